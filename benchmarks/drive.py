@@ -12,7 +12,7 @@ from protocol.messages import Accepted, Finished, Grammar, Rejected, Submit, Tok
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.runner import InFlight, Runner
+from workers.engine.runner import InFlight, ModelRunner
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.drafting import Proposer
@@ -27,7 +27,7 @@ _MAX_STEPS: Final = 100_000
 
 
 @dataclass
-class Answer:
+class DrivenAnswer:
     """One request and its answer."""
 
     prompt: tuple[int, ...]
@@ -43,7 +43,7 @@ class Drive:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: ModelRunner,
         *,
         token_budget: int | None = None,
         num_blocks: int | None = None,
@@ -61,7 +61,7 @@ class Drive:
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, DrivenAnswer] = {}
         self.num_steps = 0
         self._num_submitted = 0
         self._running: set[int] = set()
@@ -133,7 +133,7 @@ class Drive:
         only blocks of requests with the same `salt`.
         """
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
-        self.answers[number] = Answer(tuple(prompt), list(outputs))
+        self.answers[number] = DrivenAnswer(tuple(prompt), list(outputs))
         packed = pack_tokens(prompt), pack_tokens(outputs)
         request_id = number.to_bytes(16, "little")
         submit = Submit(request_id, 0, MODEL, *packed, sampling, seed, grammar=grammar, salt=salt)
@@ -222,11 +222,11 @@ class Drive:
                 case _:
                     pass  # block events are for routers
 
-    def _answer(self, request_id: bytes) -> Answer:
+    def _answer(self, request_id: bytes) -> DrivenAnswer:
         return self.answers[int.from_bytes(request_id, "little")]
 
 
-def fresh_runner(runner: Runner) -> Runner:
+def fresh_runner(runner: ModelRunner) -> ModelRunner:
     """A runner without sequences on the same weights and cache. Every slot of the cache is
     poisoned, so that a read before a write becomes NaN.
     """
@@ -234,4 +234,4 @@ def fresh_runner(runner: Runner) -> Runner:
     for keys, values in cache.layers:
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
-    return Runner(runner.model, cache, runner.facts, runner.model_dir)
+    return ModelRunner(runner.model, cache, runner.facts, runner.model_dir)

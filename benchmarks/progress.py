@@ -8,7 +8,7 @@ _WIDTH = 30
 
 
 @final
-class Progress:
+class ProgressBar:
     """A bar of `total` steps."""
 
     def __init__(self, total: int) -> None:

@@ -1,6 +1,6 @@
 """The configuration: one TOML file, decoded strictly into frozen structs."""
 
-from config.changes import Changes, gateway_changes
+from config.changes import ConfigChanges, gateway_changes
 from config.defaults import (
     BUILTIN_MODEL,
     BUILTIN_PREFIX,
@@ -77,8 +77,8 @@ __all__ = [
     "TEXT_ENGINE",
     "AlertConfig",
     "AllLimitsConfig",
-    "Changes",
     "Config",
+    "ConfigChanges",
     "ConversationLimitsConfig",
     "FallbackConfig",
     "GatewayConfig",

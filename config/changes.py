@@ -34,7 +34,7 @@ _TAKEN_TABLES: Final = ("limits", "loops", "repairs")
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ConfigChanges:
     """`config` is the configuration to apply. `taken` names what it has from the new file, `kept`
     what stays as it was until a restart.
     """
@@ -44,7 +44,7 @@ class Changes:
     kept: tuple[str, ...] = ()
 
 
-def gateway_changes(old: Config, new: Config) -> Changes:
+def gateway_changes(old: Config, new: Config) -> ConfigChanges:
     """What a gateway that runs with `old` takes from `new`. Tables of workers do not concern it."""
     differ = [key for key in GatewayConfig.__struct_fields__ if _differ(old, new, key)]
     held = (*_FIXED, *_of_the_secret(old.gateway, new.gateway))
@@ -58,7 +58,7 @@ def gateway_changes(old: Config, new: Config) -> Changes:
     taken += _named("model", _by_name(old.models), _by_name(new.models))
     taken += _named("provider", old.providers, new.providers)
     taken += _named("key", _by_name(old.keys), _by_name(new.keys))
-    return Changes(config, tuple(taken), tuple(kept))
+    return ConfigChanges(config, tuple(taken), tuple(kept))
 
 
 def _of_the_secret(old: GatewayConfig, new: GatewayConfig) -> tuple[str, ...]:

@@ -28,13 +28,13 @@ from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http import (
     Certificates,
     Edge,
+    EdgeSettings,
     FleetGauges,
-    Settings,
     edge_app,
     serve,
     write_batch,
 )
-from gateway.link.model_files import ModelFiles
+from gateway.link.model_files import ModelTexts
 from gateway.link.worker_link import WorkerLink
 from gateway.output import AUTO
 from gateway.output.tools import detect_tool_format, is_known_format
@@ -55,7 +55,7 @@ from gateway.telemetry import (
     SpanExport,
     log_request,
 )
-from gateway.telemetry.counters import Counters
+from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
     Conversing,
@@ -114,7 +114,7 @@ def build_services(
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
     config = gateway_index.config(config)
     gateway = config.gateway
-    counters, files = Counters(), ModelFiles()
+    counters, files = GatewayCounters(), ModelTexts()
     core = Dispatch(
         config.models,
         max_queue=gateway.max_queue,
@@ -218,7 +218,9 @@ def _tell_unknown_calls(
             feed.publish(CallsUnknown(view.name, detect_tool_format(template).name))
 
 
-def _span_export(config: Config, counters: Counters, process: str | None) -> SpanExport | None:
+def _span_export(
+    config: Config, counters: GatewayCounters, process: str | None
+) -> SpanExport | None:
     traces = config.gateway.traces
     if traces is None:
         return None
@@ -247,7 +249,7 @@ def _stored_responses(
 def edge_of(services: Services, process: str | None = None) -> Edge:
     """The interface of `services` to HTTP; `process` is the index of one of several processes."""
     return Edge(
-        settings=Settings.of(services.config),
+        settings=EdgeSettings.of(services.config),
         version=VERSION,
         run_turn=functools.partial(answer_request, services),
         models=services.dispatcher.models,

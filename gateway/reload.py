@@ -13,7 +13,7 @@ import trio
 
 from config import Config, gateway_changes, provider_api_key
 from gateway.api.alias_params import check_aliases
-from gateway.http import Settings
+from gateway.http import EdgeSettings
 from gateway.telemetry import ConfigReloaded
 from gateway.turn import Services, read_model_prompts
 from gateway.upstream import Provider
@@ -41,7 +41,7 @@ class Reload:
     def __init__(
         self,
         services: Services,
-        settings: Settings,
+        settings: EdgeSettings,
         read: Callable[[], Config],
         environ: Mapping[str, str],
         parts: tuple[Prepare, ...] = (),

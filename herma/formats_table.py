@@ -8,7 +8,7 @@ does not is what a start says of it.
 from collections.abc import Iterator
 from typing import Any, Final
 
-from workers.engine.load.quantize import Stored, format_of
+from workers.engine.load.quantize import StoredFormat, format_of
 from workers.engine.models.families import TYPE_FORMATS
 from workers.engine.models.model_config import LACKING
 
@@ -42,7 +42,7 @@ ASKED: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 def formats_table() -> Iterator[str]:
     """The lines, unwrapped."""
     yield "bits  format"
-    for stored in Stored:
+    for stored in StoredFormat:
         types = [name for name, formats in TYPE_FORMATS.items() if stored in formats]
         yield f"{stored.bits:<4}  {stored}: {_types(types)}"
     yield ""

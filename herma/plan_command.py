@@ -28,17 +28,17 @@ from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter
 from workers.engine.load.checkpoint import INDEX_NAME
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.memory.forecast import (
     CONTEXT_BYTES,
     NO_DRAFTS,
-    Choice,
     DraftDemand,
     Forecast,
+    MemoryChoice,
     forecast,
     vocabulary_bytes,
 )
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.engine.parallel.shares import Share, config_of
@@ -83,9 +83,13 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.speculation != "off" or arguments.embedding != "auto":
             raise ConfigError("--cards has neither --speculation nor --embedding: leave them out")
         config = config_of(config, Share(0, arguments.cards))
-        chosen = Drafting("")
-    card = this_card(this_host()) if arguments.card is None else Card(card_bytes(arguments.card))
-    model = Model(config, _kept(directory), chosen, form, arguments.cards)
+        chosen = PlannedDrafting("")
+    card = (
+        this_card(this_host())
+        if arguments.card is None
+        else PlannedCard(card_bytes(arguments.card))
+    )
+    model = PlannedModel(config, _kept(directory), chosen, form, arguments.cards)
     lines, fits = report(model, card, arguments.window)
     print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
     return 0 if fits else 1
@@ -99,7 +103,7 @@ def _narrow(lines: Iterable[str]) -> Iterator[str]:
         yield from textwrap.wrap(line, _WIDTH, subsequent_indent=indent) or [""]
 
 
-class Drafting(NamedTuple):
+class PlannedDrafting(NamedTuple):
     """What drafts, in words, and what it takes on cards with 8-bit floats and on others."""
 
     source: str
@@ -112,14 +116,14 @@ class Drafting(NamedTuple):
         return max(self.wide, self.fp8, key=lambda each: each.weights_bytes)
 
 
-class Model(NamedTuple):
+class PlannedModel(NamedTuple):
     """A model, its modules in 16 bits, what drafts for it, and how embedding and head are kept.
     With several `ranks`, `config` is one rank's share.
     """
 
-    config: ModelConfig
+    config: ModelDescription
     kept: KeptModules = NOTHING_KEPT
-    drafting: Drafting = Drafting("")
+    drafting: PlannedDrafting = PlannedDrafting("")
     vocabulary: VocabularyForm = AS_STORED
     ranks: int = 1
 
@@ -144,15 +148,15 @@ def _drafter_of(model: str, speculation: str) -> str:
 
 
 def _drafts(
-    speculation: str, directory: Path, config: ModelConfig, form: VocabularyForm
-) -> Drafting:
+    speculation: str, directory: Path, config: ModelDescription, form: VocabularyForm
+) -> PlannedDrafting:
     """As a worker with this `speculation` would choose. Raises `ConfigError`."""
     has_head = names_head(directory)
     if speculation == "off":
-        return Drafting("none; --speculation auto adds the checkpoint's MTP head" * has_head)
+        return PlannedDrafting("none; --speculation auto adds the checkpoint's MTP head" * has_head)
     if speculation in INDEX_DRAFTERS or (speculation == "auto" and not has_head):
         demand = draft_demand(None, config, fp8=False)
-        return Drafting("earlier text, on the host", demand, demand)
+        return PlannedDrafting("earlier text, on the host", demand, demand)
     path = directory if speculation == "auto" else _directory(speculation, drafter_dir)
     shape = read_drafter(path, config)
     source = "the checkpoint's MTP head" if path == directory else path.name
@@ -160,7 +164,7 @@ def _drafts(
     demands = [
         draft_demand(shape, config, fp8=fp8, has_narrow_head=narrow) for fp8 in (False, True)
     ]
-    return Drafting(source, *demands)
+    return PlannedDrafting(source, *demands)
 
 
 def _kept(directory: Path) -> KeptModules:
@@ -172,19 +176,19 @@ def _kept(directory: Path) -> KeptModules:
     return read_kept(stated) if isinstance(stated, dict) else NOTHING_KEPT
 
 
-class Card(NamedTuple):
+class PlannedCard(NamedTuple):
     """A card's memory, and where that is from: empty if the command names it."""
 
     num_bytes: int
     source: str = ""
 
 
-def this_card(host: Host) -> Card:
+def this_card(host: Host) -> PlannedCard:
     """The first card of this host; one of 24GB where there is none with memory of its own."""
     for total_mib, *name in host.table(*_CARD):
         if total_mib.isdigit():
-            return Card(int(total_mib) * 2**20, f" ({', '.join(name)})")
-    return Card(
+            return PlannedCard(int(total_mib) * 2**20, f" ({', '.join(name)})")
+    return PlannedCard(
         card_bytes(_ASSUMED_CARD),
         f" ({_ASSUMED_CARD} assumed: no card was found here, --card names one)",
     )
@@ -198,7 +202,7 @@ def card_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def report(model: Model, card: Card, window: int | None) -> tuple[list[str], bool]:
+def report(model: PlannedModel, card: PlannedCard, window: int | None) -> tuple[list[str], bool]:
     """The lines, and whether anything fits. Raises `ConfigError` for a window over the model's."""
     longest = model.config.max_position_embeddings
     if window is not None and window > longest:
@@ -208,21 +212,23 @@ def report(model: Model, card: Card, window: int | None) -> tuple[list[str], boo
     return lines, any(found.whole_windows for _, _, found in plans)
 
 
-def _plans(model: Model, card: int, window: int | None) -> Iterator[tuple[str, Choice, Forecast]]:
+def _plans(
+    model: PlannedModel, card: int, window: int | None
+) -> Iterator[tuple[str, MemoryChoice, Forecast]]:
     config, drafts = model.config, model.drafting.larger
     for name, profile in profiles().items():
         for weights, fp8_kv in _forms(config.stored):
             limits = profile.token_budget, profile.max_context, window
-            choice = Choice(weights, fp8_kv, *limits, model.vocabulary)
+            choice = MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
             found = forecast(config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts)
             yield name, choice, found
 
 
-def _forms(stored: Stored) -> tuple[tuple[str, bool], ...]:
+def _forms(stored: StoredFormat) -> tuple[tuple[str, bool], ...]:
     """How weights, and keys and values, may be kept: those of a checkpoint in 8 or 4 bits stay."""
     if stored.is_int4:
         return ("int4", False), ("int4", True)
-    if stored is Stored.MXFP4:
+    if stored is StoredFormat.MXFP4:
         return ("mxfp4", False), ("mxfp4", True)
     in_8_bits = ("fp8", False), ("fp8", True)
     if stored.is_fp8:
@@ -236,7 +242,9 @@ def _ranks(count: int) -> list[tuple[str, str]]:
     return [("ranks", f"{count} such cards (tensor_parallel = {count}); below is one card's share")]
 
 
-def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
+def _facts(
+    model: PlannedModel, card: PlannedCard, plans: list[tuple[str, MemoryChoice, Forecast]]
+) -> list[str]:
     config = model.config
     mixer = config.attention
     heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
@@ -262,7 +270,7 @@ def _facts(model: Model, card: Card, plans: list[tuple[str, Choice, Forecast]]) 
     return aligned(rows)
 
 
-def _head(config: ModelConfig, form: VocabularyForm) -> str:
+def _head(config: ModelDescription, form: VocabularyForm) -> str:
     """What the two matrices with a row for each token take of the card, and what would be less."""
     embedding, head = map(bytes_text, vocabulary_bytes(config, form))
     is_shared = config.tied and form.head == "auto"
@@ -280,14 +288,14 @@ def _host_cache(tokens: dict[str, int]) -> str:
     return f'cache = {{ host = "64GiB" }}; tokens of prefixes for each GiB: {kept}'
 
 
-def _windows(config: ModelConfig) -> str:
+def _windows(config: ModelDescription) -> str:
     count = sum(mixer.window > 0 for mixer in config.attentions)
     if not count:
         return ""
     return f" (the {count} layers with a window keep all tokens too)"
 
 
-def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
+def _states(config: ModelDescription, found: Forecast) -> list[tuple[str, str]]:
     if not found.state_bytes:
         return [(name, "none: no recurrent layers") for name in ("states", "snapshots")]
     each = bytes_text(found.state_bytes)
@@ -298,7 +306,7 @@ def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
     ]
 
 
-def _drafter(drafting: Drafting) -> list[tuple[str, str]]:
+def _drafter(drafting: PlannedDrafting) -> list[tuple[str, str]]:
     """No row for a model that nothing drafts for."""
     if not drafting.source:
         return []
@@ -317,7 +325,7 @@ def _by(found: dict[str, int]) -> str:
     return ", ".join(f"{bytes_text(count)} ({name})" for name, count in found.items())
 
 
-def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
+def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
     """A line for each profile and dtype; its setting, and what fits."""
     head = _HEAD[:-1] if all(not found.state_bytes for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
@@ -344,7 +352,9 @@ def _table(plans: Sequence[tuple[str, Choice, Forecast]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def verdict(name: str, model: Model, card: Card, arguments: argparse.Namespace) -> Iterator[str]:
+def verdict(
+    name: str, model: PlannedModel, card: PlannedCard, arguments: argparse.Namespace
+) -> Iterator[str]:
     """The best form in words, and the worker's table for it: the profile `balanced`, with as many
     bits as leave room for a whole window, or else the longest window.
     """

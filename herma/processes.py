@@ -42,7 +42,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class GatewayProcess:
     """A gateway process of this host. `status` is None if it does not answer."""
 
     path: Path
@@ -66,11 +66,11 @@ def supervisors() -> Iterator[Supervisor]:
         yield Supervisor(path, pid, answer if isinstance(answer, WorkerStatus) else None)
 
 
-def gateways() -> Iterator[Gateway]:
+def gateways() -> Iterator[GatewayProcess]:
     """Every gateway process of this user on this host."""
     for path, pid in _sockets(GATEWAY_SOCKET):
         answer = _status(path)
-        yield Gateway(path, pid, answer if isinstance(answer, GatewayStatus) else None)
+        yield GatewayProcess(path, pid, answer if isinstance(answer, GatewayStatus) else None)
 
 
 def parents() -> Iterator[Parent]:

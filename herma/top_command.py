@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from herma.processes import gateway_url
-from herma.top import GatewayPage, Shown, View, admin_key, as_plain, draw, follow
+from herma.top import GatewayPage, TopData, View, admin_key, as_plain, draw, follow
 from herma.top.text import ASCII_MARKS, Marks
 from protocol.errors import HermaError
 
@@ -46,7 +46,7 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return
-    shown = Shown.of(state)
+    shown = TopData.of(state)
     assert shown.overview is not None
     lines = draw(shown.overview, list(shown.samples), list(shown.events), view)
     text = as_plain(lines)

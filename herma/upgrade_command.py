@@ -20,14 +20,14 @@ import trio
 
 from herma.processes import gateways, supervisors
 from herma.upgrade import (
-    Bounds,
+    InstallSource,
     Interrupted,
+    MoveBounds,
     Mover,
-    Plan,
-    Rejected,
     Smoke,
-    Source,
-    Steps,
+    UpgradePlan,
+    UpgradeSteps,
+    VersionRejected,
     adopt,
     carry_out,
     given_up,
@@ -43,7 +43,7 @@ from protocol.errors import ConfigError
 from protocol.state_file import held_alone
 from workers.engine_extra import missing_packages
 from workers.starts import load_starts, record_path
-from workers.versions import HERMA, PLACEHOLDER, Installation, Version, installation_of
+from workers.versions import HERMA, PLACEHOLDER, Installation, InstalledVersion, installation_of
 
 EXIT_BACK: Final = 1
 """The plan went back, or something failed on the way."""
@@ -74,11 +74,11 @@ class _Command:
     def __init__(self, installation: Installation, arguments: argparse.Namespace) -> None:
         self._installation = installation
         self._arguments = arguments
-        bounds = Bounds(arguments.drain, arguments.bound, arguments.pause)
+        bounds = MoveBounds(arguments.drain, arguments.bound, arguments.pause)
         cover = partial(_cover, arguments.gateway, arguments.key_env)
         self._mover = Mover(installation, bounds, _tokenizer_of, cover, _say)
         self._smoke = Smoke(_say, os.environ)
-        self._steps = Steps(installation, self._mover, self._check)
+        self._steps = UpgradeSteps(installation, self._mover, self._check)
 
     def upgrade(self) -> int:
         """Install the version, prove it, try it on one worker, move the rest, make it current."""
@@ -111,7 +111,7 @@ class _Command:
         plan = rollback(name, current.id, previous.id, names)
         return self._report(carry_out(plan, self._steps, _say))
 
-    def _finish_other(self, begin: Callable[[Plan], Plan]) -> Plan | None:
+    def _finish_other(self, begin: Callable[[UpgradePlan], UpgradePlan]) -> UpgradePlan | None:
         """Finish, or take back, an upgrade that an earlier command left unfinished."""
         plan = load_plan(self._installation.folder)
         if plan is None or plan.is_over:
@@ -121,8 +121,10 @@ class _Command:
         _say(f"an upgrade to version {plan.new} was cut short: {way} version {plan.old}")
         return carry_out(plan, self._steps, _say)
 
-    def _plan(self, old: Version | None, new: Version, names: Sequence[str]) -> Plan:
-        return Plan(
+    def _plan(
+        self, old: InstalledVersion | None, new: InstalledVersion, names: Sequence[str]
+    ) -> UpgradePlan:
+        return UpgradePlan(
             installation=self._installation.name,
             old="" if old is None else old.id,
             new=new.id,
@@ -134,7 +136,7 @@ class _Command:
         previous = self._installation.previous()
         return "" if previous is None else previous.id
 
-    def _source(self) -> Source:
+    def _source(self) -> InstallSource:
         given = self._arguments
         runner = image_runner(self._launch_words()) if given.image is not None else ""
         shares = None
@@ -143,7 +145,7 @@ class _Command:
             if current is None or current.kind != "environment":
                 raise ConfigError("--share-packages: there is no environment to share with")
             shares = self._installation.environment(current.id)
-        return Source(
+        return InstallSource(
             wheel=given.wheel,
             package=given.package,
             index=given.index,
@@ -159,7 +161,7 @@ class _Command:
         is_ours = self._installation.name == HERMA
         return "engine" if is_ours and not missing_packages() else None
 
-    def _adopted(self) -> Version | None:
+    def _adopted(self) -> InstalledVersion | None:
         """The current version; the first time, the existing version is recorded as such."""
         if (current := self._installation.current()) is not None:
             return current
@@ -189,11 +191,11 @@ class _Command:
                 return list(argv)
         return []
 
-    def _check(self, plan: Plan) -> None:
-        """Prove the new version. Raises `Rejected` or `ConfigError`."""
+    def _check(self, plan: UpgradePlan) -> None:
+        """Prove the new version. Raises `VersionRejected` or `ConfigError`."""
         version = self._installation.version(plan.new)
         if version is None:
-            raise Rejected(f"version {plan.new} is gone; install it again")
+            raise VersionRejected(f"version {plan.new} is gone; install it again")
         old = self._installation.version(plan.old) if plan.old else None
         environment = self._installation.environment(plan.new)
         before = None
@@ -216,7 +218,7 @@ class _Command:
             self._smoke.command([word.replace(PLACEHOLDER, place) for word in words])
         _say(f"version {plan.new} has passed what can be proved without a worker")
 
-    def _report(self, plan: Plan) -> int:
+    def _report(self, plan: UpgradePlan) -> int:
         for trouble in plan.troubles:
             _say(f"not mended: {trouble}")
         if plan.installation == HERMA:

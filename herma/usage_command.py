@@ -15,7 +15,7 @@ from pathlib import Path
 
 from config import Config, LimitsConfig, builtin_config, found_config, ledger_path, load_config
 from gateway.spending import Period, day_of, show_amount, to_micro, window_of
-from gateway.store import Column, Report, Row, read_report
+from gateway.store import Column, LedgerReport, LedgerRow, read_report
 from herma.processes import gateways
 from protocol.errors import ConfigError
 
@@ -66,7 +66,7 @@ def _file() -> Path | None:
     return file
 
 
-class Limit:
+class LimitUse:
     """A configured limit and the amount spent of it, in micro-units."""
 
     def __init__(self, scope: str, name: str, period: Period, limit: int, spent: int) -> None:
@@ -77,7 +77,7 @@ class Limit:
         self.spent = spent
 
 
-def _limits(config: Config, path: Path, today: str) -> Iterator[Limit]:
+def _limits(config: Config, path: Path, today: str) -> Iterator[LimitUse]:
     tables: list[tuple[Column, str, LimitsConfig]] = [
         *(("provider", name, provider.limits) for name, provider in config.providers.items()),
         *(("key", key.name, key.limits) for key in config.keys),
@@ -90,7 +90,7 @@ def _limits(config: Config, path: Path, today: str) -> Iterator[Limit]:
         for period, amount in amounts:
             if amount is not None:
                 spent = _spent(path, scope, name, window_of(period, today))
-                yield Limit(scope, name, period, to_micro(amount), spent)
+                yield LimitUse(scope, name, period, to_micro(amount), spent)
 
 
 def _spent(path: Path, scope: Column, name: str, window: str) -> int:
@@ -115,7 +115,11 @@ def _since(text: str | None, now: float) -> str:
 
 
 def _as_text(
-    report: Report | None, by: Sequence[Column], since: str, limits: list[Limit], path: Path
+    report: LedgerReport | None,
+    by: Sequence[Column],
+    since: str,
+    limits: list[LimitUse],
+    path: Path,
 ) -> Iterator[str]:
     if report is None:
         yield f"no usage is recorded yet: there is no ledger at {path}"
@@ -148,7 +152,7 @@ def _as_text(
         yield from _table(["limited", "name", "period", "spent", "limit"], lines, [], num_texts=3)
 
 
-def _numbers(row: Row) -> list[str]:
+def _numbers(row: LedgerRow) -> list[str]:
     counts = (row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
     cost = "" if row.unpriced and not row.cost else _amount(row.cost)
     return [
@@ -191,7 +195,7 @@ def _table(
 
 
 def _as_json(
-    report: Report | None, by: Sequence[Column], since: str, limits: list[Limit]
+    report: LedgerReport | None, by: Sequence[Column], since: str, limits: list[LimitUse]
 ) -> dict[str, object]:
     rows = [] if report is None else report.rows
     total = None if report is None or report.total is None else report.total
@@ -212,7 +216,7 @@ def _as_json(
     }
 
 
-def _fields(row: Row) -> dict[str, int | str | None]:
+def _fields(row: LedgerRow) -> dict[str, int | str | None]:
     return {
         "requests": row.requests,
         "prompt_tokens": row.prompt_tokens,

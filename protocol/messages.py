@@ -358,7 +358,7 @@ class Accepted(_Message, frozen=True, tag=35):
     cached_tokens: Count
 
 
-class Alive(_Message, frozen=True, tag=55):
+class SequenceAlive(_Message, frozen=True, tag=55):
     """The engine works on the sequence, or keeps it waiting on purpose, and has no token of it: it
     reports progress within the prompt, a place in its queue, or a preemption. Sent at most once a
     second. A gateway that does not know this message counts it as garbage.
@@ -501,7 +501,7 @@ class BlocksSnapshot(_Message, frozen=True, tag=41):
     states: PackedDigests = b""
 
 
-class Drafting(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class DraftResults(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The results of an engine's drafts since its start. `passes`, each of one sequence, made
     `tokens`. `verified` and `accepted` count the drafts at each position behind the last token.
     `depth` is the recent number of drafts per pass, `gain` the recent speed-up by drafts.
@@ -556,7 +556,7 @@ class Load(_Message, frozen=True, tag=42):
     step_ms: Amount
     prefill_tokens_per_s: Amount
     places: Count = 0
-    drafting: Drafting | None = None
+    drafting: DraftResults | None = None
     cache: CacheUse | None = None
     evicted_blocks: Count = 0
     recomputed_tokens: Count = 0
@@ -714,7 +714,7 @@ FromWorker = (
     | Files
     | Progress
     | Accepted
-    | Alive
+    | SequenceAlive
     | Tokens
     | Finished
     | Rejected

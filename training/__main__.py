@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from training.app import DEFAULT_MAX_TOKENS, Job, run
+from training.app import DEFAULT_MAX_TOKENS, TrainingJob, run
 from training.data_loader import DataLoaderError
 from training.settings import FULL, FURTHER, SMOKE
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
     given = parser.parse_args(arguments)
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    job = Job(
+    job = TrainingJob(
         out=given.out,
         seed=given.seed,
         minutes=given.minutes,

@@ -23,7 +23,7 @@ from training.model import Qwen3
 from training.model_card import model_card
 from training.plot import plot_loss
 from training.render import load_template
-from training.settings import Settings
+from training.settings import TrainingSettings
 from training.tokenizer import to_json
 from training.tokenizer import train as train_tokenizer
 
@@ -33,7 +33,7 @@ _SPARE_CORES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """The arguments of the command line. `minutes` bounds all stages together. `start` is an
     exported model whose tokenizer and weights the run begins with, None for a new one.
     """
@@ -48,7 +48,7 @@ class Job:
     start: Path | None = None
 
 
-def run(job: Job, settings: Settings) -> Evaluation:
+def run(job: TrainingJob, settings: TrainingSettings) -> Evaluation:
     """Make the model and write its directory. Raises `DataLoaderError` if the data fails."""
     began_at = time.monotonic()
     timings: dict[str, float] = {}
@@ -97,13 +97,13 @@ def run(job: Job, settings: Settings) -> Evaluation:
     return evaluation
 
 
-def _tokenizer(job: Job, loader: DataLoader, settings: Settings) -> Tokenizer:
+def _tokenizer(job: TrainingJob, loader: DataLoader, settings: TrainingSettings) -> Tokenizer:
     if job.start is not None:
         return Tokenizer.from_file(str(job.start / TOKENIZER_NAME))
     return train_tokenizer(loader.sample(), settings.vocab_size)
 
 
-def _network(settings: Settings, device: torch.device) -> Qwen3:
+def _network(settings: TrainingSettings, device: torch.device) -> Qwen3:
     shape = settings.shape
     attention = choose_attention(device, shape.num_heads, shape.head_dim)
     network = Qwen3(shape, settings.vocab_size, attention).to(device)
@@ -130,7 +130,7 @@ def _stages(timings: dict[str, float]) -> Callable[[str], Any]:
 
 
 def _write_log(
-    job: Job, facts: dict[str, Any], log: list[dict[str, Any]], evaluation: Evaluation
+    job: TrainingJob, facts: dict[str, Any], log: list[dict[str, Any]], evaluation: Evaluation
 ) -> None:
     if job.plot_path is not None:
         plot_loss(log, job.plot_path)

@@ -20,7 +20,7 @@ _MAX_ERROR: Final = 2e-2
 """Relative error; bfloat16 operands give up to 1e-2."""
 
 
-class Layout(NamedTuple):
+class DocumentLayout(NamedTuple):
     """The positions of documents in `num_tokens` tokens, none longer than `row_length`. `bounds` [D
     + 1] int32, padded with empty documents at the end; `mask` [R, 1, L, L] is what attends to what,
     None where it is not needed.
@@ -32,12 +32,16 @@ class Layout(NamedTuple):
     num_tokens: int
 
 
-Attention = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, DocumentLayout], Tensor]
 """(q [T, H, D], k [T, KV, D], v [T, KV, D], layout) -> [T, H, D]."""
 
 
 def attend(
-    attention: Attention, query: Tensor, key: Tensor, value: Tensor, layouts: tuple[Layout, ...]
+    attention: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layouts: tuple[DocumentLayout, ...],
 ) -> Tensor:
     """`attention` over parts that follow each other, one for each layout: [T, H, D]."""
     if len(layouts) == 1:
@@ -55,7 +59,7 @@ def document_mask(positions: Tensor, row_length: int) -> Tensor:
     return same.tril()[:, None]
 
 
-def masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+def masked(query: Tensor, key: Tensor, value: Tensor, layout: DocumentLayout) -> Tensor:
     """With a mask over rows; any device and type."""
 
     def rows(tensor: Tensor) -> Tensor:
@@ -68,7 +72,7 @@ def masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
     return out.transpose(1, 2).flatten(0, 1)
 
 
-def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+def varlen(query: Tensor, key: Tensor, value: Tensor, layout: DocumentLayout) -> Tensor:
     """With `torch.nn.attention.varlen`; CUDA, 16 bits."""
     key, value = _for_all_heads(query, key, value)
     length = layout.row_length
@@ -79,7 +83,7 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
     return out
 
 
-def flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
+def flash(query: Tensor, key: Tensor, value: Tensor, layout: DocumentLayout) -> Tensor:
     """With the operation that `torch.nn.attention.varlen` uses."""
     key, value = _for_all_heads(query, key, value)
     length = layout.row_length
@@ -118,7 +122,7 @@ def _try(
     for start in starts:
         positions[start:] = torch.arange(2 * row_length - start, device=device)
     mask = document_mask(positions, row_length)
-    layout = Layout(bounds, mask, row_length, 2 * row_length)
+    layout = DocumentLayout(bounds, mask, row_length, 2 * row_length)
     generator = torch.Generator(device).manual_seed(0)
     shape = (2 * row_length, num_heads, head_dim)
     inputs = [

@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from training.pack import Batch, Capacity, Rows, choose_capacity, make_batch, skip_positions
-from training.settings import Settings
+from training.pack import Capacity, Rows, TrainingBatch, choose_capacity, make_batch, skip_positions
+from training.settings import TrainingSettings
 from training.shard_writer import LONG_STREAM, SAMPLE_STREAM
 
 _AHEAD: Final = 8
@@ -71,13 +71,15 @@ class DataLoader:
     `max_tokens` bounds the rows kept, and with them how much distinct data is trained on.
     """
 
-    def __init__(self, settings: Settings, seed: int, num_streams: int, max_tokens: int) -> None:
+    def __init__(
+        self, settings: TrainingSettings, seed: int, num_streams: int, max_tokens: int
+    ) -> None:
         self._settings = settings
         self._seed = seed
         self._num_streams = num_streams
         self._out = Path(tempfile.mkdtemp(prefix="herma-training-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._batches: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
+        self._batches: queue.Queue[TrainingBatch | Exception] = queue.Queue(maxsize=_AHEAD)
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._build_batches, name="batches", daemon=True)
         self._has_long = threading.Event()
@@ -150,7 +152,7 @@ class DataLoader:
         """From now on, every `long_every`-th batch ends with a long row."""
         self._has_long.set()
 
-    def next(self) -> Batch:
+    def next(self) -> TrainingBatch:
         """The next batch; waits for the first rows. Raises `DataLoaderError`."""
         batch = self._batches.get()
         if isinstance(batch, Exception):
@@ -218,7 +220,7 @@ class DataLoader:
             self._counts[stream] = (documents, dropped)
             pool.add(rows)
 
-    def _build(self, capacity: Capacity, random: np.random.Generator) -> Batch:
+    def _build(self, capacity: Capacity, random: np.random.Generator) -> TrainingBatch:
         for _ in range(_MAX_REJECTED):
             rows, long_row = self._choose(random)
             batch = make_batch(rows, capacity, long_row)
@@ -241,7 +243,7 @@ class DataLoader:
             long_row = self._long_pool.take(random)
         return np.stack([self._pool.take(random) for _ in range(count)]), long_row
 
-    def _put(self, item: Batch | Exception) -> None:
+    def _put(self, item: TrainingBatch | Exception) -> None:
         while not self._is_closing.is_set():
             try:
                 self._batches.put(item, timeout=_POLL_S)

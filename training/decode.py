@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from training.model import Layer, Qwen3
+from training.model import Qwen3, TrainedLayer
 
 _MAX_PROMPT_TOKENS: Final = 131_072
 _MAX_SEQUENCES: Final = 512
@@ -119,7 +119,7 @@ class _Batch:
             hidden = self._rest_of_layer(layer, hidden, out)
         return self._normed(hidden)
 
-    def _rest_of_layer(self, layer: Layer, hidden: Tensor, attended: Tensor) -> Tensor:
+    def _rest_of_layer(self, layer: TrainedLayer, hidden: Tensor, attended: Tensor) -> Tensor:
         hidden = hidden + layer.self_attn.o_proj(attended.flatten(-2))
         out: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return out

@@ -12,11 +12,11 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from training.data import SKILLS, far_facts, long_agents, skill_cases
-from training.data.example import Verdict, judge_raw
+from training.data.example import ExampleVerdict, judge_raw
 from training.decode import generate
 from training.model import Qwen3
 from training.render import Template, render_prompt
-from training.settings import Settings
+from training.settings import TrainingSettings
 from training.tokenizer import END_OF_TURN, token_id
 
 _SEED: Final = 7_000_000
@@ -27,7 +27,7 @@ _SHOWN: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class SkillResult:
     """One skill's result, in shares; None where no case asks for it."""
 
     skill: str
@@ -46,8 +46,8 @@ class Evaluation:
     `long` are scores of prompts that are longer than any ordinary row of the training.
     """
 
-    scores: tuple[Score, ...]
-    long: tuple[Score, ...]
+    scores: tuple[SkillResult, ...]
+    long: tuple[SkillResult, ...]
     failures: dict[str, list[tuple[str, str]]]
 
     @property
@@ -69,7 +69,7 @@ class Evaluation:
 
 
 def evaluate(
-    network: Qwen3, tokenizer: Tokenizer, template: Template, settings: Settings
+    network: Qwen3, tokenizer: Tokenizer, template: Template, settings: TrainingSettings
 ) -> Evaluation:
     """Answer held-out cases of each skill, and long ones, greedily and judge them."""
     num_long, long_tokens = settings.long_cases, settings.long_case_tokens
@@ -95,14 +95,14 @@ def evaluate(
 def _score(
     name: str,
     names: Sequence[str],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[ExampleVerdict],
     answers: Sequence[Sequence[int]],
     eos_id: int,
-) -> Score:
+) -> SkillResult:
     chosen = [index for index, one in enumerate(names) if one == name]
     if not chosen:
         raise ValueError(f"there are no cases of {name!r}")
-    return Score(
+    return SkillResult(
         skill=name,
         num_cases=len(chosen),
         right=_share([verdicts[i].ok for i in chosen]) or 0.0,
@@ -113,7 +113,7 @@ def _score(
     )
 
 
-def _line(score: Score) -> str:
+def _line(score: SkillResult) -> str:
     shares = (score.right, score.valid_calls, score.right_tool, score.ended)
     cells = " | ".join("" if share is None else f"{share:.1%}" for share in shares)
     return f"| {score.skill} | {score.num_cases} | {cells} | {score.mean_tokens:.0f} |"

@@ -14,13 +14,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from training.attention import Layout, document_mask, masked
+from training.attention import DocumentLayout, document_mask, masked
 from training.data_loader import DataLoader
 from training.model import Qwen3
 from training.optimizer import Optimizer
-from training.pack import Batch, Integers
+from training.pack import Integers, TrainingBatch
 from training.schedule import learning_rate_factor
-from training.settings import Settings
+from training.settings import TrainingSettings
 
 _NUM_FIRST_STEPS: Final = 3
 """Steps that compile, the first of them with a long row; the schedule's clock starts after them."""
@@ -32,7 +32,7 @@ LossFunction = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """One line of the log. `loss` is the mean cross-entropy per trained token since the
     last line.
     """
@@ -57,7 +57,7 @@ class Progress:
 
 
 def train(
-    network: Qwen3, loader: DataLoader, settings: Settings, deadline: float
+    network: Qwen3, loader: DataLoader, settings: TrainingSettings, deadline: float
 ) -> list[dict[str, Any]]:
     """Train `network` in place until `deadline` (of `time.monotonic`) or `max_steps`.
 
@@ -72,7 +72,7 @@ def train(
 
 class _Run:
     def __init__(
-        self, network: Qwen3, loader: DataLoader, settings: Settings, deadline: float
+        self, network: Qwen3, loader: DataLoader, settings: TrainingSettings, deadline: float
     ) -> None:
         self._network = network
         self._loader = loader
@@ -95,7 +95,7 @@ class _Run:
         self._factor = 0.0
         self._entropy = torch.zeros((), device=self._device)
         self._behind: deque[torch.cuda.Event] = deque()
-        self.log: list[Progress] = []
+        self.log: list[TrainingProgress] = []
 
     def done(self) -> float:
         """The elapsed share of the run."""
@@ -132,7 +132,7 @@ class _Run:
         loss = float(self._entropy) / num_steps
         now = time.monotonic()
         batch_tokens = self._settings.rows_per_batch * self._settings.row_length
-        entry = Progress(
+        entry = TrainingProgress(
             step=self._num_steps,
             tokens=self._num_steps * batch_tokens,
             tokens_per_s=round(num_steps * batch_tokens / (now - self._reported_at)),
@@ -166,14 +166,14 @@ class _Run:
         torch.autograd.backward(loss)
         return entropy
 
-    def _upload(self, batch: Batch) -> tuple[Any, ...]:
+    def _upload(self, batch: TrainingBatch) -> tuple[Any, ...]:
         tokens, positions, sources, targets = (
             self._to_device(torch.from_numpy(array))
             for array in (batch.tokens, batch.positions, batch.sources, batch.targets)
         )
         settings = self._settings
         border = len(tokens)
-        layouts: tuple[Layout, ...] = ()
+        layouts: tuple[DocumentLayout, ...] = ()
         if batch.long_bounds is not None:
             border -= settings.long_length
             long = self._layout(batch.long_bounds, positions[border:], settings.long_length)
@@ -181,11 +181,11 @@ class _Run:
         layouts = (self._layout(batch.bounds, positions[:border], settings.row_length), *layouts)
         return tokens, positions, layouts, sources, targets.long(), settings.z_loss
 
-    def _layout(self, bounds: Integers, positions: Tensor, row_length: int) -> Layout:
+    def _layout(self, bounds: Integers, positions: Tensor, row_length: int) -> DocumentLayout:
         needs_mask = self._network.attention is masked
         mask = document_mask(positions, row_length) if needs_mask else None
         on_device = self._to_device(torch.from_numpy(bounds))
-        return Layout(on_device, mask, row_length, len(positions))
+        return DocumentLayout(on_device, mask, row_length, len(positions))
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

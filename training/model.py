@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor, nn
 
-from training.attention import Attention, Layout, attend
+from training.attention import Attention, DocumentLayout, attend
 from training.pack import IGNORED
 from training.settings import Shape
 
@@ -71,7 +71,7 @@ class Mlp(nn.Module):
         return out
 
 
-class Layer(nn.Module):
+class TrainedLayer(nn.Module):
     """Attention, then the multi-layer perceptron, each on a normed copy of the stream."""
 
     def __init__(self, shape: Shape) -> None:
@@ -88,12 +88,12 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape, vocab_size: int) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab_size, shape.hidden)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
+        self.layers = nn.ModuleList(TrainedLayer(shape) for _ in range(shape.num_layers))
         self.norm = Norm(shape.hidden, shape.rms_norm_eps)
 
-    def stack(self) -> list[Layer]:
+    def stack(self) -> list[TrainedLayer]:
         """The layers by their type."""
-        return [cast("Layer", layer) for layer in self.layers]
+        return [cast("TrainedLayer", layer) for layer in self.layers]
 
 
 class Qwen3(nn.Module):
@@ -115,14 +115,16 @@ class Qwen3(nn.Module):
         angle = positions.float()[..., None, None] * self._inverse
         return angle.cos(), angle.sin()
 
-    def forward(self, tokens: Tensor, positions: Tensor, layouts: tuple[Layout, ...]) -> Tensor:
+    def forward(
+        self, tokens: Tensor, positions: Tensor, layouts: tuple[DocumentLayout, ...]
+    ) -> Tensor:
         """The normed last hidden states [T, hidden] of `tokens` [T]."""
         *_, last = self.streams(tokens, positions, layouts)
         out: Tensor = self.model.norm(last)
         return out
 
     def streams(
-        self, tokens: Tensor, positions: Tensor, layouts: tuple[Layout, ...]
+        self, tokens: Tensor, positions: Tensor, layouts: tuple[DocumentLayout, ...]
     ) -> Iterator[Tensor]:
         """What leaves each layer, [T, hidden]."""
         angles = self.angles(positions)
@@ -138,7 +140,7 @@ class Qwen3(nn.Module):
         self,
         tokens: Tensor,
         positions: Tensor,
-        layouts: tuple[Layout, ...],
+        layouts: tuple[DocumentLayout, ...],
         sources: Tensor,
         targets: Tensor,
         z_loss: float,
@@ -160,7 +162,7 @@ class Qwen3(nn.Module):
         """Normal noise; matrices that add to the residual stream start at zero."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=_INIT_STD)
-        if isinstance(module, Layer):
+        if isinstance(module, TrainedLayer):
             nn.init.zeros_(module.self_attn.o_proj.weight)
             nn.init.zeros_(module.mlp.down_proj.weight)
 

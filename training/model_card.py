@@ -6,7 +6,7 @@ Owns its text. Must not know where its figures come from.
 from typing import Final
 
 from training.evaluate import Evaluation
-from training.settings import Settings
+from training.settings import TrainingSettings
 
 _TEXT: Final = """\
 ---
@@ -68,7 +68,7 @@ published, float32. The last two lines are prompts of about {long_tokens:,} toke
 
 
 def model_card(
-    settings: Settings,
+    settings: TrainingSettings,
     evaluation: Evaluation,
     *,
     vocabulary: int,

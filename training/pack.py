@@ -69,7 +69,7 @@ class Packer:
         return np.concatenate([*documents, padding])
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """The input of one step; T tokens in R rows of L.
 
     `tokens`, `positions` [T]; `bounds` [D + 1], the first tokens of the documents in the first S
@@ -116,7 +116,9 @@ def choose_capacity(sample: Rows, rows_per_batch: int) -> Capacity:
     )
 
 
-def make_batch(rows: Rows, capacity: Capacity, long_row: Rows | None = None) -> Batch | None:
+def make_batch(
+    rows: Rows, capacity: Capacity, long_row: Rows | None = None
+) -> TrainingBatch | None:
     """The batch of `rows` [R, L], and of one longer row behind them. None if it holds more
     documents or targets than fit.
     """
@@ -145,7 +147,7 @@ def make_batch(rows: Rows, capacity: Capacity, long_row: Rows | None = None) -> 
     sources[: len(predicted)] = predicted - 1
     targets[: len(predicted)] = tokens[predicted]
     positions = np.arange(len(flat), dtype=np.int32) - np.repeat(starts, lengths).astype(np.int32)
-    return Batch(tokens, positions, bounds, long_bounds, sources, targets)
+    return TrainingBatch(tokens, positions, bounds, long_bounds, sources, targets)
 
 
 def _bounds(starts: NDArray[np.intp], end: int, size: int) -> Integers:
@@ -154,7 +156,9 @@ def _bounds(starts: NDArray[np.intp], end: int, size: int) -> Integers:
     return bounds
 
 
-def skip_positions(batch: Batch, random: np.random.Generator, share: float, most: int) -> Batch:
+def skip_positions(
+    batch: TrainingBatch, random: np.random.Generator, share: float, most: int
+) -> TrainingBatch:
     """`batch` with a gap in the positions of about `share` of its documents.
 
     The gap is somewhere before the trained tokens, so that distances of a long window occur in

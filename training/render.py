@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from training.data.example import THINK_CLOSE, Example
+from training.data.example import THINK_CLOSE, TrainingExample
 
 TEMPLATE_NAME: Final = "chat_template.jinja"
 TURN: Final = "<|im_start|>"
@@ -56,7 +56,7 @@ def load_template() -> Template:
     return Template(files("training").joinpath(TEMPLATE_NAME).read_text(encoding="utf-8"))
 
 
-def render(example: Example, template: Template) -> list[Piece]:
+def render(example: TrainingExample, template: Template) -> list[Piece]:
     """The whole case in pieces; joined they are the template's own output.
 
     Raises `ValueError` for a case whose text contains control tokens, or that has no answer.
@@ -80,12 +80,12 @@ def render(example: Example, template: Template) -> list[Piece]:
     return pieces
 
 
-def render_prompt(example: Example, template: Template) -> str:
+def render_prompt(example: TrainingExample, template: Template) -> str:
     """The model's input for the case's answer."""
     return template(example.prompt, example.tools, add_generation_prompt=True)
 
 
-def _trained_turns(example: Example) -> list[bool]:
+def _trained_turns(example: TrainingExample) -> list[bool]:
     """For each of the assistant's turns, whether it is trained on."""
     last = len(example.messages) - 1
     return [

@@ -23,7 +23,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingSettings:
     """One run. A batch is `rows_per_batch` rows of `row_length` tokens; `reserve_s` of the given
     time is kept for evaluation and export; `max_steps` ends a smoke run.
 
@@ -67,12 +67,12 @@ class Settings:
         return self.rows_per_long * self.row_length
 
 
-FULL: Final = Settings()
+FULL: Final = TrainingSettings()
 
-FURTHER: Final = Settings(peak=0.5, long_from=0.0, long_every=2)
+FURTHER: Final = TrainingSettings(peak=0.5, long_from=0.0, long_every=2)
 """A shorter run that starts from trained weights."""
 
-SMOKE: Final = Settings(
+SMOKE: Final = TrainingSettings(
     shape=Shape(hidden=64, inner=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16),
     vocab_size=1024,
     row_length=512,

@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from training.data import examples, long_examples
-from training.data.example import Example
+from training.data.example import TrainingExample
 from training.pack import Packer, Rows, document
 from training.render import load_template, render
 from training.tokenizer import END_OF_TEXT, token_id
@@ -78,13 +78,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write_sample(stream: Iterator[Example], count: int, path: Path) -> None:
+def _write_sample(stream: Iterator[TrainingExample], count: int, path: Path) -> None:
     template = load_template()
     texts = ["".join(text for text, _ in render(case, template)) for case in islice(stream, count)]
     path.write_text(json.dumps(texts), encoding="utf-8")
 
 
-def _rows(stream: Iterator[Example], tokenizer: Tokenizer, packer: Packer) -> Iterator[Rows]:
+def _rows(
+    stream: Iterator[TrainingExample], tokenizer: Tokenizer, packer: Packer
+) -> Iterator[Rows]:
     template = load_template()
     while True:
         cases = [render(case, template) for case in islice(stream, _EXAMPLES_PER_CALL)]

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import trio
 
-from benchmarks.agents.load import AgentFigures, AgentLoad, Load, as_row
+from benchmarks.agents.load import AgentFigures, AgentLoad, AgentPace, as_row
 from benchmarks.agents.shape import num_fitting
-from benchmarks.http.client import Client, Endpoint, RequestOptions
+from benchmarks.http.client import Endpoint, RequestOptions, ServerConnections
 from benchmarks.http.command import EXIT_INTERRUPTED, endpoints_of
 from benchmarks.http.run import sized
 from benchmarks.http.workload import PromptWords, TokenScale, server_order
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 from protocol.errors import ConfigError
 
 _HEAD: Final = (
@@ -33,7 +33,7 @@ _HEAD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AgentPlan:
     """Servers, and how many agents work at them at once: multiples of what fits."""
 
     endpoints: tuple[Endpoint, ...]
@@ -46,17 +46,17 @@ class Plan:
     options: RequestOptions
     output_tokens: int | None
 
-    def load(self, ratio: float) -> Load:
+    def load(self, ratio: float) -> AgentPace:
         """The load of that multiple."""
         count = max(1, round(ratio * self.num_fit))
-        return Load(count, self.seconds, self.warm_s, self.size, self.seed, self.output_tokens)
+        return AgentPace(count, self.seconds, self.warm_s, self.size, self.seed, self.output_tokens)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run and print. Returns 0 if every request got a whole answer, else 1. Raises `HermaError`."""
     plan = plan_of(arguments, os.environ)
     rows: list[dict[str, Any]] = []
-    progress = Progress(len(plan.ratios) * len(plan.endpoints))
+    progress = ProgressBar(len(plan.ratios) * len(plan.endpoints))
     status = EXIT_INTERRUPTED
     try:
         trio.run(_run, plan, rows, progress)
@@ -72,7 +72,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     return status
 
 
-def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentPlan:
     """The plan of the options. Raises `ConfigError`."""
     try:
         ratios = tuple(float(text) for text in arguments.ratios.split(","))
@@ -88,7 +88,7 @@ def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     seed = arguments.seed
     if seed is None:
         seed = random.SystemRandom().randrange(10**9)
-    return Plan(
+    return AgentPlan(
         endpoints=tuple(endpoints_of(arguments, environ)),
         ratios=ratios,
         num_fit=num_fitting(arguments.kv_tokens, arguments.size),
@@ -101,13 +101,13 @@ def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     )
 
 
-async def _run(plan: Plan, rows: list[dict[str, Any]], progress: Progress) -> None:
+async def _run(plan: AgentPlan, rows: list[dict[str, Any]], progress: ProgressBar) -> None:
     """Every ratio at every server, the servers in turns."""
     most = max(plan.load(ratio).num_agents for ratio in plan.ratios)
     with ExitStack() as stack:
         clients = []
         for endpoint in plan.endpoints:
-            client = stack.enter_context(closing(Client(endpoint, plan.options, most)))
+            client = stack.enter_context(closing(ServerConnections(endpoint, plan.options, most)))
             progress.begin(f"{endpoint.name}: sizing prompts")
             scale = await sized(client, PromptWords(), f"{plan.seed}/sizing")
             clients.append((client, scale or TokenScale()))
@@ -147,7 +147,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return text
 
 
-def note(plan: Plan) -> str:
+def note(plan: AgentPlan) -> str:
     """How it was measured."""
     return (
         f"1x is {plan.num_fit:.1f} agents; {plan.seconds:g} s each after {plan.warm_s:g} s; "

@@ -21,17 +21,23 @@ from typing import Any, Final
 import trio
 
 from benchmarks.agents.shape import SHARED_TOKENS, conversation
-from benchmarks.http.answer import Answer
-from benchmarks.http.client import Client
+from benchmarks.http.answer import HttpAnswer
+from benchmarks.http.client import ServerConnections
 from benchmarks.http.figures import RoundFigures, percentile, round_figures
-from benchmarks.http.workload import Message, PromptGenerator, PromptWords, Request, TokenScale
+from benchmarks.http.workload import (
+    Message,
+    PromptGenerator,
+    PromptWords,
+    TokenScale,
+    WorkloadRequest,
+)
 
 _RESULT_SHARE: Final = 0.02
 """Of a prompt's tokens are those of the template around its messages, at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class AgentPace:
     """`num_agents` agents for `seconds`, after `warm_s` that do not count. `size` multiplies all
     lengths; an answer has no more than `output_tokens`.
     """
@@ -67,8 +73,8 @@ class AgentLoad:
 
     def __init__(
         self,
-        client: Client,
-        load: Load,
+        client: ServerConnections,
+        load: AgentPace,
         scale: TokenScale,
         count_answer: Callable[[], None] = lambda: None,
     ) -> None:
@@ -76,7 +82,7 @@ class AgentLoad:
         self._load = load
         self._scale = scale
         self._count_answer = count_answer
-        self._counted: list[Answer] = []
+        self._counted: list[HttpAnswer] = []
         self._began_at = 0.0
 
     async def run(self) -> AgentFigures:
@@ -116,7 +122,7 @@ class AgentLoad:
                 held += turn.answer_tokens
 
     async def _ask(self, messages: tuple[Message, ...], output_tokens: int) -> None:
-        answer = await self._client.answer(Request(messages), output_tokens)
+        answer = await self._client.answer(WorkloadRequest(messages), output_tokens)
         self._count_answer()
         if answer.sent_at >= self._began_at:
             self._counted.append(answer)
@@ -127,7 +133,7 @@ class AgentLoad:
         return PromptGenerator(PromptWords(), self._scale, f"{self._load.seed}/{name}")
 
 
-def figures(num_agents: int, answers: Sequence[Answer], seconds: float) -> AgentFigures:
+def figures(num_agents: int, answers: Sequence[HttpAnswer], seconds: float) -> AgentFigures:
     """The figures of the answers that ended in so many seconds."""
     all_of_them: RoundFigures = round_figures(answers, 0)
     prompt, cached = all_of_them.prompt_tokens, all_of_them.cached_tokens

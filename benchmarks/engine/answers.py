@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.engine.verdict import Verdict
+from benchmarks.engine.verdict import AnswerVerdict
 
 SHAPES: Final = ("qwen3.6-27b", "qwen3-8b", "qwen3-0.6b")
 MODES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +29,7 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": (),
 }
 BATCHES: Final = (1, 8, 64)
-_SAID: Final = {verdict.exit_status: verdict for verdict in Verdict}
+_SAID: Final = {verdict.exit_status: verdict for verdict in AnswerVerdict}
 _KV_TOKENS: Final = 40_000
 """64 sequences of 384 tokens, in whole blocks."""
 
@@ -46,7 +46,9 @@ def main() -> int:
         parser.error(f"{sorted(unknown)}: some of {', '.join(every)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     found = [_run(name, arguments.out, arguments.limit) for name in arguments.names or every]
-    return Verdict.WRONG.exit_status if Verdict.WRONG.exit_status in found else max(found)
+    return (
+        AnswerVerdict.WRONG.exit_status if AnswerVerdict.WRONG.exit_status in found else max(found)
+    )
 
 
 def _run(name: str, out: Path, limit_s: float) -> int:
@@ -70,14 +72,14 @@ def _run(name: str, out: Path, limit_s: float) -> int:
     parts = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
     print(f"{name:22} {_verdict(status, parts):13} {_figures(parts)}  {took_s:.0f} s", flush=True)
     is_said = parts.get("finished", False) and status in _SAID
-    return int(status) if is_said else Verdict.WRONG.exit_status
+    return int(status) if is_said else AnswerVerdict.WRONG.exit_status
 
 
 def _verdict(status: int | str, parts: dict[str, Any]) -> str:
     if not parts.get("finished") or status not in _SAID:
         return f"ENDED {status}"
     verdict = _SAID[status]
-    return f"WRONG {len(parts['wrong'])}" if verdict is Verdict.WRONG else verdict.value
+    return f"WRONG {len(parts['wrong'])}" if verdict is AnswerVerdict.WRONG else verdict.value
 
 
 def _figures(parts: dict[str, Any]) -> str:

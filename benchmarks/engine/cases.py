@@ -12,11 +12,11 @@ from itertools import count
 from statistics import mean
 from typing import Final
 
-from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.client import BenchClient, EngineAnswer, EngineRequest
 from benchmarks.engine.drawing import Distinct, Drawing
-from benchmarks.engine.figure import Figure
-from benchmarks.engine.floor import Floor
-from benchmarks.engine.peer import Bar
+from benchmarks.engine.figure import EngineFigure
+from benchmarks.engine.floor import EngineFloor
+from benchmarks.engine.peer import EngineBar
 from benchmarks.engine.scale import Scale
 from workers.scheduler import SavePolicy
 from workers.scheduler.saving import positions_to_save
@@ -30,21 +30,21 @@ _WARM_TOKENS: Final = 8
 
 
 @dataclass
-class Bench:
+class EngineBench:
     """The common parts of the tests. `samples` collects answers for the check. `reusable` maps a
     number of cached prompt tokens to the number that the next prompt reuses: with recurrent states,
     those up to a saved state. `drawing`: the experts of timed requests are drawn, so what is
     checked is asked again without.
     """
 
-    client: Client
+    client: BenchClient
     scale: Scale
-    floor: Floor | None
+    floor: EngineFloor | None
     vocab_size: int
-    bar: Callable[[str], Bar]
+    bar: Callable[[str], EngineBar]
     reusable: Callable[[int], int]
     drawing: Drawing | None = None
-    samples: list[Answer] = field(default_factory=list)
+    samples: list[EngineAnswer] = field(default_factory=list)
     _salts: Iterator[int] = field(default_factory=count)
 
     def salt(self) -> bytes:
@@ -56,17 +56,17 @@ class Bench:
         rng = random.Random(name)
         return [[rng.randrange(self.vocab_size) for _ in range(length)] for _ in range(num)]
 
-    def at_least(self, figure: Callable[[Floor], float]) -> float | None:
+    def at_least(self, figure: Callable[[EngineFloor], float]) -> float | None:
         """The result of `figure` for the floor, on a known card."""
         return None if self.floor is None else figure(self.floor)
 
-    def sample(self, answers: Sequence[Answer]) -> None:
+    def sample(self, answers: Sequence[EngineAnswer]) -> None:
         """Keep some answers for the check."""
         answers = self._checkable(answers)
         rng = random.Random(len(self.samples))
         self.samples += rng.sample(answers, min(self.scale.checked, len(answers)))
 
-    def sample_rows(self, answers: Sequence[Answer]) -> None:
+    def sample_rows(self, answers: Sequence[EngineAnswer]) -> None:
         """Keep answers of all places in the batch, up to `Scale.checked_rows`, the first and the
         last among them: a kernel may be wrong in one row of a tile.
         """
@@ -74,7 +74,7 @@ class Bench:
         last, most = len(answers) - 1, min(self.scale.checked_rows, len(answers))
         self.samples += [answers[place * last // max(1, most - 1)] for place in range(most)]
 
-    def _checkable(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+    def _checkable(self, answers: Sequence[EngineAnswer]) -> Sequence[EngineAnswer]:
         """The answers, or if their experts were drawn other answers to the same requests."""
         if self.drawing is None:
             return answers
@@ -84,10 +84,10 @@ class Bench:
         return again
 
 
-Case = Callable[[Bench], Iterator[Figure]]
+Case = Callable[[EngineBench], Iterator[EngineFigure]]
 
 
-def decode(bench: Bench) -> Iterator[Figure]:
+def decode(bench: EngineBench) -> Iterator[EngineFigure]:
     """Short prompts, greedy: milliseconds per step for each batch."""
     scale = bench.scale
     length, outputs = scale.decode_prompt, scale.decode_outputs
@@ -97,7 +97,7 @@ def decode(bench: Bench) -> Iterator[Figure]:
         for _ in range(_WARM_RUNS + scale.runs):
             salt = bench.salt()
             answers, seconds = bench.client.call(
-                [Request(prompt, outputs, salt=salt) for prompt in prompts]
+                [EngineRequest(prompt, outputs, salt=salt) for prompt in prompts]
             )
             values.append(1e3 * seconds / outputs)
             chosen.append(None if bench.drawing is None else bench.drawing.distinct(batch))
@@ -113,13 +113,13 @@ def _mean_of(chosen: Sequence[Distinct]) -> Distinct | None:
     return Distinct(*map(mean, zip(*chosen, strict=True))) if chosen else None
 
 
-def _decode_floor(floor: Floor, batch: int, scale: Scale, experts: Distinct | None) -> float:
+def _decode_floor(floor: EngineFloor, batch: int, scale: Scale, experts: Distinct | None) -> float:
     outputs, found = scale.decode_outputs, None if experts is None else experts.found
     prompts = [scale.decode_prompt] * batch
     return 1e3 * floor.call(prompts, [outputs] * batch, experts=found) / outputs
 
 
-def workload(bench: Bench) -> Iterator[Figure]:
+def workload(bench: EngineBench) -> Iterator[EngineFigure]:
     """Many requests of mixed lengths at once, drawn at T = 0.6: output tokens per second."""
     low, high = bench.scale.workload_range
     rng = random.Random(0)
@@ -130,12 +130,12 @@ def workload(bench: Bench) -> Iterator[Figure]:
     values = []
     salt = bench.salt()
     # The same prompts in the same order of steps, with outputs of a few tokens.
-    bench.client.call([Request(prompt, _WARM_TOKENS, 0.6, salt=salt) for prompt in prompts])
+    bench.client.call([EngineRequest(prompt, _WARM_TOKENS, 0.6, salt=salt) for prompt in prompts])
     for _ in range(bench.scale.workload_runs):
         salt = bench.salt()
         answers, seconds = bench.client.call(
             [
-                Request(prompt, tokens, temperature=0.6, seed=seed, salt=salt)
+                EngineRequest(prompt, tokens, temperature=0.6, seed=seed, salt=salt)
                 for seed, (prompt, tokens) in enumerate(zip(prompts, outputs, strict=True))
             ]
         )
@@ -147,7 +147,7 @@ def workload(bench: Bench) -> Iterator[Figure]:
     yield _figure(bench, "workload", name, "tok/s", values, floor)
 
 
-def first_token(bench: Bench) -> Iterator[Figure]:
+def first_token(bench: EngineBench) -> Iterator[EngineFigure]:
     """One request alone: milliseconds to its first token, with an empty and a warm cache."""
     for length in bench.scale.firsts:
         cold, cached = [], []
@@ -155,9 +155,9 @@ def first_token(bench: Bench) -> Iterator[Figure]:
         tails = bench.prompts(f"tails {length}", _WARM_RUNS + bench.scale.runs, NEW_TOKENS)
         for tail in tails:
             salt = bench.salt()
-            answers, _ = bench.client.call([Request(prompt, 1, salt=salt)])
+            answers, _ = bench.client.call([EngineRequest(prompt, 1, salt=salt)])
             cold.append(1e3 * answers[0].first_s)
-            answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
+            answers, _ = bench.client.call([EngineRequest(prompt + tail, 1, salt=salt)])
             cached.append(1e3 * answers[0].first_s)
             _check_cached(answers[0], bench.reusable(length))
         if length <= min(bench.scale.firsts):
@@ -165,16 +165,16 @@ def first_token(bench: Bench) -> Iterator[Figure]:
         yield from _first_figures(bench, length, cold[_WARM_RUNS:], cached[_WARM_RUNS:])
 
 
-def turn(bench: Bench) -> Iterator[Figure]:
+def turn(bench: EngineBench) -> Iterator[EngineFigure]:
     """An agent's next turn alone: milliseconds to its first token, with a cached past."""
     for past, new in bench.scale.turns:
         (prompt,) = bench.prompts(f"turn {past}", 1, past)
         tails = bench.prompts(f"turn {past} + {new}", _WARM_RUNS + bench.scale.runs, new)
         salt = bench.salt()
-        bench.client.call([Request(prompt, 1, salt=salt)])
+        bench.client.call([EngineRequest(prompt, 1, salt=salt)])
         values = []
         for tail in tails:
-            answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
+            answers, _ = bench.client.call([EngineRequest(prompt + tail, 1, salt=salt)])
             values.append(1e3 * answers[0].first_s)
             _check_cached(answers[0], bench.reusable(past))
         if past <= min(bench.scale.firsts):
@@ -182,7 +182,9 @@ def turn(bench: Bench) -> Iterator[Figure]:
         yield _turn_figure(bench, f"turn-{past}-{new}", past, new, values[_WARM_RUNS:])
 
 
-def _turn_figure(bench: Bench, key: str, past: int, new: int, values: Sequence[float]) -> Figure:
+def _turn_figure(
+    bench: EngineBench, key: str, past: int, new: int, values: Sequence[float]
+) -> EngineFigure:
     floor = bench.at_least(lambda floor: 1e3 * floor.prefill([new], past))
     name = f"first token, {past} tokens cached + {new} new"
     return _figure(bench, key, name, "ms", values, floor)
@@ -197,28 +199,30 @@ def reusable_tokens(length: int, saves: SavePolicy | None) -> int:
     return max(positions_to_save(length, 0, 0, saves), default=0)
 
 
-def _check_cached(answer: Answer, reusable: int) -> None:
+def _check_cached(answer: EngineAnswer, reusable: int) -> None:
     if answer.cached_tokens < reusable:
         raise RuntimeError(f"only {answer.cached_tokens} tokens were cached, not {reusable}")
 
 
 def _first_figures(
-    bench: Bench, length: int, cold: list[float], cached: list[float]
-) -> Iterator[Figure]:
+    bench: EngineBench, length: int, cold: list[float], cached: list[float]
+) -> Iterator[EngineFigure]:
     name = f"first token, {length} tokens cold"
     floor = bench.at_least(lambda floor: 1e3 * floor.prefill([length]))
     yield _figure(bench, f"first-{length}-cold", name, "ms", cold, floor)
     yield _turn_figure(bench, f"first-{length}-cached", length, NEW_TOKENS, cached)
 
 
-def prefill(bench: Bench) -> Iterator[Figure]:
+def prefill(bench: EngineBench) -> Iterator[EngineFigure]:
     """Several prompts at once, one output each: prompt tokens per second."""
     num, length = bench.scale.prefill_requests, bench.scale.prefill_prompt
     prompts = bench.prompts("prefill", num, length)
     values = []
     for _ in range(_WARM_RUNS + bench.scale.runs):
         salt = bench.salt()
-        answers, seconds = bench.client.call([Request(prompt, 1, salt=salt) for prompt in prompts])
+        answers, seconds = bench.client.call(
+            [EngineRequest(prompt, 1, salt=salt) for prompt in prompts]
+        )
         values.append(num * length / seconds)
     bench.sample(answers)
     floor = bench.at_least(lambda floor: num * length / floor.prefill([length] * num))
@@ -226,17 +230,17 @@ def prefill(bench: Bench) -> Iterator[Figure]:
     yield _figure(bench, "prefill", name, "tok/s", values[_WARM_RUNS:], floor)
 
 
-def long_decode(bench: Bench) -> Iterator[Figure]:
+def long_decode(bench: EngineBench) -> Iterator[EngineFigure]:
     """Long contexts with cached prompts: milliseconds per step of the whole call."""
     scale = bench.scale
     num, length, outputs = scale.long_sequences, scale.long_prompt, scale.long_outputs
     prompts = bench.prompts("long decode", num, length)
     salt = bench.salt()
-    bench.client.call([Request(prompt, 1, salt=salt) for prompt in prompts])
+    bench.client.call([EngineRequest(prompt, 1, salt=salt) for prompt in prompts])
     values = []
     for _ in range(scale.runs):
         answers, seconds = bench.client.call(
-            [Request(prompt, outputs, salt=salt) for prompt in prompts]
+            [EngineRequest(prompt, outputs, salt=salt) for prompt in prompts]
         )
         values.append(1e3 * seconds / outputs)
     bench.sample(answers[:1])
@@ -246,7 +250,7 @@ def long_decode(bench: Bench) -> Iterator[Figure]:
     yield _figure(bench, "long-decode", name, "ms/step", values, floor)
 
 
-def shared_decode(bench: Bench) -> Iterator[Figure]:
+def shared_decode(bench: EngineBench) -> Iterator[EngineFigure]:
     """Decodes with a shared prefix, and the same decodes without one: milliseconds per step of the
     whole call, with all prompts cached.
     """
@@ -258,12 +262,14 @@ def shared_decode(bench: Bench) -> Iterator[Figure]:
             (prefix,) = bench.prompts("shared", 1, length)
             prompts = [prefix + tail for tail in tails]
             salt = bench.salt()
-            bench.client.call([Request(prompts[0], 1, salt=salt)])
-            bench.client.call([Request(prompt, _WARM_TOKENS, salt=salt) for prompt in prompts])
+            bench.client.call([EngineRequest(prompts[0], 1, salt=salt)])
+            bench.client.call(
+                [EngineRequest(prompt, _WARM_TOKENS, salt=salt) for prompt in prompts]
+            )
             values = []
             for _ in range(scale.runs):
                 answers, seconds = bench.client.call(
-                    [Request(prompt, outputs, salt=salt) for prompt in prompts]
+                    [EngineRequest(prompt, outputs, salt=salt) for prompt in prompts]
                 )
                 values.append(1e3 * seconds / outputs)
             bench.sample(answers[:1])
@@ -273,7 +279,7 @@ def shared_decode(bench: Bench) -> Iterator[Figure]:
             yield _figure(bench, key, name, "ms/step", values, floor)
 
 
-def _shared_floor(num: int, shared: int, own: int, outputs: int, floor: Floor) -> float:
+def _shared_floor(num: int, shared: int, own: int, outputs: int, floor: EngineFloor) -> float:
     """The floor of a step that reads the shared prefix once."""
     tokens = shared / num + own
     return 1e3 * floor.call([round(tokens)] * num, [outputs] * num, round(tokens) - 1) / outputs
@@ -291,12 +297,12 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _figure(
-    bench: Bench,
+    bench: EngineBench,
     key: str,
     name: str,
     unit: str,
     values: Sequence[float],
     floor: float | None,
     experts: Distinct | None = None,
-) -> Figure:
-    return Figure(key, name, unit, tuple(values), floor, bench.bar(key), experts)
+) -> EngineFigure:
+    return EngineFigure(key, name, unit, tuple(values), floor, bench.bar(key), experts)

@@ -13,12 +13,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from benchmarks.engine.client import Answer
-from benchmarks.engine.reference import Part, reference_logits
-from benchmarks.engine.verdict import Checked, Evidence, judge
+from benchmarks.engine.client import EngineAnswer
+from benchmarks.engine.reference import ReferencePart, reference_logits
+from benchmarks.engine.verdict import Evidence, JudgedAnswer, judge
 from kernels.philox import uniform_noise
 from workers.engine.graphs.capture_order import graph_sizes
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 MAX_ROWS: Final = 64
 """Checked tokens of one answer, spread evenly, because their logits take memory."""
@@ -35,7 +35,7 @@ _ROUNDING: Final = 1e-5
 """The error of float32 sums in another order, as a share of the logits' spread."""
 
 
-def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
+def check_answers(runner: ModelRunner, answers: Sequence[EngineAnswer]) -> list[JudgedAnswer]:
     """Compare every answer with the reference. Raises `RuntimeError` if one was cut off."""
     for answer in answers:
         if answer.ending != "length" or len(answer.outputs) != answer.request.max_tokens:
@@ -43,7 +43,7 @@ def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
     return [judge(_evidence(runner, answer)) for answer in answers]
 
 
-def _evidence(runner: Runner, answer: Answer) -> Evidence:
+def _evidence(runner: ModelRunner, answer: EngineAnswer) -> Evidence:
     ids, rows, chosen = _rows(runner, answer)
     model, dtype = runner.model, runner.model.weights.embedding.dtype
     computed = partial(
@@ -82,7 +82,7 @@ def _evidence(runner: Runner, answer: Answer) -> Evidence:
     )
 
 
-def _parts(runner: Runner, answer: Answer) -> tuple[Part, ...]:
+def _parts(runner: ModelRunner, answer: EngineAnswer) -> tuple[ReferencePart, ...]:
     """The steps of an answer: of its cached prompt, of the rest of it, and of its outputs. Which
     rows the kernels round depends on the number of rows of a step alone.
 
@@ -94,15 +94,15 @@ def _parts(runner: Runner, answer: Answer) -> tuple[Part, ...]:
     new, later = len(answer.request.prompt) - cached, len(answer.outputs) - 1
     batch = answer.batch
     if batch is None:
-        return (Part(cached + new + later, budget, runner.facts.max_seqs),)
+        return (ReferencePart(cached + new + later, budget, runner.facts.max_seqs),)
     batch = min(batch, runner.facts.max_seqs)
     padded = batch
     if runner.model.device.type == "cuda":  # by the smallest graph that holds them
         padded = next(size for size in graph_sizes(runner.facts.max_seqs) if size >= batch)
     parts = (
-        Part(cached, budget, batch),
-        Part(new, min(budget, batch * new), batch),
-        Part(later, padded, padded),
+        ReferencePart(cached, budget, batch),
+        ReferencePart(new, min(budget, batch * new), batch),
+        ReferencePart(later, padded, padded),
     )
     return tuple(part for part in parts if part.num_rows)
 
@@ -117,7 +117,7 @@ def _fast_products(*, is_on: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _rows(runner: Runner, answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(runner: ModelRunner, answer: EngineAnswer) -> tuple[Tensor, Tensor, Tensor]:
     """All ids but the last output, the checked rows, and the tokens that they chose."""
     device = runner.model.weights.embedding.device
     outputs = torch.tensor(answer.outputs, device=device)

@@ -23,12 +23,12 @@ LINK: Final = 1
 _ENDINGS: Final = (wire.tag_of(Finished), wire.tag_of(Rejected))
 
 
-class Stopped(RuntimeError):
+class EngineStopped(RuntimeError):
     """The engine ended while the client waited."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """The prompt and parameters of one request. Requests share cached prefixes only under the same
     `salt`.
     """
@@ -42,13 +42,13 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class EngineAnswer:
     """The answer to a request. Times are in seconds since the call, `inf` until they are known;
     `times_s` are the times of its tokens' frames. `batch` is the largest number of requests in the
     engine at once; None if others came and went.
     """
 
-    request: Request
+    request: EngineRequest
     outputs: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     first_s: float = float("inf")
@@ -108,10 +108,10 @@ class MemoryChannel:
         self._idle.set()
 
     def wait_ending(self, timeout_s: float | None = None) -> bool:
-        """Wait until one more sequence has ended. Raises `Stopped`."""
+        """Wait until one more sequence has ended. Raises `EngineStopped`."""
         ended = self._ended.acquire(timeout=timeout_s)
         if self._is_stopped:
-            raise Stopped("the engine ended during a call")
+            raise EngineStopped("the engine ended during a call")
         return ended
 
     def settle(self) -> None:
@@ -127,16 +127,16 @@ class MemoryChannel:
         return heard
 
 
-class Client:
+class BenchClient:
     """Sends requests and collects answers; used by one thread."""
 
     def __init__(self, channel: MemoryChannel) -> None:
         self._channel = channel
         self._num_sent = 0
         self._sent_at = time.perf_counter()
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, EngineAnswer] = {}
 
-    def call(self, requests: Sequence[Request]) -> tuple[list[Answer], float]:
+    def call(self, requests: Sequence[EngineRequest]) -> tuple[list[EngineAnswer], float]:
         """Submit all requests at once. Returns the answers in order, and the seconds until the last
         ended.
         """
@@ -155,7 +155,7 @@ class Client:
             answer.batch = len(answers)
         return answers, max(answer.end_s for answer in answers)
 
-    def submit(self, requests: Sequence[Request], *, keeps_clock: bool = False) -> list[int]:
+    def submit(self, requests: Sequence[EngineRequest], *, keeps_clock: bool = False) -> list[int]:
         """Submit requests without waiting; return their numbers. Their times count from the last
         call without `keeps_clock`.
         """
@@ -164,7 +164,7 @@ class Client:
         frames, numbers = [], []
         for request in requests:
             self._num_sent += 1
-            self.answers[self._num_sent] = Answer(request)
+            self.answers[self._num_sent] = EngineAnswer(request)
             numbers.append(self._num_sent)
             frames.append((LINK, wire.encode(_submit(self._num_sent, request))))
         self._channel.put(frames)
@@ -205,7 +205,7 @@ class Client:
             case _:
                 pass  # loads and blocks are for routers
 
-    def _answer(self, request_id: bytes) -> Answer:
+    def _answer(self, request_id: bytes) -> EngineAnswer:
         return self.answers[int.from_bytes(request_id, "little")]
 
 
@@ -213,7 +213,7 @@ def _id(number: int) -> bytes:
     return number.to_bytes(16, "little")
 
 
-def _submit(number: int, request: Request) -> Submit:
+def _submit(number: int, request: EngineRequest) -> Submit:
     sampling = SamplingParams(
         max_tokens=request.max_tokens, temperature=request.temperature, ignore_eos=True
     )

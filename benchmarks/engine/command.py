@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.engine.plot import plot_decode
-from benchmarks.engine.run import ALL, TESTS, Options, Report, run
-from benchmarks.engine.trace import Trace
+from benchmarks.engine.run import ALL, TESTS, EngineReport, Options, run
+from benchmarks.engine.trace import StepTrace
 from protocol.errors import ConfigError
 
 _SMOKE_SOAK_S: Final = 1.0
@@ -42,8 +42,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     if "smoke" in options.tests:
         tests = (*ALL, "soak")
         options = replace(options, tests=tests, is_smoke=True, seconds=_SMOKE_SOAK_S)
-    trace = None if arguments.trace is None else Trace()
-    report = Report(arguments.json)
+    trace = None if arguments.trace is None else StepTrace()
+    report = EngineReport(arguments.json)
     verdict = run(options, report, trace)
     if trace is not None:
         arguments.trace.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from workers.model_dir import local_dir
 _PROCESSES = (1, 2, 4, 8, 16)
 
 
-class Compiled(NamedTuple):
+class CompiledKernel(NamedTuple):
     """A kernel and its CPU seconds, including Triton's child processes."""
 
     kernel: RecordedKernel
@@ -54,7 +54,7 @@ def main() -> None:
         print(f"{processes:2} processes: {_segment(found, processes):.1f} s")
 
 
-def _compile(kernel: RecordedKernel) -> Compiled:
+def _compile(kernel: RecordedKernel) -> CompiledKernel:
     before = _children_s()
     child = os.fork()
     if child == 0:
@@ -63,7 +63,7 @@ def _compile(kernel: RecordedKernel) -> Compiled:
     _, status = os.waitpid(child, 0)
     if status:
         raise RuntimeError(f"{kernel.name} was not compiled: status {status}")
-    compiled = Compiled(kernel, _children_s() - before)
+    compiled = CompiledKernel(kernel, _children_s() - before)
     print(f"{compiled.cpu_s:5.2f} s {kernel.name}", flush=True)
     return compiled
 
@@ -73,11 +73,11 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _sum(compiled: Sequence[Compiled]) -> str:
+def _sum(compiled: Sequence[CompiledKernel]) -> str:
     return f"{len(compiled)} kernels, {sum(each.cpu_s for each in compiled):.1f} s"
 
 
-def _segment(compiled: Sequence[Compiled], processes: int) -> float:
+def _segment(compiled: Sequence[CompiledKernel], processes: int) -> float:
     """Seconds until the last kernel is done, in the order of the engine's compiler."""
     cpu_s = {each.kernel: each.cpu_s for each in compiled}
     free_at = [0.0] * processes

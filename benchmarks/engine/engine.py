@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import final
 
-from benchmarks.engine.client import MODEL, Client, MemoryChannel
-from benchmarks.engine.trace import Trace
+from benchmarks.engine.client import MODEL, BenchClient, MemoryChannel
+from benchmarks.engine.trace import StepTrace
 from workers.engine.parallel.leader import LeadingRunner
-from workers.engine.runner import Runner, largest_id
+from workers.engine.runner import ModelRunner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
 from workers.loop.heartbeat import EngineStatus
@@ -23,11 +23,11 @@ from workers.scheduler.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class EngineParts:
     """The parts that can be inspected while nothing runs."""
 
     scheduler: Scheduler
-    runner: Runner | LeadingRunner
+    runner: ModelRunner | LeadingRunner
 
     def check_idle(self) -> None:
         """Raise `IntegrityError` if records contradict each other, `RuntimeError` for a leak."""
@@ -38,17 +38,17 @@ class Books:
 
 
 @final
-class Engine:
+class MeasuredEngine:
     """Serves one client at a time; sequences and prefix cache live on between them. `prepared_s` is
     the time that the engine took to capture graphs before the first client.
     """
 
     def __init__(
         self,
-        runner: Runner | LeadingRunner,
+        runner: ModelRunner | LeadingRunner,
         *,
         max_waiting: int,
-        trace: Trace | None = None,
+        trace: StepTrace | None = None,
         compiler: GrammarCompiler | None = None,
         proposer: Proposer | None = None,
     ) -> None:
@@ -67,11 +67,11 @@ class Engine:
             swaps=runner.tier is not None and runner.tier.swaps,
         )
         self._compiler = compiler
-        self.books = Books(scheduler, runner)
+        self.books = EngineParts(scheduler, runner)
         self.prepared_s = 0.0
         self._trace = trace
 
-    def serve(self, act: Callable[[Client], None]) -> None:
+    def serve(self, act: Callable[[BenchClient], None]) -> None:
         """Run the loop while `act` runs in a thread of its own. Raises the engine's error, else
         that of `act`.
         """
@@ -92,14 +92,14 @@ class Engine:
         self.prepared_s += future.result()
 
 
-def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> float:
+def _act_and_settle(act: Callable[[BenchClient], None], channel: MemoryChannel) -> float:
     """Run `act`, then wait until the engine is idle. Returns the seconds before `act` until it was
     idle.
     """
     started_at = time.perf_counter()
     channel.settle()
     prepared_s = time.perf_counter() - started_at
-    act(Client(channel))
+    act(BenchClient(channel))
     # A step that runs ahead of the last answer belongs to this client too.
     channel.settle()
     return prepared_s

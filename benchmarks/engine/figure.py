@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.engine.drawing import MOST_OFF, Distinct
-from benchmarks.engine.peer import NO_BAR, Bar
+from benchmarks.engine.peer import NO_BAR, EngineBar
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class EngineFigure:
     """One figure. `values` are the single runs; their median counts. `floor` has the same unit;
     None without a card. Rates are better when larger, times when smaller. `experts` are those that
     a step of a mixture read.
@@ -24,7 +24,7 @@ class Figure:
     unit: str
     values: tuple[float, ...]
     floor: float | None = None
-    bar: Bar = NO_BAR
+    bar: EngineBar = NO_BAR
     experts: Distinct | None = None
 
     @property
@@ -67,7 +67,7 @@ class Figure:
         }
 
 
-def table(figures: Sequence[Figure]) -> str:
+def table(figures: Sequence[EngineFigure]) -> str:
     """The figures as a markdown table."""
     has_experts = any(figure.experts for figure in figures)
     heads = ["test", "ours", "unit", "floor", "share", "vLLM 0.26", "must", "goal", "met"]
@@ -92,7 +92,7 @@ def table(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
-def _met(figure: Figure) -> str:
+def _met(figure: EngineFigure) -> str:
     if not figure.counts:
         return "does not count"
     if figure.reaches(figure.bar.goal):

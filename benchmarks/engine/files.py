@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.engine.vocabulary import write_vocabulary
 from config.model import DUMMY_PREFIX
-from workers.engine.models.description import Attention, DeltaRule, ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import LayerWeights
@@ -56,7 +56,7 @@ def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: t
     return num_bytes
 
 
-def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str, Tensor]:
+def _published(config: ModelDescription, index: int, layer: LayerWeights) -> dict[str, Tensor]:
     names, mixer = config.names, config.layers[index].mixer
     prefix = f"{names.prefixes[0]}layers.{index}."
     gate_up = _dense(layer.gate_up).chunk(len(names.gate_up))
@@ -82,7 +82,9 @@ def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str
     return {prefix + name: tensor for name, tensor in named.items()}
 
 
-def _attention(config: ModelConfig, mixer: Attention, layer: LayerWeights) -> dict[str, Tensor]:
+def _attention(
+    config: ModelDescription, mixer: Attention, layer: LayerWeights
+) -> dict[str, Tensor]:
     """Projections of attention. A partly rotated head keeps its order of rows: random weights need
     no other.
     """
@@ -110,7 +112,7 @@ def _attention(config: ModelConfig, mixer: Attention, layer: LayerWeights) -> di
     return named
 
 
-def _delta(config: ModelConfig, mixer: DeltaRule, layer: LayerWeights) -> dict[str, Tensor]:
+def _delta(config: ModelDescription, mixer: DeltaRule, layer: LayerWeights) -> dict[str, Tensor]:
     assert layer.delta is not None
     sizes, at = mixer.sizes, f"{config.names.delta}."
     qkv, z = _dense(layer.qkv).split([sizes.columns, sizes.value_columns])
@@ -128,7 +130,7 @@ def _delta(config: ModelConfig, mixer: DeltaRule, layer: LayerWeights) -> dict[s
     }
 
 
-def _stored(config: ModelConfig, norm: Tensor) -> Tensor:
+def _stored(config: ModelDescription, norm: Tensor) -> Tensor:
     """A norm as stored, without the constant that the family adds."""
     return norm - config.norm_offset
 

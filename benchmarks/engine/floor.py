@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.engine.load.quantize import Stored
-from workers.engine.models.description import Attention, Experts, Latent, ModelConfig
+from workers.engine.load.quantize import StoredFormat
+from workers.engine.models.description import Attention, Experts, Latent, ModelDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ def distinct_experts(num_experts: int, num_active: int, rows: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class EngineFloor:
     """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, cache in 16.
     `fp8_prompts`: only prompts in 8 bits. `int4`: layers in 4 bits, multiplied in 16. `head`: as in
     `[[workers]]`.
     """
 
-    config: ModelConfig
+    config: ModelDescription
     card: Ceiling
     fp8: bool = False
     fp8_prompts: bool = False
@@ -111,7 +111,7 @@ class Floor:
     def _moved(self, experts: float) -> float:
         """Bytes of all weights with so many of each mixture's experts."""
         each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
-        by_expert = _MXFP4_BYTES if self.config.stored is Stored.MXFP4 else each
+        by_expert = _MXFP4_BYTES if self.config.stored is StoredFormat.MXFP4 else each
         head = {"fp8": 1, "int4": _INT4_BYTES}.get(self.head, 2)
         sizes = [self._expert_weights(mlp) for mlp in self.config.mixtures]
         stacks = sum(mlp.num_experts * self._expert_weights(mlp) for mlp in self.config.mixtures)

@@ -23,7 +23,7 @@ from config import DUMMY_PREFIX, WorkerConfig
 from config.model import CacheConfig
 from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 PREFIX: Final = 32_768
@@ -31,10 +31,10 @@ NUM_ANSWERS: Final = 8
 _ONE: Final = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
 
-class Bench:
+class HostTierBench:
     """One engine, and prompts of `length` tokens."""
 
-    def __init__(self, runner: Runner, length: int) -> None:
+    def __init__(self, runner: ModelRunner, length: int) -> None:
         self.drive = Drive(runner, token_budget=2048, max_seqs=16, looks_ahead=runner.lookahead > 0)
         self._runner = runner
         self._rng = random.Random(1)
@@ -116,7 +116,7 @@ def main() -> None:
     begun = time.perf_counter()
     runner = load_runner(config, lambda *_: None, start_compiling(config))
     print(f"start: {time.perf_counter() - begun:.1f} s", flush=True)
-    bench = Bench(runner, options.tokens)
+    bench = HostTierBench(runner, options.tokens)
     while runner.prepare(pending_only=False):
         pass
     _wait_open(bench)
@@ -137,7 +137,7 @@ def main() -> None:
     _print_gaps(bench, prompt, options.seconds)
 
 
-def _print_gaps(bench: Bench, prompt: list[int], seconds: float) -> None:
+def _print_gaps(bench: HostTierBench, prompt: list[int], seconds: float) -> None:
     _print("alone", bench.gaps_ms(seconds))
     pending: list[int] = []
 
@@ -170,7 +170,7 @@ def _print(what: str, gaps: list[float]) -> None:
     )
 
 
-def _wait_open(bench: Bench) -> None:
+def _wait_open(bench: HostTierBench) -> None:
     """Wait until all pages of the host are open."""
     pool = None if bench.drive.tier is None else bench.drive.tier.pool
     while pool is not None and pool.num_open < pool.num_pages:

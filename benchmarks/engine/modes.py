@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 import torch
 
-from benchmarks.engine.client import Client, Request
-from benchmarks.engine.engine import Engine
+from benchmarks.engine.client import BenchClient, EngineRequest
+from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.engine.run import Options, worker_config
 from benchmarks.machine import describe_machine
 from config import WorkerConfig
@@ -74,7 +74,7 @@ def measure(options: Options, *, is_small: bool) -> Timed:
     """The figures of one engine, which is released afterwards."""
     config = bench_config(options)
     runner = load_runner(config, lambda *_: None, start_compiling(config))
-    engine = Engine(runner, max_waiting=2 * _MAX_SEQS)
+    engine = MeasuredEngine(runner, max_waiting=2 * _MAX_SEQS)
     found = act_on(engine, is_small=is_small)
     del engine, runner
     gc.collect()
@@ -91,19 +91,21 @@ def bench_config(options: Options) -> WorkerConfig:
     )  # fmt: skip
 
 
-def act_on(engine: Engine, *, is_small: bool) -> Timed:
+def act_on(engine: MeasuredEngine, *, is_small: bool) -> Timed:
     """The figures of this engine."""
     found: Timed = {}
     vocab_size = engine.books.runner.model.config.vocab_size
 
-    def act(client: Client) -> None:
+    def act(client: BenchClient) -> None:
         found.update(_figures(client, vocab_size, is_small=is_small))
 
     engine.serve(act)
     return found
 
 
-def _figures(client: Client, vocab_size: int, *, is_small: bool) -> Iterator[tuple[str, float]]:
+def _figures(
+    client: BenchClient, vocab_size: int, *, is_small: bool
+) -> Iterator[tuple[str, float]]:
     prompt, outputs, prompts = _PROMPT, _OUTPUTS, _PROMPTS
     if is_small:
         prompt, outputs, prompts = 8, 4, (64, 300)
@@ -115,14 +117,16 @@ def _figures(client: Client, vocab_size: int, *, is_small: bool) -> Iterator[tup
     for batch in _BATCHES:
         times = []
         for _ in range(1 + _RUNS):
-            answers, seconds = client.call([Request(drawn(prompt), outputs) for _ in range(batch)])
+            answers, seconds = client.call(
+                [EngineRequest(drawn(prompt), outputs) for _ in range(batch)]
+            )
             first = max(answer.first_s for answer in answers)
             times.append(1e3 * (seconds - first) / (outputs - 1))
         yield f"decode step, batch {batch}", median(times[1:])
     for length in prompts:
         firsts = []
         for _ in range(1 + _RUNS):
-            answers, _ = client.call([Request(drawn(length), 1)])
+            answers, _ = client.call([EngineRequest(drawn(length), 1)])
             firsts.append(1e3 * answers[0].first_s)
         yield f"first token, {length} tokens cold", median(firsts[1:])
 

@@ -10,7 +10,7 @@ not know how ours are measured.
 from typing import Final, NamedTuple
 
 
-class Bar(NamedTuple):
+class EngineBar(NamedTuple):
     """Peer, must and goal in the figure's own unit; None if there is none."""
 
     peer: float | None = None
@@ -18,70 +18,70 @@ class Bar(NamedTuple):
     goal: float | None = None
 
 
-NO_BAR: Final = Bar()
+NO_BAR: Final = EngineBar()
 
 _SMALL: Final = {
-    "start": Bar(62.5),
-    "workload": Bar(21_693, 27_000, 32_000),
-    "decode-1": Bar(2.52, 0.80, 0.45),
-    "decode-4": Bar(2.77),
-    "decode-8": Bar(2.88),
-    "decode-16": Bar(3.27),
-    "decode-64": Bar(4.14, 2.5, 1.6),
-    "decode-256": Bar(7.99),
-    "first-2048-cold": Bar(21.8),
-    "first-2048-cached": Bar(15.3),
-    "first-8192-cold": Bar(38.6),
-    "first-8192-cached": Bar(19.2),
-    "first-32768-cold": Bar(280),
-    "first-32768-cached": Bar(36.0),
-    "prefill": Bar(289_709),
-    "long-decode": Bar(5.08),
+    "start": EngineBar(62.5),
+    "workload": EngineBar(21_693, 27_000, 32_000),
+    "decode-1": EngineBar(2.52, 0.80, 0.45),
+    "decode-4": EngineBar(2.77),
+    "decode-8": EngineBar(2.88),
+    "decode-16": EngineBar(3.27),
+    "decode-64": EngineBar(4.14, 2.5, 1.6),
+    "decode-256": EngineBar(7.99),
+    "first-2048-cold": EngineBar(21.8),
+    "first-2048-cached": EngineBar(15.3),
+    "first-8192-cold": EngineBar(38.6),
+    "first-8192-cached": EngineBar(19.2),
+    "first-32768-cold": EngineBar(280),
+    "first-32768-cached": EngineBar(36.0),
+    "prefill": EngineBar(289_709),
+    "long-decode": EngineBar(5.08),
 }
 _LARGE: Final = {
-    "start": Bar(66.8, 20, 6),
-    "workload": Bar(9_534, 10_500, 11_600),
-    "decode-1": Bar(5.25, 4.4, 4.0),
-    "decode-4": Bar(5.32),
-    "decode-8": Bar(5.67, 4.7, 4.3),
-    "decode-16": Bar(5.62),
-    "decode-64": Bar(7.03, 6.4, 5.7),
-    "decode-256": Bar(14.83, 13.0, 11.3),
-    "first-2048-cold": Bar(51.6),
-    "first-2048-cached": Bar(12.9),
-    "first-8192-cold": Bar(216, 208, 192),
-    "first-8192-cached": Bar(16.6, 8, 5),
-    "first-32768-cold": Bar(1_254, 1_200, 1_120),
-    "first-32768-cached": Bar(29.5, 12, 7),
-    "prefill": Bar(42_140),
-    "long-decode": Bar(10.04, 9.5, 8.8),
+    "start": EngineBar(66.8, 20, 6),
+    "workload": EngineBar(9_534, 10_500, 11_600),
+    "decode-1": EngineBar(5.25, 4.4, 4.0),
+    "decode-4": EngineBar(5.32),
+    "decode-8": EngineBar(5.67, 4.7, 4.3),
+    "decode-16": EngineBar(5.62),
+    "decode-64": EngineBar(7.03, 6.4, 5.7),
+    "decode-256": EngineBar(14.83, 13.0, 11.3),
+    "first-2048-cold": EngineBar(51.6),
+    "first-2048-cached": EngineBar(12.9),
+    "first-8192-cold": EngineBar(216, 208, 192),
+    "first-8192-cached": EngineBar(16.6, 8, 5),
+    "first-32768-cold": EngineBar(1_254, 1_200, 1_120),
+    "first-32768-cached": EngineBar(29.5, 12, 7),
+    "prefill": EngineBar(42_140),
+    "long-decode": EngineBar(10.04, 9.5, 8.8),
 }
 _LARGE_FP8: Final = {
-    "start": Bar(87.4),
-    "decode-1": Bar(3.71, 2.7, 2.2),
-    "decode-8": Bar(3.93),
-    "decode-64": Bar(5.36),
-    "first-2048-cold": Bar(34.7),
-    "first-2048-cached": Bar(16.0),
-    "first-8192-cold": Bar(150),
-    "first-8192-cached": Bar(19.3),
-    "first-32768-cold": Bar(1_004),
-    "first-32768-cached": Bar(31.9),
-    "prefill": Bar(63_419),
-    "long-decode": Bar(8.38),
+    "start": EngineBar(87.4),
+    "decode-1": EngineBar(3.71, 2.7, 2.2),
+    "decode-8": EngineBar(3.93),
+    "decode-64": EngineBar(5.36),
+    "first-2048-cold": EngineBar(34.7),
+    "first-2048-cached": EngineBar(16.0),
+    "first-8192-cold": EngineBar(150),
+    "first-8192-cached": EngineBar(19.3),
+    "first-32768-cold": EngineBar(1_004),
+    "first-32768-cached": EngineBar(31.9),
+    "prefill": EngineBar(63_419),
+    "long-decode": EngineBar(8.38),
 }
 _HYBRID: Final = {
-    "decode-1": Bar(15.68, must=14.0),
-    "decode-8": Bar(17.35),
-    "decode-64": Bar(24.62),
-    "first-8192-cold": Bar(706),
-    "first-8192-cached": Bar(82.1, must=25.0),
+    "decode-1": EngineBar(15.68, must=14.0),
+    "decode-8": EngineBar(17.35),
+    "decode-64": EngineBar(24.62),
+    "first-8192-cold": EngineBar(706),
+    "first-8192-cached": EngineBar(82.1, must=25.0),
 }
 """The peer's text model alone, with max_num_seqs 64; Triton's kernels compute its prompts of the
 delta rule, because its default needs a library that was not there. Medians of three runs, of cached
 prompts of eight.
 """
-_HYBRID_FP8: Final = {"decode-1": Bar(must=7.9), "decode-64": Bar(must=16.5)}
+_HYBRID_FP8: Final = {"decode-1": EngineBar(must=7.9), "decode-64": EngineBar(must=16.5)}
 """The peer has not been run with hybrids in 8 bits."""
 
 _BARS: Final = {
@@ -93,6 +93,6 @@ _BARS: Final = {
 }
 
 
-def bar(model: str, *, fp8: bool, key: str) -> Bar:
+def bar(model: str, *, fp8: bool, key: str) -> EngineBar:
     """The bars of a figure; empty for models and tests that the peer did not run."""
     return _BARS.get((model, fp8), {}).get(key, NO_BAR)

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import msgspec
 import torch
 
-from benchmarks.engine.engine import Engine
+from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.engine.modes import Timed, act_on, bench_config
 from benchmarks.engine.run import Options
 from benchmarks.machine import describe_machine
@@ -70,7 +70,7 @@ def _measure(options: Options, num_ranks: int, *, is_small: bool) -> Timed:
     config = msgspec.structs.replace(bench_config(options), tensor_parallel=num_ranks)
     load = load_runner if num_ranks == 1 else partial(load_leading, part=_part)
     runner = load(config, lambda *_: None)
-    return act_on(Engine(runner, max_waiting=_MAX_WAITING), is_small=is_small)
+    return act_on(MeasuredEngine(runner, max_waiting=_MAX_WAITING), is_small=is_small)
 
 
 def _part(cause: str) -> NoReturn:

@@ -22,7 +22,7 @@ from kernels.int4 import Int4Weight, in_order
 from kernels.linear import Op, Weight, rounds_rows
 from kernels.mxfp4 import Mxfp4Weight, dequantise
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, DeltaRule, Experts, Gate, ModelConfig
+from workers.engine.models.description import Attention, DeltaRule, Experts, Gate, ModelDescription
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _HEAD_ROWS = 16_384
@@ -37,7 +37,7 @@ _MAX_SCORES = 1 << 27
 _FP8_MAX = 448.0
 
 
-class Part(NamedTuple):
+class ReferencePart(NamedTuple):
     """`num_rows` consecutive rows of a sequence that were computed in steps of `step_rows` rows,
     those of other sequences and of padding included. `draws`: the rows of which such a step draws
     tokens; its last layer computes only those.
@@ -105,12 +105,12 @@ class Rows(NamedTuple):
 
 @torch.inference_mode()
 def reference_logits(
-    config: ModelConfig,
+    config: ModelDescription,
     weights: ModelWeights,
     ids: Tensor,
     rows: Tensor,
     dtype: torch.dtype,
-    parts: Sequence[Part] = (),
+    parts: Sequence[ReferencePart] = (),
     *,
     invariant: bool = False,
 ) -> Tensor:

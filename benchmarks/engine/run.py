@@ -14,31 +14,31 @@ from typing import Any, Final, Literal, final
 
 import torch
 
-from benchmarks.engine.cases import CASES, Bench, reusable_tokens
+from benchmarks.engine.cases import CASES, EngineBench, reusable_tokens
 from benchmarks.engine.ceiling import measured_ceiling
 from benchmarks.engine.check import check_answers
-from benchmarks.engine.client import MODEL, Client
+from benchmarks.engine.client import MODEL, BenchClient
 from benchmarks.engine.drawing import Drawing
-from benchmarks.engine.engine import Engine
-from benchmarks.engine.figure import Figure, table
-from benchmarks.engine.floor import Ceiling, Floor
+from benchmarks.engine.engine import MeasuredEngine
+from benchmarks.engine.figure import EngineFigure, table
+from benchmarks.engine.floor import Ceiling, EngineFloor
 from benchmarks.engine.grammar import grammar
-from benchmarks.engine.peer import NO_BAR, Bar, bar
+from benchmarks.engine.peer import NO_BAR, EngineBar, bar
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
-from benchmarks.engine.start import Started, measure_start
-from benchmarks.engine.trace import Trace
-from benchmarks.engine.verdict import Verdict, doubt, failures, summary
+from benchmarks.engine.start import StartTimes, measure_start
+from benchmarks.engine.trace import StepTrace
+from benchmarks.engine.verdict import AnswerVerdict, doubt, failures, summary
 from benchmarks.engine.vocabulary import write_vocabulary
 from benchmarks.machine import describe_machine
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.models.description import ModelConfig
-from workers.engine.runner import Runner
+from workers.engine.models.description import ModelDescription
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import TOKENIZER_NAME, dummy_names
 from workers.scheduler import PrefixStates
@@ -52,7 +52,7 @@ _SOAK_SEED: Final = 0
 
 
 @final
-class Report:
+class EngineReport:
     """The results of a run as named parts, written to a file from the first part on: a run that a
     time limit or a fault ends leaves its results so far, marked as unfinished. With `path` None
     they stay in memory.
@@ -122,7 +122,7 @@ class Options:
         return Path(self.model).name.lower()
 
 
-def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict:
+def run(options: Options, report: EngineReport, trace: StepTrace | None = None) -> AnswerVerdict:
     """Measure and print. Returns the verdict on all answers; the report has the results.
 
     With `trace` the steps of each test are recorded and summed up beside its figures. Raises
@@ -130,8 +130,8 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict
     """
     began_at = time.perf_counter()
     config = worker_config(options)
-    progress = Progress(len(options.tests) + 2)
-    figures: list[Figure] = []
+    progress = ProgressBar(len(options.tests) + 2)
+    figures: list[EngineFigure] = []
     report.note(model=options.name, fp8=options.fp8, figures=[])
     report.note(head=options.head, embedding=options.embedding)
     report.note(int4=options.int4, prefill_fp8=options.prefill_fp8, invariant=options.invariant)
@@ -151,7 +151,9 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict
     report.note(ceiling=None if ceiling is None else asdict(ceiling))
     gc.freeze()  # as in an engine process
     compiler = _compiler(runner) if "grammar" in options.tests else None
-    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace, compiler=compiler)
+    engine = MeasuredEngine(
+        runner, max_waiting=2 * options.scale.max_seqs, trace=trace, compiler=compiler
+    )
     wrong: list[str] = []
     floor = None if ceiling is None else floor_of(options, runner.model.config, ceiling)
     bench = _tests(options, engine, floor, figures, progress, report, trace)
@@ -174,7 +176,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> Verdict
         finished=True,
     )
     progress.say(_summary(report.parts, figures, summary(checked)))
-    return Verdict.of(wrong, doubted)
+    return AnswerVerdict.of(wrong, doubted)
 
 
 def worker_config(options: Options) -> WorkerConfig:
@@ -200,9 +202,9 @@ def worker_config(options: Options) -> WorkerConfig:
     )
 
 
-def floor_of(options: Options, shape: ModelConfig, ceiling: Ceiling) -> Floor:
+def floor_of(options: Options, shape: ModelDescription, ceiling: Ceiling) -> EngineFloor:
     """The floor of a shape on a card."""
-    return Floor(
+    return EngineFloor(
         shape,
         ceiling,
         fp8=options.fp8,
@@ -220,10 +222,10 @@ def _device(name: str) -> torch.device:
 
 
 def _starts(
-    options: Options, config: WorkerConfig, figures: list[Figure], progress: Progress
+    options: Options, config: WorkerConfig, figures: list[EngineFigure], progress: ProgressBar
 ) -> list[dict[str, Any]]:
     """Starts with an empty kernel cache, then with the cache of that start."""
-    starts: list[Started] = []
+    starts: list[StartTimes] = []
     with tempfile.TemporaryDirectory() as cache:
         for name in ("no kernels cached", "kernels cached"):
             started = measure_start(config, {CACHE_VARIABLE: cache})
@@ -231,7 +233,7 @@ def _starts(
             key = "start" if len(starts) == 1 else "start-again"
             limits = bar(options.name, fp8=options.fp8, key="start")
             label = f"start to first answer, {name}"
-            figures.append(Figure(key, label, "s", (started.seconds,), None, limits))
+            figures.append(EngineFigure(key, label, "s", (started.seconds,), None, limits))
             phases = ", ".join(f"{phase} {took:.2f}" for phase, took in started.phases.items())
             progress.say(f"{label}: {started.seconds:.2f} s ({phases})")
     return [asdict(started) for started in starts]
@@ -239,26 +241,28 @@ def _starts(
 
 def _tests(
     options: Options,
-    engine: Engine,
-    floor: Floor | None,
-    figures: list[Figure],
-    progress: Progress,
-    report: Report,
-    trace: Trace | None,
-) -> Bench | None:
+    engine: MeasuredEngine,
+    floor: EngineFloor | None,
+    figures: list[EngineFigure],
+    progress: ProgressBar,
+    report: EngineReport,
+    trace: StepTrace | None,
+) -> EngineBench | None:
     names = [name for name in options.tests if name in _CASES]
     if not names:
         return None
     runner = engine.books.runner
-    made: list[Bench] = []
+    made: list[EngineBench] = []
 
-    def bars(key: str) -> Bar:
+    def bars(key: str) -> EngineBar:
         return NO_BAR if options.int4 else bar(options.name, fp8=options.fp8, key=key)
 
-    def act(client: Client) -> None:
+    def act(client: BenchClient) -> None:
         vocab_size = runner.model.config.vocab_size
         drawing = Drawing.of(runner.model)
-        bench = Bench(client, options.scale, floor, vocab_size, bars, _reusable(runner), drawing)
+        bench = EngineBench(
+            client, options.scale, floor, vocab_size, bars, _reusable(runner), drawing
+        )
         made.append(bench)
         if drawing is not None:
             drawing.turn(on=True)
@@ -279,7 +283,7 @@ def _tests(
     return made[0]
 
 
-def _beside(figure: Figure) -> str:
+def _beside(figure: EngineFigure) -> str:
     """The floor and the experts of a figure, as a run that is cut off leaves them."""
     floor = "" if figure.floor is None else f", floor {figure.floor:.4g}"
     if figure.experts is None:
@@ -289,14 +293,16 @@ def _beside(figure: Figure) -> str:
     return f"{floor}, {found:.1f} experts of {expected:.1f}{said}"
 
 
-def _reusable(runner: Runner) -> Callable[[int], int]:
+def _reusable(runner: ModelRunner) -> Callable[[int], int]:
     facts = runner.facts
     states = PrefixStates.of(facts.snapshots, facts.block_size)
     saves = None if states is None else states.policy
     return lambda length: reusable_tokens(length, saves)
 
 
-def _soak(options: Options, engine: Engine, progress: Progress, report: Report) -> Soak:
+def _soak(
+    options: Options, engine: MeasuredEngine, progress: ProgressBar, report: EngineReport
+) -> Soak:
     def look(line: str, so_far: Soak) -> None:
         progress.say(line)
         report.note(soak=so_far.as_json())
@@ -307,7 +313,7 @@ def _soak(options: Options, engine: Engine, progress: Progress, report: Report) 
     return result
 
 
-def _compiler(runner: Runner) -> LlGuidanceCompiler:
+def _compiler(runner: ModelRunner) -> LlGuidanceCompiler:
     """A compiler of grammars with the model's tokenizer, or with a made-up one for a shape."""
     size, eos_ids = runner.model.config.vocab_size, runner.eos_ids
     if (runner.model_dir / TOKENIZER_NAME).exists():
@@ -319,23 +325,23 @@ def _compiler(runner: Runner) -> LlGuidanceCompiler:
     return compiler
 
 
-def _facts(runner: Runner) -> dict[str, Any]:
+def _facts(runner: ModelRunner) -> dict[str, Any]:
     """The engine's facts, without the digest of files, which does not exist here."""
     facts = runner.facts
     names = ("device", "dtype", "context_length", "block_size", "kv_tokens", "max_seqs")
     return {name: getattr(facts, name) for name in (*names, "token_budget")}
 
 
-def _device_name(runner: Runner) -> str:
+def _device_name(runner: ModelRunner) -> str:
     device = runner.model.weights.embedding.device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def _machine(runner: Runner) -> dict[str, str]:
+def _machine(runner: ModelRunner) -> dict[str, str]:
     return {"device": _device_name(runner), **describe_machine(_PACKAGES)}
 
 
-def _summary(report: dict[str, Any], figures: list[Figure], checks: str) -> str:
+def _summary(report: dict[str, Any], figures: list[EngineFigure], checks: str) -> str:
     lines = ["", table(figures), ""] if figures else [""]
     if "soak" in report:
         lines.append(f"soak: {report['soak']}")

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.engine.client import Answer, Client, Request
-from benchmarks.engine.engine import Engine
+from benchmarks.engine.client import BenchClient, EngineAnswer, EngineRequest
+from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.engine.scale import Scale
 
 _CROWD: Final = 1.25
@@ -50,8 +50,8 @@ class Soak:
     num_output_tokens: int = 0
     num_preemptions: int = 0
     memory: list[tuple[int, int]] = field(default_factory=list)
-    kept: list[Answer] = field(default_factory=list)
-    alone: list[Answer] = field(default_factory=list)
+    kept: list[EngineAnswer] = field(default_factory=list)
+    alone: list[EngineAnswer] = field(default_factory=list)
     num_different: int = 0
     wrong: list[str] = field(default_factory=list)
     load_s: float = 0.0
@@ -63,7 +63,11 @@ class Soak:
 
 
 def soak(
-    engine: Engine, scale: Scale, seconds: float, seed: int, look: Callable[[str, Soak], None]
+    engine: MeasuredEngine,
+    scale: Scale,
+    seconds: float,
+    seed: int,
+    look: Callable[[str, Soak], None],
 ) -> Soak:
     """Load for `seconds` in four parts. After each all waiting requests are cancelled and the
     engine becomes idle. Then the greedy answers are repeated one at a time without a cached prefix.
@@ -97,7 +101,12 @@ def _progress_line(what: str, result: Soak) -> str:
 
 
 def _load(
-    client: Client, engine: Engine, scale: Scale, rng: random.Random, until: float, result: Soak
+    client: BenchClient,
+    engine: MeasuredEngine,
+    scale: Scale,
+    rng: random.Random,
+    until: float,
+    result: Soak,
 ) -> None:
     live: dict[int, bool] = {}
     crowd = max(2, int(_CROWD * scale.max_seqs))
@@ -123,7 +132,7 @@ def _load(
     result.num_preemptions = engine.books.scheduler.load(0, 0.0, 0.0).preemptions
 
 
-def _request(rng: random.Random, engine: Engine, scale: Scale) -> Request:
+def _request(rng: random.Random, engine: MeasuredEngine, scale: Scale) -> EngineRequest:
     """A random request: lengths are spread evenly over their logarithm, mostly short, some at the
     maximum.
     """
@@ -135,10 +144,10 @@ def _request(rng: random.Random, engine: Engine, scale: Scale) -> Request:
     prompt += [rng.randrange(vocab_size) for _ in range(max(1, length - num_shared))]
     outputs = max(1, int(scale.soak_outputs ** rng.random()))
     temperature = rng.choice((0.0, 0.0, 0.6, 1.0))
-    return Request(prompt, outputs, temperature=temperature, seed=rng.getrandbits(62))
+    return EngineRequest(prompt, outputs, temperature=temperature, seed=rng.getrandbits(62))
 
 
-def _end(answer: Answer, was_aborted: bool, result: Soak) -> None:
+def _end(answer: EngineAnswer, was_aborted: bool, result: Soak) -> None:
     result.num_cached_tokens += answer.cached_tokens
     result.num_output_tokens += len(answer.outputs)
     whole = answer.ending == "length" and len(answer.outputs) == answer.request.max_tokens
@@ -152,16 +161,16 @@ def _end(answer: Answer, was_aborted: bool, result: Soak) -> None:
             result.kept[result.num_requests % _GREEDY_KEPT] = answer
 
 
-def _again(client: Client, result: Soak) -> None:
+def _again(client: BenchClient, result: Soak) -> None:
     for number, answer in enumerate(result.kept):
         request, salt = answer.request, f"alone {number}".encode()
-        salted = Request(request.prompt, request.max_tokens, salt=salt)
+        salted = EngineRequest(request.prompt, request.max_tokens, salt=salt)
         (alone,), _ = client.call([salted])
         result.alone.append(alone)
         result.num_different += alone.outputs != answer.outputs
 
 
-def _look(engine: Engine, result: Soak) -> None:
+def _look(engine: MeasuredEngine, result: Soak) -> None:
     """Check the records and the device's memory while nothing runs."""
     engine.books.check_idle()
     device = engine.books.runner.model.weights.embedding.device
@@ -171,7 +180,7 @@ def _look(engine: Engine, result: Soak) -> None:
         result.memory.append(held)
 
 
-def _judge(engine: Engine, result: Soak, needs: tuple[str, ...]) -> None:
+def _judge(engine: MeasuredEngine, result: Soak, needs: tuple[str, ...]) -> None:
     if result.memory:
         (used, reserved), (used_last, reserved_last) = result.memory[1], result.memory[-1]
         if used_last > used + _MAX_GROWN_BYTES or reserved_last > _MAX_RESERVED * reserved:

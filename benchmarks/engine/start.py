@@ -39,7 +39,7 @@ _LONGEST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartTimes:
     """Seconds until the health probe was answered. `phases` holds the seconds of each phase in
     order, `details` its last report.
     """
@@ -49,7 +49,7 @@ class Started:
     details: dict[str, str]
 
 
-def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
+def measure_start(config: WorkerConfig, environ: dict[str, str]) -> StartTimes:
     """Start an engine with `config`, let it generate, end it. Raises `ConfigError` if it fails."""
     moments: list[tuple[str, float]] = []
     details: dict[str, str] = {}
@@ -80,7 +80,7 @@ def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
     ends = [at for _, at in moments[1:]] + [ended_at]
     for (phase, at), end_at in zip(moments, ends, strict=True):
         phases[phase] = phases.get(phase, 0.0) + end_at - at
-    return Started(ended_at - started_at, phases, details)
+    return StartTimes(ended_at - started_at, phases, details)
 
 
 @contextmanager

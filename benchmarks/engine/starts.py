@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from benchmarks.engine.run import Options, worker_config
-from benchmarks.engine.start import Started, measure_start
+from benchmarks.engine.start import StartTimes, measure_start
 from workers.engine.compile.compile_ahead import SWITCH
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 
@@ -43,7 +43,7 @@ def _starts(rounds: int, caches: ExitStack) -> Iterator[tuple[str, dict[str, str
     yield "all cached", {CACHE_VARIABLE: cache}
 
 
-def _line(name: str, started: Started) -> str:
+def _line(name: str, started: StartTimes) -> str:
     phases = ", ".join(f"{phase} {took:.2f}" for phase, took in started.phases.items())
     text = f"{name}: {started.seconds:.2f} s ({phases})"
     return f"{text}\n    {started.details.get('warm-up', '')}"

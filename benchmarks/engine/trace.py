@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, final
 import torch
 
 from protocol.messages import EngineFacts
-from workers.engine.runner import InFlight, Runner
+from workers.engine.runner import InFlight, ModelRunner
 from workers.scheduler.plan import StepPlan, StepResult
 
 _BOUNDS: Final = (0, 1, 8, 16, 32, 64, 128, 192, 256, 1 << 30)
@@ -31,7 +31,7 @@ _LONGEST: Final = 5
 _PARTS: Final = ("host", "launch", "send", "wait", "prepare")
 
 
-class Step(NamedTuple):
+class TracedStep(NamedTuple):
     """One collected step, in milliseconds.
 
     `step_ms` is the time from the previous result to this one, or from the launch if nothing was in
@@ -76,7 +76,7 @@ class _Collected:
 class TracedRunner:
     """`workers.loop.pipeline.Runner` around a runner; used by the loop's thread only."""
 
-    def __init__(self, runner: Runner, trace: "Trace") -> None:
+    def __init__(self, runner: ModelRunner, trace: "StepTrace") -> None:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids
         self.model_dir = runner.model_dir
@@ -143,16 +143,16 @@ class TracedRunner:
 
 
 @final
-class Trace:
+class StepTrace:
     """Steps by the test in which they were collected. A step that runs ahead of a test's last
     answer counts for the next test.
     """
 
     def __init__(self) -> None:
-        self.steps: dict[str, list[Step]] = {}
+        self.steps: dict[str, list[TracedStep]] = {}
         self._collected: list[_Collected] = []
 
-    def over(self, runner: Runner) -> TracedRunner:
+    def over(self, runner: ModelRunner) -> TracedRunner:
         """The runner with timers."""
         return TracedRunner(runner, self)
 
@@ -174,7 +174,7 @@ class Trace:
     def as_json(self) -> dict[str, Any]:
         """Columns, and their rows for every test."""
         return {
-            "columns": list(Step._fields),
+            "columns": list(TracedStep._fields),
             "tests": {
                 test: [[round(value, 4) for value in step] for step in steps]
                 for test, steps in self.steps.items()
@@ -182,9 +182,9 @@ class Trace:
         }
 
 
-def step_table(steps: Sequence[Step]) -> str:
+def step_table(steps: Sequence[TracedStep]) -> str:
     """Medians by kind of step, and the longest steps, as a Markdown table."""
-    columns = [name for name in Step._fields if name.endswith("_ms")]
+    columns = [name for name in TracedStep._fields if name.endswith("_ms")]
     heads = ("steps", "number", "sum s", *(name.removesuffix("_ms") for name in columns))
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for name, group in _groups(steps):
@@ -201,7 +201,7 @@ def step_table(steps: Sequence[Step]) -> str:
     return "\n".join(lines)
 
 
-def _groups(steps: Sequence[Step]) -> Iterable[tuple[str, list[Step]]]:
+def _groups(steps: Sequence[TracedStep]) -> Iterable[tuple[str, list[TracedStep]]]:
     for low, high in pairwise(_BOUNDS):
         group = [step for step in steps if not step.prefill_tokens and low < step.rows <= high]
         if group:
@@ -212,7 +212,7 @@ def _groups(steps: Sequence[Step]) -> Iterable[tuple[str, list[Step]]]:
             yield name, group
 
 
-def _step(one: _Collected) -> Step:
+def _step(one: _Collected) -> TracedStep:
     lengths = [chunk.length for chunk in one.plan.chunks]
     card, idle = 0.0, 0.0
     if one.marks is not None:
@@ -220,7 +220,7 @@ def _step(one: _Collected) -> Step:
         card = one.marks.begin.elapsed_time(one.marks.end)
         if one.marks.follows is not None:
             idle = one.marks.follows.elapsed_time(one.marks.begin)
-    return Step(
+    return TracedStep(
         rows=len(lengths),
         prefill_tokens=sum(lengths) - lengths.count(1),
         graph=one.used_graph,

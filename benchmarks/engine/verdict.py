@@ -53,7 +53,7 @@ torch.
 """
 
 
-class Verdict(StrEnum):
+class AnswerVerdict(StrEnum):
     """What a check says of all answers."""
 
     RIGHT = "right"
@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     UNSAID = "nothing said"
 
     @classmethod
-    def of(cls, wrong: Sequence[str], doubted: str | None) -> "Verdict":
+    def of(cls, wrong: Sequence[str], doubted: str | None) -> "AnswerVerdict":
         """By the errors that were found, and the doubt in what was not."""
         if wrong:
             return cls.WRONG
@@ -70,7 +70,7 @@ class Verdict(StrEnum):
     @property
     def exit_status(self) -> int:
         """Of a command; 2 is a wrong command."""
-        return {Verdict.RIGHT: 0, Verdict.WRONG: 1, Verdict.UNSAID: 3}[self]
+        return {AnswerVerdict.RIGHT: 0, AnswerVerdict.WRONG: 1, AnswerVerdict.UNSAID: 3}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class JudgedAnswer:
     """The verdict on one answer, in units of its noise. `lead` is the largest lead and `leads`
     their sum; `expected` and `variance` are of the sum at the largest allowed noise; `blind` is the
     sum if each token were any of the rivals. `decided` tokens have no rival within the largest
@@ -128,11 +128,11 @@ def _bound(expected: float, variance: float) -> float:
     return expected + WIDEST * math.sqrt(variance) + WIDEST * _SIGMA
 
 
-def judge(evidence: Evidence) -> Checked:
+def judge(evidence: Evidence) -> JudgedAnswer:
     """Judge one answer by its evidence."""
     expected, variance = _by_chance(evidence.gaps.double())
     leads = evidence.leads if evidence.largest is None else evidence.leads * evidence.largest
-    return Checked(
+    return JudgedAnswer(
         prompt_tokens=evidence.prompt_tokens,
         num_tokens=len(evidence.leads),
         temperature=evidence.temperature,
@@ -163,7 +163,7 @@ def _by_chance(gaps: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (chances * behind.square()).sum(dim=1) - mean.square()
 
 
-def failures(checked: Sequence[Checked]) -> list[str]:
+def failures(checked: Sequence[JudgedAnswer]) -> list[str]:
     """The errors as lines; empty if none was found."""
     lines = [f"wrong tokens: {one}" for one in checked if not one.is_right]
     leads, bound, _ = _together(checked)
@@ -172,7 +172,7 @@ def failures(checked: Sequence[Checked]) -> list[str]:
     return lines
 
 
-def doubt(checked: Sequence[Checked]) -> str | None:
+def doubt(checked: Sequence[JudgedAnswer]) -> str | None:
     """Why tokens without an error are not shown to be right either; None if they are."""
     _, bound, blind = _together(checked)
     if bound < MAX_BLIND * blind:
@@ -180,7 +180,7 @@ def doubt(checked: Sequence[Checked]) -> str | None:
     return f"nothing is said: noise may lead {bound:.1f} away, blind choice {blind:.1f}"
 
 
-def _together(checked: Sequence[Checked]) -> tuple[float, float, float]:
+def _together(checked: Sequence[JudgedAnswer]) -> tuple[float, float, float]:
     """Leads, their bound, and those of a blind choice."""
     leads, expected, variance, blind = (
         sum(getattr(one, key) for one in checked)
@@ -189,7 +189,7 @@ def _together(checked: Sequence[Checked]) -> tuple[float, float, float]:
     return leads, _bound(expected, variance), blind
 
 
-def summary(checked: Sequence[Checked]) -> str:
+def summary(checked: Sequence[JudgedAnswer]) -> str:
     """The power of the check in a line."""
     tokens, decided, leads, expected, blind = (
         sum(getattr(one, key) for one in checked)

@@ -20,15 +20,15 @@ from typing import Final
 
 import torch
 
-from benchmarks.engine.client import Client, Request
-from benchmarks.engine.engine import Engine
+from benchmarks.engine.client import BenchClient, EngineRequest
+from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.machine import describe_machine
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
-from protocol.messages import Drafting
+from protocol.messages import DraftResults
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner
-from workers.scheduler import Candidate, Chunk, DraftTiming, StepPlan, StepResult
+from workers.scheduler import Chunk, DraftCandidate, DraftTiming, StepPlan, StepResult
 
 RATES: Final = (1.0, 1.0, 1.0, 1.0, 1.0, 0.3)
 """The chance that a draft is right at each place, if all drafts before it are."""
@@ -53,9 +53,9 @@ class Schedule:
         self._rates = rates
         self._rng = random.Random(0)
 
-    def summary(self) -> Drafting:
+    def summary(self) -> DraftResults:
         """See `Proposer`."""
-        return Drafting("schedule", 0, 0, (), (), float(self.depth or 0), 1.0)
+        return DraftResults("schedule", 0, 0, (), (), float(self.depth or 0), 1.0)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
@@ -63,11 +63,13 @@ class Schedule:
     def end(self, seq: int) -> None:
         """See `Proposer`."""
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """See `Proposer`."""
         return self.depth is not None and len(candidates) > 0
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         self.num_passes += len(candidates)
         if not self.depth or room < self.depth * len(candidates):
@@ -75,7 +77,7 @@ class Schedule:
         return {seq: self._drafts(min(self.depth, most)) for seq, most in candidates if most}
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """Nothing: the host drafts after tokens that it knows."""
         del in_flight, candidates, room
@@ -140,7 +142,7 @@ def main() -> None:
     with torch.inference_mode():
         head.zero_()
     schedule = Schedule(RATES)
-    engine = Engine(runner, max_waiting=2 * max(batches), proposer=schedule)
+    engine = MeasuredEngine(runner, max_waiting=2 * max(batches), proposer=schedule)
     print(f"| batch | decode step ms | {' | '.join(_head(depth) for depth in depths)} |")
     print("|---|---|" + "---|" * len(depths))
     engine.serve(lambda client: _print_rows(client, schedule, batches, depths, arguments.outputs))
@@ -154,7 +156,7 @@ def _head(depth: int) -> str:
 
 
 def _print_rows(
-    client: Client,
+    client: BenchClient,
     schedule: Schedule,
     batches: Sequence[int],
     depths: Sequence[int],
@@ -174,14 +176,16 @@ def _print_rows(
         print(f"| {batch} | {step_ms:.2f} ({1e3 * batch / step_ms:,.0f}) | {row} |", flush=True)
 
 
-def _measure(client: Client, schedule: Schedule, batch: int, outputs: int) -> tuple[float, float]:
+def _measure(
+    client: BenchClient, schedule: Schedule, batch: int, outputs: int
+) -> tuple[float, float]:
     """Milliseconds per token of each sequence, and tokens per pass, of the median run."""
     times, passes = [], []
     for _ in range(1 + _RUNS):
         schedule.num_passes = 0
         rng = random.Random(batch)
         prompts = [[rng.randrange(1000) for _ in range(_PROMPT)] for _ in range(batch)]
-        answers, seconds = client.call([Request(prompt, outputs) for prompt in prompts])
+        answers, seconds = client.call([EngineRequest(prompt, outputs) for prompt in prompts])
         first = max(answer.first_s for answer in answers)
         times.append(1e3 * (seconds - first) / (outputs - 1))
         passes.append(batch * (outputs - 1) / max(1, schedule.num_passes))

@@ -21,7 +21,7 @@ class WrongAnswer(Exception):
     """An answer is wrong; the text says how."""
 
 
-class Check(Protocol):
+class AnswerCheck(Protocol):
     """Takes a body's bytes in order and raises `WrongAnswer` at the first wrong one."""
 
     def feed(self, data: bytes) -> int:

@@ -10,8 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from benchmarks.gateway.job import Outcome
-from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, running, running_floor
+from benchmarks.gateway.job import LoadOutcome
+from benchmarks.gateway.processes import (
+    LinkKind,
+    MeasuredFleet,
+    MeasuredGateway,
+    running,
+    running_floor,
+)
 from benchmarks.machine import yardstick_ms
 
 
@@ -29,7 +35,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Figures:
+class GatewayFigures:
     """The values of each key, run by run, and all wrong answers."""
 
     runs: dict[str, list[float]] = field(default_factory=dict)
@@ -46,7 +52,7 @@ class Figures:
             for key, values in self.runs.items()
         }
 
-    def add_outcome(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
+    def add_outcome(self, name: str, outcome: LoadOutcome, *, answers: int, tokens: int) -> None:
         """Record an outcome's errors and missing tokens."""
         if outcome.num_errors:
             self.errors.append(f"{name}: {outcome.num_errors} wrong: {outcome.errors[0]}")
@@ -58,18 +64,18 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Bench:
+class GatewayBench:
     """One call of the benchmark. A small run shares one gateway, with all that any test needs, and
     one floor.
     """
 
     size: Size
     report_progress: Callable[[str], None]
-    figures: Figures = field(default_factory=Figures)
-    shared: tuple[Gateway, int] | None = None
+    figures: GatewayFigures = field(default_factory=GatewayFigures)
+    shared: tuple[MeasuredGateway, int] | None = None
 
-    def add_outcome(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
-        """See `Figures.add_outcome`."""
+    def add_outcome(self, name: str, outcome: LoadOutcome, *, answers: int, tokens: int) -> None:
+        """See `GatewayFigures.add_outcome`."""
         self.figures.add_outcome(name, outcome, answers=answers, tokens=tokens)
 
     def runs(self, name: str, *, is_warmed: bool = True) -> Iterator[bool]:
@@ -83,7 +89,7 @@ class Bench:
             yield True
 
     @contextmanager
-    def gateway(self, fleet: Fleet, *, is_own: bool = False) -> Iterator[Gateway]:
+    def gateway(self, fleet: MeasuredFleet, *, is_own: bool = False) -> Iterator[MeasuredGateway]:
         """A gateway with `fleet` behind it. Its peak memory is recorded at the end."""
         if self.shared is not None and not is_own:
             yield self.shared[0]
@@ -105,7 +111,7 @@ class Bench:
 
 
 @contextmanager
-def sharing(size: Size, report_progress: Callable[[str], None]) -> Iterator[Bench]:
+def sharing(size: Size, report_progress: Callable[[str], None]) -> Iterator[GatewayBench]:
     """A bench whose tests share their processes."""
-    with running_floor() as port, running(Fleet(5.0, 64, port), size.link_kind) as gateway:
-        yield Bench(size, report_progress, shared=(gateway, port))
+    with running_floor() as port, running(MeasuredFleet(5.0, 64, port), size.link_kind) as gateway:
+        yield GatewayBench(size, report_progress, shared=(gateway, port))

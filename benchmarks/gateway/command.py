@@ -13,13 +13,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from benchmarks.gateway.bench import Bench, Figures, Size, sharing
+from benchmarks.gateway.bench import GatewayBench, GatewayFigures, Size, sharing
 from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.processes import LinkKind
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
 from benchmarks.machine import describe_machine
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 from protocol.errors import ConfigError
 
 _SMOKE_SHARE: Final = 0.01
@@ -31,11 +31,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
     size = replace(size, link_kind=LinkKind(arguments.link))
-    progress = Progress(len(names))
+    progress = ProgressBar(len(names))
     with (
         sharing(size, progress.begin)
         if is_smoke
-        else nullcontext(Bench(size, progress.begin)) as bench
+        else nullcontext(GatewayBench(size, progress.begin)) as bench
     ):
         soak_reports = _run(bench, names, progress)
     figures = bench.figures
@@ -63,7 +63,7 @@ def named_tests(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
+def _run(bench: GatewayBench, names: tuple[str, ...], progress: ProgressBar) -> dict[str, Any]:
     """Run each test in turn. Returns the lines of the long ones."""
     soak_reports: dict[str, Any] = {}
     for name in names:
@@ -77,7 +77,7 @@ def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, 
     return soak_reports
 
 
-def _report(figures: Figures, soak_reports: dict[str, Any], size: Size) -> dict[str, Any]:
+def _report(figures: GatewayFigures, soak_reports: dict[str, Any], size: Size) -> dict[str, Any]:
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": describe_machine(("trio", "pyzmq", "tokenizers", "httptools")),

@@ -64,7 +64,7 @@ def whole_body(num_tokens: int) -> bytes:
     ).encode()
 
 
-class Floor:
+class GatewayFloor:
     """All connections, and the streams due at the next tick."""
 
     def __init__(self) -> None:
@@ -160,6 +160,6 @@ def _chunk(data: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    floor = Floor()
+    floor = GatewayFloor()
     print(floor.port, flush=True)
     floor.run()

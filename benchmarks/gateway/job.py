@@ -18,7 +18,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     leave_after_bytes: int | None = None
 
 
-class Job(msgspec.Struct, frozen=True):
+class LoadJob(msgspec.Struct, frozen=True):
     """`asks` over `connections`, each of which sends the next request when the last one is done.
     `num_tokens` per answer. `check` is the kind of `expected`: words of a stream, words of an
     answer in one piece, or all bytes of a body. `num_deaf` more connections send one request and
@@ -45,7 +45,7 @@ class Spread(msgspec.Struct, frozen=True):
     most: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class LoadOutcome(msgspec.Struct, frozen=True):
     """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream,
     `latencies` from a request to the last byte of its answer. Clients left `num_left` answers;
     `deaf_cut` of the deaf connections were closed by the server. The generator used `cpu_s`.

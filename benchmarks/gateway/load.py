@@ -20,24 +20,24 @@ from typing import Final
 import msgspec
 
 from benchmarks.gateway.answers import (
+    AnswerCheck,
     BytesCheck,
-    Check,
     Dechunker,
     StreamCheck,
     WholeCheck,
     WrongAnswer,
 )
-from benchmarks.gateway.job import Ask, Job, Outcome, spread
+from benchmarks.gateway.job import Ask, LoadJob, LoadOutcome, spread
 
 _READ_BYTES: Final = 1 << 18
 _MAX_TOLD: Final = 5
 _DEAF_BYTES: Final = 4096
 
 
-class Connection:
+class LoadConnection:
     """One keep-alive connection and its current answer."""
 
-    def __init__(self, job: Job, *, is_deaf: bool = False) -> None:
+    def __init__(self, job: LoadJob, *, is_deaf: bool = False) -> None:
         self.sock = socket.socket()
         self.sock.settimeout(job.patience_s)
         if is_deaf:  # A small window, so that the server notices the missing reads soon.
@@ -51,7 +51,7 @@ class Connection:
         self._head: bytes | None = b""
         self._body: Dechunker | None = None
         self._left = 0
-        self._check: Check | None = None
+        self._check: AnswerCheck | None = None
 
     def ask(self, ask: Ask, now: float) -> None:
         """Send a request."""
@@ -104,25 +104,25 @@ class Connection:
         self._left = int(fields.get(b"content-length", b"0"))
 
 
-class Load:
+class GatewayLoad:
     """A job while it runs."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoadJob) -> None:
         self._job = job
         self._asks: Iterator[Ask] = iter(job.asks)
         self._poll = select.epoll()
-        self._live: dict[int, Connection] = {}
-        self._deaf = [Connection(job, is_deaf=True) for _ in range(job.num_deaf)]
+        self._live: dict[int, LoadConnection] = {}
+        self._deaf = [LoadConnection(job, is_deaf=True) for _ in range(job.num_deaf)]
         self._num_left = 0
         self._latencies: list[float] = []
         self._gaps: list[float] = []
         self._num_tokens = 0
         self._errors: list[str] = []
-        self._waiting: deque[Connection] = deque()
+        self._waiting: deque[LoadConnection] = deque()
         for _ in range(job.connections):
             self._connect()
 
-    def run(self) -> Outcome:
+    def run(self) -> LoadOutcome:
         """Send all requests and read all answers."""
         began_at, used_s = time.monotonic(), time.process_time()
         self._ask_deaf(began_at)
@@ -135,7 +135,7 @@ class Load:
             for number, _ in events:
                 if (answering := self._live.get(number)) is not None:
                     self._read(answering, now)
-        return Outcome(
+        return LoadOutcome(
             seconds=time.monotonic() - began_at,
             answers=len(self._latencies),
             tokens=self._num_tokens,
@@ -162,13 +162,13 @@ class Load:
         for connection in self._deaf:
             connection.ask(self._job.asks[0], now)
 
-    def _connect(self) -> Connection:
-        connection = Connection(self._job)
+    def _connect(self) -> LoadConnection:
+        connection = LoadConnection(self._job)
         self._live[connection.sock.fileno()] = connection
         self._poll.register(connection.sock, select.EPOLLIN)
         return connection
 
-    def _next(self, connection: Connection) -> None:
+    def _next(self, connection: LoadConnection) -> None:
         """Send the next request, or close if there is none. A client that disconnected has to
         connect again.
         """
@@ -181,13 +181,13 @@ class Load:
             connection = self._connect()
         self._leave(connection)
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: LoadConnection) -> None:
         number = connection.sock.fileno()
         self._poll.unregister(number)
         del self._live[number]
         connection.sock.close()
 
-    def _read(self, connection: Connection, now: float) -> None:
+    def _read(self, connection: LoadConnection, now: float) -> None:
         try:
             data = connection.sock.recv(_READ_BYTES)
             if not data:
@@ -217,7 +217,7 @@ class Load:
             self._leave(connection)
 
 
-def _check(job: Job, ask: Ask) -> Check:
+def _check(job: LoadJob, ask: Ask) -> AnswerCheck:
     expected = job.expected[ask.expected]
     match job.check:
         case "stream":
@@ -244,8 +244,8 @@ def _is_cut(sock: socket.socket) -> bool:
 def main() -> None:
     """One job."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "little")
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Job)
-    load = Load(job)
+    job = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=LoadJob)
+    load = GatewayLoad(job)
     print("ready", flush=True)
     sys.stdin.buffer.read(1)
     outcome = load.run()

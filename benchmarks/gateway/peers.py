@@ -25,10 +25,10 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from benchmarks.gateway.cases import STEP_MS, relay_job, stream_job, upstream_job, whole_job
-from benchmarks.gateway.job import Job
+from benchmarks.gateway.job import LoadJob
 from benchmarks.gateway.processes import (
-    Fleet,
     LinkKind,
+    MeasuredFleet,
     Process,
     drive,
     free_port,
@@ -36,7 +36,7 @@ from benchmarks.gateway.processes import (
     running_floor,
 )
 from benchmarks.gateway.table import in_columns
-from benchmarks.gateway.turns import Turn, Turns
+from benchmarks.gateway.turns import BenchTurn, Turns
 
 NUM_REQUESTS: Final = 2000
 NUM_STREAMS: Final = 64
@@ -48,19 +48,19 @@ Runs = dict[str, dict[str, list[float]]]
 """CPU microseconds per request or chunk, by gateway and by case."""
 
 
-class Case(NamedTuple):
+class PeerCase(NamedTuple):
     """A process and its job, of a given share of the full size."""
 
     process: Process
     count: int
-    job: Callable[[int], Job]
+    job: Callable[[int], LoadJob]
 
 
 class Contender(NamedTuple):
     """A running gateway and its cases by name."""
 
     name: str
-    cases: Mapping[str, Case]
+    cases: Mapping[str, PeerCase]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -99,7 +99,7 @@ def table(runs: Runs) -> str:
     return in_columns(rows)
 
 
-def _take_turn(contender: Contender, runs: Runs, errors: list[str], turn: Turn) -> None:
+def _take_turn(contender: Contender, runs: Runs, errors: list[str], turn: BenchTurn) -> None:
     """One run of each case; `runs` gets the costs if the turn counts."""
     for name, case in contender.cases.items():
         count = max(CONNECTIONS, round(case.count * turn.share))
@@ -118,19 +118,19 @@ def _contenders(
 ) -> Iterator[Contender]:
     """All gateways, started; they end with `stack`."""
     upstream = stack.enter_context(running_floor())
-    at_once = stack.enter_context(running(Fleet(0.0, provider_port=upstream), LinkKind()))
-    paced = stack.enter_context(running(Fleet(STEP_MS, NUM_STREAMS), LinkKind()))
-    whole = Case(
+    at_once = stack.enter_context(running(MeasuredFleet(0.0, provider_port=upstream), LinkKind()))
+    paced = stack.enter_context(running(MeasuredFleet(STEP_MS, NUM_STREAMS), LinkKind()))
+    whole = PeerCase(
         at_once,
         NUM_REQUESTS,
         lambda count: whole_job(at_once.port, repeat(0), count, CONNECTIONS),
     )
-    streams = Case(
+    streams = PeerCase(
         paced,
         NUM_STREAMS,
         lambda count: stream_job(paced.port, count, CONNECTIONS, num_tokens),
     )
-    priced = Fleet(0.0, provider_port=upstream, has_price=True)
+    priced = MeasuredFleet(0.0, provider_port=upstream, has_price=True)
     with_price = stack.enter_context(running(priced, LinkKind()))
     yield Contender("herma, own worker", _named(whole, streams))
     yield _relay("herma, as a relay", at_once, at_once.port, num_tokens)
@@ -150,14 +150,14 @@ def _contenders(
 
 def _relay(name: str, process: Process, port: int, num_tokens: int) -> Contender:
     """A gateway with the floor behind it."""
-    whole = Case(process, NUM_REQUESTS, lambda count: upstream_job(port, count, CONNECTIONS))
-    streams = Case(
+    whole = PeerCase(process, NUM_REQUESTS, lambda count: upstream_job(port, count, CONNECTIONS))
+    streams = PeerCase(
         process, NUM_STREAMS, lambda count: relay_job(port, count, CONNECTIONS, num_tokens)
     )
     return Contender(name, _named(whole, streams))
 
 
-def _named(whole: Case, streams: Case) -> Mapping[str, Case]:
+def _named(whole: PeerCase, streams: PeerCase) -> Mapping[str, PeerCase]:
     return {"a request": whole, "a paced chunk": streams}
 
 

@@ -23,7 +23,7 @@ from urllib.request import urlopen
 
 import msgspec
 
-from benchmarks.gateway.job import Job, Outcome
+from benchmarks.gateway.job import LoadJob, LoadOutcome
 from benchmarks.gateway.words import CLOUD_MODEL, MODEL, MODEL_DIR
 
 READY_S: Final = 60.0
@@ -34,7 +34,7 @@ _CPU_CLOCK: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class MeasuredFleet:
     """The servers behind a gateway of `processes` processes: a synthetic worker at `pace`,
     optionally a provider. With a price each request to the provider is reserved on disk.
     """
@@ -111,12 +111,12 @@ class Process:
             self._process.wait()
 
 
-class Gateway(Process):
+class MeasuredGateway(Process):
     """`herma gateway` on a free port, and the worker behind it."""
 
     worker: Process
 
-    def __init__(self, folder: Path, fleet: Fleet, link_kind: LinkKind) -> None:
+    def __init__(self, folder: Path, fleet: MeasuredFleet, link_kind: LinkKind) -> None:
         config = folder / "herma.toml"
         config.write_text(_config(folder, fleet, link_kind), encoding="utf-8")
         self.port = free_port()
@@ -162,11 +162,11 @@ class Gateway(Process):
 
 
 @contextmanager
-def running(fleet: Fleet, link_kind: LinkKind) -> Iterator[Gateway]:
+def running(fleet: MeasuredFleet, link_kind: LinkKind) -> Iterator[MeasuredGateway]:
     """A ready gateway with `fleet` behind it. All processes end with the block."""
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
-        gateway = Gateway(folder, fleet, link_kind)
+        gateway = MeasuredGateway(folder, fleet, link_kind)
         stack.callback(gateway.stop)
         command = _module("herma", "worker", "--config", str(folder / "herma.toml"))
         worker = Process(command, folder / "worker.log")
@@ -188,7 +188,7 @@ def running_floor() -> Iterator[int]:
             floor.stop()
 
 
-def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
+def drive(job: LoadJob, process: Process | None = None) -> tuple[LoadOutcome, float]:
     """Run `job` in a load generator. Returns the outcome and the CPU seconds that `process` used.
 
     Raises `RuntimeError` if the generator fails.
@@ -213,7 +213,7 @@ def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
         used_s = 0.0 if process is None else process.cpu_s() - cpu_s
     if not line:
         raise RuntimeError(f"the load generator ended with {child.returncode}")
-    return msgspec.json.decode(line, type=Outcome), used_s
+    return msgspec.json.decode(line, type=LoadOutcome), used_s
 
 
 def _cpu_s(pid: int) -> float:
@@ -246,7 +246,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _config(folder: Path, fleet: Fleet, link_kind: LinkKind) -> str:
+def _config(folder: Path, fleet: MeasuredFleet, link_kind: LinkKind) -> str:
     text = f"""
 [gateway]
 worker_bind = "{link_kind.worker_bind(folder)}"

@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.gateway.cases import STEP_MS, stream_job, upstream_job, whole_job
-from benchmarks.gateway.job import Job
-from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, drive, running, running_floor
+from benchmarks.gateway.job import LoadJob
+from benchmarks.gateway.processes import (
+    LinkKind,
+    MeasuredFleet,
+    MeasuredGateway,
+    drive,
+    running,
+    running_floor,
+)
 from benchmarks.gateway.table import in_columns
 from benchmarks.gateway.turns import Turns
 
@@ -43,13 +50,13 @@ class Cost(NamedTuple):
         return 1e6 / (self.cpu_us * max(self.busiest, 1 / processes))
 
 
-class Case(NamedTuple):
+class ScalingCase(NamedTuple):
     """A gateway of `processes` processes, and a job of a given share of the full size."""
 
     name: str
     processes: int
-    gateway: Gateway
-    job: Callable[[float], Job]
+    gateway: MeasuredGateway
+    job: Callable[[float], LoadJob]
 
 
 Runs = dict[tuple[str, int], list[Cost]]
@@ -96,7 +103,7 @@ def table(runs: Runs, calculated: tuple[int, ...]) -> str:
     return in_columns(rows)
 
 
-def _measured(case: Case, job: Job, errors: list[str]) -> Cost:
+def _measured(case: ScalingCase, job: LoadJob, errors: list[str]) -> Cost:
     before = case.gateway.cpu_s_by_process()
     outcome, cpu_s = drive(job, case.gateway)
     used = [
@@ -108,35 +115,35 @@ def _measured(case: Case, job: Job, errors: list[str]) -> Cost:
     return Cost(cpu_s * 1e6 / num, max(used) / sum(used), num / outcome.seconds)
 
 
-def _cases(stack: ExitStack, processes: tuple[int, ...]) -> Iterator[Case]:
+def _cases(stack: ExitStack, processes: tuple[int, ...]) -> Iterator[ScalingCase]:
     """All gateways, started; they end with `stack`."""
     upstream = stack.enter_context(running_floor())
     gateways = [
         (count, step_ms, stack.enter_context(running(fleet, LinkKind())))
         for count in processes
         for step_ms in (0.0, STEP_MS)
-        for fleet in [Fleet(step_ms, NUM_STREAMS, upstream, processes=count)]
+        for fleet in [MeasuredFleet(step_ms, NUM_STREAMS, upstream, processes=count)]
     ]
     at_once = [(count, gateway) for count, step_ms, gateway in gateways if not step_ms]
     paced = [(count, gateway) for count, step_ms, gateway in gateways if step_ms]
     for count, gateway in at_once:
-        yield Case("own worker, requests", count, gateway, _whole(gateway.port))
+        yield ScalingCase("own worker, requests", count, gateway, _whole(gateway.port))
     for count, gateway in paced:
-        yield Case("own worker, tokens", count, gateway, _streams(gateway.port))
+        yield ScalingCase("own worker, tokens", count, gateway, _streams(gateway.port))
     for count, gateway in at_once:
-        yield Case("relays, requests", count, gateway, _relays(gateway.port))
+        yield ScalingCase("relays, requests", count, gateway, _relays(gateway.port))
 
 
-def _whole(port: int) -> Callable[[float], Job]:
+def _whole(port: int) -> Callable[[float], LoadJob]:
     return lambda share: whole_job(port, repeat(0), _of(NUM_REQUESTS, share), CONNECTIONS)
 
 
-def _relays(port: int) -> Callable[[float], Job]:
+def _relays(port: int) -> Callable[[float], LoadJob]:
     return lambda share: upstream_job(port, _of(NUM_REQUESTS, share), CONNECTIONS)
 
 
-def _streams(port: int) -> Callable[[float], Job]:
-    def job(share: float) -> Job:
+def _streams(port: int) -> Callable[[float], LoadJob]:
+    def job(share: float) -> LoadJob:
         count = max(8, round(NUM_STREAMS * share))
         return stream_job(port, count, count, NUM_TOKENS)
 

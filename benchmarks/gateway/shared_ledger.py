@@ -16,12 +16,12 @@ from typing import Final
 
 from benchmarks.gateway.job import spread
 from benchmarks.gateway.table import in_columns
-from gateway.store import Cap, Claim, Entry, LedgerStore, Place, Settlement
+from gateway.store import BalanceKey, Cap, LedgerEntry, LedgerStore, ReservationClaim, Settlement
 
 NUM_WRITES: Final = 300
 PAUSE_S: Final = 0.001
 _DAY: Final = "2026-11-21"
-_CAPS: Final = (Cap(Place("provider", "cloud", _DAY), 10**12),)
+_CAPS: Final = (Cap(BalanceKey("provider", "cloud", _DAY), 10**12),)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def write_many(path: Path, num_writes: int) -> tuple[list[float], float]:
     cpu_s = time.process_time()
     for number in range(1, num_writes + 1):
         ends = [Settlement(number - 1, _entry(cost=1, is_settled=True))]
-        claim = Claim(number, _entry(cost=2, is_settled=False), _CAPS)
+        claim = ReservationClaim(number, _entry(cost=2, is_settled=False), _CAPS)
         started_at = time.perf_counter()
         refused = store.write([claim], ends, [])
         times_s.append(time.perf_counter() - started_at)
@@ -60,8 +60,8 @@ def write_many(path: Path, num_writes: int) -> tuple[list[float], float]:
     return times_s, cpu_s
 
 
-def _entry(*, cost: int, is_settled: bool) -> Entry:
-    return Entry(_DAY, "k", "m", "cloud", is_settled, True, 1, 1000, 0, 50, cost)
+def _entry(*, cost: int, is_settled: bool) -> LedgerEntry:
+    return LedgerEntry(_DAY, "k", "m", "cloud", is_settled, True, 1, 1000, 0, 50, cost)
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.gateway.bench import Bench
+from benchmarks.gateway.bench import GatewayBench
 from benchmarks.gateway.cases import stream_job
-from benchmarks.gateway.job import Ask, Job
-from benchmarks.gateway.processes import Fleet, Gateway, Process, drive
+from benchmarks.gateway.job import Ask, LoadJob
+from benchmarks.gateway.processes import MeasuredFleet, MeasuredGateway, Process, drive
 from benchmarks.gateway.words import NUM_SEEDS, answer_text, request
 
 NUM_STREAMS: Final = 1000
@@ -67,7 +67,7 @@ class MemoryWatch(threading.Thread):
         return {name: round(values[max(0, at)], 1) for name, at in places.items()}
 
 
-def streams(bench: Bench, *, name: str, ramp_s: float, processes: int = 1) -> dict[str, Any]:
+def streams(bench: GatewayBench, *, name: str, ramp_s: float, processes: int = 1) -> dict[str, Any]:
     """1,000 streams of 20 tokens/s for a minute in each process, beside 50 clients that read
     nothing. The first requests arrive within `ramp_s`.
     """
@@ -77,7 +77,9 @@ def streams(bench: Bench, *, name: str, ramp_s: float, processes: int = 1) -> di
     max_growth_mb = MAX_GROWTH_MB * processes
     num_tokens = bench.size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
     bench.report_progress(f"{name}: {count} streams of {num_tokens} tokens")
-    with bench.gateway(Fleet(STREAM_STEP_MS, count + num_deaf, processes=processes)) as gateway:
+    with bench.gateway(
+        MeasuredFleet(STREAM_STEP_MS, count + num_deaf, processes=processes)
+    ) as gateway:
         watch = MemoryWatch(gateway)
         watch.start()
         job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
@@ -122,12 +124,12 @@ def streams(bench: Bench, *, name: str, ramp_s: float, processes: int = 1) -> di
     }
 
 
-def leak(bench: Bench) -> dict[str, Any]:
+def leak(bench: GatewayBench) -> dict[str, Any]:
     """100,000 requests. Clients leave two thirds of them at any byte. Afterwards tasks, descriptors
     and memory must be as before.
     """
     part = bench.size.of(NUM_REQUESTS // NUM_PARTS, 60)
-    with bench.gateway(Fleet(1.0)) as gateway:
+    with bench.gateway(MeasuredFleet(1.0)) as gateway:
         bench.report_progress("leak, warming up")
         _leave_many(bench, gateway, part, seed=0)
         before = _settled(gateway)
@@ -148,7 +150,7 @@ def leak(bench: Bench) -> dict[str, Any]:
     return {"left": num_left, "before": before, "after": after, "rss_mb_by_part": memory_mb}
 
 
-SOAKS: Final[dict[str, Callable[[Bench], dict[str, Any]]]] = {
+SOAKS: Final[dict[str, Callable[[GatewayBench], dict[str, Any]]]] = {
     "streams": functools.partial(streams, name="streams", ramp_s=RAMP_S),
     "burst": functools.partial(streams, name="burst", ramp_s=0.0),
     "two": functools.partial(streams, name="two", ramp_s=RAMP_S, processes=2),
@@ -156,7 +158,7 @@ SOAKS: Final[dict[str, Callable[[Bench], dict[str, Any]]]] = {
 }
 
 
-def leaving_job(port: int, count: int, seed: int) -> Job:
+def leaving_job(port: int, count: int, seed: int) -> LoadJob:
     """`count` streams: a third is read to its end, a third to any byte, a third not at all."""
     rng = random.Random(seed)
     asks = []
@@ -166,10 +168,10 @@ def leaving_job(port: int, count: int, seed: int) -> Job:
         body = request(which, which, LEAK_TOKENS, stream=True)
         asks.append(Ask(body, which, leave))
     expected = [answer_text(which, LEAK_TOKENS).encode() for which in range(NUM_SEEDS)]
-    return Job(port, 32, asks, expected, LEAK_TOKENS, "stream")
+    return LoadJob(port, 32, asks, expected, LEAK_TOKENS, "stream")
 
 
-def _leave_many(bench: Bench, gateway: Gateway, count: int, seed: int) -> int:
+def _leave_many(bench: GatewayBench, gateway: MeasuredGateway, count: int, seed: int) -> int:
     outcome, _ = drive(leaving_job(gateway.port, count, seed))
     if outcome.num_errors:
         bench.figures.errors.append(f"leak: {outcome.num_errors} wrong: {outcome.errors[0]}")
@@ -178,7 +180,7 @@ def _leave_many(bench: Bench, gateway: Gateway, count: int, seed: int) -> int:
     return outcome.num_left
 
 
-def _settled(gateway: Gateway) -> dict[str, float]:
+def _settled(gateway: MeasuredGateway) -> dict[str, float]:
     """The counts after the load, once two samples in a row agree: nothing announces that moment."""
     deadline = time.monotonic() + _SETTLE_S
     last: dict[str, float] = {}
@@ -192,7 +194,7 @@ def _settled(gateway: Gateway) -> dict[str, float]:
     return last
 
 
-def _books(gateway: Gateway) -> dict[str, float]:
+def _books(gateway: MeasuredGateway) -> dict[str, float]:
     # Counted first: the gateway may still be closing the connection of the samples.
     num_descriptors = gateway.num_descriptors()
     samples = _samples(gateway)
@@ -206,7 +208,7 @@ def _books(gateway: Gateway) -> dict[str, float]:
     }
 
 
-def _losses(gateway: Gateway) -> dict[str, int]:
+def _losses(gateway: MeasuredGateway) -> dict[str, int]:
     # With several processes each look reaches any one of them.
     looks = [_samples(gateway) for _ in range(_NUM_LOOKS)]
     return {
@@ -220,6 +222,6 @@ def _value(samples: dict[str, str], name: str) -> str:
     return next(value for key, value in samples.items() if key.partition("{")[0] == name)
 
 
-def _samples(gateway: Gateway) -> dict[str, str]:
+def _samples(gateway: MeasuredGateway) -> dict[str, str]:
     text = (gateway.get("/metrics") or b"").decode()
     return dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[:1] != "#")

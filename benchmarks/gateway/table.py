@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 
-class Bar(NamedTuple):
+class GatewayBar(NamedTuple):
     """The bars of one key. `peer` is the best of the Rust routers on the same kind of machine,
     `litellm` LiteLLM. None: unknown.
     """
@@ -21,19 +21,25 @@ class Bar(NamedTuple):
     litellm: str = ""
 
 
-BARS: Final[dict[str, Bar]] = {
-    "cpu_us_per_request_repeated": Bar(
+BARS: Final[dict[str, GatewayBar]] = {
+    "cpu_us_per_request_repeated": GatewayBar(
         "CPU us per request, repeated 0.9 KB prompt, c=32", 200, 105, "110", "9,900"
     ),
-    "cpu_us_per_request_fresh": Bar("CPU us per request, fresh 0.9 KB prompt, c=32", 550, 350),
-    "cpu_us_per_chunk_paced": Bar("CPU us per chunk, 32 streams at 50/s", 22, 12, "24", "677"),
-    "cpu_us_per_token_256": Bar("CPU us per token, 256 streams, 20 ms steps", 14, 9),
-    "provider_us_per_event": Bar("CPU us per event of a provider, paced", 90, 60, "24", "677"),
-    "added_ms_p50": Bar("added ms, p50, c=1", 0.6, 0.25, "0.21", "9.7"),
-    "added_ms_p99": Bar("added ms, p99, c=1", 2, 0.5, "0.41", "12"),
-    "gap_over_direct_ms_p99": Bar("gap p99 over the direct run, ms", 5, 1, "0", "29"),
-    "rss_mb": Bar("peak RSS, MB", 120, 80, "86-109", "420"),
-    "start_s": Bar("start to first 200, s", 1.5, 0.5, "0.1-0.6", "6-13"),
+    "cpu_us_per_request_fresh": GatewayBar(
+        "CPU us per request, fresh 0.9 KB prompt, c=32", 550, 350
+    ),
+    "cpu_us_per_chunk_paced": GatewayBar(
+        "CPU us per chunk, 32 streams at 50/s", 22, 12, "24", "677"
+    ),
+    "cpu_us_per_token_256": GatewayBar("CPU us per token, 256 streams, 20 ms steps", 14, 9),
+    "provider_us_per_event": GatewayBar(
+        "CPU us per event of a provider, paced", 90, 60, "24", "677"
+    ),
+    "added_ms_p50": GatewayBar("added ms, p50, c=1", 0.6, 0.25, "0.21", "9.7"),
+    "added_ms_p99": GatewayBar("added ms, p99, c=1", 2, 0.5, "0.41", "12"),
+    "gap_over_direct_ms_p99": GatewayBar("gap p99 over the direct run, ms", 5, 1, "0", "29"),
+    "rss_mb": GatewayBar("peak RSS, MB", 120, 80, "86-109", "420"),
+    "start_s": GatewayBar("start to first 200, s", 1.5, 0.5, "0.1-0.6", "6-13"),
 }
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from benchmarks.machine import describe_machine, yardstick_ms
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 
 _SHARE_TO_WARM: Final = 0.25
 
 
-class Turn(NamedTuple):
+class BenchTurn(NamedTuple):
     """One turn; its runs have `share` of their full size. The first turn does not count."""
 
     share: float
@@ -35,13 +35,13 @@ class Turns:
         self._runs = runs
         self._share = share
         self._yardsticks_ms: list[float] = []
-        self._progress = Progress(runs + 1)
+        self._progress = ProgressBar(runs + 1)
 
-    def __iter__(self) -> Iterator[Turn]:
+    def __iter__(self) -> Iterator[BenchTurn]:
         for number in range(self._runs + 1):
             self._progress.begin("warming up" if number == 0 else f"turn {number} of {self._runs}")
             self._yardsticks_ms.append(yardstick_ms())
-            yield Turn(self._share * (1.0 if number else _SHARE_TO_WARM), number > 0)
+            yield BenchTurn(self._share * (1.0 if number else _SHARE_TO_WARM), number > 0)
             self._progress.end()
 
     def finish(self, table: str, path: Path | None, **report: object) -> int:

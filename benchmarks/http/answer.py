@@ -19,7 +19,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class ServerUsage(msgspec.Struct):
     """The server's counts."""
 
     prompt_tokens: int = 0
@@ -47,7 +47,7 @@ class _Choice(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: Usage | None = None
+    usage: ServerUsage | None = None
     error: object = None
 
 
@@ -55,7 +55,7 @@ _decode: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpAnswer:
     """One answer. `content_at` are the times of reads that brought content, `events` the number of
     content events in each of them. `error_kind` is None while nothing is wrong.
     """
@@ -63,7 +63,7 @@ class Answer:
     sent_at: float
     content_at: list[float] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
-    usage: Usage | None = None
+    usage: ServerUsage | None = None
     finish_reason: str | None = None
     error_kind: str | None = None
     error_detail: str = ""

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from benchmarks.http.answer import OK, Answer
-from benchmarks.http.workload import Request, RequestChain
+from benchmarks.http.answer import OK, HttpAnswer
+from benchmarks.http.workload import RequestChain, WorkloadRequest
 from protocol.errors import ConfigError, HermaError, HttpError, KeptConnectionClosed
 from protocol.transport.http_client import HttpClient
 
@@ -34,7 +34,7 @@ _KINDS: Final = {
 }
 
 
-class NoAnswer(HermaError):
+class ServerSilent(HermaError):
     """A server does not answer a request that the benchmark needs."""
 
 
@@ -62,7 +62,7 @@ class RequestOptions:
     ignores_eos: bool = True
 
 
-class Client:
+class ServerConnections:
     """One server's connections, at most `max_streams`."""
 
     def __init__(self, endpoint: Endpoint, options: RequestOptions, max_streams: int) -> None:
@@ -76,10 +76,10 @@ class Client:
         self._headers = [(b"content-type", b"application/json")]
         if endpoint.key:
             self._headers.append((b"authorization", f"Bearer {endpoint.key}".encode()))
-        self._running: dict[int, tuple[Answer, trio.CancelScope]] = {}
+        self._running: dict[int, tuple[HttpAnswer, trio.CancelScope]] = {}
 
     async def first_model(self) -> str:
-        """The first model that the server lists. Raises `NoAnswer`."""
+        """The first model that the server lists. Raises `ServerSilent`."""
         body, where = b"", f"{self.endpoint.name}: GET {self.endpoint.url}/models"
         try:
             with trio.fail_after(self._options.patience_s):
@@ -89,26 +89,26 @@ class Client:
                     async for data in response.body:
                         body += data
             if response.status != OK:
-                raise NoAnswer(f"{where} answers {response.status}: {_start_of(body)}")
+                raise ServerSilent(f"{where} answers {response.status}: {_start_of(body)}")
             return str(msgspec.json.decode(body)["data"][0]["id"])
         except trio.TooSlowError as error:
-            raise NoAnswer(f"{where}: no answer in {self._options.patience_s:g} s") from error
+            raise ServerSilent(f"{where}: no answer in {self._options.patience_s:g} s") from error
         except HttpError as error:
-            raise NoAnswer(
+            raise ServerSilent(
                 f"{where}: {error}; start a server there, or name one with --url"
             ) from error
         except (msgspec.DecodeError, LookupError, TypeError) as error:
-            raise NoAnswer(f"{where} lists no model: {_start_of(body)}") from error
+            raise ServerSilent(f"{where} lists no model: {_start_of(body)}") from error
 
-    async def ask(self, request: Request, output_tokens: int) -> Answer:
-        """One answer, outside of any load. Raises `NoAnswer`."""
+    async def ask(self, request: WorkloadRequest, output_tokens: int) -> HttpAnswer:
+        """One answer, outside of any load. Raises `ServerSilent`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.end_stalled)
             answer = await self._answer(self._body(request, output_tokens))
             nursery.cancel_scope.cancel()
         if answer.error_kind is not None:
             url = f"{self.endpoint.url}/chat/completions"
-            raise NoAnswer(
+            raise ServerSilent(
                 f"{self.endpoint.name}: POST {url}: {answer.error_kind}: {answer.error_detail}"
             )
         return answer
@@ -120,7 +120,7 @@ class Client:
         output_tokens: int,
         count_answer: Callable[[], None],
         starts_s: Sequence[float] = (),
-    ) -> tuple[list[tuple[Request, Answer]], float]:
+    ) -> tuple[list[tuple[WorkloadRequest, HttpAnswer]], float]:
         """Answers to all `chains`, `streams` of them at once, and the CPU seconds of this process.
         `count_answer` is called after each answer. The streams begin after `starts_s`, all at once
         without.
@@ -128,7 +128,7 @@ class Client:
         waiting = iter(
             [[(one, self._body(one, output_tokens)) for one in chain] for chain in chains]
         )
-        answers: list[tuple[Request, Answer]] = []
+        answers: list[tuple[WorkloadRequest, HttpAnswer]] = []
 
         async def run_chains(start_s: float) -> None:
             await trio.sleep(start_s)
@@ -151,7 +151,7 @@ class Client:
             gc.enable()
         return answers, time.process_time() - began_s
 
-    async def answer(self, request: Request, output_tokens: int) -> Answer:
+    async def answer(self, request: WorkloadRequest, output_tokens: int) -> HttpAnswer:
         """One answer of a load whose owner runs `end_stalled`."""
         return await self._answer(self._body(request, output_tokens))
 
@@ -159,8 +159,8 @@ class Client:
         """Close all connections."""
         self._http.close()
 
-    async def _answer(self, body: bytes) -> Answer:
-        answer = Answer(time.perf_counter())
+    async def _answer(self, body: bytes) -> HttpAnswer:
+        answer = HttpAnswer(time.perf_counter())
         with trio.CancelScope() as scope:
             self._running[id(answer)] = answer, scope
             try:
@@ -171,14 +171,14 @@ class Client:
                 del self._running[id(answer)]
         return answer
 
-    async def _exchange(self, body: bytes, answer: Answer) -> None:
+    async def _exchange(self, body: bytes, answer: HttpAnswer) -> None:
         try:
             await self._stream(body, answer)
         except KeptConnectionClosed:
             # The server closed an idle connection just then. The clock runs on.
             await self._stream(body, answer)
 
-    async def _stream(self, body: bytes, answer: Answer) -> None:
+    async def _stream(self, body: bytes, answer: HttpAnswer) -> None:
         target, clock = f"{self._path}/chat/completions", time.perf_counter
         async with self._http.exchange("POST", target, self._headers, body) as response:
             if not _is_stream(response.status, response.headers):
@@ -205,7 +205,7 @@ class Client:
                     answer.fail("stalled", f"no content for {patience_s:g} s")
                     scope.cancel()
 
-    def _body(self, request: Request, output_tokens: int) -> bytes:
+    def _body(self, request: WorkloadRequest, output_tokens: int) -> bytes:
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": request.messages,

@@ -20,11 +20,11 @@ import trio
 from benchmarks.http.client import Endpoint, RequestOptions
 from benchmarks.http.figures import merge
 from benchmarks.http.plot import plot
-from benchmarks.http.run import HttpBench, Plan, Results
+from benchmarks.http.run import HttpBench, HttpPlan, Results
 from benchmarks.http.table import notes, table
-from benchmarks.http.workload import Agents, Cell, Cold, PromptWords, Staggered, Streams
+from benchmarks.http.workload import Agents, Cold, PromptWords, Staggered, Streams, WorkloadCell
 from benchmarks.machine import describe_machine
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 from protocol.errors import ConfigError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080/v1"
@@ -38,7 +38,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     a whole answer, else 1. Raises `HermaError`.
     """
     plan = plan_of(arguments, os.environ)
-    progress = Progress(plan.num_turns)
+    progress = ProgressBar(plan.num_turns)
     bench = HttpBench(plan, progress.begin, progress.note, progress.end)
     status, results = EXIT_INTERRUPTED, bench.results
     try:
@@ -59,7 +59,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     return status
 
 
-def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
+def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> HttpPlan:
     """The plan of the options. Raises `ConfigError`."""
     cells = tuple(_cells(arguments))
     if arguments.stagger:
@@ -72,7 +72,7 @@ def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     if arguments.patience <= 0:
         raise ConfigError("--patience must be more than 0 seconds")
     seed = arguments.seed
-    return Plan(
+    return HttpPlan(
         endpoints=tuple(endpoints_of(arguments, environ)),
         cells=cells,
         rounds=arguments.rounds,
@@ -82,7 +82,7 @@ def plan_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     )
 
 
-def _cells(arguments: argparse.Namespace) -> Iterator[Cell]:
+def _cells(arguments: argparse.Namespace) -> Iterator[WorkloadCell]:
     for text in _listed(arguments.cells):
         yield Streams(_count("--cells", text), arguments.input, arguments.requests)
     shared, longest = _pair("--agent-tokens", arguments.agent_tokens, ",")

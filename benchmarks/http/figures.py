@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from benchmarks.http.answer import Answer
+from benchmarks.http.answer import HttpAnswer
 
 P50: Final = 0.5
 P99: Final = 0.99
@@ -53,7 +53,7 @@ class RoundFigures:
 
 
 def round_figures(
-    answers: Sequence[Answer], output_tokens: int, cpu_s: float = 0.0
+    answers: Sequence[HttpAnswer], output_tokens: int, cpu_s: float = 0.0
 ) -> RoundFigures:
     """The figures of one round. `cpu_s` is the client's CPU time in it."""
     figures = RoundFigures(num_requests=len(answers), cpu_s=cpu_s)
@@ -70,7 +70,7 @@ def round_figures(
     return figures
 
 
-def _add(figures: RoundFigures, answer: Answer, output_tokens: int) -> None:
+def _add(figures: RoundFigures, answer: HttpAnswer, output_tokens: int) -> None:
     usage, events = answer.usage, answer.num_events
     figures.num_answers += 1
     figures.events += events
@@ -91,7 +91,7 @@ def _add(figures: RoundFigures, answer: Answer, output_tokens: int) -> None:
     figures.gaps_ms += _gaps_ms(answer, tokens)
 
 
-def _gaps_ms(answer: Answer, tokens: int) -> Iterator[float]:
+def _gaps_ms(answer: HttpAnswer, tokens: int) -> Iterator[float]:
     """A gap for each event. Every event counts as the stream's mean number of tokens, at least one,
     because a stream does not say how many tokens an event has.
     """
@@ -109,7 +109,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class HttpFigures:
     """All rounds of one cell at one server: the median of the rounds' rates, and percentiles over
     all requests. None: nothing was counted.
     """
@@ -159,7 +159,7 @@ class Figures:
         }
 
 
-def merge(rounds: Sequence[RoundFigures]) -> Figures:
+def merge(rounds: Sequence[RoundFigures]) -> HttpFigures:
     """The figures of all rounds."""
     rates = tuple(rate for one in rounds if (rate := one.tokens_per_s) is not None)
     firsts = [value for one in rounds for value in one.firsts_ms]
@@ -169,7 +169,7 @@ def merge(rounds: Sequence[RoundFigures]) -> Figures:
     prompt_tokens, events = _sum(rounds, "prompt_tokens"), _sum(rounds, "events")
     counted = int(_sum(rounds, "num_answers") - _sum(rounds, "num_without_usage"))
     cached = [one.cached_tokens for one in rounds if one.cached_tokens is not None]
-    return Figures(
+    return HttpFigures(
         num_requests=int(_sum(rounds, "num_requests")),
         num_answers=int(_sum(rounds, "num_answers")),
         tokens_per_s=statistics.median(rates) if rates else None,

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from benchmarks.http.figures import Figures, merge
+from benchmarks.http.figures import HttpFigures, merge
 from benchmarks.http.run import Results
 
 _Axes: TypeAlias = Any  # matplotlib may be absent
@@ -66,7 +66,7 @@ def plot(results: Results, path: Path) -> bool:
 
 def _draw(
     axes: _Axes,
-    cells: list[Figures | None],
+    cells: list[HttpFigures | None],
     low: str,
     high: str | None,
     number: int,

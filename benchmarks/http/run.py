@@ -11,16 +11,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from benchmarks.http.answer import Answer
-from benchmarks.http.client import Client, Endpoint, RequestOptions
+from benchmarks.http.answer import HttpAnswer
+from benchmarks.http.client import Endpoint, RequestOptions, ServerConnections
 from benchmarks.http.figures import RoundFigures, merge, round_figures
 from benchmarks.http.workload import (
-    Cell,
     PromptGenerator,
     PromptWords,
-    Request,
     Staggered,
     TokenScale,
+    WorkloadCell,
+    WorkloadRequest,
     server_order,
     token_scale,
 )
@@ -31,11 +31,11 @@ _WARM_OUTPUT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HttpPlan:
     """The servers, the cells and the number of rounds."""
 
     endpoints: tuple[Endpoint, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[WorkloadCell, ...]
     rounds: int
     seed: int
     words: PromptWords
@@ -62,7 +62,7 @@ class Results:
     holds which server ran first, for each cell in each round.
     """
 
-    plan: Plan
+    plan: HttpPlan
     models: dict[str, str] = field(default_factory=dict)
     scales: dict[str, TokenScale | None] = field(default_factory=dict)
     rows: list[ResultRow] = field(default_factory=list)
@@ -91,7 +91,7 @@ class HttpBench:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: HttpPlan,
         show_progress: Callable[[str], None],
         print_line: Callable[[str], None],
         end_turn: Callable[[], None],
@@ -104,15 +104,17 @@ class HttpBench:
         self.results = Results(plan)
 
     async def run(self) -> None:
-        """Run every cell at every server, round by round. Raises `NoAnswer` if a server does not
-        serve.
+        """Run every cell at every server, round by round. Raises `ServerSilent` if a server does
+        not serve.
         """
         plan = self._plan
         max_streams = max(cell.streams for cell in plan.cells)
-        clients: dict[str, Client] = {}
+        clients: dict[str, ServerConnections] = {}
         with ExitStack() as stack:
             for endpoint in plan.endpoints:
-                client = stack.enter_context(closing(Client(endpoint, plan.options, max_streams)))
+                client = stack.enter_context(
+                    closing(ServerConnections(endpoint, plan.options, max_streams))
+                )
                 clients[endpoint.name] = client
                 await self._calibrate(client)
             cells = ", ".join(cell.name for cell in plan.cells)
@@ -129,14 +131,14 @@ class HttpBench:
                     for name in names:
                         await self._measure(clients[name], cell, round_index)
 
-    async def _calibrate(self, client: Client) -> None:
+    async def _calibrate(self, client: ServerConnections) -> None:
         """Find the model, and how many tokens the server counts for a word."""
         name = client.endpoint.name
         self._show_progress(f"{name}: sizing prompts")
         self.results.scales[name] = await sized(client, self._plan.words, str(self._plan.seed))
         self.results.models[name] = client.endpoint.model
 
-    async def _warm_up(self, client: Client, cell: Cell) -> None:
+    async def _warm_up(self, client: ServerConnections, cell: WorkloadCell) -> None:
         """Run as many streams as the cell has, once and with few tokens. Nothing of it is
         counted.
         """
@@ -146,7 +148,9 @@ class HttpBench:
         firsts = [chain[:1] for chain in chains[: cell.streams]]
         await client.load(firsts, cell.streams, _WARM_OUTPUT, lambda: None)
 
-    async def _measure(self, client: Client, cell: Cell, round_index: int) -> None:
+    async def _measure(
+        self, client: ServerConnections, cell: WorkloadCell, round_index: int
+    ) -> None:
         """Run one cell at one server."""
         name, plan, num_done = client.endpoint.name, self._plan, 0
         turn = f"round {round_index + 1}/{plan.rounds} {cell.name} {name}"
@@ -173,7 +177,7 @@ class HttpBench:
         self._end_turn()
         self._print_line(f"{turn}: {summary(figures)}")
 
-    def _starts_s(self, cell: Cell, round_index: int) -> list[float]:
+    def _starts_s(self, cell: WorkloadCell, round_index: int) -> list[float]:
         """When the streams of a staggered cell begin: the same at every server, over the mean time
         of their answers in the lockstep cell before it.
         """
@@ -184,7 +188,7 @@ class HttpBench:
         return cell.starts_s(salt, sum(answers_s) / len(answers_s))
 
     def _add(
-        self, cell: str, part: str, name: str, answers: Sequence[Answer], cpu_s: float = 0.0
+        self, cell: str, part: str, name: str, answers: Sequence[HttpAnswer], cpu_s: float = 0.0
     ) -> RoundFigures:
         figures = round_figures(answers, self._plan.options.output_tokens, cpu_s)
         self.results.row(cell, part).rounds.setdefault(name, []).append(figures)
@@ -200,22 +204,22 @@ class HttpBench:
         return "/".join((str(self._plan.seed), *names))
 
 
-async def sized(client: Client, words: PromptWords, salt: str) -> TokenScale | None:
+async def sized(client: ServerConnections, words: PromptWords, salt: str) -> TokenScale | None:
     """How many tokens the server counts for a word; None if it reports no usage. Sets the client's
-    model if it has none. Raises `NoAnswer`.
+    model if it has none. Raises `ServerSilent`.
     """
     if not client.endpoint.model:
         client.endpoint = replace(client.endpoint, model=await client.first_model())
     counts = []
     for num_words in _PROBE_WORDS:
         prompts = PromptGenerator(words, TokenScale(), f"{salt}/{num_words}")
-        request = Request(({"role": "user", "content": prompts.text(num_words)},))
+        request = WorkloadRequest(({"role": "user", "content": prompts.text(num_words)},))
         answer = await client.ask(request, _PROBE_OUTPUT)
         counts.append(0 if answer.usage is None else answer.usage.prompt_tokens)
     return token_scale(*zip(_PROBE_WORDS, counts, strict=True)) if all(counts) else None
 
 
-def median_answer_s(answers: Sequence[tuple[Request, Answer]]) -> float:
+def median_answer_s(answers: Sequence[tuple[WorkloadRequest, HttpAnswer]]) -> float:
     """The median time of an answer from its request to its last content; 0 without answers."""
     whole = sorted(one.content_at[-1] - one.sent_at for _, one in answers if one.content_at)
     return whole[len(whole) // 2] if whole else 0.0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.http.figures import Figures, merge, rate_ratio
+from benchmarks.http.figures import HttpFigures, merge, rate_ratio
 from benchmarks.http.run import ResultRow, Results
 from benchmarks.http.workload import Streams
 
@@ -152,7 +152,7 @@ def _remarks(results: Results, row: ResultRow) -> Iterator[str]:
         yield from (f"{where}: {text}" for text in _oddities(results, figures, row.cell))
 
 
-def _oddities(results: Results, figures: Figures, cell: str) -> Iterator[str]:
+def _oddities(results: Results, figures: HttpFigures, cell: str) -> Iterator[str]:
     options, answers = results.plan.options, figures.num_answers
     asked = options.output_tokens
     reason = "it does not honour ignore_eos" if options.ignores_eos else "they may"
@@ -179,7 +179,7 @@ def _oddities(results: Results, figures: Figures, cell: str) -> Iterator[str]:
         )
 
 
-def _rate(figures: Figures) -> str:
+def _rate(figures: HttpFigures) -> str:
     rate = _number(figures.tokens_per_s)
     return rate if figures.spread is None else f"{rate} ±{100 * figures.spread:.1f} %"
 

@@ -68,14 +68,14 @@ Message: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkloadRequest:
     """One request. `part`: the row of the table in which it counts beside its cell's."""
 
     messages: tuple[Message, ...]
     part: str = ""
 
 
-RequestChain: TypeAlias = list[Request]
+RequestChain: TypeAlias = list[WorkloadRequest]
 """Requests that are sent one after the other."""
 
 
@@ -143,7 +143,7 @@ class PromptGenerator:
         return self.text(tokens - self._scale.overhead_tokens)
 
 
-class Cell(ABC):
+class WorkloadCell(ABC):
     """A load: `chains`, of which `streams` run at once."""
 
     streams: int
@@ -164,7 +164,7 @@ class Cell(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Streams(Cell):
+class Streams(WorkloadCell):
     """Requests that share nothing, `streams` at a time, `each` per stream and at least eight."""
 
     streams: int
@@ -181,11 +181,13 @@ class Streams(Cell):
 
     def chains(self, prompts: PromptGenerator) -> list[RequestChain]:
         count = self.num_requests
-        return [[Request((_user(prompts.opening(self.input_tokens)),))] for _ in range(count)]
+        return [
+            [WorkloadRequest((_user(prompts.opening(self.input_tokens)),))] for _ in range(count)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Agents(Cell):
+class Agents(WorkloadCell):
     """Conversations at once that share a system prompt and grow to `longest_tokens` in their last
     turn. Raises `ConfigError` if that leaves nothing for the turns.
     """
@@ -225,13 +227,13 @@ class Agents(Cell):
         chain: RequestChain = []
         for turn in range(self.turns):
             messages += (_user(prompts.text(self.new_tokens)),)
-            chain.append(Request(messages, LATER_TURNS if turn else FIRST_TURNS))
+            chain.append(WorkloadRequest(messages, LATER_TURNS if turn else FIRST_TURNS))
             messages += ({"role": "assistant", "content": prompts.text(ANSWER_TOKENS)},)
         return chain
 
 
 @dataclass(frozen=True, slots=True)
-class Cold(Cell):
+class Cold(WorkloadCell):
     """The first turns of conversations that begin at once with one prefix that no cache holds."""
 
     streams: int
@@ -248,17 +250,18 @@ class Cold(Cell):
     def chains(self, prompts: PromptGenerator) -> list[RequestChain]:
         shared = _system(prompts.opening(self.prefix_tokens))
         return [
-            [Request((shared, _user(prompts.text(COLD_OWN_TOKENS))))] for _ in range(self.streams)
+            [WorkloadRequest((shared, _user(prompts.text(COLD_OWN_TOKENS))))]
+            for _ in range(self.streams)
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Staggered(Cell):
+class Staggered(WorkloadCell):
     """The cell `base` again, whose streams begin at moments drawn over the time of one answer: many
     clients that know nothing of each other. In lockstep all streams begin at one moment.
     """
 
-    base: Cell
+    base: WorkloadCell
     streams: int
 
     @property

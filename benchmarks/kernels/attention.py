@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.attention import ExtendSegment, PagedPlan, PrefillWork, library, reference
 from kernels.attention.config import EXTEND_CONFIG, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
@@ -93,7 +93,7 @@ LONG_TILES = PREFILL_TILES[:4]
 """Tiles that are worth their compile time at thousands of rows."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every size for the 8B, some for the 0.6B; a few small ones for the interpreter."""
     if device.type == "cpu":
         yield _decode_case("0.6B", "2 x 40", [40, 3], device)
@@ -149,7 +149,7 @@ def _decode_case(
     contexts: list[int],
     device: torch.device,
     dtype: torch.dtype = torch.bfloat16,
-) -> Case:
+) -> KernelCase:
     heads, rows = HEADS[model], len(contexts)
     positions = torch.tensor(contexts, dtype=torch.int32, device=device) - 1
     numbers = torch.arange(rows, dtype=torch.int32, device=device)
@@ -180,7 +180,7 @@ def _decode_case(
         angles = cos_sin(device)
         return reference.attend(qkv, norm, EPS, angles, keys, values, plan(tables))
 
-    return Case(
+    return KernelCase(
         name=f"decode {model} {name}",
         make=make,
         variants=[variant(config) for config in _decode_configs(rows, sum(contexts), device)],
@@ -205,7 +205,9 @@ def _decode_configs(rows: int, tokens: int, device: torch.device) -> list[Decode
     ]
 
 
-def _prefill_case(model: str, name: str, start: int, length: int, device: torch.device) -> Case:
+def _prefill_case(
+    model: str, name: str, start: int, length: int, device: torch.device
+) -> KernelCase:
     heads = HEADS[model]
     segment = ExtendSegment(first_row=0, num_rows=length, start=start, table_row=0)
     nothing = torch.empty(0, dtype=torch.int32, device=device)
@@ -246,7 +248,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
 
     seen = length * start + length * (length + 1) // 2
     forms = library.FORMS if device.type == "cuda" and length >= LONG_ROWS else ()
-    return Case(
+    return KernelCase(
         name=f"prefill {model} {name}",
         make=make,
         variants=[ours(c) for c in _prefill_configs(length, device)] + [theirs(f) for f in forms],
@@ -257,7 +259,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
     )
 
 
-def _verify_case(num_seqs: int, device: torch.device) -> Case:
+def _verify_case(num_seqs: int, device: torch.device) -> KernelCase:
     """Drafts of an 8B's sequences, 16 rows of each behind 400 tokens, laid out for a graph."""
     heads, start, length = HEADS["8B"], 400, 16
     segments = [ExtendSegment(row * length, length, start, row) for row in range(num_seqs)]
@@ -289,7 +291,7 @@ def _verify_case(num_seqs: int, device: torch.device) -> Case:
         return torch.cat(parts).flatten(1)
 
     tokens = num_seqs * (start + length)
-    return Case(
+    return KernelCase(
         name=f"verify 8B {num_seqs} x 16",
         make=make,
         variants=[Variant(OURS, run)],
@@ -309,7 +311,7 @@ def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
     return [one._replace(waves=n) for one, n in itertools.product((*configs, EXTEND_CONFIG), waves)]
 
 
-def _write_case(model: str, rows: int, device: torch.device) -> Case:
+def _write_case(model: str, rows: int, device: torch.device) -> KernelCase:
     heads = HEADS[model]
     positions = torch.arange(rows, dtype=torch.int32, device=device)
     zeros, segment = torch.zeros_like(positions), ExtendSegment(0, rows, 0, 0)
@@ -336,7 +338,7 @@ def _write_case(model: str, rows: int, device: torch.device) -> Case:
         return turned.flatten(1)
 
     shapes = itertools.product((8, 16, 32, 64), (2, 4, 8))
-    return Case(
+    return KernelCase(
         name=f"norm, turn, write {model} {rows}",
         make=make,
         variants=[variant(WriteConfig(*shape)) for shape in shapes],

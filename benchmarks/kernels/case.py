@@ -31,7 +31,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """One operation at one size.
 
     `make()` draws fresh random inputs on the device; `expected(*inputs)` is the answer in float64

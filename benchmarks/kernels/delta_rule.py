@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.delta_rule import (
     CHUNK,
     DeltaPlan,
@@ -20,7 +20,7 @@ from kernels.delta_rule import (
     DeltaSizes,
     DeltaState,
     DeltaWeights,
-    Span,
+    RowSpan,
     mix,
     plan_spans,
     plan_verified,
@@ -45,7 +45,7 @@ PROMPTS = ((2048, 1), (8192, 1), (16_384, 1), (2048, 4), (1024, 8), (300, 1), (3
 VERIFIED = ((1, 1), (3, 1), (4, 1), (8, 1), (16, 1), (3, 8), (4, 8), (1, 64), (3, 64))
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Small ones for the interpreter."""
     if device.type == "cpu":
         yield mixed("decode 2", [1] * 2, SMALL, device)
@@ -62,7 +62,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield verified(num_rows, num, SIZES, device)
 
 
-class Layer(NamedTuple):
+class DeltaRuleLayer(NamedTuple):
     """What all calls of a case share: spans that go on behind a state, and weights."""
 
     plan: DeltaPlan
@@ -70,12 +70,12 @@ class Layer(NamedTuple):
     wide: DeltaWeights
 
 
-def drawn_layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> Layer:
+def drawn_layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> DeltaRuleLayer:
     """The same for the same sizes: a variant's are those of the answer that is expected."""
     heads, seeded = sizes.num_value_heads, torch.Generator(device).manual_seed(1)
     conv = torch.randn(sizes.columns, WIDTH, device=device, generator=seeded)
     norm = torch.randn(sizes.value_dim, device=device, generator=seeded)
-    spans = [Span(CHUNK, length, slot) for slot, length in enumerate(lengths)]
+    spans = [RowSpan(CHUNK, length, slot) for slot, length in enumerate(lengths)]
     weights = DeltaWeights(
         conv=conv.div_(2).to(torch.bfloat16),
         decay=torch.linspace(-4.0, 1.0, heads, device=device),
@@ -83,10 +83,10 @@ def drawn_layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device)
         norm=norm.to(torch.bfloat16),
     )
     wide = weights._replace(conv=weights.conv.float(), norm=weights.norm.float())
-    return Layer(plan_spans(spans, device), weights, wide)
+    return DeltaRuleLayer(plan_spans(spans, device), weights, wide)
 
 
-def mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> Case:
+def mixed(name: str, lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> KernelCase:
     given = cache(lambda: drawn_layer(lengths, sizes, device))
 
     def run(rows: Tensor, gates: Tensor, matrices: Tensor, tails: Tensor) -> tuple[Tensor, ...]:
@@ -109,13 +109,13 @@ def verified(
     sizes: DeltaSizes,
     device: torch.device,
     variants: Mapping[str, Callable[..., Tensor]] | None = None,
-) -> Case:
+) -> KernelCase:
     """Rows behind as many before, of whose drafts all but one were kept: those are folded. Of one
     row they are decodes of an engine that verifies. `variants` are called as `verify` is.
     """
     lengths, most = [num_rows] * num, num_rows - 1
     given = cache(lambda: drawn_layer(lengths, sizes, device))
-    spans = [Span(CHUNK, length, slot, max(0, most - 1)) for slot, length in enumerate(lengths)]
+    spans = [RowSpan(CHUNK, length, slot, max(0, most - 1)) for slot, length in enumerate(lengths)]
     taken, plan = plan_verified(spans, device), plan_spans(spans, device)
 
     def make() -> tuple[Tensor, ...]:
@@ -151,12 +151,12 @@ def _case(
     run: Callable[..., tuple[Tensor, ...]],
     expected: Callable[..., tuple[Tensor, ...]],
     more_bytes: int,
-) -> Case:
+) -> KernelCase:
     """Rows are read and written once, states too."""
     row_bytes = 2 * (sizes.columns + 2 * sizes.value_columns)
     numbers = sizes.num_value_heads * sizes.key_dim * sizes.value_dim
     state_bytes = 2 * (4 * numbers + 2 * (WIDTH - 1) * sizes.columns)
-    return Case(
+    return KernelCase(
         name=f"delta {name}",
         make=make,
         variants=[Variant("entry", run)],

@@ -14,7 +14,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant
+from benchmarks.kernels.case import KernelCase, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed, verified
 from benchmarks.kernels.linear import case as linear_case
 from kernels.delta_rule import DeltaState, GateProduct
@@ -27,7 +27,7 @@ from kernels.delta_rule.device import (
     decode,
 )
 from kernels.delta_rule.fused import FusedTiles
-from kernels.delta_rule.prompts import TILES, Tiles, prompts
+from kernels.delta_rule.prompts import TILES, PromptTiles, prompts
 from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.delta_rule.streamed import StreamTiles
 from kernels.delta_rule.verified import verify
@@ -105,7 +105,7 @@ _GATES = (
 """How their gates' product may be cut: as it is, as it was, and others."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Prompts of one sequence, and decodes; none off CUDA."""
     if device.type != "cuda":
         return
@@ -129,7 +129,7 @@ def _verify(tiles: RowTiles) -> Callable[..., Tensor]:
     return partial(verify, sizes=SIZES, tiles=tiles)
 
 
-def _with_product(num: int, device: torch.device) -> Case:
+def _with_product(num: int, device: torch.device) -> KernelCase:
     """Decodes with the product of their gates, in its own kernel and in that of the rule."""
     case = mixed(f"decode {num} with gates", [1] * num, SIZES, device)
     norm = torch.ones(_WIDTH, device=device)
@@ -167,7 +167,7 @@ def _with_product(num: int, device: torch.device) -> Case:
 
 def _variant(
     lengths: Sequence[int],
-    tiles: Tiles | StepTiles | FusedTiles | StreamTiles,
+    tiles: PromptTiles | StepTiles | FusedTiles | StreamTiles,
     device: torch.device,
 ) -> Variant:
     """Prompts or decodes of these lengths, as the tiles say."""
@@ -179,7 +179,7 @@ def _variant(
         out = rows.new_empty(len(rows), SIZES.value_columns)
         state, layer = DeltaState(matrices, tails), given()
         behind = layer.weights, EPS, state, layer.plan, SIZES, out
-        if isinstance(tiles, Tiles):
+        if isinstance(tiles, PromptTiles):
             assert isinstance(gates, Tensor)
             prompts(rows, gates, *behind, tiles)
         else:
@@ -189,7 +189,7 @@ def _variant(
     return Variant(_name(tiles), run)
 
 
-def _name(tiles: Tiles | StepTiles | FusedTiles | StreamTiles | RowTiles) -> str:
+def _name(tiles: PromptTiles | StepTiles | FusedTiles | StreamTiles | RowTiles) -> str:
     """What differs."""
     if isinstance(tiles, FusedTiles):
         return f"fused {' '.join(str(int(value)) for value in tiles)}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.floor import distinct_experts
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.experts import Activation, ExpertWeights, Routed, Routing, mix, route
 from kernels.experts import reference as defined
 from kernels.experts.stack import Stack
@@ -49,7 +49,7 @@ MIXTURES: Final = (
 )
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Router, gates and ups, what is down, and the whole layer; none without CUDA."""
     if device.type != "cuda":
         return
@@ -112,12 +112,12 @@ def _case(
     variants: Sequence[Variant],
     expected: Callable[..., Any],
     moved_bytes: int,
-) -> Case:
+) -> KernelCase:
     name = f"{mixture.name} {mixture.form} {kind}, {rows} rows"
-    return Case(name, make, variants, expected, moved_bytes, 0, within(_TOLERANCE))
+    return KernelCase(name, make, variants, expected, moved_bytes, 0, within(_TOLERANCE))
 
 
-def _router(mixture: Mixture, rows: int, device: torch.device) -> Case:
+def _router(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     def run(x: Tensor, *_: Tensor) -> Tensor:
         router = _stacks(mixture, device)[2]
         return route(x, ExpertWeights(router), mixture.routing).weights
@@ -131,7 +131,7 @@ def _router(mixture: Mixture, rows: int, device: torch.device) -> Case:
     return _case("router", mixture, rows, make, [Variant("as it is", run)], expected, moved)
 
 
-def _layer(mixture: Mixture, rows: int, device: torch.device) -> Case:
+def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     norm = torch.ones(mixture.hidden, device=device, dtype=torch.bfloat16)
     routing, activation = mixture.routing, mixture.activation
 
@@ -154,17 +154,23 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> Case:
     return _case("layer", mixture, rows, make, [Variant("as it is", whole)], expected, moved)
 
 
-def _up(mixture: Mixture, rows: int, device: torch.device) -> Case:
+def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     from kernels.experts import few, many  # noqa: PLC0415 -- Triton, which a CPU may lack
-    from kernels.experts.tiles import Tiles  # noqa: PLC0415
+    from kernels.experts.tiles import ExpertTiles  # noqa: PLC0415
 
     routing, width, activation = mixture.routing, mixture.width, mixture.activation
 
-    def by_few(tiles: Tiles | None, x: Tensor, experts: Tensor, weights: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
+    def by_few(
+        tiles: ExpertTiles | None,
+        x: Tensor,
+        experts: Tensor,
+        weights: Tensor,
+        *_: Any,  # noqa: ANN401
+    ) -> Tensor:
         stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
         return few.gate_up(x, stack, None, routed, width, activation, tiles)
 
-    def by_many(tiles: Tiles | None, x: Tensor, experts: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
+    def by_many(tiles: ExpertTiles | None, x: Tensor, experts: Tensor, *_: Any) -> Tensor:  # noqa: ANN401
         stack, listed = _stacks(mixture, device)[0], many.pair_list(experts, routing.num_experts)
         return many.gate_up(x, stack, None, listed, experts.numel(), width, activation, tiles)
 
@@ -173,9 +179,16 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> Case:
         return defined.gate_up(x, stack, None, routed, routing, activation)
 
     few_tiles = (
-        None, Tiles(4, 512), Tiles(8, 256), Tiles(8, 512), Tiles(16, 256), Tiles(16, 512),
-        Tiles(8, 1024), Tiles(8, 512, 2), Tiles(16, 512, 8),
-    )  # fmt: skip
+        None,
+        ExpertTiles(4, 512),
+        ExpertTiles(8, 256),
+        ExpertTiles(8, 512),
+        ExpertTiles(16, 256),
+        ExpertTiles(16, 512),
+        ExpertTiles(8, 1024),
+        ExpertTiles(8, 512, 2),
+        ExpertTiles(16, 512, 8),
+    )
     variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
     make = partial(_inputs, mixture, rows, device)
     return _case(
@@ -183,9 +196,9 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> Case:
     )
 
 
-def _down(mixture: Mixture, rows: int, device: torch.device) -> Case:
+def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     from kernels.experts import few, many  # noqa: PLC0415 -- Triton, which a CPU may lack
-    from kernels.experts.tiles import Tiles  # noqa: PLC0415
+    from kernels.experts.tiles import ExpertTiles  # noqa: PLC0415
 
     routing = mixture.routing
 
@@ -197,7 +210,7 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> Case:
         return gated, Routed(experts, weights), residual, listed
 
     def by_few(
-        tiles: Tiles | None,
+        tiles: ExpertTiles | None,
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
@@ -206,7 +219,7 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> Case:
         return few.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
 
     def by_many(
-        tiles: Tiles | None,
+        tiles: ExpertTiles | None,
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
@@ -220,21 +233,35 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> Case:
         return defined.down(gated, stack, None, routed, routing, residual)
 
     few_tiles = (
-        None, Tiles(2, 1024), Tiles(4, 512), Tiles(4, 1024), Tiles(8, 512), Tiles(8, 1024),
-        Tiles(16, 512), Tiles(4, 512, 2), Tiles(16, 1024, 8),
-    )  # fmt: skip
+        None,
+        ExpertTiles(2, 1024),
+        ExpertTiles(4, 512),
+        ExpertTiles(4, 1024),
+        ExpertTiles(8, 512),
+        ExpertTiles(8, 1024),
+        ExpertTiles(16, 512),
+        ExpertTiles(4, 512, 2),
+        ExpertTiles(16, 1024, 8),
+    )
     variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
     return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
 
 
 def _listed_tiles() -> tuple[Any, ...]:
-    from kernels.experts.tiles import Tiles  # noqa: PLC0415 -- Triton, which a CPU may lack
+    from kernels.experts.tiles import ExpertTiles  # noqa: PLC0415 -- Triton, which a CPU may lack
 
     return (
-        None, Tiles(64, 64, 4, 4), Tiles(64, 128, 4, 2), Tiles(64, 128, 4, 4), Tiles(32, 128, 4, 4),
-        Tiles(32, 256, 4, 3), Tiles(64, 256, 4, 2), Tiles(128, 64, 8, 4), Tiles(16, 256, 4, 4),
-        Tiles(64, 128, 8, 3),
-    )  # fmt: skip
+        None,
+        ExpertTiles(64, 64, 4, 4),
+        ExpertTiles(64, 128, 4, 2),
+        ExpertTiles(64, 128, 4, 4),
+        ExpertTiles(32, 128, 4, 4),
+        ExpertTiles(32, 256, 4, 3),
+        ExpertTiles(64, 256, 4, 2),
+        ExpertTiles(128, 64, 8, 4),
+        ExpertTiles(16, 256, 4, 4),
+        ExpertTiles(64, 128, 8, 3),
+    )
 
 
 def _variants(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from benchmarks.kernels.linear import DOUBLE_MAX_WEIGHTS, EPS, LAYERS, written
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
 from kernels.linear import Weight, library
@@ -31,7 +31,7 @@ QUANTISED_ERROR = 6e-2
 """For x in 8 bits too: 2.7 % per product, 3.6 % behind a gate of two."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """The choice for 1 to 4096 rows; by block for 1 to 256 rows of one shape."""
     if device.type == "cpu":
         yield case(Op.LINEAR_ADD, 2, 64, 96, [choose(Op.LINEAR_ADD, 2, 64, 96, torch.float16, 1)])
@@ -55,7 +55,7 @@ def case(
     *,
     by_block: bool = False,
     peers: bool = True,
-) -> Case:
+) -> KernelCase:
     """One operation at one size, by each of `configs` (None: the library's way) and by peers."""
     device = device or torch.device("cpu")
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
@@ -74,7 +74,7 @@ def case(
 
     ours = [_variant(op, config, by_block=by_block) for config in configs]
     columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
-    return Case(
+    return KernelCase(
         name=f"{op} {num_weight_rows} x {depth} T={num_rows} {'block' if by_block else 'fp8'}",
         make=make,
         variants=[*ours, *_peers(op, device, by_block=by_block, every=peers)],

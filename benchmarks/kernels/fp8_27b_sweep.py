@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.fp8 import case
 from benchmarks.kernels.fp8_sweep import gemvs, skinnies
 from benchmarks.kernels.linear import case as in_16_bits
@@ -35,7 +35,7 @@ _HALVES += (Skinny(128, 64, 1, 8, 4), Skinny(64, 128, 1, 4, 3, fuses_norm=False)
 """For 544 tiles of gates and ups in 16 bits, beside the rule's."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """First one row of each product, then more rows in 8 bits, then gates and ups in 16."""
     shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for num_rows in (1, 64, 32, 16):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.fp8 import SHAPES, case
 from kernels.linear.choose import TUNED_ROWS_FP8, Op, even_splits
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
@@ -33,7 +33,7 @@ _TILES_QUANTISED = {
 }
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every candidate of every shape at every tuned number of rows."""
     shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:

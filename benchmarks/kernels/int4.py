@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from benchmarks.kernels.linear import EPS, written
 from kernels.int4 import PER_WORD, Int4Weight, dequantise
 from kernels.linear import (
@@ -52,7 +52,7 @@ BYTES_PER_GROUP = GROUP // 2 + 3
 _ERROR = 1e-2
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """The choice for 1 to 512 rows; on a CPU one small case in Triton's interpreter."""
     if device.type == "cpu":
         yield case(Op.LINEAR_ADD, 2, 64, 256, [None], device)
@@ -73,7 +73,7 @@ def case(
     *,
     has_peer: bool = False,
     has_triton: bool = False,
-) -> Case:
+) -> KernelCase:
     """One operation at one size, by each of `configs` (None: the choice), with `has_triton` by the
     kernels that serve where none in CUDA C++ does, and in 16 bits.
     """
@@ -95,7 +95,7 @@ def case(
         ours.append(Variant("widened", partial(_widened, op)))
     peer = Variant("16 bits", partial(_peer, op), peer=True, checked=False)
     columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
-    return Case(
+    return KernelCase(
         name=f"{op} {num_weight_rows} x {depth} T={num_rows} int4",
         make=make,
         variants=[*ours, peer] if has_peer else ours,

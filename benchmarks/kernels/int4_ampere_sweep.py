@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.int4 import GROUP, LAYERS, case
 from kernels.linear import int4_ampere
 from kernels.linear.config import Int4Ampere
-from kernels.linear.int4_ampere import Card, used_bytes
+from kernels.linear.int4_ampere import CardLimits, used_bytes
 
 _CANDIDATES = {
     1: (
@@ -57,7 +57,7 @@ _SMALL_BYTES = 99 * 1024
 _SPLITS = (1, 2, 4)
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every shape for 1 to 256 rows; none off CUDA."""
     if device.type != "cuda":
         return
@@ -78,7 +78,7 @@ def _candidates(
     with splits if its programs do not fill the card.
     """
     card = int4_ampere.card_of(device)
-    for chosen_for in (Card(card.multiprocessors, min(_SMALL_BYTES, card.bytes)), card):
+    for chosen_for in (CardLimits(card.multiprocessors, min(_SMALL_BYTES, card.bytes)), card):
         yield int4_ampere.chosen(num_rows, num_weight_rows, depth, chosen_for, group=GROUP)
     if num_rows not in (1, 4, 16, 32, 64):
         return

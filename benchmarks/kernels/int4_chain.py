@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.attention import DIM, KV, cos_sin, normal, paged
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from benchmarks.kernels.int4 import BYTES_PER_GROUP, GROUP, drawn
 from benchmarks.kernels.linear import EPS
 from kernels.attention import PagedPlan, reference
@@ -57,7 +57,7 @@ Mix = Callable[..., Tensor]
 """What stands between the first two products."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """One layer of each model for 1 and 16 rows, of the 8B for 4 too; none off CUDA."""
     if device.type != "cuda":
         return
@@ -94,7 +94,7 @@ def _choices(num_rows: int) -> dict[str, Choose]:
     return found
 
 
-def _case(model: str, num_rows: int, device: torch.device) -> Case:
+def _case(model: str, num_rows: int, device: torch.device) -> KernelCase:
     hidden, first, mixer, inner = _SIZES[model]
     shapes = (first, hidden), (hidden, mixer), (2 * inner, hidden), (hidden, inner)
     mix, exact = _attention(num_rows, device) if model == "8B" else (_sliced, _sliced)
@@ -106,7 +106,7 @@ def _case(model: str, num_rows: int, device: torch.device) -> Case:
         return normal(num_rows, hidden, device=device), norms, weights, tokens
 
     choices = _choices(num_rows)
-    return Case(
+    return KernelCase(
         name=f"layer {model} T={num_rows} int4",
         make=make,
         variants=[Variant(name, partial(_layer, choose, mix)) for name, choose in choices.items()],

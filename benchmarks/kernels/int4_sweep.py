@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.int4 import LAYERS, case
 from kernels.linear import int4_choose, int4_tiles
 from kernels.linear.config import Int4Tiles
@@ -127,7 +127,7 @@ _FEWEST, _MOST = 96, 560
 _GROUP = 128
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every candidate of every shape for 1 to 512 rows; none off CUDA."""
     if device.type != "cuda":
         return

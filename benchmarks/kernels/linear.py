@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config
@@ -41,7 +41,7 @@ too many.
 """
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """The choice for 1 to 256 rows."""
     shapes = BARE + LAYERS if device.type == "cuda" else [(Op.NORM_SWIGLU, 64, 96)]
     for op, num_weight_rows, depth in shapes:
@@ -57,7 +57,7 @@ def case(
     depth: int,
     configs: Sequence[Config],
     device: torch.device,
-) -> Case:
+) -> KernelCase:
     """One operation at one size, by each of `configs` and by the library."""
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
     # Interpreted `tl.dot` reads bfloat16 as integers.
@@ -74,7 +74,7 @@ def case(
     variants = [Variant(written(config), partial(_ours, op, config)) for config in configs]
     peer = Variant("F.linear" if op is Op.LINEAR else "library", _PEERS[op], peer=True)
     columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
-    return Case(
+    return KernelCase(
         name=f"{op} {num_weight_rows} x {depth} T={num_rows}",
         make=make,
         variants=[*variants, peer],

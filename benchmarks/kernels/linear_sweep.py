@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.linear import BARE, LAYERS, case
 from kernels.linear.choose import TUNED_ROWS, Op, even_splits
 from kernels.linear.config import Config, Gemv, Skinny
@@ -44,7 +44,7 @@ _FULL_ENOUGH = 0.85
 """Share of the card that must be busy while the last programs run."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every candidate of every shape at every tuned number of rows."""
     shapes = BARE + LAYERS if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case, Variant, equal, within
+from benchmarks.kernels.case import KernelCase, Variant, equal, within
 from kernels.penalise import Penalties, kernel, reference
 
 VOCAB_SIZE = 151_936
@@ -16,7 +16,7 @@ KINDS = {"presence": (1.0, 0.0, 1.5), "repetition": (1.1, 0.3, 1.5)}
 """Repetition, frequency and presence; a repetition penalty of 1 is not computed."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """bf16 logits, all rows penalised."""
     small = device.type == "cpu"
     vocab_size = 1003 if small else VOCAB_SIZE
@@ -27,7 +27,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield _mark(PROMPT // 40 if small else PROMPT, vocab_size, device)
 
 
-def _penalise(num_rows: int, vocab_size: int, kind: str, device: torch.device) -> Case:
+def _penalise(num_rows: int, vocab_size: int, kind: str, device: torch.device) -> KernelCase:
     amounts = KINDS[kind]
     rows = torch.arange(num_rows, device=device)
     columns = [torch.full((num_rows,), amount, device=device) for amount in amounts]
@@ -59,7 +59,7 @@ def _penalise(num_rows: int, vocab_size: int, kind: str, device: torch.device) -
         reference.penalise(logits, counts, penalties, out)
         return out
 
-    return Case(
+    return KernelCase(
         name=f"{kind} {num_rows}",
         make=make,
         variants=[
@@ -91,7 +91,7 @@ def _counts(num_rows: int, vocab_size: int, device: torch.device) -> torch.Tenso
     return counts.scatter_add_(1, said, torch.ones_like(said, dtype=torch.int16))
 
 
-def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
+def _count(num_rows: int, vocab_size: int, device: torch.device) -> KernelCase:
     rows, nothing = torch.arange(num_rows, device=device), torch.zeros(num_rows, device=device)
     one = torch.ones(1, dtype=torch.int16, device=device)
     penalties = Penalties(rows, rows, nothing, nothing, nothing)
@@ -115,7 +115,7 @@ def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
             counts[row].index_fill_(0, own, 1)
         return counts
 
-    return Case(
+    return KernelCase(
         name=f"count {num_rows}",
         make=make,
         variants=[
@@ -130,7 +130,7 @@ def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
     )
 
 
-def _mark(num_tokens: int, vocab_size: int, device: torch.device) -> Case:
+def _mark(num_tokens: int, vocab_size: int, device: torch.device) -> KernelCase:
     def make() -> tuple[torch.Tensor, torch.Tensor]:
         entries = torch.full((num_tokens, 3), reference.IN_PROMPT, dtype=torch.int32)
         entries[:, 0] = 1
@@ -147,7 +147,7 @@ def _mark(num_tokens: int, vocab_size: int, device: torch.device) -> Case:
         counts[1].index_fill_(0, entries.view(-1, 3)[:, 1].long(), reference.IN_PROMPT)
         return counts
 
-    return Case(
+    return KernelCase(
         name=f"mark a prompt of {num_tokens}",
         make=make,
         variants=[Variant("cleared, one launch", set_up), Variant("torch", expected, peer=True)],

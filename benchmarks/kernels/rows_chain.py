@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.attention import normal
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from benchmarks.kernels.linear import EPS
 from kernels.fp8 import Fp8Weight, dequantise, quantize_weight
 from kernels.linear import library
@@ -36,7 +36,7 @@ Configs = Sequence[Config | None]
 """The configurations of the four products; None: the library."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """One layer with weights in 16 bits, then in 8; none without CUDA."""
     if device.type != "cuda":
         return
@@ -81,7 +81,7 @@ def _changed(config: Config | None, changes: dict[str, int]) -> Config | None:
 
 def _case(
     scale_block: int, num_rows: int, choices: dict[str, Configs], device: torch.device
-) -> Case:
+) -> KernelCase:
     def make() -> tuple[Any, ...]:
         drawn = [normal(rows, depth, device=device).mul_(depth**-0.5) for _, rows, depth in _LAYER]
         weights = [quantize_weight(weight) for weight in drawn] if scale_block else drawn
@@ -89,7 +89,7 @@ def _case(
         return normal(num_rows, 4096, device=device), norms, weights
 
     numbers = sum(rows * depth for _, rows, depth in _LAYER)
-    return Case(
+    return KernelCase(
         name=f"layer T={num_rows}{' fp8' if scale_block else ''}",
         make=make,
         variants=[

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.linear import LAYERS, case
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Wide
@@ -31,7 +31,7 @@ but gates and ups.
 _FEWEST_HALVED_ROWS = 128
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """All products but the head; none without CUDA."""
     if device.type != "cuda":
         return

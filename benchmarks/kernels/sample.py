@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.kernels.case import Case, Variant, equal
+from benchmarks.kernels.case import KernelCase, Variant, equal
 from kernels.sample import Draws, kernel, reference
 
 VOCAB_SIZE = 151_936
@@ -13,7 +13,7 @@ TILES = [(1024, 4), (2048, 4), (2048, 8), (4096, 4), (4096, 8), (8192, 8)]
 FILTERS = {"top_k 20 top_p 0.95": (20, 0.95), "top_p 0.9": (0, 0.9)}
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """bf16 logits: greedy, drawn, and drawn with filters."""
     small = device.type == "cpu"
     vocab_size = 1003 if small else VOCAB_SIZE
@@ -36,7 +36,7 @@ def _case(
     *,
     top_k: int = 0,
     top_p: float = 1.0,
-) -> Case:
+) -> KernelCase:
     filtered = top_k > 0 or top_p < 1.0
 
     def make() -> tuple[torch.Tensor, Draws, torch.Tensor]:
@@ -59,7 +59,7 @@ def _case(
         variants.append(Variant("argmax", lambda logits, *_: logits.argmax(1), True, False))
     if num_rows <= 64:
         variants.append(Variant("torch reference", reference.pick, peer=True))
-    return Case(
+    return KernelCase(
         name=name,
         make=make,
         variants=variants,

@@ -23,7 +23,7 @@ from benchmarks.kernels.attention import (
     normal,
     paged,
 )
-from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.attention import PagedPlan, SharedRun, reference
 from kernels.attention import paged as steps
 from kernels.attention.choose import decode_config, write_config
@@ -55,7 +55,7 @@ TILES: list[tuple[str, PrefillConfig]] = [
 SMALL = [("Triton", PrefillConfig(16, 16, 4, 2, target=8, piece=16))]
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every size with its prefix, then without it; a small one for the interpreter."""
     if device.type == "cpu":
         yield _Size("0.6B", 3, 2 * BLOCK_SIZE, 9, device).case(SMALL)
@@ -76,12 +76,12 @@ class _Size:
         numbers = torch.arange(rows, dtype=torch.int32, device=device)
         self.plan = PagedPlan(positions, numbers, positions, rows)
 
-    def case(self, tiles: list[tuple[str, PrefillConfig]]) -> Case:
+    def case(self, tiles: list[tuple[str, PrefillConfig]]) -> KernelCase:
         """The case with each decode alone, then together in these tiles, and the launches ahead
         alone in the first.
         """
         rows, heads, tokens = self.rows, self.heads, self.shared + self.rows * self.own
-        return Case(
+        return KernelCase(
             name=self.name,
             make=self._make,
             variants=[

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 
-from benchmarks.kernels.case import Case, Variant, equal, within
+from benchmarks.kernels.case import KernelCase, Variant, equal, within
 from kernels.embed_rows import kernel as embed_kernel
 from kernels.embed_rows import reference as embed_reference
 from kernels.rms_norm.kernel import norm_add, rms_norm
@@ -23,7 +23,7 @@ TOLERANCE = 1.2e-2
 NUM_TABLES = 257
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """bf16 rows."""
     small = device.type == "cpu"
     for width, inner in {64: 96}.items() if small else WIDTHS.items():
@@ -47,11 +47,11 @@ def _warps(run: Callable[..., Any]) -> list[Variant]:
     return [variant(num_warps) for num_warps in WARPS]
 
 
-def _rms_norm(num_rows: int, width: int, device: torch.device) -> Case:
+def _rms_norm(num_rows: int, width: int, device: torch.device) -> KernelCase:
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (width,), weight, eps=EPS)
 
-    return Case(
+    return KernelCase(
         name=f"rms_norm {num_rows} x {width}",
         make=lambda: (_draw(device, num_rows, width), _draw(device, width)),
         variants=[*_warps(rms_norm), Variant("torch", norm, peer=True)],
@@ -62,7 +62,7 @@ def _rms_norm(num_rows: int, width: int, device: torch.device) -> Case:
     )
 
 
-def _norm_add(num_rows: int, width: int, device: torch.device) -> Case:
+def _norm_add(num_rows: int, width: int, device: torch.device) -> KernelCase:
     def norm(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return residual + F.rms_norm(x, (width,), weight, eps=EPS)
 
@@ -75,7 +75,7 @@ def _norm_add(num_rows: int, width: int, device: torch.device) -> Case:
         x, residual = (_draw(device, num_rows, width) for _ in range(2))
         return x, _draw(device, width), residual
 
-    return Case(
+    return KernelCase(
         name=f"norm_add {num_rows} x {width}",
         make=make,
         variants=[*_warps(ours), Variant("torch", norm, peer=True)],
@@ -86,7 +86,7 @@ def _norm_add(num_rows: int, width: int, device: torch.device) -> Case:
     )
 
 
-def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
+def _silu_mul(num_rows: int, inner: int, device: torch.device) -> KernelCase:
     def gated(gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
@@ -97,7 +97,7 @@ def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
             lambda gate_up: silu_mul(gate_up, block=block, num_warps=num_warps),
         )
 
-    return Case(
+    return KernelCase(
         name=f"silu_mul {num_rows} x {inner}",
         make=lambda: (_draw(device, num_rows, 2 * inner),),
         variants=[*(variant(*gate) for gate in GATES), Variant("torch", gated, peer=True)],
@@ -108,14 +108,14 @@ def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
     )
 
 
-def _sigmoid_mul(num_rows: int, inner: int, device: torch.device) -> Case:
+def _sigmoid_mul(num_rows: int, inner: int, device: torch.device) -> KernelCase:
     def variant(block: int, num_warps: int) -> Variant:
         return Variant(
             f"block={block} warps={num_warps}",
             lambda x, gate: sigmoid_mul(x, gate, block=block, num_warps=num_warps),
         )
 
-    return Case(
+    return KernelCase(
         name=f"sigmoid_mul {num_rows} x {inner}",
         make=lambda: (_draw(device, num_rows, inner), _draw(device, num_rows, inner)),
         variants=[
@@ -129,7 +129,7 @@ def _sigmoid_mul(num_rows: int, inner: int, device: torch.device) -> Case:
     )
 
 
-def _embed_rows(num_rows: int, width: int, device: torch.device) -> Case:
+def _embed_rows(num_rows: int, width: int, device: torch.device) -> KernelCase:
     embedding = _draw(device, 50 if device.type == "cpu" else 151_936, width)
 
     def make() -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,7 +140,7 @@ def _embed_rows(num_rows: int, width: int, device: torch.device) -> Case:
     def run_of(embed: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         return lambda rows, last_token: embed(rows, last_token, embedding)
 
-    return Case(
+    return KernelCase(
         name=f"embed_rows {num_rows} x {width}",
         make=make,
         variants=[Variant("one launch", run_of(embed_kernel.embed_rows))],

@@ -15,7 +15,7 @@ import torch
 from triton.errors import TritonError
 
 from benchmarks.kernels import timing
-from benchmarks.kernels.case import Case, copied
+from benchmarks.kernels.case import KernelCase, copied
 
 FAILURES = (
     TritonError,
@@ -35,13 +35,15 @@ _ERROR_CHARS = 160
 Verdicts = dict[tuple[str, str], str]
 
 
-def load(name: str, device: str) -> list[Case]:
+def load(name: str, device: str) -> list[KernelCase]:
     """The cases of one benchmark module."""
     module = importlib.import_module(f"benchmarks.kernels.{name}")
     return list(module.cases(torch.device(device)))
 
 
-def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tuple[str, str], str]]:
+def check(
+    cases: Sequence[KernelCase], shard: int, shards: int
+) -> Iterator[tuple[tuple[str, str], str]]:
     """((case, variant), its error or "") of every `shards`-th variant from `shard` on."""
     number = 0
     for case in cases:
@@ -62,7 +64,7 @@ def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tupl
             yield (case.name, variant.name), wrong or ""
 
 
-def print_checks(cases: Sequence[Case], shard: int, shards: int) -> None:
+def print_checks(cases: Sequence[KernelCase], shard: int, shards: int) -> None:
     """`check`, as lines of JSON for the parent process."""
     for (case, variant), wrong in check(cases, shard, shards):
         print(json.dumps([case, variant, wrong]))
@@ -70,7 +72,7 @@ def print_checks(cases: Sequence[Case], shard: int, shards: int) -> None:
 
 
 def measure(
-    cases: Sequence[Case], verdicts: Verdicts, *, timed: bool, parts: bool = False
+    cases: Sequence[KernelCase], verdicts: Verdicts, *, timed: bool, parts: bool = False
 ) -> list[dict[str, Any]]:
     """Time the variants that passed, and with `parts` the kernels of the best. Prints a line per
     case and one per wrong variant.
@@ -101,7 +103,7 @@ def measure(
     return results
 
 
-def _times_us(case: Case, wrong: dict[str, str]) -> dict[str, float]:
+def _times_us(case: KernelCase, wrong: dict[str, str]) -> dict[str, float]:
     """The times by variant; variants that fail only while timed are added to `wrong`."""
     floor = timing.floor_us(case)
     torch.manual_seed(1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 
 BYTES_PER_S = 4.26e12
 """A device copy on the H200, bytes read and written."""
@@ -28,12 +28,12 @@ _REPLAYS = 7
 _PROFILED = 5
 
 
-def floor_us(case: Case) -> float:
+def floor_us(case: KernelCase) -> float:
     """The time at the card's ceilings: the larger of the bytes' time and the arithmetic's."""
     return max(case.moved_bytes / BYTES_PER_S, case.flops / FLOPS_PER_S) * 1e6
 
 
-def rotating_inputs(case: Case) -> list[tuple[Any, ...]]:
+def rotating_inputs(case: KernelCase) -> list[tuple[Any, ...]]:
     """Input sets that together far exceed the cache, or `_MAX_SETS` of small ones."""
     num_sets = 1 + -(-_CACHE_BYTES // max(1, case.moved_bytes))
     return [case.make() for _ in range(min(num_sets, _MAX_SETS))]

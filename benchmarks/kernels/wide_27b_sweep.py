@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.fp8_27b_sweep import SHAPES
 from benchmarks.kernels.linear import case
 from kernels.linear.choose import Op, choose
@@ -32,7 +32,7 @@ _OF_GATES = (*_TRITON, Skinny(64, 128, 1, 4, 3), Skinny(64, 128, 1, 4, 3, fuses_
 _HEAD = (Wide(2, 1), Wide(3, 1), Wide(2, 1, programs=2), Wide(2, 1, reads_once=True))
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Each shape of a layer, and the head; none off CUDA."""
     if device.type != "cuda":
         return

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.fp8 import SHAPES, case
 from benchmarks.kernels.fp8_27b_sweep import SHAPES as SHAPES_27B
 from kernels.linear.choose import Op, choose
@@ -40,7 +40,7 @@ _MANY = 2**15
 """Weight rows that make many tiles for each multiprocessor."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """The layers of an 8B by decodes and drafts, a drafter's other products, and 64 sequences of a
     27B; none without CUDA.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.kernels.case import Case
+from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.linear import LAYERS, case
 from kernels.linear.choose import TUNED_ROWS, Op
 from kernels.linear.config import Config, Skinny, Wide
@@ -20,7 +20,7 @@ _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
 """Groups and splits. At most 30 clusters of 4 programs fit on an H200 at once."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
+def cases(device: torch.device) -> Iterator[KernelCase]:
     """Every candidate of every shape from 4 rows on; none without CUDA."""
     if device.type != "cuda":
         return

@@ -23,9 +23,9 @@ from benchmarks.micro import (
     sharing,
     verifying,
 )
-from benchmarks.micro.figures import Figure
+from benchmarks.micro.figures import MicroFigure
 
-PARTS: Final[dict[str, Callable[[bool], Iterator[Figure]]]] = {
+PARTS: Final[dict[str, Callable[[bool], Iterator[MicroFigure]]]] = {
     "prompt": prompts.measure_prompts,
     "words": prompts.measure_words,
     "output": outputs.measure,

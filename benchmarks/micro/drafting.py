@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.micro.figures import Figure, lower_quartile_us
-from workers.scheduler import Candidate
+from benchmarks.micro.figures import MicroFigure, lower_quartile_us
+from workers.scheduler import DraftCandidate
 from workers.speculation import NUM_TEXT_SOURCES, MatchOdds, TextSource
 
 BAR_US: Final = 1000.0
@@ -24,7 +24,7 @@ _PERIOD: Final = 700
 _CASES: Final = ((1, 2_000), (1, 60_000), (16, 8_000), (64, 8_000), (256, 4_000))
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """Lower quartiles of CPU time."""
     num_steps = 5 if quick else 200
     for (num_seqs, length), kind in itertools.product(_CASES, ("copies", "novel", "fleet")):
@@ -32,7 +32,7 @@ def measure(quick: bool) -> Iterator[Figure]:
             continue
         times_s = _steps(num_seqs, length, kind, num_steps)
         what = f"{num_seqs} sequences of {length}, {kind}"
-        yield Figure("drafts of a step", what, lower_quartile_us(times_s), bar=BAR_US)
+        yield MicroFigure("drafts of a step", what, lower_quartile_us(times_s), bar=BAR_US)
 
 
 def _steps(num_seqs: int, length: int, kind: str, num_steps: int) -> list[float]:
@@ -59,7 +59,7 @@ def _steps(num_seqs: int, length: int, kind: str, num_steps: int) -> list[float]
     times_s = []
     for step in range(num_steps):
         began_at = time.process_time()
-        source.offers([Candidate(seq, 15) for seq in range(num_seqs)])
+        source.offers([DraftCandidate(seq, 15) for seq in range(num_seqs)])
         times_s.append(time.process_time() - began_at)
         for tokens in texts:
             if kind == "copies":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Figure(NamedTuple):
+class MicroFigure(NamedTuple):
     """One line of the table. `bar` is the most that is accepted, None without a limit."""
 
     case: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.micro.figures import Figure, lower_quartile_us
+from benchmarks.micro.figures import MicroFigure, lower_quartile_us
 from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter
 from gateway.api.events import TurnEvent
@@ -42,7 +42,7 @@ _TOOLS: Final[tuple[dict[str, Any], ...]] = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class WrittenAnswer:
     """`kind` is text, reasoning or call; `form` a tool parser's name. Under 2 % of the tokens are
     of another kind.
     """
@@ -99,17 +99,17 @@ _CALLS: Final = {
     f"{_ARGUMENTS}}}]<|END_ACTION|>",
 }
 ANSWERS: Final = (
-    Answer("prose", "hermes", _PROSE),
-    Answer("code", "hermes", _CODE),
-    Answer("prose", "mistral", _PROSE),
-    Answer("reasoning", "hermes", f"<think>\n{_PROSE}</think>\n\nYes."),
-    *(Answer("call", form, text) for form, text in _CALLS.items()),
+    WrittenAnswer("prose", "hermes", _PROSE),
+    WrittenAnswer("code", "hermes", _CODE),
+    WrittenAnswer("prose", "mistral", _PROSE),
+    WrittenAnswer("reasoning", "hermes", f"<think>\n{_PROSE}</think>\n\nYes."),
+    *(WrittenAnswer("call", form, text) for form, text in _CALLS.items()),
 )
 HEAD: Final = AnswerHead("chatcmpl-1", 0, "m")
 MAX_US: Final = {"prose": 5.0, "code": 5.0, "reasoning": 5.0, "call": 10.0}
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """CPU time of the thread per token, with and without formatting."""
     text = ModelText({path.name: path.read_bytes() for path in FILES.iterdir() if path.is_file()})
     repeats = 1 if quick else 200
@@ -121,12 +121,12 @@ def measure(quick: bool) -> Iterator[Figure]:
             repeats,
         )
         case = f"{answer.kind}, {answer.form}"
-        yield Figure(case, "parsing", parsing_us / num_tokens)
-        yield Figure(case, "with formatting", all_us / num_tokens, bar=MAX_US[answer.kind])
+        yield MicroFigure(case, "parsing", parsing_us / num_tokens)
+        yield MicroFigure(case, "with formatting", all_us / num_tokens, bar=MAX_US[answer.kind])
 
 
 def _reader(
-    answer: Answer, text: ModelText
+    answer: WrittenAnswer, text: ModelText
 ) -> tuple[Callable[[Callable[[TurnEvent], object]], None], int]:
     """A function that reads the whole answer into a sink, and its number of tokens."""
     ids = list(text.encoder.encode_text(answer.text))

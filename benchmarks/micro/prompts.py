@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from benchmarks.micro.figures import Figure, lower_quartile_us
+from benchmarks.micro.figures import MicroFigure, lower_quartile_us
 from benchmarks.micro.routing import BLOCK_SIZE, idle_fleet
 from config import Config, ModelConfig
 from gateway.api.chat_parser import parse_chat_request
@@ -61,7 +61,7 @@ _TEXT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PromptCase:
     """The `bodies` are measured, each once, after all of `before` were prepared."""
 
     name: str
@@ -69,7 +69,7 @@ class Case:
     bodies: tuple[bytes, ...]
 
 
-def measure_prompts(quick: bool) -> Iterator[Figure]:
+def measure_prompts(quick: bool) -> Iterator[MicroFigure]:
     """CPU time of the process (including threads) for whole requests, and for each stage alone."""
     rng, num_bodies = random.Random(11), 4 if quick else 300
     for case in (
@@ -80,7 +80,7 @@ def measure_prompts(quick: bool) -> Iterator[Figure]:
         yield from trio.run(_measure, case)
 
 
-async def _measure(case: Case) -> list[Figure]:
+async def _measure(case: PromptCase) -> list[MicroFigure]:
     """The figures of a case, by two fresh gateways: the second measurement must not find the bodies
     cached.
     """
@@ -95,14 +95,17 @@ async def _measure(case: Case) -> list[Figure]:
         stages = [await path.stages(body, time.thread_time) for body in case.bodies]
     whole = lower_quartile_us(times_s)
     return [
-        Figure(case.name, "bytes to Submit", whole, bar=MAX_US.get(case.name)),
-        *(Figure(case.name, name, lower_quartile_us([s[name] for s in stages])) for name in STAGES),
-        Figure(case.name, "caches", num_bytes / 1e3, "KB"),
+        MicroFigure(case.name, "bytes to Submit", whole, bar=MAX_US.get(case.name)),
+        *(
+            MicroFigure(case.name, name, lower_quartile_us([s[name] for s in stages]))
+            for name in STAGES
+        ),
+        MicroFigure(case.name, "caches", num_bytes / 1e3, "KB"),
     ]
 
 
 @asynccontextmanager
-async def _warmed(case: Case) -> AsyncIterator["_PromptPath"]:
+async def _warmed(case: PromptCase) -> AsyncIterator["_PromptPath"]:
     async with _prompt_path() as path:
         for body in case.before:
             await path.submit(body)
@@ -110,7 +113,7 @@ async def _warmed(case: Case) -> AsyncIterator["_PromptPath"]:
         yield path
 
 
-def measure_words(quick: bool) -> Iterator[Figure]:
+def measure_words(quick: bool) -> Iterator[MicroFigure]:
     """New texts of 1,500 characters by the tokenizer and word by word, each once and both ways in
     turn; three quarters of each kind fill the word cache first.
     """
@@ -135,7 +138,7 @@ def _cut(rng: random.Random, files: Iterable[Path]) -> list[str]:
     return texts[:MAX_TEXTS]
 
 
-def _measure_texts(name: str, texts: list[str]) -> Iterator[Figure]:
+def _measure_texts(name: str, texts: list[str]) -> Iterator[MicroFigure]:
     encoder = Encoder((FILES / "tokenizer.json").read_bytes())
     pattern = ascii_pattern(encoder.tokenizer)
     assert pattern is not None
@@ -154,9 +157,9 @@ def _measure_texts(name: str, texts: list[str]) -> Iterator[Figure]:
         whole_s.append(then - started_at)
         num_new += len(encoded.pieces)
         assert encoded.packed == [whole], text
-    yield Figure(name, "tokenizer", lower_quartile_us(whole_s))
-    yield Figure(name, "word cache", lower_quartile_us(words_s))
-    yield Figure(name, "new pieces per text", num_new / len(whole_s), "")
+    yield MicroFigure(name, "tokenizer", lower_quartile_us(whole_s))
+    yield MicroFigure(name, "word cache", lower_quartile_us(words_s))
+    yield MicroFigure(name, "new pieces per text", num_new / len(whole_s), "")
 
 
 Clock = Callable[[], float]
@@ -258,17 +261,17 @@ def _submit(job: Job) -> Submit:
     )
 
 
-def _repeated(rng: random.Random, num_bodies: int) -> Case:
+def _repeated(rng: random.Random, num_bodies: int) -> PromptCase:
     body = _body([_user(rng, 900)], max_tokens=16)
-    return Case("0.9 KB, repeated", (body,), (body,) * num_bodies)
+    return PromptCase("0.9 KB, repeated", (body,), (body,) * num_bodies)
 
 
-def _fresh(rng: random.Random, num_bodies: int) -> Case:
+def _fresh(rng: random.Random, num_bodies: int) -> PromptCase:
     bodies = tuple(_body([_user(rng, 900)], max_tokens=16) for _ in range(num_bodies))
-    return Case("0.9 KB, fresh", (_body([_user(rng, 900)], max_tokens=16),), bodies)
+    return PromptCase("0.9 KB, fresh", (_body([_user(rng, 900)], max_tokens=16),), bodies)
 
 
-def _second_turn(rng: random.Random, num_bodies: int) -> Case:
+def _second_turn(rng: random.Random, num_bodies: int) -> PromptCase:
     """An agent's call after a tool's result: 64 KiB, half of which belong to the conversation
     alone.
     """
@@ -282,7 +285,7 @@ def _second_turn(rng: random.Random, num_bodies: int) -> Case:
         messages.append(_user(rng, 200))
         before.append(_body(messages, tools=tools, stream=True))
         bodies.append(_body([*messages, *_called(rng, 400)], tools=tools, stream=True))
-    return Case("64 KiB, second turn", tuple(before), tuple(bodies))
+    return PromptCase("64 KiB, second turn", tuple(before), tuple(bodies))
 
 
 def _body(messages: list[dict[str, Any]], **fields: Any) -> bytes:  # noqa: ANN401

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.micro.figures import Figure
+from benchmarks.micro.figures import MicroFigure
 from protocol.messages import Accepted, Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
@@ -40,7 +40,7 @@ _MODEL: Final = "model"
 _VOCABULARY: Final = 50_000
 
 
-class Card(NamedTuple):
+class ReuseCard(NamedTuple):
     """The memory of a card: tokens of keys and values, and states of prefixes (None for full
     attention). `along`: tokens of an answer between two states.
     """
@@ -49,19 +49,19 @@ class Card(NamedTuple):
     num_states: int | None = None
     along: int = SavePolicy().along
 
-    def reference(self) -> "Card":
+    def reference(self) -> "ReuseCard":
         """The same card with full attention."""
         return self._replace(num_states=None)
 
-    def prompts_only(self) -> "Card":
+    def prompts_only(self) -> "ReuseCard":
         """The same card without states within answers."""
         return self._replace(along=2**40)
 
 
-H200: Final = Card(900_000, 64)
+H200: Final = ReuseCard(900_000, 64)
 """The sizes that `herma plan` finds for a 27B in bfloat16 on 141 GB."""
 
-SMALL: Final = Card(200_000, 8)
+SMALL: Final = ReuseCard(200_000, 8)
 
 
 class Lengths(NamedTuple):
@@ -90,14 +90,14 @@ class Reused(NamedTuple):
         return 100 * self.num_cached / self.num_tokens
 
 
-class Turn(NamedTuple):
+class ReuseTurn(NamedTuple):
     """A prompt and its answer. The next prompt keeps the part after the reasoning."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """The cached share of a fleet's prompts; then the worst loss with shifted prompts."""
     num_agents, num_waves = (2, 2) if quick else (12, 10)
     cards = {"H200": H200} if quick else {"H200": H200, "small card": SMALL}
@@ -107,20 +107,22 @@ def measure(quick: bool) -> Iterator[Figure]:
             full = reused(card.reference(), waves).percent
             states = reused(card, waves).percent
             case = f"{name}, {'reasoning left out' if strips else 'answers kept'}"
-            yield Figure(case, "reused with full attention", full, "%")
-            yield Figure(case, "reused with states", states, "%")
+            yield MicroFigure(case, "reused with full attention", full, "%")
+            yield MicroFigure(case, "reused with states", states, "%")
             bar = MOST_POINTS if card is H200 else None
-            yield Figure(case, "lost", full - states, "points", bar)
+            yield MicroFigure(case, "lost", full - states, "points", bar)
     yield from _long_answers(quick, cards)
     lengths = (3_000,) if quick else (3_000, 12_100, 40_001)
     again = max(lost_by_parting((length,), length - 100) for length in lengths)
-    yield Figure("a prompt that parts 100 tokens earlier", "computed again", again, "", MOST_AGAIN)
+    yield MicroFigure(
+        "a prompt that parts 100 tokens earlier", "computed again", again, "", MOST_AGAIN
+    )
     rng = random.Random(1)
     again = max(_lost_anywhere(rng) for _ in range(2 if quick else 200))
-    yield Figure("one that parts anywhere", "computed again", again, "", MOST_AGAIN)
+    yield MicroFigure("one that parts anywhere", "computed again", again, "", MOST_AGAIN)
 
 
-def _long_answers(quick: bool, cards: dict[str, Card]) -> Iterator[Figure]:
+def _long_answers(quick: bool, cards: dict[str, ReuseCard]) -> Iterator[MicroFigure]:
     """The tokens that a turn computes again after an answer of thousands of tokens."""
     for name, card in cards.items():
         for strips in (False, True):
@@ -128,18 +130,18 @@ def _long_answers(quick: bool, cards: dict[str, Card]) -> Iterator[Figure]:
             waves = list(fleet(*size, strips=strips, seed=1, lengths=LONG))
             case = f"{name}, long answers, {'reasoning left out' if strips else 'kept'}"
             full = reused(card.reference(), waves)
-            yield Figure(case, "reused with full attention", full.percent, "%")
+            yield MicroFigure(case, "reused with full attention", full.percent, "%")
             kinds = {"states of prompts": card.prompts_only(), "states": card}
             for kind, chosen in kinds.items():
                 found = reused(chosen, waves)
                 again = (full.num_cached - found.num_cached) / found.num_turns
-                yield Figure(case, f"reused with {kind}", found.percent, "%")
-                yield Figure(case, f"computed again with {kind}", again, "tokens a turn")
+                yield MicroFigure(case, f"reused with {kind}", found.percent, "%")
+                yield MicroFigure(case, f"computed again with {kind}", again, "tokens a turn")
 
 
 def fleet(
     num_agents: int, num_waves: int, *, strips: bool, seed: int, lengths: Lengths = SHORT
-) -> Iterator[list[Turn]]:
+) -> Iterator[list[ReuseTurn]]:
     """The turns of each wave. Another agent may be forked from an agent's prompt."""
     rng = random.Random(seed)
     system = _drawn(rng, SYSTEM_TOKENS)
@@ -149,7 +151,7 @@ def fleet(
         for history in histories:
             reasoning = _drawn(rng, rng.choice((0, rng.randrange(*lengths.reasoning))))
             text = _drawn(rng, rng.randrange(*lengths.text))
-            turns.append(Turn(tuple(history), (*reasoning, *text)))
+            turns.append(ReuseTurn(tuple(history), (*reasoning, *text)))
             said = text if strips else [*reasoning, *text]
             found = _drawn(rng, rng.randrange(100, 3_000))
             grown.append([*history, *said, *found])
@@ -160,7 +162,7 @@ def fleet(
         yield turns
 
 
-def reused(card: Card, waves: Sequence[Sequence[Turn]]) -> Reused:
+def reused(card: ReuseCard, waves: Sequence[Sequence[ReuseTurn]]) -> Reused:
     """The reuse of an engine with this card."""
     engine = _Engine(card)
     for turns in waves:
@@ -181,7 +183,7 @@ def lost_by_parting(ends: Sequence[int], parts_at: int) -> int:
     for card in (H200.reference(), H200):
         engine = _Engine(card)
         for prompt in prompts:
-            engine.submit(Turn(prompt, (1,)))
+            engine.submit(ReuseTurn(prompt, (1,)))
             engine.finish()
         found.append(engine.cached[-1])
     return found[0] - found[1]
@@ -197,17 +199,17 @@ class _Engine:
     `lengths` are in tokens, by turn.
     """
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: ReuseCard) -> None:
         limits = SchedulerLimits(16, 8192, 200_000, 1_000)
         policy = SavePolicy(along=card.along)
         states = PrefixStates.of(card.num_states, _BLOCK, policy)
         blocks = BlockManager(card.kv_tokens // _BLOCK, _BLOCK, states=states)
         self._scheduler = Scheduler(limits, blocks, (_MODEL,), frozenset())
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, ReuseTurn] = {}
         self.cached: list[int] = []
         self.lengths: list[int] = []
 
-    def submit(self, turn: Turn) -> None:
+    def submit(self, turn: ReuseTurn) -> None:
         number = len(self.lengths)
         self.lengths.append(len(turn.prompt))
         self.cached.append(0)
@@ -219,7 +221,7 @@ class _Engine:
         self._turns[number] = turn
 
     def finish(self) -> None:
-        by_seq: dict[int, Turn] = {}
+        by_seq: dict[int, ReuseTurn] = {}
         while (plan := self._scheduler.plan()) is not None:
             by_seq.update((start.seq, self._turns[start.seed]) for start in plan.started)
             self._hear(self._scheduler.commit(plan, _result(plan, by_seq)))
@@ -231,7 +233,7 @@ class _Engine:
                 self.cached[number] = message.cached_tokens
 
 
-def _result(plan: StepPlan, by_seq: dict[int, Turn]) -> StepResult:
+def _result(plan: StepPlan, by_seq: dict[int, ReuseTurn]) -> StepResult:
     """The result of a step: each sampling chunk gets the token of its turn."""
     sampled = []
     for chunk in plan.chunks:

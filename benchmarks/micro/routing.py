@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.micro.figures import Figure
+from benchmarks.micro.figures import MicroFigure
 from config import ModelConfig
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, RouteRequest
@@ -46,20 +46,22 @@ PREFIX, SHARED_START, NOTHING, LENGTHS = (
 Chain = tuple[BlockDigest, ...]
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """CPU time of `ask` and `release`, memory per distinct block, time per stored block."""
     num_blocks, repeats = (20_000, 10) if quick else (5_000_000, 200)
     fleet = _Fleet(num_blocks)
     for known in (PREFIX, SHARED_START, NOTHING, LENGTHS):
         ask_us, release_us = fleet.decision_us(known, repeats)
         # No prompt is known in 16 lengths: conversations live on one or two workers.
-        yield Figure(known, "ask", ask_us, bar=None if known == LENGTHS else MAX_ASK_US)
-        yield Figure(known, "release", release_us)
+        yield MicroFigure(known, "ask", ask_us, bar=None if known == LENGTHS else MAX_ASK_US)
+        yield MicroFigure(known, "release", release_us)
     index = f"index of {num_blocks:,} blocks"
     bytes_per_block, sizeof_per_block, event_us = fleet.filled
-    yield Figure(index, "memory of the process", bytes_per_block, "B/block", MAX_BYTES_PER_BLOCK)
-    yield Figure(index, "sys.getsizeof", sizeof_per_block, "B/block")
-    yield Figure(index, "event, per stored block", event_us)
+    yield MicroFigure(
+        index, "memory of the process", bytes_per_block, "B/block", MAX_BYTES_PER_BLOCK
+    )
+    yield MicroFigure(index, "sys.getsizeof", sizeof_per_block, "B/block")
+    yield MicroFigure(index, "event, per stored block", event_us)
 
 
 def idle_fleet(model: str, names: Sequence[str]) -> tuple[Dispatch, list[WorkerId]]:

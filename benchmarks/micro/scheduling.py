@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.micro.figures import Figure
+from benchmarks.micro.figures import MicroFigure
 from protocol.messages import EngineFacts, Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
@@ -32,7 +32,7 @@ _TOKEN: Final = 7
 _FACTS: Final = EngineFacts("none", "none", "none", 0, BLOCK_SIZE, 0, 0, 0, bytes(16))
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """Medians: on a shared machine means are worthless."""
     num_steps = 40 if quick else 1000
     for lookahead, num_seqs in itertools.product((0, 1), (1, 64, 256)):
@@ -42,7 +42,7 @@ def measure(quick: bool) -> Iterator[Figure]:
         turns_s = _loop_turns(num_seqs, num_steps, lookahead)
         named = {"plan": plans_s, "commit": commits_s, "both": both_s, "loop turn": turns_s}
         for what, times_s in named.items():
-            yield Figure(case, what, 1e6 * statistics.median(times_s))
+            yield MicroFigure(case, what, 1e6 * statistics.median(times_s))
 
 
 def _decode_steps(num_seqs: int, num_steps: int, lookahead: int) -> tuple[list[float], list[float]]:

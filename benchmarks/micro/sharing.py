@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.micro.figures import Figure, lower_quartile_us
+from benchmarks.micro.figures import MicroFigure, lower_quartile_us
 from kernels.attention import SharingCosts
 from kernels.attention.config import EXTEND_CONFIG
 from kernels.attention.work import segment_bucket
@@ -25,13 +25,13 @@ _HEADS, _KV = 32, 8
 _COSTS = SharingCosts(tile_rows=32, tile=1.6, row=100, step=28_000)
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """Lower quartiles of CPU time."""
     num_steps = 10 if quick else 300
     for num_seqs, num_prefixes in itertools.product((64, 256), (1, 8)):
         case = f"{num_seqs} decodes, {num_prefixes} prefixes"
         for what, times_s in _steps(num_seqs, num_prefixes, num_steps).items():
-            yield Figure(case, what, lower_quartile_us(times_s))
+            yield MicroFigure(case, what, lower_quartile_us(times_s))
 
 
 def _steps(num_seqs: int, num_prefixes: int, num_steps: int) -> dict[str, list[float]]:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.drive import Drive
-from benchmarks.micro.figures import Figure
+from benchmarks.micro.figures import MicroFigure
 from config import SpeculationConfig, WorkerConfig
 from protocol.sampling import SamplingParams
 from workers.engine.drafting.drafter import Drafted, DraftStep
 from workers.engine.graphs.capture import Replay
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import InFlight, Runner
+from workers.engine.runner import InFlight, ModelRunner
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.scheduler import StepPlan, StepResult
@@ -37,12 +37,12 @@ _OUTPUTS: Final = 640
 _MODEL: Final = "builtin:herma-tiny"
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(quick: bool) -> Iterator[MicroFigure]:
     """Medians of elapsed time, for a process with a core of its own."""
     for num_seqs in (1,) if quick else (1, 8, 32, 64):
         for what, times_s in _passes(num_seqs, 4 if quick else 60).items():
             case = f"{num_seqs} sequences, {_DEPTH} drafts each"
-            yield Figure(case, what, 1e6 * statistics.median(times_s))
+            yield MicroFigure(case, what, 1e6 * statistics.median(times_s))
 
 
 @final
@@ -75,7 +75,7 @@ class _Drafter:
 
 
 @final
-class _Watched(Runner):
+class _Watched(ModelRunner):
     """A runner whose launches and reads are timed; graphs take no time."""
 
     launches_s: list[float]

@@ -14,11 +14,11 @@ import torch
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
-from benchmarks.quality.measure import Score, compare, rows
+from benchmarks.quality.measure import QualityScore, compare, rows
 from benchmarks.quality.texts import texts_for
 from config import DUMMY_PREFIX, WorkerConfig
 from protocol.errors import ConfigError
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_names
 
@@ -82,7 +82,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     return found
 
 
-def _load(arguments: argparse.Namespace, changes: dict[str, Any]) -> Runner:
+def _load(arguments: argparse.Namespace, changes: dict[str, Any]) -> ModelRunner:
     given = {
         "name": _SERVED,
         "model": _model(arguments.model),
@@ -107,7 +107,7 @@ def _model(name: str) -> str:
 
 
 def _report(
-    model: str, machine: dict[str, str], scores: dict[str, dict[str, Score]]
+    model: str, machine: dict[str, str], scores: dict[str, dict[str, QualityScore]]
 ) -> dict[str, Any]:
     named = {
         setting: {

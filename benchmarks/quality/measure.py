@@ -13,9 +13,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from benchmarks.quality.texts import Window
+from benchmarks.quality.texts import JudgedWindow
 from protocol.sampling import SamplingParams
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _ROWS: Final = 128
@@ -25,7 +25,7 @@ exist at a time.
 
 
 @dataclass(slots=True)
-class Score:
+class QualityScore:
     """Sums over the judged `tokens`, each by the logits of the position before it."""
 
     tokens: int = 0
@@ -51,15 +51,15 @@ class Score:
 
 @torch.inference_mode()
 def compare(
-    reference: Runner,
-    other: Runner,
-    windows: Sequence[Window],
+    reference: ModelRunner,
+    other: ModelRunner,
+    windows: Sequence[JudgedWindow],
     done: Callable[[int], None] = lambda _: None,
-) -> Score:
+) -> QualityScore:
     """The score of `other` against `reference`. Of an engine against itself, agreement is 1 and
     divergence 0.
     """
-    score = Score()
+    score = QualityScore()
     for number, window in enumerate(windows, 1):
         expected = _hidden(reference, window.ids)
         found = expected if other is reference else _hidden(other, window.ids)
@@ -76,14 +76,14 @@ def compare(
     return score
 
 
-def _add(score: Score, right: Tensor, ours: Tensor, following: Tensor) -> None:
+def _add(score: QualityScore, right: Tensor, ours: Tensor, following: Tensor) -> None:
     score.tokens += len(ours)
     score.nll -= float(ours.gather(1, following[:, None]).double().sum())
     score.agreed += int((ours.argmax(-1) == right.argmax(-1)).sum())
     score.divergence += float((right.exp() * (right - ours)).sum(-1).double().sum())
 
 
-def _hidden(runner: Runner, ids: Sequence[int]) -> Tensor:
+def _hidden(runner: ModelRunner, ids: Sequence[int]) -> Tensor:
     """The last hidden states [len(ids), hidden] of one prompt."""
     tokens = array("I", ids)
     start = SequenceStart(0, tokens, len(tokens), SamplingParams(max_tokens=1), seed=0)
@@ -93,7 +93,7 @@ def _hidden(runner: Runner, ids: Sequence[int]) -> Tensor:
     return hidden
 
 
-def rows(scores: dict[str, dict[str, Score]]) -> Iterator[str]:
+def rows(scores: dict[str, dict[str, QualityScore]]) -> Iterator[str]:
     """A table in Markdown: a row for each setting and text."""
     yield "| setting | text | tokens | perplexity | same best token | divergence, nats |"
     yield "|---|---|---|---|---|---|"

@@ -25,7 +25,7 @@ _CASES: Final = 16
 _MOST_IDS: Final = 10_000
 
 
-class Window(NamedTuple):
+class JudgedWindow(NamedTuple):
     """Token ids, computed from their beginning, and which of them are judged: the ones that a model
     was trained to write.
     """
@@ -40,7 +40,7 @@ Piece = tuple[str, bool]
 
 def texts_for(
     model: str, model_dir: Path, files: Sequence[Path], num_tokens: int, window: int, vocab: int
-) -> dict[str, list[Window]]:
+) -> dict[str, list[JudgedWindow]]:
     """Windows of `window` tokens by the name of their text, at most `num_tokens` of each. Raises
     `ConfigError` for a file that cannot be read.
     """
@@ -50,7 +50,7 @@ def texts_for(
         return {"random tokens": _windows([(ids, True)], num_tokens, window)}
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
 
-    def windows(texts: Iterable[Piece]) -> list[Window]:
+    def windows(texts: Iterable[Piece]) -> list[JudgedWindow]:
         encoded = ((tokenizer.encode(text).ids, is_judged) for text, is_judged in texts)
         return _windows(encoded, num_tokens, window)
 
@@ -81,7 +81,7 @@ def _pages() -> Iterator[Piece]:
 
 def _windows(
     sequences: Iterable[tuple[list[int], bool]], num_tokens: int, window: int
-) -> list[Window]:
+) -> list[JudgedWindow]:
     """Consecutive windows over all sequences. An incomplete last window is left out, unless there
     is no other.
     """
@@ -95,4 +95,4 @@ def _windows(
     size = min(window, len(ids))
     last = min(len(ids), num_tokens) - size
     starts = range(0, max(0, last) + 1, max(1, size))
-    return [Window(ids[at : at + size], judged[at : at + size]) for at in starts]
+    return [JudgedWindow(ids[at : at + size], judged[at : at + size]) for at in starts]

@@ -8,15 +8,15 @@ from random import Random
 
 from benchmarks.agents.shape import SHARED_TOKENS, conversation
 from benchmarks.routing.fleet import BLOCK, in_order
-from benchmarks.routing.trace import Chains, Trace, Turn
+from benchmarks.routing.trace import DigestChains, RoutingTrace, TracedTurn
 
 
-def agents_trace(num_agents: int, num_conversations: int, seed: int) -> Trace:
+def agents_trace(num_agents: int, num_conversations: int, seed: int) -> RoutingTrace:
     """`num_agents` agents with `num_conversations` each. All begin within ten seconds, anywhere on
     the way through their first conversations, as in a loop that has run for long.
     """
     chance = Random(f"agents/{num_agents}/{seed}")
-    chains, turns = Chains(), []
+    chains, turns = DigestChains(), []
     shared = list(range(SHARED_TOKENS // BLOCK))
     num_ids = len(shared)
     for agent in range(num_agents):
@@ -32,7 +32,7 @@ def agents_trace(num_agents: int, num_conversations: int, seed: int) -> Trace:
                 if index < skipped:
                     continue
                 turns.append(
-                    Turn(
+                    TracedTurn(
                         number=len(turns),
                         session=f"agent-{agent}.{number}",
                         arrival_s=starts_at,
@@ -46,4 +46,4 @@ def agents_trace(num_agents: int, num_conversations: int, seed: int) -> Trace:
                     )
                 )
                 after = (len(turns) - 1,)
-    return Trace(f"agents_{num_agents}", BLOCK, in_order(turns))
+    return RoutingTrace(f"agents_{num_agents}", BLOCK, in_order(turns))

@@ -18,16 +18,16 @@ from benchmarks.agents.shape import num_fitting
 from benchmarks.routing.agents import agents_trace
 from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import QWEN3_8B_H200
-from benchmarks.routing.policies.base import Placed, Policy, Setting
+from benchmarks.routing.policies.base import Placed, RoutingPolicy, Setting
 from benchmarks.routing.policies.herma import Herma
 from benchmarks.routing.policies.simple import RoundRobin
 from benchmarks.routing.run import percentile
 from benchmarks.routing.simulation import Simulation
 from benchmarks.routing.tiers import LruChains, OracleChains, TieredCache, TtlChains
-from benchmarks.routing.trace import Trace, Turn
-from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
+from benchmarks.routing.trace import RoutingTrace, TracedTurn
+from benchmarks.routing.worker import SimWorker, WorkerReport, WorkerSpec
 from gateway.conversations.returns import Hint, ReturnModel
-from workers.scheduler.retention import Expectation, KeptChains
+from workers.scheduler.retention import KeptChains, ReturnExpectation
 
 KV_TOKENS: Final = 730_000
 """What a card of 141 GB holds beside an 8B in 16 bits."""
@@ -59,24 +59,24 @@ class AgentsCell:
 class Learning(Herma):
     """Our policy, which learns when conversations return and tells the caches."""
 
-    def __init__(self, setting: Setting, trace: Trace, max_pause_s: float) -> None:
+    def __init__(self, setting: Setting, trace: RoutingTrace, max_pause_s: float) -> None:
         super().__init__(setting, max_pause_s=max_pause_s)
         self.returns = ReturnModel()
         self._turns = trace.turns
         self._workers = setting.workers
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         self.returns.returned(turn.session, now)
         return super().arrived(turn, now)
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         for number in report.finished:
             turn = self._turns[number]
             # Every second agent says that it is done; of the others nothing comes.
             hint = Hint(is_over=turn.is_last and turn.number % 2 == 0)
             found = self.returns.ended(turn.session, now, tool=turn.tool, hint=hint)
             cache = self._workers[report.worker].cache
-            cache.retain(number, turn.session, Expectation(*found))
+            cache.retain(number, turn.session, ReturnExpectation(*found))
         return super().on_report(report, now)
 
 
@@ -85,7 +85,9 @@ class ClosedLoop(Simulation):
     the one of that number: known, once the one before has ended.
     """
 
-    def __init__(self, trace: Trace, policy: Policy, workers: Sequence[SimWorker]) -> None:
+    def __init__(
+        self, trace: RoutingTrace, policy: RoutingPolicy, workers: Sequence[SimWorker]
+    ) -> None:
         self.arrives_at: dict[object, float] = {}
         super().__init__(trace, policy, workers)
 
@@ -122,7 +124,7 @@ def run_cell(cell: AgentsCell) -> dict[str, Any]:
         cache = BlockCache(num_blocks, kept=kept)
     workers = [SimWorker(0, spec, cache, size)]
     setting = Setting(1, spec, size, cell.seed, workers)
-    policy: Policy
+    policy: RoutingPolicy
     if cell.admission == "none":
         policy = RoundRobin(setting)
     else:
@@ -143,7 +145,7 @@ def _named(cell: AgentsCell) -> dict[str, Any]:
     }
 
 
-def _figures(trace: Trace, loop: ClosedLoop) -> dict[str, Any]:
+def _figures(trace: RoutingTrace, loop: ClosedLoop) -> dict[str, Any]:
     end_s = max(one.finished_at for one in loop.outcomes)
     begin_s = _WARM * end_s
     done = [

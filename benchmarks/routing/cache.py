@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent
 from workers.scheduler.block_events import BlockEvents
-from workers.scheduler.retention import Expectation, KeptChains
+from workers.scheduler.retention import KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
 
 
@@ -46,7 +46,7 @@ class Cache(Protocol):
     ) -> None:
         """Release all blocks of a sequence, the named ones in order. `name` is for `retain`."""
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> None:
         """Set what is expected of the prefix that was released under `name`."""
 
     def fetch(self, digests: Sequence[BlockDigest], now: float) -> float:
@@ -130,7 +130,7 @@ class BlockCache:
                 free.append(digest)
         self._idle.keep(digests, free, name, self.now)
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> None:
         """Set what is expected of the prefix that was released under `name`."""
         self._idle.retain(name, conversation, expected)
 
@@ -202,7 +202,7 @@ class EndlessCache:
                 del self._held[digest]
                 self._num_free += 1
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> None:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> None:
         """Nothing is ever forgotten."""
 
     def fetch(self, digests: Sequence[BlockDigest], now: float) -> float:  # noqa: ARG002

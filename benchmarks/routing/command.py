@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from benchmarks.progress import Progress
+from benchmarks.progress import ProgressBar
 from benchmarks.routing.agents_table import cells as cells_of_agents
 from benchmarks.routing.agents_table import run_cell
 from benchmarks.routing.agents_table import table as table_of_agents
@@ -22,7 +22,7 @@ from benchmarks.routing.moves import move_lines, moves
 from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.policies import BASELINES, OURS, POLICIES
 from benchmarks.routing.run import Row
-from benchmarks.routing.sweep import GENERATED, Plan, read_source, rows, tasks
+from benchmarks.routing.sweep import GENERATED, SweepPlan, read_source, rows, tasks
 from benchmarks.routing.table import cells, lines, merged
 from benchmarks.routing.validation.command import run_validation
 from benchmarks.routing.waits import wait_lines, waits
@@ -59,7 +59,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     for source in {task.source for task in planned if task.source.file is not None}:
         read_source(source, plan.spec)  # An invalid file is reported before anything runs.
     earlier = [row for path in arguments.beside or () for row in _read_rows(path)]
-    progress = Progress(len(planned))
+    progress = ProgressBar(len(planned))
     progress.begin("")
     done = []
     for task, row in zip(planned, rows(planned, arguments.processes), strict=True):
@@ -92,7 +92,7 @@ def _agents(arguments: argparse.Namespace) -> int:
     """The table of agents that do not all fit; `--json` writes its rows. Raises `ConfigError`."""
     ratios = _numbers("--ratios", arguments.ratios, float, least=0.1)
     planned = [*cells_of_agents(_numbers("--seeds", arguments.seeds, int, least=0), ratios)]
-    progress = Progress(len(planned))
+    progress = ProgressBar(len(planned))
     done = []
     for cell in planned:
         progress.begin(f"{cell.ratio:g}x {cell.admission}, {cell.order}")
@@ -115,7 +115,7 @@ def _experiment(name: str) -> int:
     return 0 if holds else 1
 
 
-def plan_of(arguments: argparse.Namespace) -> Plan:
+def plan_of(arguments: argparse.Namespace) -> SweepPlan:
     """The plan of the arguments. Raises `ConfigError` that names a wrong one."""
     names = tuple(POLICIES) if arguments.policies == "all" else _names(arguments.policies)
     workers = _numbers("--workers", arguments.workers, int, least=2)
@@ -127,7 +127,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         or (arguments.states is not None and arguments.states < 1)
     ):
         raise ConfigError("--kv-tokens, --states, --limit and --processes are at least 1")
-    return Plan(
+    return SweepPlan(
         sources=tuple(
             name if name in GENERATED else Path(name) for name in arguments.trace or ["fleet"]
         ),

@@ -16,8 +16,8 @@ from benchmarks.routing.policies import OURS, POLICIES, Maker
 from benchmarks.routing.policies.base import Setting
 from benchmarks.routing.policies.fifo import Fifo
 from benchmarks.routing.run import percentile
-from benchmarks.routing.simulation import Outcome, Simulation
-from benchmarks.routing.trace import Chains, Trace, Turn
+from benchmarks.routing.simulation import Simulation, TurnOutcome
+from benchmarks.routing.trace import DigestChains, RoutingTrace, TracedTurn
 from benchmarks.routing.worker import SimWorker, WorkerSpec
 
 BLOCK: Final = 512
@@ -67,12 +67,14 @@ def fairness_lines(fifo: Fairness, ours: Fairness) -> tuple[list[str], bool]:
 
 def collapse(policy: str) -> list[float]:
     """The share of the work on each of two workers."""
-    chains, turns = Chains(), []
+    chains, turns = DigestChains(), []
     prefix = list(range(PREFIX_TOKENS // BLOCK))
     for number in range(NUM_SESSIONS):
         digests = chains.digests([*prefix, 1_000 + number])
-        turns.append(Turn(number, f"session-{number}", 0.0, PREFIX_TOKENS + 600, 300, digests))
-    trace = Trace("collapse", BLOCK, tuple(turns))
+        turns.append(
+            TracedTurn(number, f"session-{number}", 0.0, PREFIX_TOKENS + 600, 300, digests)
+        )
+    trace = RoutingTrace("collapse", BLOCK, tuple(turns))
     spec = WorkerSpec(QWEN3_8B_H200, KV_TOKENS, 64, 8192)
     workers, _ = _play(trace, POLICIES[policy], spec, num_workers=2)
     total_s = sum(worker.busy_s for worker in workers)
@@ -110,12 +112,12 @@ def _fairness(name: str, make: Maker) -> Fairness:
     )
 
 
-def _crowd() -> Trace:
+def _crowd() -> RoutingTrace:
     """A trace in which every key keeps its number of requests running: each request follows one of
     the same key.
     """
-    chance, chains = Random(0), Chains()
-    turns: list[Turn] = []
+    chance, chains = Random(0), DigestChains()
+    turns: list[TracedTurn] = []
     lanes = [(BIG, lane) for lane in range(NUM_BIG)]
     lanes += [(key, lane) for key in SMALL for lane in range(NUM_EACH_SMALL)]
     last: dict[tuple[str, int], int] = {}
@@ -126,15 +128,17 @@ def _crowd() -> Trace:
             ids = [number * 100 + block for block in range(prompt // BLOCK)]
             after = (last[lane],) if lane in last else ()
             output = chance.randint(200, 600)
-            turn = Turn(number, None, 0.0, prompt, output, chains.digests(ids), after, 0.0, lane[0])
+            turn = TracedTurn(
+                number, None, 0.0, prompt, output, chains.digests(ids), after, 0.0, lane[0]
+            )
             turns.append(replace(turn, session=f"{lane[0]}/{lane[1]}"))
             last[lane] = number
-    return Trace("crowd", BLOCK, tuple(turns))
+    return RoutingTrace("crowd", BLOCK, tuple(turns))
 
 
 def _play(
-    trace: Trace, make: Maker, spec: WorkerSpec, num_workers: int
-) -> tuple[list[SimWorker], list[Outcome]]:
+    trace: RoutingTrace, make: Maker, spec: WorkerSpec, num_workers: int
+) -> tuple[list[SimWorker], list[TurnOutcome]]:
     num_blocks = spec.kv_tokens // BLOCK
     workers = [SimWorker(n, spec, BlockCache(num_blocks), BLOCK) for n in range(num_workers)]
     policy = make(Setting(num_workers, spec, BLOCK, 0, workers))

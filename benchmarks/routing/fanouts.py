@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from benchmarks.routing.fleet import BLOCK, in_order
-from benchmarks.routing.trace import Chains, Trace, Turn
+from benchmarks.routing.trace import DigestChains, RoutingTrace, TracedTurn
 
 FANOUT_KINDS: Final = {"shared": 60}
 """Tasks per worker in a table."""
@@ -27,11 +27,11 @@ _WITHIN_S: Final = 0.5
 _PAUSE_S: Final = (1.0, 20.0)
 
 
-def fanout_trace(kind: str, num_tasks: int, seed: int) -> Trace:
+def fanout_trace(kind: str, num_tasks: int, seed: int) -> RoutingTrace:
     """A trace of `num_tasks` tasks."""
     chance = Random(f"fanout/{kind}/{num_tasks}/{seed}")
-    chains, num_ids = Chains(), 0
-    turns: list[Turn] = []
+    chains, num_ids = DigestChains(), 0
+    turns: list[TracedTurn] = []
 
     def ask(
         session: str, ids: list[int], tokens: int, after: tuple[int, ...], pause_s: float
@@ -42,7 +42,7 @@ def fanout_trace(kind: str, num_tasks: int, seed: int) -> Trace:
         ids += range(num_ids, num_ids + num_new)
         num_ids += max(0, num_new)
         turns.append(
-            Turn(
+            TracedTurn(
                 number=len(turns),
                 session=session,
                 arrival_s=starts_at,
@@ -69,7 +69,7 @@ def fanout_trace(kind: str, num_tasks: int, seed: int) -> Trace:
                 tokens += _log_uniform(chance, _QUESTION_TOKENS)
                 pause_s = math.exp(chance.uniform(*map(math.log, _PAUSE_S)))
                 ask(session, ids, tokens, (first,), pause_s)
-    return Trace(f"fanout_{kind}", BLOCK, in_order(turns))
+    return RoutingTrace(f"fanout_{kind}", BLOCK, in_order(turns))
 
 
 def _log_uniform(chance: Random, bounds: tuple[int, int]) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from benchmarks.routing.trace import Chains, Trace, Turn
+from benchmarks.routing.trace import DigestChains, RoutingTrace, TracedTurn
 
 BLOCK: Final = 512
 KINDS: Final = {"agents": 36, "forks": 20}
@@ -43,8 +43,8 @@ class _Plan:
     """The turns of a fleet under construction; numbers are indexes of `turns`."""
 
     chance: Random
-    turns: list[Turn] = field(default_factory=list)
-    chains: Chains = field(default_factory=Chains)
+    turns: list[TracedTurn] = field(default_factory=list)
+    chains: DigestChains = field(default_factory=DigestChains)
     num_ids: int = 0
 
     def fresh(self, num_blocks: int) -> list[int]:
@@ -64,7 +64,7 @@ class _Session:
     after: tuple[int, ...] = ()
 
 
-def fleet_trace(kind: str, num_sessions: int, seed: int) -> Trace:
+def fleet_trace(kind: str, num_sessions: int, seed: int) -> RoutingTrace:
     """A fleet of `num_sessions` sessions, not counting subagents."""
     plan = _Plan(Random(f"{kind}/{num_sessions}/{seed}"))
     shared = plan.fresh(_FLEET_PREFIX_TOKENS // BLOCK)
@@ -74,7 +74,7 @@ def fleet_trace(kind: str, num_sessions: int, seed: int) -> Trace:
             f"{kind}-{number}", plan.chance.random(), list(shared), _FLEET_PREFIX_TOKENS
         )
         _live(plan, session, _TURNS, subagents if kind == "forks" else None)
-    return Trace(f"fleet_{kind}", BLOCK, in_order(plan.turns))
+    return RoutingTrace(f"fleet_{kind}", BLOCK, in_order(plan.turns))
 
 
 def _live(
@@ -114,7 +114,7 @@ def _ask(plan: _Plan, session: _Session, *, first: bool) -> int:
     pause_s = 0.0 if first else math.exp(chance.uniform(*map(math.log, _PAUSE_S)))
     answer = session.num_tokens / _PROMPT_PER_ANSWER * chance.uniform(0.5, 1.5)
     plan.turns.append(
-        Turn(
+        TracedTurn(
             number=number,
             session=session.name,
             arrival_s=session.starts_at,
@@ -139,7 +139,7 @@ def _log_uniform(chance: Random, bounds: tuple[int, int]) -> int:
     return int(math.exp(chance.uniform(*map(math.log, bounds))))
 
 
-def in_order(turns: list[Turn]) -> tuple[Turn, ...]:
+def in_order(turns: list[TracedTurn]) -> tuple[TracedTurn, ...]:
     """Order by the start of sessions and renumber, also in `after`."""
     order = sorted(turns, key=lambda turn: (turn.arrival_s, turn.number))
     place = {turn.number: new for new, turn in enumerate(order)}

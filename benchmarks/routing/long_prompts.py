@@ -23,7 +23,7 @@ from random import Random
 from typing import Final
 
 from benchmarks.routing.fleet import BLOCK, in_order
-from benchmarks.routing.trace import Chains, Trace, Turn
+from benchmarks.routing.trace import DigestChains, RoutingTrace, TracedTurn
 
 LONG_KINDS: Final = {"documents": 300, "bursts": 108}
 """Sessions per worker in a table."""
@@ -36,10 +36,10 @@ _ANSWER_TOKENS: Final = (20, 500)
 _PAUSE_S: Final = (1.0, 120.0)
 
 
-def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
+def long_trace(kind: str, num_sessions: int, seed: int) -> RoutingTrace:
     """A trace of `num_sessions` conversations."""
     chance = Random(f"{kind}/{num_sessions}/{seed}")
-    chains, turns, num_ids = Chains(), [], 0
+    chains, turns, num_ids = DigestChains(), [], 0
     for number in range(num_sessions):
         shape = _SHAPES[kind](chance)
         ids: list[int] = []
@@ -52,7 +52,7 @@ def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
             num_ids += num_new
             starts_at += gap
             turns.append(
-                Turn(
+                TracedTurn(
                     number=len(turns),
                     session=f"{kind}-{number}",
                     arrival_s=starts_at,
@@ -64,7 +64,7 @@ def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
                 )
             )
             after = (len(turns) - 1,)
-    return Trace(f"long_{kind}", BLOCK, in_order(turns))
+    return RoutingTrace(f"long_{kind}", BLOCK, in_order(turns))
 
 
 _Shape = list[tuple[int, float, float, float]]

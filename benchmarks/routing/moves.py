@@ -15,28 +15,28 @@ from benchmarks.routing.policies.base import Placed, Setting
 from benchmarks.routing.policies.herma import Herma
 from benchmarks.routing.run import percentile, play
 from benchmarks.routing.sweep import Task, case_of
-from benchmarks.routing.worker import Report
+from benchmarks.routing.worker import WorkerReport
 from gateway.routing.effects import Assign, Effects
-from gateway.telemetry import Candidate
+from gateway.telemetry import CandidateWorker
 
 LEFT_TOKENS: Final = 8192
 """A turn that leaves fewer cached tokens behind is no move: one step computes as many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TurnMove:
     """A turn that left `left_tokens` behind on `home`. `reason` is the route's."""
 
     number: int
     at: float
-    home: Candidate
+    home: CandidateWorker
     left_tokens: int
-    candidates: Sequence[Candidate]
+    candidates: Sequence[CandidateWorker]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class TurnMoves:
     """The moves of a cell (a trace, a number of workers, a load) among `num_turns`. `waits`: for
     each move, the announced wait on the worker that was left, and the seconds until an answer ended
     there.
@@ -44,7 +44,7 @@ class Moves:
 
     cell: str
     num_turns: int
-    moves: Sequence[Move]
+    moves: Sequence[TurnMove]
     waits: Sequence[tuple[float, float]]
 
 
@@ -53,10 +53,10 @@ class Explained(Herma):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self.moves: list[Move] = []
+        self.moves: list[TurnMove] = []
         self.ends: defaultdict[int, list[float]] = defaultdict(list)
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         self.ends[report.worker] += [now] * bool(report.finished)
         return super().on_report(report, now)
 
@@ -69,17 +69,17 @@ class Explained(Herma):
         return super()._placed(effects)
 
 
-def _move(effect: Assign) -> Move | None:
+def _move(effect: Assign) -> TurnMove | None:
     if effect.decision is None:
         return None
     candidates = effect.decision.candidates
     home = max(candidates, key=lambda one: one.cached_tokens)
     if (left := home.cached_tokens - effect.cached_tokens) < LEFT_TOKENS:
         return None
-    return Move(effect.ticket, effect.placed_at, home, left, candidates, effect.reason)
+    return TurnMove(effect.ticket, effect.placed_at, home, left, candidates, effect.reason)
 
 
-def moves(planned: Iterable[Task]) -> Iterator[Moves]:
+def moves(planned: Iterable[Task]) -> Iterator[TurnMoves]:
     """The moves of each row of ours, in order. Raises `TraceError` if a trace is unusable."""
     for task in (task for task in planned if task.policy == OURS):
         case = case_of(task)
@@ -91,10 +91,10 @@ def moves(planned: Iterable[Task]) -> Iterator[Moves]:
             if at < len(ends):
                 waits.append((move.home.wait_ms / 1e3, ends[at] - move.at))
         name = f"{case.trace.name} x{case.num_workers} at {case.load:g}, seed {case.seed}"
-        yield Moves(name, len(outcomes), policy.moves, waits)
+        yield TurnMoves(name, len(outcomes), policy.moves, waits)
 
 
-def move_lines(found: Iterable[Moves]) -> list[str]:
+def move_lines(found: Iterable[TurnMoves]) -> list[str]:
     """A line for each cell, and the explanation of its largest move."""
     text = [f"{'cell':36} {'turns':>6} {'moved':>6} {'announced s':>12} {'real s':>7}"]
     for one in found:
@@ -108,7 +108,7 @@ def move_lines(found: Iterable[Moves]) -> list[str]:
     return text
 
 
-def _explained(move: Move) -> list[str]:
+def _explained(move: TurnMove) -> list[str]:
     return [
         f"  turn {move.number}, {move.left_tokens} cached tokens left: {move.reason}",
         *(

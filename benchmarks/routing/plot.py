@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from benchmarks.routing.policies import BOUNDS, OURS, POLICIES
 from benchmarks.routing.run import Row
-from benchmarks.routing.table import Cell, cells
+from benchmarks.routing.table import TableCell, cells
 
 METRIC: Final = "ttft_p90_ms"
 _Axes: TypeAlias = Any  # matplotlib may be absent
@@ -51,7 +51,7 @@ def plot_rows(rows: Sequence[Row], path: Path) -> bool:
     return True
 
 
-def _draw(axes: _Axes, found: Sequence[Cell]) -> None:
+def _draw(axes: _Axes, found: Sequence[TableCell]) -> None:
     """One line per policy; ours is thick, bounds are dotted."""
     colours = iter(_COLOURS)
     for policy in POLICIES:

@@ -12,24 +12,24 @@ from typing import Any, TypeVar
 
 from benchmarks.routing.cache import BlockCache, Cache, EndlessCache
 from benchmarks.routing.policies import POLICIES
-from benchmarks.routing.policies.base import Policy, Setting
-from benchmarks.routing.simulation import Outcome, Simulation
-from benchmarks.routing.trace import Trace
+from benchmarks.routing.policies.base import RoutingPolicy, Setting
+from benchmarks.routing.simulation import Simulation, TurnOutcome
+from benchmarks.routing.trace import RoutingTrace
 from benchmarks.routing.worker import SimWorker, WorkerSpec
 from protocol.ids import BlockDigest
 from workers.scheduler import PrefixStates
 
 Row = dict[str, Any]
-_P = TypeVar("_P", bound=Policy)
+_P = TypeVar("_P", bound=RoutingPolicy)
 ENDLESS = frozenset({"bound_infinite"})
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SimulationCase:
     """One simulation. `busy_s` is the trace's work, from `busy_time_s`."""
 
     policy: str
-    trace: Trace
+    trace: RoutingTrace
     busy_s: float
     num_workers: int
     load: float
@@ -37,7 +37,7 @@ class Case:
     spec: WorkerSpec
 
 
-def busy_time_s(trace: Trace, spec: WorkerSpec) -> float:
+def busy_time_s(trace: RoutingTrace, spec: WorkerSpec) -> float:
     """The busy time of one worker with an endless cache that computes all turns in order,
     at once.
     """
@@ -50,7 +50,7 @@ def busy_time_s(trace: Trace, spec: WorkerSpec) -> float:
     return worker.busy_s
 
 
-def simulate(case: Case) -> Row:
+def simulate(case: SimulationCase) -> Row:
     """Run it; the row of the table."""
     trace, workers = case.trace, make_workers(case)
     _, outcomes = play(case, POLICIES[case.policy], workers)
@@ -65,8 +65,8 @@ def simulate(case: Case) -> Row:
 
 
 def play(
-    case: Case, make: Callable[[Setting], _P], workers: Sequence[SimWorker] | None = None
-) -> tuple[_P, list[Outcome]]:
+    case: SimulationCase, make: Callable[[Setting], _P], workers: Sequence[SimWorker] | None = None
+) -> tuple[_P, list[TurnOutcome]]:
     """Play the trace. Returns the policy that `make` made, and the turns' outcomes."""
     trace = case.trace
     workers = make_workers(case) if workers is None else workers
@@ -79,7 +79,7 @@ def play(
     return policy, simulation.outcomes
 
 
-def make_workers(case: Case) -> list[SimWorker]:
+def make_workers(case: SimulationCase) -> list[SimWorker]:
     """The workers: with caches of their own, or one endless one for the bound that needs it."""
     size = case.trace.block_size
     known: set[BlockDigest] = set()
@@ -93,7 +93,7 @@ def make_workers(case: Case) -> list[SimWorker]:
     return [SimWorker(number, case.spec, cache(), size) for number in range(case.num_workers)]
 
 
-def figures(trace: Trace, outcomes: list[Outcome], workers: list[SimWorker]) -> Row:
+def figures(trace: RoutingTrace, outcomes: list[TurnOutcome], workers: list[SimWorker]) -> Row:
     """The figures of a row. `imbalance` is the longest busy time over the mean."""
     ttfts_ms = sorted(1e3 * (one.first_token_at - one.arrived_at) for one in outcomes)
     span_s = max(o.finished_at for o in outcomes) - min(o.arrived_at for o in outcomes)

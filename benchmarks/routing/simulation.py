@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from benchmarks.routing.policies.base import Placed, Policy
-from benchmarks.routing.trace import Trace, Turn
-from benchmarks.routing.worker import Report, SimWorker
+from benchmarks.routing.policies.base import Placed, RoutingPolicy
+from benchmarks.routing.trace import RoutingTrace, TracedTurn
+from benchmarks.routing.worker import SimWorker, WorkerReport
 
 REPORT_DELAY_S: Final = 0.002
 """The delay from the end of a step to the gateway: a frame on a local network."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class TurnOutcome:
     """The times of one turn, in seconds of virtual time."""
 
     arrived_at: float = 0.0
@@ -29,7 +29,7 @@ class Outcome:
     cached_tokens: int = 0
 
 
-_Payload = int | Report | None
+_Payload = int | WorkerReport | None
 _ARRIVE, _REPORT, _STEP, _TICK = range(4)
 
 
@@ -39,9 +39,13 @@ class Simulation:
     """
 
     def __init__(
-        self, trace: Trace, policy: Policy, workers: Sequence[SimWorker], scale: float = 1.0
+        self,
+        trace: RoutingTrace,
+        policy: RoutingPolicy,
+        workers: Sequence[SimWorker],
+        scale: float = 1.0,
     ) -> None:
-        self.outcomes = [Outcome() for _ in trace.turns]
+        self.outcomes = [TurnOutcome() for _ in trace.turns]
         self._turns = trace.turns
         self._policy = policy
         self._workers = workers
@@ -70,7 +74,7 @@ class Simulation:
                 assert isinstance(payload, int)
                 self._step(self._workers[payload], now)
             elif kind == _REPORT:
-                assert isinstance(payload, Report)
+                assert isinstance(payload, WorkerReport)
                 self._place(self._policy.on_report(payload, now), now)
             elif kind == _ARRIVE:
                 assert isinstance(payload, int)
@@ -120,5 +124,5 @@ class Simulation:
                 turn = self._turns[later]
                 self._push(max(self._stamp(turn), now + turn.pause_s), _ARRIVE, later)
 
-    def _stamp(self, turn: Turn) -> float:
+    def _stamp(self, turn: TracedTurn) -> float:
         return (turn.arrival_s - self._begins_s) * self._scale

@@ -17,8 +17,8 @@ from typing import Final
 from benchmarks.routing.fanouts import FANOUT_KINDS, fanout_trace
 from benchmarks.routing.fleet import KINDS, fleet_trace
 from benchmarks.routing.long_prompts import LONG_KINDS, OVERLOAD_KINDS, long_trace
-from benchmarks.routing.run import Case, Row, busy_time_s, simulate
-from benchmarks.routing.trace import Trace, TraceError, read_trace
+from benchmarks.routing.run import Row, SimulationCase, busy_time_s, simulate
+from benchmarks.routing.trace import RoutingTrace, TraceError, read_trace
 from benchmarks.routing.worker import WorkerSpec
 
 GENERATED: Final = {
@@ -37,7 +37,7 @@ _MAKERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TraceSource:
     """The source of a trace: a file, or a kind of fleet with a number of sessions."""
 
     file: Path | None
@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """The sweep. `sources` are files, or names of `GENERATED`."""
 
     sources: tuple[Path | str, ...]
@@ -64,14 +64,14 @@ class Plan:
 class Task:
     """One row."""
 
-    source: Source
+    source: TraceSource
     spec: WorkerSpec
     num_workers: int
     load: float
     policy: str
 
 
-def tasks(plan: Plan) -> list[Task]:
+def tasks(plan: SweepPlan) -> list[Task]:
     """All rows, those of one trace together. A file does not depend on the seed, so it has one."""
     found: list[Task] = []
     for source, num_workers in product(plan.sources, plan.workers):
@@ -96,10 +96,10 @@ def run_task(task: Task) -> Row:
     return simulate(case_of(task))
 
 
-def case_of(task: Task) -> Case:
+def case_of(task: Task) -> SimulationCase:
     """The simulation of the row. Raises `TraceError`."""
     trace, busy_s = load_trace(task.source, task.spec)
-    return Case(
+    return SimulationCase(
         policy=task.policy,
         trace=trace,
         busy_s=busy_s,
@@ -111,13 +111,13 @@ def case_of(task: Task) -> Case:
 
 
 @lru_cache(maxsize=4)
-def load_trace(source: Source, spec: WorkerSpec) -> tuple[Trace, float]:
+def load_trace(source: TraceSource, spec: WorkerSpec) -> tuple[RoutingTrace, float]:
     """The trace and its work. Raises `TraceError`."""
     trace = read_source(source, spec)
     return trace, busy_time_s(trace, spec)
 
 
-def read_source(source: Source, spec: WorkerSpec) -> Trace:
+def read_source(source: TraceSource, spec: WorkerSpec) -> RoutingTrace:
     """The trace, which the workers can hold. Raises `TraceError`."""
     if source.file is not None:
         trace = read_trace(source.file, source.limit, source.seed)
@@ -132,11 +132,11 @@ def read_source(source: Source, spec: WorkerSpec) -> Trace:
     return trace
 
 
-def _sources(plan: Plan, source: Path | str, num_workers: int) -> list[Source]:
+def _sources(plan: SweepPlan, source: Path | str, num_workers: int) -> list[TraceSource]:
     if isinstance(source, Path):
-        return [Source(source, "", 0, plan.limit, plan.seeds[0])]
+        return [TraceSource(source, "", 0, plan.limit, plan.seeds[0])]
     return [
-        Source(None, kind, sessions * num_workers, plan.limit, seed)
+        TraceSource(None, kind, sessions * num_workers, plan.limit, seed)
         for seed in plan.seeds
         for kind, sessions in GENERATED[source].items()
     ]

@@ -27,7 +27,7 @@ _NAMES: Final = ("policy", "trace", "workers", "load", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One trace, fleet size and load; figures by policy and metric."""
 
     trace: str
@@ -49,7 +49,7 @@ class Cell:
         return self.figures[OURS][metric] / self.best(metric)[1]
 
 
-def cells(rows: Iterable[Row]) -> list[Cell]:
+def cells(rows: Iterable[Row]) -> list[TableCell]:
     """The cells in the order of the rows, averaged over seeds."""
     grouped: dict[tuple[str, int, float], dict[str, list[Row]]] = defaultdict(
         lambda: defaultdict(list)
@@ -57,7 +57,7 @@ def cells(rows: Iterable[Row]) -> list[Cell]:
     for row in rows:
         grouped[row["trace"], row["workers"], row["load"]][row["policy"]].append(row)
     return [
-        Cell(*key, {name: _mean(of_seeds) for name, of_seeds in by_policy.items()})
+        TableCell(*key, {name: _mean(of_seeds) for name, of_seeds in by_policy.items()})
         for key, by_policy in grouped.items()
     ]
 
@@ -68,7 +68,7 @@ def merged(earlier: Iterable[Row], new: Iterable[Row]) -> list[Row]:
     return list(rows.values())
 
 
-def compared(found: Sequence[Cell]) -> list[Cell]:
+def compared(found: Sequence[TableCell]) -> list[TableCell]:
     """The judged cells: ours and a baseline ran, at a load that a fleet can carry."""
     return [
         cell
@@ -96,7 +96,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return [*text, *_against_bound(judged)]
 
 
-def _cell_lines(found: Sequence[Cell]) -> list[str]:
+def _cell_lines(found: Sequence[TableCell]) -> list[str]:
     width = max(len(cell.name) for cell in found)
     head = f"{'cell':{width}}  {'mean ms':>9} {'best other':>26} {'ratio':>6}"
     text = [head + f"  {'p90 ms':>9} {'best other':>26} {'ratio':>6}  hits   bound"]
@@ -119,7 +119,7 @@ def _cell_lines(found: Sequence[Cell]) -> list[str]:
     return text
 
 
-def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
+def _verdict(judged: Sequence[TableCell], metric: str) -> list[str]:
     ratios = {cell.name: cell.ratio(metric) for cell in judged}
     mean, worst = geometric_mean(list(ratios.values())), max(ratios.values())
     bar = WORST_CELL[metric]
@@ -132,7 +132,7 @@ def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
     return text
 
 
-def _tail(judged: Sequence[Cell]) -> list[str]:
+def _tail(judged: Sequence[TableCell]) -> list[str]:
     ratios = {cell.name: cell.ratio(TAIL) for cell in judged}
     worst = max(ratios, key=ratios.__getitem__)
     mean = geometric_mean(list(ratios.values()))
@@ -142,7 +142,7 @@ def _tail(judged: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _against_published(judged: Sequence[Cell]) -> list[str]:
+def _against_published(judged: Sequence[TableCell]) -> list[str]:
     """p90 against the mean of the published cache-aware policies."""
     ratios = [
         cell.figures[OURS]["ttft_p90_ms"]
@@ -160,7 +160,7 @@ def _against_published(judged: Sequence[Cell]) -> list[str]:
     ]
 
 
-def _against_bound(judged: Sequence[Cell]) -> list[str]:
+def _against_bound(judged: Sequence[TableCell]) -> list[str]:
     """The hit rate's distance from an endless shared cache."""
     gaps = {
         cell.name: cell.figures["bound_infinite"]["hit_rate"] - cell.figures[OURS]["hit_rate"]

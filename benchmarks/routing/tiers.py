@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks.routing.cache import BlockCache
 from protocol.ids import BlockDigest
-from workers.scheduler.retention import Expectation, KeptChain, KeptChains
+from workers.scheduler.retention import KeptChain, KeptChains, ReturnExpectation
 
 LINK_TOKENS_PER_S: Final = 340_000.0
 """50 GB/s over the 147 KB that a token of an 8B in 16 bits takes."""
@@ -102,7 +102,7 @@ class TtlChains(KeptChains):
 class LruChains(KeptChains):
     """Takes no expectations: the order is that of least recent use."""
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:  # noqa: ARG002
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> bool:  # noqa: ARG002
         return False
 
 

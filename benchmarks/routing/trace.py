@@ -33,7 +33,7 @@ class TraceError(HermaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TracedTurn:
     """One request. `digests` name the full blocks of its prompt. It arrives at `arrival_s`, but not
     before `pause_s` after the last of the turns `after`. `key` is the API key that sends it. Its
     answer calls the `tool`, if any; `is_last`: its conversation sends nothing more.
@@ -53,12 +53,12 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RoutingTrace:
     """Turns in order of arrival. `turns[i].number` is i; `after` names earlier turns only."""
 
     name: str
     block_size: int
-    turns: tuple[Turn, ...]
+    turns: tuple[TracedTurn, ...]
 
     @property
     def span_s(self) -> float:
@@ -85,7 +85,7 @@ def block_name(seed: bytes) -> BlockDigest:
     return BlockDigest(xxhash.xxh3_128_digest(seed))
 
 
-class Chains:
+class DigestChains:
     """Digests of block chains: equal ids after equal ids are the same block."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Chains:
         return tuple(chain)
 
 
-def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
+def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> RoutingTrace:
     """The first `limit` requests of a file. Raises `TraceError`.
 
     The clock of a trace may tick slowly (every 3 s in Mooncake's); requests of one tick arrive at
@@ -116,14 +116,14 @@ def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from error
     lines = _lines(path, text, limit)
     stamps = _spread([line.timestamp / 1e3 for line in lines], Random(seed))
-    chains = Chains()
+    chains = DigestChains()
     last_of: dict[str, int] = {}
-    turns: list[Turn] = []
+    turns: list[TracedTurn] = []
     for number, (line, arrival_s) in enumerate(zip(lines, stamps, strict=True)):
         full = line.hash_ids[: line.input_length // MOONCAKE_BLOCK]
         before = last_of.get(line.session_id) if line.session_id is not None else None
         turns.append(
-            Turn(
+            TracedTurn(
                 number=number,
                 session=line.session_id,
                 arrival_s=arrival_s,
@@ -136,7 +136,7 @@ def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
         )
         if line.session_id is not None:
             last_of[line.session_id] = number
-    return Trace(path.stem, MOONCAKE_BLOCK, tuple(turns))
+    return RoutingTrace(path.stem, MOONCAKE_BLOCK, tuple(turns))
 
 
 def _lines(path: Path, text: bytes, limit: int | None) -> list[_Line]:

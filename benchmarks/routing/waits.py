@@ -14,7 +14,7 @@ from benchmarks.routing.policies.base import Placed, Setting
 from benchmarks.routing.policies.herma import Herma
 from benchmarks.routing.run import percentile, play
 from benchmarks.routing.sweep import Task, case_of
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 from gateway.routing.admission_queue import MAX_RETRY_AFTER_S, retry_after_s
 
 LONG_S: Final = 10
@@ -55,7 +55,7 @@ class Announced(Herma):
         super().__init__(setting)
         self.announced_s: dict[int, float] = {}
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         placed = super().arrived(turn, now)
         if all(one.turn != turn.number for one in placed):
             self.announced_s[turn.number] = self.dispatch.tickets.wait_s(turn.number, now)

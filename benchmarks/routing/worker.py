@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.routing.cache import Cache
 from benchmarks.routing.cost_model import CostModel
-from benchmarks.routing.trace import Turn, block_name
+from benchmarks.routing.trace import TracedTurn, block_name
 from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent, Load
 from workers.scheduler.block_table import BlockTable
@@ -53,7 +53,7 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """A worker's report after a step. `started` have their first token, `finished` their last;
     `admitted` pairs newly running turns with their cached prompt tokens.
     """
@@ -67,7 +67,7 @@ class Report:
     load: Load
 
 
-class Running:
+class SimulatedSequence:
     """One sequence on a worker. `num_tokens`: prompt and answer so far. `table` and `saves` are the
     engine's records of its states.
     """
@@ -89,7 +89,7 @@ class Running:
         "turn",
     )
 
-    def __init__(self, turn: Turn, arrival: int) -> None:
+    def __init__(self, turn: TracedTurn, arrival: int) -> None:
         self.turn = turn
         self.arrival = arrival
         self.num_tokens = turn.prompt_tokens
@@ -125,7 +125,7 @@ class Running:
 class _Candidate(NamedTuple):
     """A turn that may start: names of the blocks that it hits, and what it needs beside them."""
 
-    sequence: Running
+    sequence: SimulatedSequence
     names: Sequence[BlockDigest]
     num_new: int
     num_left: int
@@ -143,20 +143,20 @@ class SimWorker:
         self.next_at: float | None = None
         self.busy_s = 0.0
         self.num_preemptions = 0
-        self.waiting: deque[Running] = deque()
-        self.planned: dict[BlockDigest, Running] = {}
-        self.prefilling: list[Running] = []
-        self.decoding: dict[int, Running] = {}
-        self._due: list[tuple[int, int, Running]] = []
+        self.waiting: deque[SimulatedSequence] = deque()
+        self.planned: dict[BlockDigest, SimulatedSequence] = {}
+        self.prefilling: list[SimulatedSequence] = []
+        self.decoding: dict[int, SimulatedSequence] = {}
+        self._due: list[tuple[int, int, SimulatedSequence]] = []
         self._num_steps = 0
         self._num_arrivals = 0
         self._context = 0
         self._began_at = 0.0
-        self._chunks: list[tuple[Running, int]] = []
+        self._chunks: list[tuple[SimulatedSequence, int]] = []
         self._slots: list[tuple[tuple[int, int], ...]] = []
         self._pins: list[int] = []
         self._num_single = 0
-        self._ended: list[Running] = []
+        self._ended: list[SimulatedSequence] = []
         self._stretch = 0
         self._budget = 0
         self._may_start = False
@@ -188,10 +188,10 @@ class SimWorker:
             for one in self.decoding.values()
         )
 
-    def submit(self, turn: Turn, now: float) -> None:
+    def submit(self, turn: TracedTurn, now: float) -> None:
         """Add a turn, which joins at the end of the current step."""
         self.cache.now = now
-        sequence = Running(turn, self._num_arrivals)
+        sequence = SimulatedSequence(turn, self._num_arrivals)
         sequence.ready_at = self.cache.fetch(_reusable(sequence, self.block_size), now)
         self.waiting.append(sequence)
         self._num_arrivals += 1
@@ -200,7 +200,7 @@ class SimWorker:
         elif self._stretch > 1 and len(self.waiting) == 1:
             self._cut(now)  # A turn that waits longer could not start, and only an end makes room.
 
-    def step(self, now: float) -> Report:
+    def step(self, now: float) -> WorkerReport:
         """End the step or stretch: return its report and begin the next one."""
         self.cache.now = now
         duration_s = now - self._began_at
@@ -227,7 +227,7 @@ class SimWorker:
                 self.cache.states.pool.unpin(slot)
             self._pins.clear()
 
-    def _settle(self, sequence: Running, saves: tuple[tuple[int, int], ...]) -> None:
+    def _settle(self, sequence: SimulatedSequence, saves: tuple[tuple[int, int], ...]) -> None:
         """Save the states that lie within a chunk of the step."""
         if saves and self.cache.states is not None:
             sequence.table.num_stored = len(sequence.stored)
@@ -279,7 +279,7 @@ class SimWorker:
         stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
         self.next_at = self._began_at + stretch_s
 
-    def _share_with_oldest(self, longer: list[Running]) -> None:
+    def _share_with_oldest(self, longer: list[SimulatedSequence]) -> None:
         """Give half of the budget to the oldest turn, the other half to the shortest ones first."""
         num_left = longer[0].num_left
         reserved = min(num_left, self._budget - self._budget // 2)
@@ -300,16 +300,16 @@ class SimWorker:
             if sequence not in shorter:
                 self._go_on(sequence)
 
-    def _num_urgent(self, sequence: Running) -> int:
+    def _num_urgent(self, sequence: SimulatedSequence) -> int:
         """The tokens left of a sequence, or the tokens that another turn waits for."""
         awaited = sequence.num_awaited * self.block_size - sequence.computed
         return min(sequence.num_left, awaited) if awaited > 0 else sequence.num_left
 
-    def _go_on(self, sequence: Running) -> None:
+    def _go_on(self, sequence: SimulatedSequence) -> None:
         if (length := min(sequence.num_left, self._budget)) > 0:
             self._compute(sequence, length)
 
-    def _compute(self, sequence: Running, length: int) -> None:
+    def _compute(self, sequence: SimulatedSequence, length: int) -> None:
         """Compute a chunk, some of whose states may be saved."""
         self._chunks.append((sequence, length))
         self._budget -= length
@@ -373,7 +373,11 @@ class SimWorker:
         return num_hits, self.cache.match(names[:num_hits])[1], num_matched
 
     def _waits(
-        self, sequence: Running, names: Sequence[BlockDigest], num_hits: int, num_matched: int
+        self,
+        sequence: SimulatedSequence,
+        names: Sequence[BlockDigest],
+        num_hits: int,
+        num_matched: int,
     ) -> bool:
         """Whether another turn computes a good part of this one, as in
         `workers/scheduler/starts.py`.
@@ -419,7 +423,7 @@ class SimWorker:
         self.prefilling.append(sequence)
         self._compute(sequence, length)
 
-    def _computed(self, sequence: Running, length: int) -> None:
+    def _computed(self, sequence: SimulatedSequence, length: int) -> None:
         sequence.computed += length
         self._store(sequence, sequence.computed)
         if sequence.num_left:
@@ -436,7 +440,7 @@ class SimWorker:
         sequence.joined_at = self._num_steps
         self._expect(sequence)
 
-    def _expect(self, sequence: Running) -> None:
+    def _expect(self, sequence: SimulatedSequence) -> None:
         """Compute the time of the sequence's next event: its end, or a step for which it lacks a
         block.
         """
@@ -451,15 +455,15 @@ class SimWorker:
                 return due_at
             heappop(self._due)
 
-    def _take_due(self) -> list[Running]:
-        taken: list[Running] = []
+    def _take_due(self) -> list[SimulatedSequence]:
+        taken: list[SimulatedSequence] = []
         while self._due and self._due[0][0] <= self._num_steps:
             due_at, arrival, sequence = heappop(self._due)
             if self.decoding.get(arrival) is sequence and sequence.due_at == due_at:
                 taken.append(sequence)
         return taken
 
-    def _catch_up(self, sequence: Running) -> None:
+    def _catch_up(self, sequence: SimulatedSequence) -> None:
         """Update its counters to the present."""
         sequence.num_tokens += self._num_steps - sequence.joined_at
         sequence.joined_at = self._num_steps
@@ -506,7 +510,7 @@ class SimWorker:
         latest.computed = 0
         self.waiting.appendleft(latest)
 
-    def _store(self, sequence: Running, num_computed: int) -> None:
+    def _store(self, sequence: SimulatedSequence, num_computed: int) -> None:
         for index in range(len(sequence.stored), num_computed // self.block_size):
             digest = sequence.digest(index)
             self.cache.store(digest, sequence.stored[-1] if sequence.stored else None)
@@ -526,7 +530,7 @@ class SimWorker:
             self._finished.append(sequence.turn.number)
         self._ended.clear()
 
-    def _release(self, sequence: Running, label: object = None) -> None:
+    def _release(self, sequence: SimulatedSequence, label: object = None) -> None:
         for name in sequence.turn.digests[len(sequence.stored) :]:
             if self.planned.get(name) is sequence:
                 del self.planned[name]
@@ -545,8 +549,8 @@ class SimWorker:
         old_ms = self._step_ms or each_ms
         self._step_ms = each_ms + (old_ms - each_ms) * _STEP_MEMORY**num_steps
 
-    def _report(self, now: float) -> Report:
-        report = Report(
+    def _report(self, now: float) -> WorkerReport:
+        report = WorkerReport(
             worker=self.number,
             at_s=now,
             events=self.cache.take_events(),
@@ -573,7 +577,7 @@ class SimWorker:
         )
 
 
-def _reusable(sequence: Running, block_size: int) -> Sequence[BlockDigest]:
+def _reusable(sequence: SimulatedSequence, block_size: int) -> Sequence[BlockDigest]:
     """The names of the blocks that a hit may cover: at least one token must be computed."""
     num_blocks = (sequence.num_tokens - 1) // block_size
     if num_blocks <= len(sequence.turn.digests):

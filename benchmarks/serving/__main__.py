@@ -15,7 +15,7 @@ import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
-from benchmarks.serving.client import Sample, run_streams, tokens_per_s
+from benchmarks.serving.client import ServingSample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 
 CONCURRENCIES = (1, 8, 32)
@@ -46,7 +46,7 @@ def _measure(base_url: str, concurrency: int, rounds: int, tokens: int) -> dict[
     num_requests = max(concurrency * rounds, 8)
 
     progress = progress_bar(f"concurrency {concurrency:3}", num_requests)
-    samples: list[Sample] = trio.run(
+    samples: list[ServingSample] = trio.run(
         run_streams, base_url, concurrency, num_requests, tokens, progress
     )
     firsts_ms = sorted(1000 * sample.first_token_s for sample in samples)

@@ -19,7 +19,7 @@ TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ServingSample:
     """One answer: seconds to its first text or reasoning, tokens by the server's usage, and its
     start and end by `time.perf_counter`.
     """
@@ -31,7 +31,7 @@ class Sample:
     ended_at: float
 
 
-def tokens_per_s(samples: Sequence[Sample]) -> float:
+def tokens_per_s(samples: Sequence[ServingSample]) -> float:
     """Output tokens over the time from the first request to the last answer's end."""
     wall_s = max(one.ended_at for one in samples) - min(one.started_at for one in samples)
     return sum(one.output_tokens for one in samples) / wall_s
@@ -45,11 +45,11 @@ async def run_streams(
     done: Callable[[int], None],
     prompt_words: int = PROMPT_WORDS,
     run: str = "",
-) -> list[Sample]:
+) -> list[ServingSample]:
     """Answer `num_requests` streams, `concurrency` at a time. Runs of different names have
     different prompts. Any failure raises.
     """
-    samples: list[Sample] = []
+    samples: list[ServingSample] = []
     numbers = iter(range(num_requests))
     limits = httpx.Limits(max_connections=concurrency)
 
@@ -67,7 +67,9 @@ async def run_streams(
     return samples
 
 
-async def _stream(client: httpx.AsyncClient, base_url: str, prompt: str, tokens: int) -> Sample:
+async def _stream(
+    client: httpx.AsyncClient, base_url: str, prompt: str, tokens: int
+) -> ServingSample:
     body = {
         "model": "herma-tiny",
         "messages": [{"role": "user", "content": prompt}],
@@ -91,7 +93,7 @@ async def _stream(client: httpx.AsyncClient, base_url: str, prompt: str, tokens:
     if first_token_s is None or usage is None or usage["completion_tokens"] != tokens:
         raise RuntimeError(f"{prompt[:16]!r} came back incomplete: {usage}")
     counts = usage["prompt_tokens"], usage["completion_tokens"]
-    return Sample(first_token_s, *counts, started_at, ended_at)
+    return ServingSample(first_token_s, *counts, started_at, ended_at)
 
 
 def says_something(delta: dict[str, Any]) -> bool:

@@ -16,7 +16,14 @@ import msgspec
 import torch
 
 from benchmarks.machine import describe_machine
-from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, Bench, Figure, Load
+from benchmarks.speculation.measure import (
+    ADAPTIVE,
+    IDLE,
+    NONE,
+    SpeculationBench,
+    SpeculationFigure,
+    SpeculationLoad,
+)
 from benchmarks.speculation.synthetic import (
     SyntheticDrafter,
     drafter_config,
@@ -34,7 +41,7 @@ from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import drafts_in_fp8, load_drafter
 from workers.engine.models.model_config import read_model_config
-from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import CONFIG_NAME, drafter_dir, dummy_names, local_dir
@@ -93,13 +100,13 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _figures(
-    runner: Runner,
+    runner: ModelRunner,
     drafter: Drafter | None,
-    loads: list[Load],
+    loads: list[SpeculationLoad],
     batches: list[int],
     depths: list[int],
     arguments: argparse.Namespace,
-) -> Iterator[tuple[Figure, list[str]]]:
+) -> Iterator[tuple[SpeculationFigure, list[str]]]:
     """First all loads without drafts, if 0 is among `depths`: by an engine without a drafter, and
     by one whose drafter processes every step. Each figure comes with the card's work in its steps,
     if wanted.
@@ -107,24 +114,24 @@ def _figures(
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     drafting = _with_drafter(runner, drafter, clock)
     most = _MOST_TEXT if drafter is None else drafter.max_depth
-    idle = [] if drafter is None else [(IDLE, Bench(drafting, clock=clock))]
-    benches = [(NONE, Bench(runner, clock=clock)), *idle] if 0 in depths else []
+    idle = [] if drafter is None else [(IDLE, SpeculationBench(drafting, clock=clock))]
+    benches = [(NONE, SpeculationBench(runner, clock=clock)), *idle] if 0 in depths else []
     ways: list[tuple[str, int | Literal["adaptive"]]] = [
         (str(depth), depth) for depth in depths if 0 < depth <= most
     ]
     if not arguments.fixed_only:
         ways.append((ADAPTIVE, ADAPTIVE))
-    bench = Bench(drafting, most, clock)
+    bench = SpeculationBench(drafting, most, clock)
     for load in loads:
         for batch in batches:
             own = load.of(arguments.prompts, batch)
-            served: list[tuple[str, Bench, Proposer | None]] = [
+            served: list[tuple[str, SpeculationBench, Proposer | None]] = [
                 (way, plain, None) for way, plain in benches
             ]
             for way, depth in ways:
                 config = _drafting_config(arguments.drafter, depth)
                 served.append((way, bench, speculation_for(config, drafting)))
-            best: dict[str, Figure] = {}
+            best: dict[str, SpeculationFigure] = {}
             for is_last in (*[False] * (arguments.rounds - 1), True):
                 for way, each, proposer in served:
                     figure = each.measure(own, batch, way, proposer)
@@ -138,18 +145,20 @@ def _shown(arguments: argparse.Namespace, drafter: Drafter | None) -> str:
     return arguments.drafter if drafter is None else drafter.name
 
 
-def _pace(figure: Figure) -> float:
+def _pace(figure: SpeculationFigure) -> float:
     return figure.tokens_per_s
 
 
-def _with_drafter(runner: Runner, drafter: Drafter | None, clock: Callable[[], float]) -> Runner:
+def _with_drafter(
+    runner: ModelRunner, drafter: Drafter | None, clock: Callable[[], float]
+) -> ModelRunner:
     """Another runner on the same model, keys and values, which verifies drafts."""
     cache = runner.cache
     if drafter is not None:
         drafter.take_cache(cache.num_blocks + 1, cache.block_size)
-    drafting = Drafting(True, drafter, clock)
+    drafting = DraftingSetup(True, drafter, clock)
     steps = steps_on(runner.model, cache, runner.facts, drafting=drafting)
-    return Runner(runner.model, cache, runner.facts, runner.model_dir, steps)
+    return ModelRunner(runner.model, cache, runner.facts, runner.model_dir, steps)
 
 
 def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerConfig:
@@ -159,7 +168,7 @@ def _drafting_config(drafter: str, depth: int | Literal["adaptive"]) -> WorkerCo
     return WorkerConfig(_NAME, _NAME, _NAME, (), token_budget=1, speculation=chosen)
 
 
-def _runner(arguments: argparse.Namespace, most: int) -> Runner:
+def _runner(arguments: argparse.Namespace, most: int) -> ModelRunner:
     """A runner with room for the largest batch. Raises `ConfigError`."""
     window = arguments.prompt_tokens + arguments.outputs + _SLACK
     own = {} if arguments.dtype is None else {"dtype": arguments.dtype}
@@ -197,7 +206,7 @@ def _described(arguments: argparse.Namespace, room: Path) -> str:
     return drafter
 
 
-def _drafter(arguments: argparse.Namespace, runner: Runner) -> Drafter | None:
+def _drafter(arguments: argparse.Namespace, runner: ModelRunner) -> Drafter | None:
     """The drafter; None if drafts come from earlier text. Raises `ConfigError`."""
     if arguments.drafter in INDEX_DRAFTERS and arguments.acceptance is None:
         return None
@@ -235,12 +244,12 @@ def _numbers(option: str, text: str) -> list[int]:
     return found
 
 
-def _device(runner: Runner) -> str:
+def _device(runner: ModelRunner) -> str:
     is_card = runner.model.device.type == "cuda"
     return torch.cuda.get_device_name() if is_card else "CPU"
 
 
-def _line(figure: Figure) -> str:
+def _line(figure: SpeculationFigure) -> str:
     return (
         f"{figure.kind:14} {figure.batch:4} at once  K {figure.way:9} "
         f"{figure.tokens_per_s:9,.0f} tokens/s  {figure.length:5.2f} a pass"
@@ -248,14 +257,14 @@ def _line(figure: Figure) -> str:
     )
 
 
-def _times(figure: Figure) -> str:
+def _times(figure: SpeculationFigure) -> str:
     missed = f", {figure.num_missed} graphs missed" if figure.num_missed else ""
     if not figure.step_ms:
         return missed
     return f"  {figure.step_ms:6.2f} ms a step, {figure.draft_ms:5.2f} of it drafting{missed}"
 
 
-def _write(path: Path, report: dict[str, Any], figures: list[Figure]) -> None:
+def _write(path: Path, report: dict[str, Any], figures: list[SpeculationFigure]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {**report, "figures": [asdict(figure) for figure in figures]}
     path.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")

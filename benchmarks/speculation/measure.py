@@ -14,7 +14,7 @@ from benchmarks.drive import Drive
 from benchmarks.speculation.profile import record
 from benchmarks.speculation.proposers import SwitchedProposer
 from protocol.sampling import SamplingParams
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler import Proposer
 
 NONE: Final = "none"
@@ -45,20 +45,20 @@ _PROFILED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SpeculationLoad:
     """Prompts of one kind of text, and the sampling of their answers."""
 
     kind: str
     prompts: tuple[tuple[int, ...], ...]
     sampling: SamplingParams
 
-    def of(self, least: int, batch: int) -> "Load":
+    def of(self, least: int, batch: int) -> "SpeculationLoad":
         """`least` prompts, or one batch of them if that is more."""
         return replace(self, prompts=self.prompts[: max(least, batch)])
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class SpeculationFigure:
     """The result for one kind of text and batch. `way`: "none", "idle", "adaptive" or a depth.
     `length`: tokens per pass. `acceptance`: by place, the share of accepted drafts among those
     whose predecessors were accepted. `step_ms`: the median time from one result to the next, in
@@ -78,11 +78,11 @@ class Figure:
 
 
 @final
-class Bench:
+class SpeculationBench:
     """A runner that serves loads, one after another."""
 
     def __init__(
-        self, runner: Runner, most: int = 0, clock: Callable[[], float] = time.perf_counter
+        self, runner: ModelRunner, most: int = 0, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """Passes have up to `most` drafts; 0: no drafting at all. `clock` returns seconds."""
         self._clock = clock
@@ -96,7 +96,9 @@ class Bench:
         )
         self._num_served = 0
 
-    def measure(self, load: Load, batch: int, way: str, proposer: Proposer | None) -> Figure:
+    def measure(
+        self, load: SpeculationLoad, batch: int, way: str, proposer: Proposer | None
+    ) -> SpeculationFigure:
         """Serve all prompts, `batch` at once. Raises `RuntimeError` for an answer without end."""
         best_s, total_s, num_tokens, num_missed = float("inf"), 0.0, 0, 0
         for number in range(1, RUNS + 1):
@@ -111,7 +113,7 @@ class Bench:
             if number >= (_LEAST_RUNS if proposer else _LEAST_RUNS - 1) and is_over:
                 break
         counts = self._proposer.counts
-        return Figure(
+        return SpeculationFigure(
             kind=load.kind,
             batch=batch,
             way=way,
@@ -123,7 +125,7 @@ class Bench:
             num_missed=num_missed,
         )
 
-    def profile(self, load: Load, batch: int, proposer: Proposer | None) -> list[str]:
+    def profile(self, load: SpeculationLoad, batch: int, proposer: Proposer | None) -> list[str]:
         """A summary of the card's work in a few steps in the middle of answers (`profile.py`)."""
         self._proposer.switch(proposer)
         numbers = self._submit(load.prompts[:batch], load.sampling)

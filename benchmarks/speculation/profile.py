@@ -16,7 +16,7 @@ _HOST_GAP_US: Final = 15.0
 """A card that is idle for longer waits for the host."""
 
 
-class Span(NamedTuple):
+class DeviceSpan(NamedTuple):
     """A kernel or a copy on the card, in microseconds."""
 
     name: str
@@ -35,14 +35,14 @@ def record(run: Callable[[], int]) -> list[str]:
         num_steps = run()
         torch.cuda.synchronize()
     spans = [
-        Span(event.name, event.time_range.start, event.time_range.end)
+        DeviceSpan(event.name, event.time_range.start, event.time_range.end)
         for event in recorded.events() or ()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]
     return summary(spans, num_steps)
 
 
-def summary(spans: Iterable[Span], num_steps: int) -> list[str]:
+def summary(spans: Iterable[DeviceSpan], num_steps: int) -> list[str]:
     """The parts of a step: busy, idle between kernels, idle for longer; then the kernels."""
     ordered = sorted(spans, key=lambda span: span.begin_us)
     if not ordered or not num_steps:

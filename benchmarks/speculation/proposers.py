@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import final
 
-from protocol.messages import Drafting
-from workers.scheduler import Candidate, Chunk, DraftTiming, Proposer, StepPlan, StepResult
+from protocol.messages import DraftResults
+from workers.scheduler import Chunk, DraftCandidate, DraftTiming, Proposer, StepPlan, StepResult
 
 
 class Counts:
@@ -79,7 +79,7 @@ class SwitchedProposer:
         self._inner = inner
         self.counts = Counts(self._most)
 
-    def summary(self) -> Drafting:
+    def summary(self) -> DraftResults:
         """See `Proposer`."""
         return self.inner.summary()
 
@@ -95,16 +95,18 @@ class SwitchedProposer:
         """See `Proposer`."""
         self.inner.end(seq)
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """See `Proposer`."""
         return self.inner.waits(candidates)
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         return self.inner.propose(candidates, room)
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         return self.inner.propose_ahead(in_flight, candidates, room)

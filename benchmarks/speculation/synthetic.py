@@ -19,7 +19,7 @@ from protocol.errors import ConfigError
 from workers.engine.drafting.description import read_drafter
 from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.drafting.dummy import drawn_drafter
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 
 SCHEDULES: Final[dict[str, tuple[float, ...]]] = {
@@ -124,7 +124,7 @@ def dummy_drafter(kind: str, target: Network, window: int, *, fp8: bool = False)
     return drawn_drafter(shape, target, window, fp8=fp8)
 
 
-def drafter_config(kind: str, target: ModelConfig) -> dict[str, Any]:
+def drafter_config(kind: str, target: ModelDescription) -> dict[str, Any]:
     """The config.json of a drafter whose layers are like the target's."""
     heads, layer = target.attention, target.layers[0]
     common: dict[str, Any] = {
@@ -150,7 +150,7 @@ def drafter_config(kind: str, target: ModelConfig) -> dict[str, Any]:
     return {**common, **_DFLASH, "dflash_config": {"mask_token_id": target.vocab_size - 1}}
 
 
-def _mtp_config(target: ModelConfig) -> dict[str, Any]:
+def _mtp_config(target: ModelDescription) -> dict[str, Any]:
     """The config of one layer; for a hybrid, of gated attention with partial rotation, as in
     checkpoints.
     """

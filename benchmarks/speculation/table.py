@@ -8,16 +8,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, Figure
+from benchmarks.speculation.measure import ADAPTIVE, IDLE, NONE, SpeculationFigure
 
 _PAYS: Final = 1.05
 """A smaller gain is within the difference between two runs."""
 
-Series = dict[tuple[str, int], dict[str, Figure]]
+Series = dict[tuple[str, int], dict[str, SpeculationFigure]]
 """Figures by kind and batch, then by way."""
 
 
-def series_of(figures: Sequence[Figure]) -> Series:
+def series_of(figures: Sequence[SpeculationFigure]) -> Series:
     """The figures grouped in the order in which they were measured."""
     found: Series = {}
     for figure in figures:
@@ -25,7 +25,7 @@ def series_of(figures: Sequence[Figure]) -> Series:
     return found
 
 
-def rows(figures: Sequence[Figure]) -> list[str]:
+def rows(figures: Sequence[SpeculationFigure]) -> list[str]:
     """A Markdown table: tokens/s of each way, and the yield of a pass at the best depth."""
     series = series_of(figures)
     ways = list(dict.fromkeys(figure.way for figure in figures))
@@ -43,7 +43,7 @@ def rows(figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
-def acceptances(figures: Sequence[Figure]) -> list[str]:
+def acceptances(figures: Sequence[SpeculationFigure]) -> list[str]:
     """The acceptance at each place, at the greatest depth of each kind and batch."""
     found = []
     for (kind, batch), by_way in series_of(figures).items():
@@ -54,7 +54,7 @@ def acceptances(figures: Sequence[Figure]) -> list[str]:
     return found
 
 
-def verdicts(figures: Sequence[Figure]) -> list[str]:
+def verdicts(figures: Sequence[SpeculationFigure]) -> list[str]:
     """Whether speculation pays here: a line for each kind and batch."""
     found = []
     for (kind, batch), by_way in series_of(figures).items():
@@ -70,13 +70,13 @@ def verdicts(figures: Sequence[Figure]) -> list[str]:
     return found
 
 
-def best_of(by_way: dict[str, Figure]) -> str:
+def best_of(by_way: dict[str, SpeculationFigure]) -> str:
     """The fastest way with drafts; without any, the fastest way."""
     drafting = {way: figure for way, figure in by_way.items() if way not in (NONE, IDLE)} or by_way
     return max(drafting, key=lambda way: drafting[way].tokens_per_s)
 
 
-def gain_of(by_way: dict[str, Figure], way: str) -> float:
+def gain_of(by_way: dict[str, SpeculationFigure], way: str) -> float:
     """The ratio of the speed to that without drafts."""
     return by_way[way].tokens_per_s / by_way[NONE].tokens_per_s
 
@@ -85,7 +85,7 @@ def _named(way: str) -> str:
     return f"{way} drafts" if way.isdigit() else f"{way} depth"
 
 
-def plot(figures: Sequence[Figure], title: str, path: Path) -> bool:
+def plot(figures: Sequence[SpeculationFigure], title: str, path: Path) -> bool:
     """Draw the gain over the depth as a PNG. Prints why and returns False without matplotlib."""
     try:
         drawing: Any = import_module("matplotlib.figure")
@@ -113,7 +113,7 @@ def plot(figures: Sequence[Figure], title: str, path: Path) -> bool:
     return True
 
 
-def _draw(axes: Any, batch: int, by_way: dict[str, Figure]) -> None:  # noqa: ANN401 - matplotlib's
+def _draw(axes: Any, batch: int, by_way: dict[str, SpeculationFigure]) -> None:  # noqa: ANN401 - matplotlib's
     """A line over fixed depths, and a dashed one for the adaptive depth."""
     depths = sorted([int(way) for way in by_way if way.isdigit()])
     points = [0, *depths]

@@ -11,7 +11,7 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from benchmarks.speculation.measure import Load
+from benchmarks.speculation.measure import SpeculationLoad
 from config import DUMMY_PREFIX
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
@@ -39,7 +39,7 @@ def loads_for(
     prompt_tokens: int,
     sampling: SamplingParams,
     vocab_size: int,
-) -> list[Load]:
+) -> list[SpeculationLoad]:
     """`count` prompts of each kind; those of a shape have `prompt_tokens` tokens. Raises
     `ConfigError` for a model or a file without text.
     """
@@ -49,11 +49,11 @@ def loads_for(
             tuple([rng.randrange(min(vocab_size, _MOST_IDS)) for _ in range(prompt_tokens)])
             for _ in range(count)
         ]
-        return [Load("random tokens", tuple(drawn), sampling)]
+        return [SpeculationLoad("random tokens", tuple(drawn), sampling)]
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     if files:
         return [
-            Load(path.name, _encoded(tokenizer, _paragraphs(path), count), sampling)
+            SpeculationLoad(path.name, _encoded(tokenizer, _paragraphs(path), count), sampling)
             for path in files
         ]
     template = _template(model_dir)
@@ -63,7 +63,7 @@ def loads_for(
         texts = [
             render_prompt(case, template) for many in zip(*cases, strict=True) for case in many
         ]
-        found.append(Load(kind, _encoded(tokenizer, texts, count), sampling))
+        found.append(SpeculationLoad(kind, _encoded(tokenizer, texts, count), sampling))
     return found
 
 

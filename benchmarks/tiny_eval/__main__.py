@@ -21,13 +21,13 @@ import trio
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
 from benchmarks.serving.server import running_herma
-from benchmarks.tiny_eval.client import MAX_TOKENS, Answer, Server, ask_all
+from benchmarks.tiny_eval.client import MAX_TOKENS, EvaluatedAnswer, EvaluatedServer, ask_all
 from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.report import (
-    Bar,
-    Comparison,
     Endings,
-    Score,
+    EvaluationBar,
+    SkillScore,
+    StreamComparison,
     as_json,
     bars,
     bars_table,
@@ -42,7 +42,7 @@ from benchmarks.tiny_eval.report import (
     skills_as_json,
     skills_table,
 )
-from training.data import SKILLS, Example, Verdict, judge, skill_cases
+from training.data import SKILLS, ExampleVerdict, TrainingExample, judge, skill_cases
 
 SEED = 2026
 
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     measure = _outside if arguments.outside else _both_forms if arguments.both else _skills
     with running_herma() if arguments.serve else nullcontext((arguments.url, 0.0)) as (url, _):
-        server = Server(url, arguments.model, arguments.concurrency, arguments.stream)
+        server = EvaluatedServer(url, arguments.model, arguments.concurrency, arguments.stream)
         held, result = measure(server, arguments)
     print(f"\n{bars_table(held)}")
     if arguments.json is not None:
@@ -78,13 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _skills(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+def _skills(
+    server: EvaluatedServer, arguments: argparse.Namespace
+) -> tuple[list[EvaluationBar], dict[str, Any]]:
     scores = [_ask_skill(server, skill, arguments) for skill in arguments.skill or SKILLS]
     print(f"\n{skills_table(scores)}")
     return bars(scores), {"seed": arguments.seed} | skills_as_json(scores)
 
 
-def _ask_skill(server: Server, skill: str, arguments: argparse.Namespace) -> Score:
+def _ask_skill(server: EvaluatedServer, skill: str, arguments: argparse.Namespace) -> SkillScore:
     cases = skill_cases(skill, arguments.seed, arguments.cases)
     requests = _requests(cases)
     answers = _answers(server, requests, skill)
@@ -95,13 +97,17 @@ def _ask_skill(server: Server, skill: str, arguments: argparse.Namespace) -> Sco
     return score(skill, verdicts, [_ended(answer) for answer in answers])
 
 
-def _both_forms(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+def _both_forms(
+    server: EvaluatedServer, arguments: argparse.Namespace
+) -> tuple[list[EvaluationBar], dict[str, Any]]:
     skills = [_ask_twice(server, skill, arguments) for skill in arguments.skill or SKILLS]
     print(f"\n{comparisons_table(skills)}")
     return [same_bar(skills)], {"seed": arguments.seed} | comparisons_as_json(skills)
 
 
-def _ask_twice(server: Server, skill: str, arguments: argparse.Namespace) -> Comparison:
+def _ask_twice(
+    server: EvaluatedServer, skill: str, arguments: argparse.Namespace
+) -> StreamComparison:
     cases = skill_cases(skill, arguments.seed, arguments.cases)
     requests = _requests(cases)
     whole = _answers(replace(server, stream=False), requests, f"{skill}, whole")
@@ -109,7 +115,7 @@ def _ask_twice(server: Server, skill: str, arguments: argparse.Namespace) -> Com
     differing = [index for index in range(len(cases)) if whole[index] != streamed[index]]
     for index in differing[: arguments.show]:
         _show(requests[index], streamed[index], repr(whole[index]))
-    return Comparison(
+    return StreamComparison(
         skill,
         len(cases),
         len(cases) - len(differing),
@@ -118,18 +124,22 @@ def _ask_twice(server: Server, skill: str, arguments: argparse.Namespace) -> Com
     )
 
 
-def _requests(cases: Sequence[Example]) -> list[dict[str, Any]]:
+def _requests(cases: Sequence[TrainingExample]) -> list[dict[str, Any]]:
     return [{"messages": case.prompt, "tools": case.tools} for case in cases]
 
 
-def _verdicts(cases: Sequence[Example], answers: Sequence[Answer]) -> list[Verdict]:
+def _verdicts(
+    cases: Sequence[TrainingExample], answers: Sequence[EvaluatedAnswer]
+) -> list[ExampleVerdict]:
     return [
         judge(case.check, answer.text, answer.tool_calls)
         for case, answer in zip(cases, answers, strict=True)
     ]
 
 
-def _outside(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+def _outside(
+    server: EvaluatedServer, arguments: argparse.Namespace
+) -> tuple[list[EvaluationBar], dict[str, Any]]:
     kinds = [
         _ask_kind(server, kind, [prompt.request for prompt in prompts], arguments.show)
         for kind, prompts in groupby(outside_prompts(), lambda prompt: prompt.kind)
@@ -138,7 +148,9 @@ def _outside(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], 
     return [ends_bar(kinds)], {"max_tokens": MAX_TOKENS} | endings_as_json(kinds)
 
 
-def _ask_kind(server: Server, kind: str, requests: list[dict[str, Any]], num_shown: int) -> Endings:
+def _ask_kind(
+    server: EvaluatedServer, kind: str, requests: list[dict[str, Any]], num_shown: int
+) -> Endings:
     answers = _answers(server, requests, kind)
     endless = [index for index, answer in enumerate(answers) if not _ended(answer)]
     for index in endless[:num_shown]:
@@ -147,17 +159,19 @@ def _ask_kind(server: Server, kind: str, requests: list[dict[str, Any]], num_sho
     return endings(kind, texts, [_ended(answer) for answer in answers])
 
 
-def _ended(answer: Answer) -> bool:
+def _ended(answer: EvaluatedAnswer) -> bool:
     return answer.finish_reason != "length"
 
 
-def _answers(server: Server, requests: list[dict[str, Any]], name: str) -> list[Answer]:
+def _answers(
+    server: EvaluatedServer, requests: list[dict[str, Any]], name: str
+) -> list[EvaluatedAnswer]:
     progress = progress_bar(name, len(requests))
-    answers: list[Answer] = trio.run(ask_all, server, requests, progress)
+    answers: list[EvaluatedAnswer] = trio.run(ask_all, server, requests, progress)
     return answers
 
 
-def _show(request: dict[str, Any], answer: Answer, wanted: str) -> None:
+def _show(request: dict[str, Any], answer: EvaluatedAnswer, wanted: str) -> None:
     asked = request["messages"][-1]["content"]
     print(f"  asked:  {asked[:300]!r}\n  answer: {answer.text[:300]!r} {answer.tool_calls}")
     print(f"  wanted: {wanted[:400]}")

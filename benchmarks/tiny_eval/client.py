@@ -16,7 +16,7 @@ TIMEOUT_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class EvaluatedServer:
     """The server: `url` ends in /v1."""
 
     url: str
@@ -26,7 +26,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EvaluatedAnswer:
     """One choice; `tool_calls` as in the OpenAI API. `finish_reason` "length": it was cut off."""
 
     text: str
@@ -35,10 +35,10 @@ class Answer:
 
 
 async def ask_all(
-    server: Server, requests: Sequence[dict[str, Any]], done: Callable[[int], None]
-) -> list[Answer]:
+    server: EvaluatedServer, requests: Sequence[dict[str, Any]], done: Callable[[int], None]
+) -> list[EvaluatedAnswer]:
     """The answers in the order of `requests` (messages and tools). Any failure raises."""
-    answers: dict[int, Answer] = {}
+    answers: dict[int, EvaluatedAnswer] = {}
     left = iter(enumerate(requests))
     limits = httpx.Limits(max_connections=server.concurrency)
 
@@ -56,7 +56,9 @@ async def ask_all(
     return [answers[index] for index in range(len(requests))]
 
 
-async def _ask(client: httpx.AsyncClient, server: Server, request: dict[str, Any]) -> Answer:
+async def _ask(
+    client: httpx.AsyncClient, server: EvaluatedServer, request: dict[str, Any]
+) -> EvaluatedAnswer:
     body = {
         "model": server.model,
         "temperature": 0,
@@ -74,10 +76,10 @@ async def _ask(client: httpx.AsyncClient, server: Server, request: dict[str, Any
     choice = reply.json()["choices"][0]
     message = choice["message"]
     calls = tuple(call["function"] for call in message.get("tool_calls") or ())
-    return Answer(message.get("content") or "", calls, choice["finish_reason"])
+    return EvaluatedAnswer(message.get("content") or "", calls, choice["finish_reason"])
 
 
-async def _streamed(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> Answer:
+async def _streamed(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> EvaluatedAnswer:
     text, reason = "", ""
     calls: dict[int, dict[str, Any]] = {}
     async with client.stream("POST", url, json=body) as reply:
@@ -96,7 +98,7 @@ async def _streamed(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -
                 _add_calls(calls, choice["delta"].get("tool_calls") or ())
     if not reason:
         raise RuntimeError("a stream ended without a finish_reason")
-    return Answer(text, tuple(calls[index] for index in sorted(calls)), reason)
+    return EvaluatedAnswer(text, tuple(calls[index] for index in sorted(calls)), reason)
 
 
 def _add_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[dict[str, Any]]) -> None:

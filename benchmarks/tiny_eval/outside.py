@@ -38,14 +38,14 @@ Request = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class OutsidePrompt:
     """`request` holds messages and, for agents, tools."""
 
     kind: str
     request: Request
 
 
-def outside_prompts() -> list[Prompt]:
+def outside_prompts() -> list[OutsidePrompt]:
     """All prompts, kind after kind, the same each time."""
     parts = _sections()
     random = Random(500)
@@ -63,12 +63,12 @@ def outside_prompts() -> list[Prompt]:
         "signs without sense": [_junk(random) for _ in range(NUM_JUNK)],
     }
     asked = [
-        Prompt(kind, {"messages": [{"role": "user", "content": text}]})
+        OutsidePrompt(kind, {"messages": [{"role": "user", "content": text}]})
         for kind, some in texts.items()
         for text in some
     ]
     return asked + [
-        Prompt(f"agent, {size}", agent_request(task, num_rules))
+        OutsidePrompt(f"agent, {size}", agent_request(task, num_rules))
         for size, num_rules in (("12 KB", 4), ("49 KB", MAX_AGENT_RULES))
         for task in parts["agent"]
     ]

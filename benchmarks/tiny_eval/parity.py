@@ -18,14 +18,14 @@ from typing import Any, Final
 import torch
 import transformers
 
-from benchmarks.drive import Answer, Drive
+from benchmarks.drive import Drive, DrivenAnswer
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS
 from config import WorkerConfig
 from protocol.sampling import SamplingParams
-from training.data import SKILLS, Example, skill_cases
+from training.data import SKILLS, TrainingExample, skill_cases
 from training.render import Template, render_prompt
 from workers.engine.start import load_runner
 from workers.model_dir import builtin_dir
@@ -42,7 +42,7 @@ _GREEDY: Final = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class AnswerDifference:
     """The difference of two answers: after `num_equal` tokens the logits of `transformers` for its
     own and for the engine's token differ by `margin` (None: one answer only ends earlier).
     """
@@ -54,12 +54,12 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ParityComparison:
     """The number of comparisons, and the differences."""
 
     num_cases: int
     num_tokens: int
-    differences: tuple[Difference, ...]
+    differences: tuple[AnswerDifference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Theirs:
             model_dir, dtype=torch.float32
         )
 
-    def prompt(self, case: Example) -> tuple[str, list[int]]:
+    def prompt(self, case: TrainingExample) -> tuple[str, list[int]]:
         """The case in the text of the model's chat template, and its ids."""
         text = self.tokenizer.apply_chat_template(
             list(case.prompt),
@@ -110,8 +110,8 @@ class Theirs:
 
 
 def compare(
-    cases: Sequence[Example], done: Callable[[int], None], engine_model: str = MODEL
-) -> Comparison:
+    cases: Sequence[TrainingExample], done: Callable[[int], None], engine_model: str = MODEL
+) -> ParityComparison:
     """Answer all cases on both sides: the engine with `engine_model`, `transformers` with the
     built-in model. Raises `ValueError` if a rendered prompt differs.
     """
@@ -139,7 +139,7 @@ def compare(
         if answer != expected:
             differences.append(_difference(theirs, case, prompt, answer, expected))
         done(number)
-    return Comparison(len(cases), num_tokens, tuple(differences))
+    return ParityComparison(len(cases), num_tokens, tuple(differences))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if found.differences else 0
 
 
-def _report(arguments: argparse.Namespace, found: Comparison) -> dict[str, Any]:
+def _report(arguments: argparse.Namespace, found: ParityComparison) -> dict[str, Any]:
     return {
         "machine": describe_machine(),
         "transformers": version("transformers"),
@@ -176,7 +176,7 @@ def _report(arguments: argparse.Namespace, found: Comparison) -> dict[str, Any]:
     } | asdict(found)
 
 
-def _same_prompt(theirs: Theirs, case: Example, template: Template) -> list[int]:
+def _same_prompt(theirs: Theirs, case: TrainingExample, template: Template) -> list[int]:
     text, ids = theirs.prompt(case)
     if text != render_prompt(case, template):
         raise ValueError(f"a case of {case.skill} is rendered in two ways")
@@ -191,22 +191,22 @@ def _engine_answers(drive: Drive, prompts: Sequence[Sequence[int]]) -> Iterator[
         yield from (_said(drive.answers[number]) for number in numbers)
 
 
-def _said(answer: Answer) -> Said:
+def _said(answer: DrivenAnswer) -> Said:
     has_ended = answer.finished is not None and answer.finished.reason == "stop"
     return Said(tuple(answer.outputs), has_ended)
 
 
 def _difference(
-    theirs: Theirs, case: Example, prompt: Sequence[int], ours: Said, expected: Said
-) -> Difference:
+    theirs: Theirs, case: TrainingExample, prompt: Sequence[int], ours: Said, expected: Said
+) -> AnswerDifference:
     asked = str(case.prompt[-1]["content"])[:120]
     pairs = enumerate(zip(ours.ids, expected.ids, strict=False))
     place = next((n for n, (mine, other) in pairs if mine != other), None)
     if place is None:
-        return Difference(case.skill, asked, min(len(ours.ids), len(expected.ids)), None)
+        return AnswerDifference(case.skill, asked, min(len(ours.ids), len(expected.ids)), None)
     before = [*prompt, *expected.ids[:place]]
     margin = theirs.margin(before, expected.ids[place], ours.ids[place])
-    return Difference(case.skill, asked, place, margin)
+    return AnswerDifference(case.skill, asked, place, margin)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS
 from config import WorkerConfig
 from protocol.sampling import SamplingParams
-from training.data import SKILLS, Example, skill_cases
+from training.data import SKILLS, TrainingExample, skill_cases
 from training.data.example import judge_raw
 from training.render import Template, render_prompt
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 CASES: Final = 60
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if max(found[name] for name in found if name != IN_4_BITS) > MOST_LOST else 0
 
 
-def runner_of(changes: dict[str, Any], device: str) -> Runner:
+def runner_of(changes: dict[str, Any], device: str) -> ModelRunner:
     """The built-in model with some keys of its configuration changed."""
     worker = WorkerConfig(
         name="quantised",
@@ -99,7 +99,7 @@ def runner_of(changes: dict[str, Any], device: str) -> Runner:
 
 
 def right_shares(
-    runner: Runner, cases: Sequence[Example], done: Callable[[int], None]
+    runner: ModelRunner, cases: Sequence[TrainingExample], done: Callable[[int], None]
 ) -> dict[str, float]:
     """The share of right answers by skill."""
     right: dict[str, list[bool]] = {}
@@ -115,7 +115,7 @@ def lost(shares: dict[str, dict[str, float]]) -> dict[str, float]:
     return {name: _mean(shares[first]) - _mean(shares[name]) for name in others}
 
 
-def _answers(runner: Runner, cases: Sequence[Example]) -> Iterator[str]:
+def _answers(runner: ModelRunner, cases: Sequence[TrainingExample]) -> Iterator[str]:
     """The texts, `_AT_ONCE` computed together."""
     template = Template((runner.model_dir / "chat_template.jinja").read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(runner.model_dir / "tokenizer.json"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from training.data import Verdict
+from training.data import ExampleVerdict
 
 MEAN_BAR: Final = 0.95
 SKILL_BAR: Final = 0.90
@@ -22,7 +22,7 @@ SHOWN_CHARS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class SkillScore:
     """One skill: the numbers of cases, of right ones, of calls tried and valid, of tools asked for
     and right, and of answers that ended.
     """
@@ -58,7 +58,7 @@ class Endings:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StreamComparison:
     """One skill asked twice, whole and streamed: the number of equal answers, and of right ones in
     each form.
     """
@@ -71,7 +71,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class EvaluationBar:
     """A figure that must not be under `least`; None if no case applies."""
 
     name: str
@@ -83,11 +83,11 @@ class Bar:
         return self.value is None or self.value >= self.least
 
 
-def score(skill: str, verdicts: Sequence[Verdict], ended: Sequence[bool]) -> Score:
+def score(skill: str, verdicts: Sequence[ExampleVerdict], ended: Sequence[bool]) -> SkillScore:
     """Count the verdicts on one skill's answers."""
     tried = [verdict.valid_tool for verdict in verdicts if verdict.valid_tool is not None]
     asked = [verdict.right_tool for verdict in verdicts if verdict.right_tool is not None]
-    return Score(
+    return SkillScore(
         skill=skill,
         num_cases=len(verdicts),
         num_right=sum(verdict.ok for verdict in verdicts),
@@ -99,7 +99,7 @@ def score(skill: str, verdicts: Sequence[Verdict], ended: Sequence[bool]) -> Sco
     )
 
 
-def bars(scores: Sequence[Score]) -> list[Bar]:
+def bars(scores: Sequence[SkillScore]) -> list[EvaluationBar]:
     """The bars. The mean is of the skills' shares."""
     tried = sum(one.num_tried for one in scores)
     usual = [one for one in scores if one.skill not in SKILL_BARS]
@@ -108,18 +108,18 @@ def bars(scores: Sequence[Score]) -> list[Bar]:
     right_tool = sum(one.num_right_tool for one in usual)
     worst = min(scores, key=lambda one: one.right - _skill_bar(one))
     return [
-        Bar("mean", sum(one.right for one in scores) / len(scores), MEAN_BAR),
-        Bar(f"worst skill ({worst.skill})", worst.right, _skill_bar(worst)),
-        Bar("valid tool calls", valid / tried if tried else None, VALID_CALLS_BAR),
-        Bar("right tool", right_tool / asked if asked else None, RIGHT_TOOL_BAR),
+        EvaluationBar("mean", sum(one.right for one in scores) / len(scores), MEAN_BAR),
+        EvaluationBar(f"worst skill ({worst.skill})", worst.right, _skill_bar(worst)),
+        EvaluationBar("valid tool calls", valid / tried if tried else None, VALID_CALLS_BAR),
+        EvaluationBar("right tool", right_tool / asked if asked else None, RIGHT_TOOL_BAR),
     ]
 
 
-def _skill_bar(one: Score) -> float:
+def _skill_bar(one: SkillScore) -> float:
     return SKILL_BARS.get(one.skill, SKILL_BAR)
 
 
-def skills_table(scores: Sequence[Score]) -> str:
+def skills_table(scores: Sequence[SkillScore]) -> str:
     lines = [
         "| skill | cases | right | valid calls | right tool | ends |",
         "|---|---:|---:|---:|---:|---:|",
@@ -135,7 +135,7 @@ def skills_table(scores: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-def bars_table(held: Sequence[Bar]) -> str:
+def bars_table(held: Sequence[EvaluationBar]) -> str:
     lines = ["| bar | value | at least | holds |", "|---|---:|---:|---|"]
     for bar in held:
         value = "" if bar.value is None else f"{bar.value:.1%}"
@@ -149,10 +149,12 @@ def endings(kind: str, texts: Sequence[str], ended: Sequence[bool]) -> Endings:
     return Endings(kind, len(texts), tuple(text[:SHOWN_CHARS] for text in endless))
 
 
-def ends_bar(kinds: Sequence[Endings]) -> Bar:
+def ends_bar(kinds: Sequence[Endings]) -> EvaluationBar:
     num_cases = sum(one.num_cases for one in kinds)
     num_ended = sum(one.num_ended for one in kinds)
-    return Bar(f"ends by itself ({num_ended} of {num_cases})", num_ended / num_cases, ENDS_BAR)
+    return EvaluationBar(
+        f"ends by itself ({num_ended} of {num_cases})", num_ended / num_cases, ENDS_BAR
+    )
 
 
 def endings_table(kinds: Sequence[Endings]) -> str:
@@ -163,14 +165,16 @@ def endings_table(kinds: Sequence[Endings]) -> str:
     return "\n".join(["| prompts | cases | ends |", "|---|---:|---:|", *rows])
 
 
-def same_bar(skills: Sequence[Comparison]) -> Bar:
+def same_bar(skills: Sequence[StreamComparison]) -> EvaluationBar:
     """The share of equal answers, which must be 1."""
     num_cases = sum(one.num_cases for one in skills)
     num_same = sum(one.num_same for one in skills)
-    return Bar(f"same in both forms ({num_same} of {num_cases})", num_same / num_cases, SAME_BAR)
+    return EvaluationBar(
+        f"same in both forms ({num_same} of {num_cases})", num_same / num_cases, SAME_BAR
+    )
 
 
-def comparisons_table(skills: Sequence[Comparison]) -> str:
+def comparisons_table(skills: Sequence[StreamComparison]) -> str:
     rows = []
     for one in skills:
         counts = (one.num_same, one.num_right_whole, one.num_right_streamed)
@@ -180,15 +184,15 @@ def comparisons_table(skills: Sequence[Comparison]) -> str:
     return "\n".join([*head, *rows])
 
 
-def as_json(held: Sequence[Bar]) -> dict[str, Any]:
+def as_json(held: Sequence[EvaluationBar]) -> dict[str, Any]:
     return {"bars": [asdict(bar) | {"holds": bar.holds} for bar in held]}
 
 
-def skills_as_json(scores: Sequence[Score]) -> dict[str, Any]:
+def skills_as_json(scores: Sequence[SkillScore]) -> dict[str, Any]:
     return {"skills": [asdict(one) | {"right": one.right} for one in scores]}
 
 
-def comparisons_as_json(skills: Sequence[Comparison]) -> dict[str, Any]:
+def comparisons_as_json(skills: Sequence[StreamComparison]) -> dict[str, Any]:
     return {"both_forms": [asdict(one) for one in skills]}
 
 

@@ -19,7 +19,7 @@ import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
-from benchmarks.serving.client import Sample, run_streams, tokens_per_s
+from benchmarks.serving.client import ServingSample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 from benchmarks.tiny_speed.agent import AgentSample, ask_agent
 from benchmarks.tiny_speed.report import (
@@ -27,7 +27,7 @@ from benchmarks.tiny_speed.report import (
     ONE_STREAM_MIN,
     READY_MAX_S,
     SIXTEEN_STREAMS_MIN,
-    Figure,
+    SpeedFigure,
     as_json,
     figures_table,
 )
@@ -81,9 +81,9 @@ def _start_only() -> float:
 
 def _run(
     name: str, base_url: str, concurrency: int, num_requests: int, tokens: int
-) -> list[Sample]:
+) -> list[ServingSample]:
     show = progress_bar(name, num_requests)
-    samples: list[Sample] = trio.run(
+    samples: list[ServingSample] = trio.run(
         run_streams, base_url, concurrency, num_requests, tokens, show, PROMPT_WORDS, name
     )
     return samples
@@ -91,33 +91,33 @@ def _run(
 
 def _figures(
     ready_s: list[float],
-    firsts: list[Sample],
-    one: list[Sample],
-    sixteen: list[Sample],
-) -> list[Figure]:
+    firsts: list[ServingSample],
+    one: list[ServingSample],
+    sixteen: list[ServingSample],
+) -> list[SpeedFigure]:
     first_s = [sample.first_token_s for sample in firsts]
     return [
-        Figure("`make up` to ready, slowest", max(ready_s), "s", at_most=READY_MAX_S),
-        Figure("first token, median", statistics.median(first_s), "s"),
-        Figure("first token, slowest", max(first_s), "s", at_most=FIRST_TOKEN_MAX_S),
-        Figure("one stream", tokens_per_s(one), "tokens/s", at_least=ONE_STREAM_MIN),
-        Figure("16 streams", tokens_per_s(sixteen), "tokens/s", at_least=SIXTEEN_STREAMS_MIN),
+        SpeedFigure("`make up` to ready, slowest", max(ready_s), "s", at_most=READY_MAX_S),
+        SpeedFigure("first token, median", statistics.median(first_s), "s"),
+        SpeedFigure("first token, slowest", max(first_s), "s", at_most=FIRST_TOKEN_MAX_S),
+        SpeedFigure("one stream", tokens_per_s(one), "tokens/s", at_least=ONE_STREAM_MIN),
+        SpeedFigure("16 streams", tokens_per_s(sixteen), "tokens/s", at_least=SIXTEEN_STREAMS_MIN),
     ]
 
 
-def _agent_figures(agents: list[AgentSample]) -> list[Figure]:
+def _agent_figures(agents: list[AgentSample]) -> list[SpeedFigure]:
     """The agent's figures, without bars for times; both requests were answered."""
     cold, warm = agents
     rate = (cold.output_tokens - 1) / (cold.total_s - cold.first_token_s)
     return [
-        Figure("agent's prompt: first token", cold.first_token_s, "s"),
-        Figure("the same again", warm.first_token_s, "s"),
-        Figure("agent's prompt: decoding", rate, "tokens/s"),
-        Figure("agent's prompts answered", len(agents), "of 2", at_least=2),
+        SpeedFigure("agent's prompt: first token", cold.first_token_s, "s"),
+        SpeedFigure("the same again", warm.first_token_s, "s"),
+        SpeedFigure("agent's prompt: decoding", rate, "tokens/s"),
+        SpeedFigure("agent's prompts answered", len(agents), "of 2", at_least=2),
     ]
 
 
-def _print(report: dict[str, Any], figures: list[Figure]) -> None:
+def _print(report: dict[str, Any], figures: list[SpeedFigure]) -> None:
     agent = report["agent"][0]
     load = report["load_average"]
     print(f"\n{figures_table(figures)}")

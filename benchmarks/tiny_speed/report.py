@@ -14,7 +14,7 @@ SIXTEEN_STREAMS_MIN: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class SpeedFigure:
     """One measured value. `at_most` or `at_least` is its bar; with neither it is only reported."""
 
     name: str
@@ -30,7 +30,7 @@ class Figure:
         return self.at_least is None or self.value >= self.at_least
 
 
-def figures_table(figures: Sequence[Figure]) -> str:
+def figures_table(figures: Sequence[SpeedFigure]) -> str:
     lines = ["| what | value | bar | holds |", "|---|---:|---:|---|"]
     for one in figures:
         verdict = ("yes" if one.holds else "NO") if _bar(one) else ""
@@ -38,11 +38,11 @@ def figures_table(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
-def as_json(figures: Sequence[Figure]) -> list[dict[str, Any]]:
+def as_json(figures: Sequence[SpeedFigure]) -> list[dict[str, Any]]:
     return [asdict(one) | {"holds": one.holds} for one in figures]
 
 
-def _bar(figure: Figure) -> str:
+def _bar(figure: SpeedFigure) -> str:
     if figure.at_most is not None:
         return f"at most {figure.at_most:g}"
     return "" if figure.at_least is None else f"at least {figure.at_least:g}"

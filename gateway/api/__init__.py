@@ -42,9 +42,9 @@ from gateway.api.errors import (
     unavailable,
 )
 from gateway.api.events import (
+    ChoiceFinished,
     Embedded,
     Failed,
-    Finished,
     PromptScored,
     ReasoningDelta,
     Restarted,
@@ -158,6 +158,7 @@ __all__ = [
     "ByteLru",
     "ChargedBy",
     "ChatRequest",
+    "ChoiceFinished",
     "Completions",
     "Conversation",
     "ConversationBody",
@@ -168,7 +169,6 @@ __all__ = [
     "Embedded",
     "EmbeddingsBuilder",
     "Failed",
-    "Finished",
     "Health",
     "InputTokens",
     "ItemList",

@@ -14,8 +14,8 @@ import msgspec
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -27,7 +27,7 @@ DONE: Final = b"data: [DONE]\n\n"
 CHUNK_END: Final = b"}\n\n"
 """The end of every event but that one."""
 
-COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, Finished)
+COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, ChoiceFinished)
 """Events that a running count precedes, if the client asks for it."""
 
 _encode = msgspec.json.Encoder().encode
@@ -194,7 +194,7 @@ class ContinuousUsage:
             self._running = event
             return b""
         chunk = self._inner.format(event)
-        if isinstance(event, Finished):
+        if isinstance(event, ChoiceFinished):
             self._num_going_on -= 1
         if self._running is None or not chunk or not isinstance(event, COUNTED):
             return chunk

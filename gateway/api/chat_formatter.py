@@ -26,8 +26,8 @@ from gateway.api.custom_tools import input_of
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     ReasoningDelta,
     Started,
     StopReason,
@@ -41,7 +41,7 @@ from gateway.api.events import (
 
 NO_CUSTOMS: Final[Mapping[str, bool]] = {}
 
-_RareEvent = ToolCallStart | ToolCallEnd | Finished | Usage | Started
+_RareEvent = ToolCallStart | ToolCallEnd | ChoiceFinished | Usage | Started
 
 _encode = msgspec.json.Encoder().encode
 
@@ -265,7 +265,7 @@ class ChunkFormatter:
                 return self._choice(event.index, ChatDelta(tool_calls=[call]))
             case ToolCallEnd():
                 return b""  # clients join the arguments of one index until another one begins
-            case Finished():
+            case ChoiceFinished():
                 self._finished.add(event.index)
                 return self._envelope + _FINISHED % (event.index, event.reason.encode())
             case Usage():
@@ -355,7 +355,7 @@ class CompletionBuilder:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
             case ReasoningDelta():
                 choice.reasoning.append(event.text)
-            case Finished():
+            case ChoiceFinished():
                 choice.reason = event.reason
             case ToolCallStart():
                 choice.calls.append((event, []))

@@ -22,8 +22,8 @@ from gateway.api.api_format import (
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     PromptScored,
     ReasoningDelta,
     Started,
@@ -123,7 +123,7 @@ class CompletionsStream:
                 offset = self._offsets.get(index, 0)
                 self._offsets[index] = offset + sum(len(entry.token) for entry in entries)
                 return self._choice(TextChoice(index, text, _logprobs(entries, offset), None))
-            case Finished(index, reason):
+            case ChoiceFinished(index, reason):
                 self._unfinished.pop(index, None)
                 return self._choice(TextChoice(index, "", None, reason))
             case Usage() if self._include_usage:
@@ -163,7 +163,7 @@ class CompletionsBody:
         match event:
             case TextDelta():
                 self._choice(event.index).add(event)
-            case Finished():
+            case ChoiceFinished():
                 self._choice(event.index).reason = event.reason
             case ReasoningDelta() | ToolCallStart() | ToolCallArguments() | ToolCallEnd():
                 pass  # a raw completion is not read for these

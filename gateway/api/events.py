@@ -1,7 +1,7 @@
 """The event stream of a turn: what every API formats, in the order of the answer.
 
 Owns the closed union `TurnEvent`. Answers of workers are `ChoiceEvent`s: one `Started`, then
-reasoning, text and tool calls per choice, one `Finished` per choice, one `Usage`. Answers of
+reasoning, text and tool calls per choice, one `ChoiceFinished` per choice, one `Usage`. Answers of
 providers pass as bytes. Must not know HTTP, SSE or where text comes from.
 """
 
@@ -98,7 +98,7 @@ class ToolCallEnd(ToolCallDelta, frozen=True, gc=False):
     is_whole: bool = True
 
 
-class Finished(_Event, frozen=True, gc=False):
+class ChoiceFinished(_Event, frozen=True, gc=False):
     """A choice is complete; `stop` is the stop string that ended it, if one did."""
 
     index: int
@@ -167,7 +167,7 @@ class Failed(_Event, frozen=True, gc=False):
 
 
 ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
-ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
+ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | ChoiceFinished
 ChoiceEvent = Started | ContentEvent | Usage
 TurnEvent = (
     ChoiceEvent

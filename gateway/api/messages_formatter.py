@@ -17,8 +17,8 @@ from gateway.api.call_ids import to_client
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -212,7 +212,7 @@ class MessageStream:
         self._request_id = request_id
         self._started: Started | None = None
         self._usage: Usage | None = None
-        self._finished: Finished | None = None
+        self._finished: ChoiceFinished | None = None
         self._num_blocks = 0
         self._open: Literal["thinking", "text", "tool_use"] | None = None
         self._has_arguments = False
@@ -250,7 +250,7 @@ class MessageStream:
                 return self._begin("tool_use", call)
             case ToolCallEnd():
                 return self._close()
-            case Finished():
+            case ChoiceFinished():
                 self._finished = event
                 return self._close()
             case Usage():
@@ -324,7 +324,7 @@ class MessageStream:
         return closing
 
 
-def _stop(finished: Finished | None) -> dict[str, str | None]:
+def _stop(finished: ChoiceFinished | None) -> dict[str, str | None]:
     """Why the message ended."""
     if finished is None:
         return {"stop_reason": "end_turn", "stop_sequence": None}
@@ -349,7 +349,7 @@ class MessageBuilder:
         self._head = head
         self._signer = signer
         self._blocks: list[tuple[Literal["thinking", "text"] | ToolCallStart, list[str]]] = []
-        self._finished: Finished | None = None
+        self._finished: ChoiceFinished | None = None
 
     def add(self, event: ContentEvent) -> None:
         """See `BodyBuilder`."""
@@ -366,7 +366,7 @@ class MessageBuilder:
                 self._blocks[-1][1].append(event.text)
             case ToolCallEnd():
                 pass  # its text is complete
-            case Finished():
+            case ChoiceFinished():
                 self._finished = event
             case _:
                 assert_never(event)

@@ -17,8 +17,8 @@ from gateway.api.custom_tools import input_of
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -229,7 +229,7 @@ class _Items:
         self.done: list[Fields] = []
 
     def take(self, event: ContentEvent) -> list[Event]:
-        """The events of the stream for `event`, except `Finished`, which is for `close`."""
+        """The events of the stream for `event`, except `ChoiceFinished`, which is for `close`."""
         if self._asked.compacts:
             return self._summary(event)
         match event:
@@ -243,7 +243,7 @@ class _Items:
                 return self._arguments(event.text)
             case ToolCallEnd():
                 return self.close("completed" if event.is_whole else "incomplete")
-            case Finished():
+            case ChoiceFinished():
                 return []
             case _:
                 assert_never(event)
@@ -468,14 +468,14 @@ class ResponseStream:
         return self._written([(f"response.{self._status}", self._state(self._status))])
 
     def format(self, event: ChoiceEvent) -> bytes:
-        """See `StreamFormatter`. `Finished` and the usage are written by `done`."""
+        """See `StreamFormatter`. `ChoiceFinished` and the usage are written by `done`."""
         match event:
             case Started():
                 self._started = event
                 return self._leave_queue()
             case Usage():
                 self._usage = event
-            case Finished():
+            case ChoiceFinished():
                 self._cut_by = _CUTS.get(event.reason)
             case _:
                 return self._written(self._items.take(event))
@@ -551,7 +551,7 @@ class ResponseBuilder:
     def add(self, event: ContentEvent) -> None:
         """See `BodyBuilder`."""
         self._items.take(event)
-        if isinstance(event, Finished):
+        if isinstance(event, ChoiceFinished):
             self._cut_by = _CUTS.get(event.reason)
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:

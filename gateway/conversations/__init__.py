@@ -4,45 +4,45 @@ Owns recognition, the counts of each conversation, loops, and broken prefixes. P
 argument, and what is decided is carried out by `gateway.turn`.
 """
 
-from gateway.conversations.book import ConversationBook, Visit
+from gateway.conversations.book import ConversationBook, ConversationVisit
 from gateway.conversations.conversation import (
-    Conversation,
     ConversationList,
     ConversationRow,
+    KnownConversation,
     row_of,
 )
 from gateway.conversations.hints import hint_of
 from gateway.conversations.loops import Loop, LoopFinder
-from gateway.conversations.names import Named, named_by
+from gateway.conversations.names import ClientNames, named_by
 from gateway.conversations.prefix_doctor import (
-    Finding,
     PrefixDoctor,
+    PrefixFinding,
     PrefixList,
     PrefixRow,
-    Prompt,
+    SentPrompt,
     tools_of,
 )
 from gateway.conversations.repairs import Repair
 from gateway.conversations.returns import Expected, Hint, ReturnModel
 
 __all__ = [
-    "Conversation",
+    "ClientNames",
     "ConversationBook",
     "ConversationList",
     "ConversationRow",
+    "ConversationVisit",
     "Expected",
-    "Finding",
     "Hint",
+    "KnownConversation",
     "Loop",
     "LoopFinder",
-    "Named",
     "PrefixDoctor",
+    "PrefixFinding",
     "PrefixList",
     "PrefixRow",
-    "Prompt",
     "Repair",
     "ReturnModel",
-    "Visit",
+    "SentPrompt",
     "hint_of",
     "named_by",
     "row_of",

@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import Final
 
 from gateway.api import ChatRequest, Usage
-from gateway.conversations.chains import Chain, Chains, said
-from gateway.conversations.conversation import Conversation, ConversationRow, row_of
-from gateway.conversations.names import WEAK_SOURCES, Named
+from gateway.conversations.chains import Chain, PromptChains, said
+from gateway.conversations.conversation import ConversationRow, KnownConversation, row_of
+from gateway.conversations.names import WEAK_SOURCES, ClientNames
 
 MAX_CONVERSATIONS: Final = 4096
 EXPIRE_S: Final = 6 * 3600.0
@@ -29,12 +29,12 @@ UNNAMED: Final = "~"
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
+class ConversationVisit:
     """A request in its conversation. `hashes` has one for each message that is compared. `request`
     is kept while the request runs.
     """
 
-    conversation: Conversation
+    conversation: KnownConversation
     chain: Chain | None
     scope: int
     hashes: "array[int]"
@@ -45,16 +45,16 @@ class ConversationBook:
     """All conversations, the last used one last."""
 
     def __init__(self) -> None:
-        self._table: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+        self._table: OrderedDict[tuple[str, str], KnownConversation] = OrderedDict()
         self._chain_of: dict[tuple[str, str], tuple[Chain, int]] = {}
-        self._chains = Chains()
+        self._chains = PromptChains()
 
     def __len__(self) -> int:
         return len(self._table)
 
     def enter(
-        self, named: Named, key: str, client: str, request: ChatRequest, now: float
-    ) -> Visit | None:
+        self, named: ClientNames, key: str, client: str, request: ChatRequest, now: float
+    ) -> ConversationVisit | None:
         """A request begins. None for a raw prompt without a name, which belongs to none."""
         messages, name = request.messages, named.name
         if not name and not messages:
@@ -82,11 +82,11 @@ class ConversationBook:
             chain.may_repeat = False
             self._chains.note(chain, scope, hashes)
         conversation.begin(now, request.model, sum([one.role == "tool" for one in messages]))
-        return Visit(conversation, chain, scope, hashes, request)
+        return ConversationVisit(conversation, chain, scope, hashes, request)
 
     def leave(
         self,
-        visit: Visit,
+        visit: ConversationVisit,
         now: float,
         *,
         status: int,
@@ -96,7 +96,7 @@ class ConversationBook:
         cost: int,
         busy_s: float,
     ) -> None:
-        """A request has ended; see `Conversation.end`."""
+        """A request has ended; see `KnownConversation.end`."""
         visit.request = None
         if visit.chain is not None:
             visit.chain.may_repeat = status != 200
@@ -118,12 +118,12 @@ class ConversationBook:
                 return
             self._forget(one)
 
-    def find(self, name: str) -> Iterator[Conversation]:
+    def find(self, name: str) -> Iterator[KnownConversation]:
         """The conversations with that name, of any key, then those that they began."""
         yield from (one for one in self._table.values() if one.name == name)
         yield from (one for one in self._table.values() if one.parent == name)
 
-    def all(self) -> Iterator[Conversation]:
+    def all(self) -> Iterator[KnownConversation]:
         """All conversations, the last used one first."""
         return reversed(self._table.values())
 
@@ -133,15 +133,15 @@ class ConversationBook:
         return [row_of(one) for one, _ in zip(found, range(most), strict=False)]
 
     def _new(
-        self, named: Named, key: str, client: str, request: ChatRequest, now: float
-    ) -> Conversation:
+        self, named: ClientNames, key: str, client: str, request: ChatRequest, now: float
+    ) -> KnownConversation:
         name = named.name or self._name_of(key, request)
         if len(self._table) >= MAX_CONVERSATIONS:
             self._forget(next(iter(self._table.values())))
         parent = self._table.get((key, named.parent))
         if parent is not None:
             parent.children += 1
-        conversation = Conversation(
+        conversation = KnownConversation(
             name=name,
             key=key,
             client=client,
@@ -165,7 +165,7 @@ class ConversationBook:
             free = f"{name}-{number}"
         return free
 
-    def _forget(self, one: Conversation) -> None:
+    def _forget(self, one: KnownConversation) -> None:
         entry = one.key, one.name
         del self._table[entry]
         if (kept := self._chain_of.pop(entry, None)) is not None:

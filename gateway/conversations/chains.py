@@ -53,7 +53,7 @@ def hashes_of(messages: Sequence[Message]) -> "array[int]":
     return array("q", map(hash, map(said, messages)))
 
 
-class Chains:
+class PromptChains:
     """The chains of all conversations without a sure name. `scope` keeps keys and models apart."""
 
     def __init__(self) -> None:

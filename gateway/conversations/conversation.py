@@ -15,7 +15,7 @@ NOT_FOUND: Final = 404
 CLIENT_LEFT: Final = 499
 
 
-class Conversation(msgspec.Struct, eq=False):
+class KnownConversation(msgspec.Struct, eq=False):
     """`name` is unique within `key`. `source` says where the name comes from; `chain`: the prompts.
     Times are Unix seconds, `cost` micro-units of the ledger's currency. A pause is the time between
     the end of a turn and the next one. `loop` describes the loop that it is in, if any.
@@ -135,7 +135,7 @@ class ConversationList(msgspec.Struct, frozen=True):
     conversations: tuple[ConversationRow, ...]
 
 
-def row_of(one: Conversation) -> ConversationRow:
+def row_of(one: KnownConversation) -> ConversationRow:
     """The row of `one` now; numbers with a fraction have three digits of it."""
     fields: dict[str, Any] = {}
     for name in ConversationRow.__struct_fields__:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.api import Message
-from gateway.conversations.steps import Step, StepReader
+from gateway.conversations.steps import AgentStep, StepReader
 
 MAX_PERIOD: Final = 8
 PENDING_TIMES: Final = 8
@@ -61,7 +61,7 @@ class LoopFinder:
         return found
 
 
-def loop_in(steps: Sequence[Step], repeats: int) -> Loop | None:
+def loop_in(steps: Sequence[AgentStep], repeats: int) -> Loop | None:
     """The loop at the end of `steps` with the shortest period."""
     for period in range(1, MAX_PERIOD + 1):
         if len(steps) < period * repeats:
@@ -74,7 +74,7 @@ def loop_in(steps: Sequence[Step], repeats: int) -> Loop | None:
     return None
 
 
-def _rounds(steps: Sequence[Step], period: int) -> int:
+def _rounds(steps: Sequence[AgentStep], period: int) -> int:
     """How often the last `period` steps have come in a row."""
     length = len(steps)
     num_same = 0
@@ -85,7 +85,7 @@ def _rounds(steps: Sequence[Step], period: int) -> int:
     return (num_same + period) // period
 
 
-def _is_same(one: Step, other: Step) -> bool:
+def _is_same(one: AgentStep, other: AgentStep) -> bool:
     """Whether `other` has brought nothing that `one` had not."""
     if one.tool != other.tool or one.result != other.result or one.is_unseen:
         return False

@@ -47,7 +47,7 @@ _USER_ID: Final = re.compile(r"_session_([0-9A-Za-z-]{8,64})\Z")
 _PARENT_FIELDS: Final = ("parent_session_id", "parent_thread_id", "parent_id")
 
 
-class Named(NamedTuple):
+class ClientNames(NamedTuple):
     """What the client says; empty texts: nothing. `is_weak`: see `_WEAK`. `source` is the header or
     field.
     """
@@ -58,10 +58,10 @@ class Named(NamedTuple):
     is_weak: bool = False
 
 
-NOBODY: Final = Named()
+NOBODY: Final = ClientNames()
 
 
-def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> Named:
+def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> ClientNames:
     """The names in `headers` (with lower-case names) and in the body."""
     sent, raw = dict(headers), request.raw
     is_in_headers = not _NAMING.isdisjoint(sent)
@@ -77,8 +77,8 @@ def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> 
         is_weak = True
     agent, agent_source = _first(sent, _AGENTS)
     if agent and name and not parent and agent != name:
-        return Named(f"{name}/{agent}"[:MAX_SESSION_CHARS], name, agent_source)
-    return Named(name, "" if parent == name else parent, source, is_weak)
+        return ClientNames(f"{name}/{agent}"[:MAX_SESSION_CHARS], name, agent_source)
+    return ClientNames(name, "" if parent == name else parent, source, is_weak)
 
 
 def _first(sent: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> tuple[str, str]:

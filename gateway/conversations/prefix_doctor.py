@@ -39,7 +39,7 @@ MAX_FINDINGS: Final = 32
 Decode = Callable[[Sequence[int]], str]
 
 
-class Finding(NamedTuple):
+class PrefixFinding(NamedTuple):
     """The prompt departs at token `at` from the one before, in `place`, over `length` characters;
     `lost_tokens` had to be computed again.
     """
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     lost_tokens: int
 
 
-class Prompt(NamedTuple):
+class SentPrompt(NamedTuple):
     """A prompt that was sent to an engine. `ids` are packed; `hashes` has one per message, `tools`
     the name and the hash of each tool.
     """
@@ -90,15 +90,15 @@ class PrefixDoctor:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
-        self._strands: OrderedDict[object, list[Prompt]] = OrderedDict()
+        self._strands: OrderedDict[object, list[SentPrompt]] = OrderedDict()
         self._rows: dict[tuple[str, str, str], list[float]] = {}
 
     def __len__(self) -> int:
         return len(self._strands)
 
     def note(
-        self, owner: object, prompt: Prompt, messages: Sequence[Message], decode: Decode
-    ) -> Finding | None:
+        self, owner: object, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
+    ) -> PrefixFinding | None:
         """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did."""
         strands = self._strands.setdefault(owner, [])
         self._strands.move_to_end(owner)
@@ -121,7 +121,7 @@ class PrefixDoctor:
         """The conversation is over."""
         self.num_bytes -= sum(one.num_bytes for one in self._strands.pop(owner, ()))
 
-    def count(self, client: str, finding: Finding, lost_s: float) -> None:
+    def count(self, client: str, finding: PrefixFinding, lost_s: float) -> None:
         """Add a finding to those of the client."""
         place = finding.place.partition("[")[0]
         row = client, finding.kind, place
@@ -165,8 +165,8 @@ def first_difference(one: bytes, other: bytes) -> int:
 
 
 def compare(
-    before: Prompt, after: Prompt, messages: Sequence[Message], decode: Decode
-) -> Finding | None:
+    before: SentPrompt, after: SentPrompt, messages: Sequence[Message], decode: Decode
+) -> PrefixFinding | None:
     """Where `after`, made of `messages`, departs from `before`; None if it goes on with it."""
     at = first_difference(before.ids, after.ids)
     num_before = len(before.ids) // TOKEN_BYTES
@@ -176,11 +176,11 @@ def compare(
     one, other = (_window(ids, at, decode) for ids in (before.ids, after.ids))
     length = changed_chars(one, other)
     kind, place = _cause(before, after, messages, one, other)
-    return Finding(kind, place, at, length, lost)
+    return PrefixFinding(kind, place, at, length, lost)
 
 
 def _cause(
-    before: Prompt, after: Prompt, messages: Sequence[Message], one: str, other: str
+    before: SentPrompt, after: SentPrompt, messages: Sequence[Message], one: str, other: str
 ) -> tuple[Kind, str]:
     if before.tools != after.tools:
         return _tools_changed(before, after, one, other), "tools"
@@ -210,7 +210,7 @@ def _cause(
     return ("edited result" if message.role == "tool" else "edited message"), place
 
 
-def _tools_changed(before: Prompt, after: Prompt, one: str, other: str) -> Kind:
+def _tools_changed(before: SentPrompt, after: SentPrompt, one: str, other: str) -> Kind:
     if sorted(before.tools) == sorted(after.tools):
         return "reordered tools"
     names = [name for name, _ in before.tools]
@@ -242,7 +242,7 @@ def _shift(before: "array[int]", after: "array[int]") -> int | None:
     return None
 
 
-def _strand_of(strands: Sequence[Prompt], prompt: Prompt) -> Prompt | None:
+def _strand_of(strands: Sequence[SentPrompt], prompt: SentPrompt) -> SentPrompt | None:
     """The prompt that this one follows."""
     for one in strands:
         num_own = len(one.ids) // TOKEN_BYTES - TAIL_TOKENS
@@ -259,7 +259,7 @@ def _strand_of(strands: Sequence[Prompt], prompt: Prompt) -> Prompt | None:
     return best
 
 
-def _follows(one: Prompt, prompt: Prompt) -> bool:
+def _follows(one: SentPrompt, prompt: SentPrompt) -> bool:
     """Whether `prompt` may be the next one of `one`: it has more messages, or those at the end of
     `one` behind a summary.
     """

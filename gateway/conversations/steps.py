@@ -86,7 +86,7 @@ _HEAD_CHARS: Final = 400
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class Step(NamedTuple):
+class AgentStep(NamedTuple):
     """One call. `loose`, `paged` and `exact` are hashes of the call without pages and ids, without
     pages, and with both; `result` is that of its result. `is_ack`: the result says only that the
     call was carried out; `is_blank`: it says nothing at all. `is_pending`: the agent waits for
@@ -114,11 +114,11 @@ class StepReader:
         self._calls: dict[int, tuple[int, int, int]] = {}
         self._results: dict[int, tuple[int, bool, bool, bool, bool, bool]] = {}
 
-    def latest(self, messages: Sequence[Message], most: int) -> list[Step]:
+    def latest(self, messages: Sequence[Message], most: int) -> list[AgentStep]:
         """The latest `most` steps at least, in their order; those of one message are sorted, since
         parallel calls have no order. A call without a result is left out.
         """
-        groups: list[list[Step]] = []
+        groups: list[list[AgentStep]] = []
         results: dict[str, str] = {}
         num = 0
         for message in reversed(messages[-MAX_LOOKED_AT:]):
@@ -133,9 +133,9 @@ class StepReader:
                     break
         return [step for group in reversed(groups) for step in group]
 
-    def answers(self, messages: Sequence[Message], most: int) -> list[Step]:
+    def answers(self, messages: Sequence[Message], most: int) -> list[AgentStep]:
         """As `latest`, for a conversation without tools: what was said, and what came back."""
-        steps: list[Step] = []
+        steps: list[AgentStep] = []
         back = ""
         for message in reversed(messages[-MAX_LOOKED_AT:]):
             if message.role == "user":
@@ -143,19 +143,19 @@ class StepReader:
             elif message.role == "assistant":
                 said = message.content or ""
                 loose, paged, exact = self._call("", said)
-                steps.append(Step("answer", loose, paged, exact, self._result(back)[0]))
+                steps.append(AgentStep("answer", loose, paged, exact, self._result(back)[0]))
                 if len(steps) >= most:
                     break
         steps.reverse()
         return steps
 
-    def _of_message(self, message: Message, results: dict[str, str]) -> Iterator[Step]:
+    def _of_message(self, message: Message, results: dict[str, str]) -> Iterator[AgentStep]:
         for call in message.tool_calls[-MAX_LOOKED_AT:]:
             text = results.get(call.id)
             if text is None:
                 continue
             loose, paged, exact = self._call(call.name, call.arguments)
-            yield Step(call.name, loose, paged, exact, *self._result(text))
+            yield AgentStep(call.name, loose, paged, exact, *self._result(text))
 
     def _call(self, name: str, arguments: str) -> tuple[int, int, int]:
         entry = hash((name, arguments))
@@ -177,7 +177,7 @@ class StepReader:
 
 
 def call_hashes(name: str, arguments: str) -> tuple[int, int, int]:
-    """Three hashes of a call, as in `Step`."""
+    """Three hashes of a call, as in `AgentStep`."""
     try:
         value = _decode(arguments)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
@@ -192,7 +192,7 @@ def call_hashes(name: str, arguments: str) -> tuple[int, int, int]:
 
 
 def result_facts(text: str) -> tuple[int, bool, bool, bool, bool, bool]:
-    """The hash of a result, and the facts of a `Step`."""
+    """The hash of a result, and the facts of a `AgentStep`."""
     head = text[:_HEAD_CHARS]
     if len(text) > MAX_RESULT_CHARS:
         half = MAX_RESULT_CHARS // 2

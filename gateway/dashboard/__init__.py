@@ -5,19 +5,19 @@ terminals.
 """
 
 from gateway.dashboard.dashboard import Clients, Dashboard
-from gateway.dashboard.explanation import AttemptRow, Explanation, Span, explain
-from gateway.dashboard.overview import Source, condition_of, event_row, overview_of
+from gateway.dashboard.explanation import AttemptRow, Explanation, StageSpan, explain
+from gateway.dashboard.overview import OverviewSource, condition_of, event_row, overview_of
 from gateway.dashboard.page_file import page
 from gateway.dashboard.rows import (
     ClientRow,
+    DashboardState,
+    EventLog,
     EventRow,
     LimitRow,
-    Log,
     ModelRow,
     Overview,
     ProviderRow,
     RequestRow,
-    State,
     Totals,
     WorkerRow,
 )
@@ -28,18 +28,18 @@ __all__ = [
     "ClientRow",
     "Clients",
     "Dashboard",
+    "DashboardState",
+    "EventLog",
     "EventRow",
     "Explanation",
     "LimitRow",
-    "Log",
     "ModelRow",
     "Overview",
+    "OverviewSource",
     "ProviderRow",
     "RequestRow",
     "Siblings",
-    "Source",
-    "Span",
-    "State",
+    "StageSpan",
     "Totals",
     "WorkerRow",
     "condition_of",

@@ -13,18 +13,18 @@ import trio
 from gateway.dashboard.explanation import Explanation, explain
 from gateway.dashboard.overview import (
     MAX_TALKS,
-    Source,
+    OverviewSource,
     away_since,
     event_row,
     last_attempt,
     overview_of,
 )
-from gateway.dashboard.rates import Progress, Rates
-from gateway.dashboard.rows import Log, Overview
+from gateway.dashboard.rates import Rates, RequestProgress
+from gateway.dashboard.rows import EventLog, Overview
 from gateway.dashboard.siblings import Siblings, merged
 from gateway.routing import with_refusals
 from gateway.runtime import next_tick
-from gateway.telemetry import SAMPLE_S, History, Reading, RequestTrace, Sample
+from gateway.telemetry import SAMPLE_S, History, HistorySample, Reading, RequestTrace
 from gateway.turn import Services
 
 Clients = Mapping[str, tuple[int, int]]
@@ -94,23 +94,23 @@ class Dashboard:
         trace = self._services.traces.find(name)
         return None if trace is None else explain(trace, self._source({}))
 
-    def samples(self, number: int = 0) -> tuple[int, list[Sample]]:
+    def samples(self, number: int = 0) -> tuple[int, list[HistorySample]]:
         """The number of samples so far, and the samples after the first `number`."""
         return self._history.number, self._history.since(number)
 
-    def log(self, after: int | None = None) -> Log:
+    def log(self, after: int | None = None) -> EventLog:
         """The events with numbers above `after` that are kept; by default the last ones."""
         recent = self._services.feed.recent
         if after is None:
-            return Log(tuple(map(event_row, list(recent)[-SHOWN_EVENTS:])))
+            return EventLog(tuple(map(event_row, list(recent)[-SHOWN_EVENTS:])))
         kept = [one for one in recent if one.number > after]
         num_lost = kept[0].number - after - 1 if kept else 0
-        return Log(tuple(map(event_row, kept)), num_lost)
+        return EventLog(tuple(map(event_row, kept)), num_lost)
 
-    def _source(self, clients: Clients) -> Source:
+    def _source(self, clients: Clients) -> OverviewSource:
         services = self._services
         traces, dispatcher = services.traces, services.dispatcher
-        return Source(
+        return OverviewSource(
             version=self._version,
             process=self._process,
             unix_time=self._unix_time(),
@@ -155,7 +155,7 @@ class Dashboard:
         self._history.add(reading)
 
 
-def _progress(trace: RequestTrace) -> Progress:
+def _progress(trace: RequestTrace) -> RequestProgress:
     attempt = last_attempt(trace)
     first_at = trace.first_at if attempt is None else attempt.first_at or trace.first_at
-    return Progress(trace.number, trace.output_tokens, first_at)
+    return RequestProgress(trace.number, trace.output_tokens, first_at)

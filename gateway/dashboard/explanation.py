@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.dashboard.overview import Source, request_row
+from gateway.dashboard.overview import OverviewSource, request_row
 from gateway.dashboard.rows import RequestRow
-from gateway.telemetry import AttemptTrace, Candidate, RequestTrace
+from gateway.telemetry import AttemptTrace, CandidateWorker, RequestTrace
 
 Stage = Literal["preparing", "queued", "prefill", "decode", "cloud"]
 
@@ -26,7 +26,7 @@ _WHY: Final = {
 }
 
 
-class Span(msgspec.Struct, frozen=True):
+class StageSpan(msgspec.Struct, frozen=True):
     """A stage of the request on its way; `end_ms` is now for the last one of an open request."""
 
     stage: Stage
@@ -53,7 +53,7 @@ class AttemptRow(msgspec.Struct, frozen=True):
     num_busy: int
     why: str
     reason: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateWorker, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -63,12 +63,12 @@ class Explanation(msgspec.Struct, frozen=True):
 
     request: RequestRow
     names: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[StageSpan, ...]
     attempts: tuple[AttemptRow, ...]
     num_missing: int
 
 
-def explain(trace: RequestTrace, source: Source) -> Explanation:
+def explain(trace: RequestTrace, source: OverviewSource) -> Explanation:
     """The request's way, as of `source`."""
     waiting = source.positions.get(trace.turn.ticket)
     return Explanation(
@@ -80,16 +80,18 @@ def explain(trace: RequestTrace, source: Source) -> Explanation:
     )
 
 
-def _spans(trace: RequestTrace, now: float, waits_since: float | None = None) -> Iterator[Span]:
+def _spans(
+    trace: RequestTrace, now: float, waits_since: float | None = None
+) -> Iterator[StageSpan]:
     """The stages of the first choice, one after the other; those that took no time are left out."""
     start, turn = trace.received_at, trace.turn
     end = now if trace.ended_at is None else trace.ended_at
     at = start
 
-    def span(stage: Stage, until: float, server: str = "") -> Iterator[Span]:
+    def span(stage: Stage, until: float, server: str = "") -> Iterator[StageSpan]:
         nonlocal at
         if until > at:
-            yield Span(stage, _ms(at - start), _ms(until - start), server)
+            yield StageSpan(stage, _ms(at - start), _ms(until - start), server)
             at = until
 
     for attempt in turn.attempts:

@@ -43,7 +43,7 @@ MAX_TALKS: Final = 20
 """Conversations that are shown."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class OverviewSource(msgspec.Struct, frozen=True):
     """The input of an overview. `now` is on the clock of traces. `positions` has the queue position
     of each waiting ticket, `rates` the tokens per second of open requests by number, `away_since`
     the time at which providers took over by model, `clients` prompt tokens and cached ones.
@@ -75,7 +75,7 @@ class Source(msgspec.Struct, frozen=True):
     prefixes: Sequence[PrefixRow] = ()
 
 
-def overview_of(source: Source) -> Overview:
+def overview_of(source: OverviewSource) -> Overview:
     """The rows of `source`."""
     condition, words = condition_of(source.models, source.workers, len(source.positions))
     oldest = sorted(source.open, key=lambda trace: trace.received_at)
@@ -149,7 +149,7 @@ def condition_of(
     return "well", "All workers are ready." if workers else "Providers answer for all models."
 
 
-def request_row(trace: RequestTrace, source: Source) -> RequestRow:
+def request_row(trace: RequestTrace, source: OverviewSource) -> RequestRow:
     """One request."""
     turn, attempt = trace.turn, last_attempt(trace)
     waiting = source.positions.get(turn.ticket)
@@ -246,7 +246,7 @@ def _cached_tokens(attempt: AttemptTrace | None) -> int:
     return 0 if attempt is None else attempt.cached_tokens
 
 
-def _totals(source: Source) -> Totals:
+def _totals(source: OverviewSource) -> Totals:
     firsts = sorted(
         trace.first_at - trace.received_at
         for trace in (*source.open, *source.recent)
@@ -282,7 +282,7 @@ def _model_row(view: ModelView, since: Mapping[str, float]) -> ModelRow:
     )
 
 
-def _worker_rows(source: Source) -> Iterator[WorkerRow]:
+def _worker_rows(source: OverviewSource) -> Iterator[WorkerRow]:
     speeds: dict[str, float] = {}
     for trace in source.open:
         attempt = last_attempt(trace)

@@ -12,7 +12,7 @@ LEAST_S: Final = 0.2
 """Looks that are closer together see the same rates, which would otherwise jump with each token."""
 
 
-class Progress(NamedTuple):
+class RequestProgress(NamedTuple):
     """A request by number: its tokens, and since when they come (on the clock of `look`)."""
 
     number: int
@@ -34,7 +34,7 @@ class Rates:
         self._seen: dict[int, _Seen] = {}
         self._at = float("-inf")
 
-    def look(self, progress: Iterable[Progress], now: float) -> None:
+    def look(self, progress: Iterable[RequestProgress], now: float) -> None:
         """The open requests at `now`; those that are missing are forgotten."""
         elapsed_s = now - self._at
         if elapsed_s < LEAST_S:

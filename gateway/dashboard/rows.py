@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.conversations import ConversationRow, PrefixRow
 from gateway.spending import Saving
-from gateway.telemetry import Level, Sample
+from gateway.telemetry import HistorySample, Level
 
 Phase = Literal["preparing", "queued", "prefill", "decode", "cloud", "detached", "ended"]
 """Where a request is. `detached`: its client has left before the first token, and may come back."""
@@ -134,7 +134,7 @@ class EventRow(msgspec.Struct, frozen=True):
     text: str
 
 
-class Log(msgspec.Struct, frozen=True):
+class EventLog(msgspec.Struct, frozen=True):
     """Events in order. `num_lost` earlier ones are no longer kept."""
 
     events: tuple[EventRow, ...]
@@ -190,9 +190,9 @@ class Overview(msgspec.Struct, frozen=True):
     replaced: int = 0
 
 
-class State(msgspec.Struct, frozen=True):
+class DashboardState(msgspec.Struct, frozen=True):
     """An overview with the samples of the last hour and the last events."""
 
     overview: Overview
-    history: tuple[Sample, ...]
+    history: tuple[HistorySample, ...]
     events: tuple[EventRow, ...]

@@ -4,15 +4,15 @@ Owns how requests arrive and answers leave; the only importer of starlette and h
 know how a turn runs.
 """
 
-from gateway.http.edge import Edge, FleetGauges, Settings
+from gateway.http.edge import Edge, EdgeSettings, FleetGauges
 from gateway.http.routes import edge_app
 from gateway.http.server import Certificates, serve, write_batch
 
 __all__ = [
     "Certificates",
     "Edge",
+    "EdgeSettings",
     "FleetGauges",
-    "Settings",
     "edge_app",
     "serve",
     "write_batch",

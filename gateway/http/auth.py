@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from config import KeyConfig
 from gateway.api import MAX_SESSION_CHARS, ApiError
-from gateway.http.edge import Settings
+from gateway.http.edge import EdgeSettings
 from gateway.turn import Caller
 from protocol.addresses import is_loopback_host, is_numeric_host
 
@@ -52,7 +52,7 @@ class Gatekeeper:
     anonymous admin.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EdgeSettings) -> None:
         self._settings = settings
 
     def identify(self, scope: Scope) -> Caller:

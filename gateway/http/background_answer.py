@@ -10,9 +10,9 @@ from typing import Any
 from gateway.api import (
     STOPPED,
     ApiError,
+    ChoiceFinished,
     Embedded,
     Failed,
-    Finished,
     PromptScored,
     ResponseStream,
     Restarted,
@@ -25,14 +25,14 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.http.responses import error_of
-from gateway.http.sse_writer import Answer
-from gateway.responses import Record, Running
+from gateway.http.sse_writer import ClientAnswer
+from gateway.responses import BackgroundRun, ResponseRecord
 
 
-class BackgroundAnswer(Answer):
+class BackgroundAnswer(ClientAnswer):
     """The stream of a response, which goes only to its record."""
 
-    def begin(self, record: Record) -> dict[str, Any]:
+    def begin(self, record: ResponseRecord) -> dict[str, Any]:
         """Record the response as queued; returns it in that state."""
         formatter = self._api.streamed(self._head)
         if not isinstance(formatter, ResponseStream):
@@ -41,7 +41,7 @@ class BackgroundAnswer(Answer):
         formatter.head()
         return record.response
 
-    async def run(self, running: Running) -> None:
+    async def run(self, running: BackgroundRun) -> None:
         """Run the turn and record its end, also if this call is cancelled."""
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
@@ -69,7 +69,7 @@ class BackgroundAnswer(Answer):
                 self.started = event
             case Usage():
                 self.usage = event
-            case Finished():
+            case ChoiceFinished():
                 self._note_content()
                 self.trace.finish = event.reason
             case _:
@@ -87,7 +87,7 @@ class BackgroundAnswer(Answer):
         self.status = error.status
         self._formatter.error(error)
 
-    def _break_off(self, running: Running) -> None:
+    def _break_off(self, running: BackgroundRun) -> None:
         if running.is_cancelled:
             self._formatter.cancel()
         else:

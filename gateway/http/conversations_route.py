@@ -36,7 +36,7 @@ _encode: Final = msgspec.json.Encoder().encode
 Item = dict[str, object]
 
 
-class Conversations:
+class ConversationsRoute:
     """The endpoints of the Conversations API."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper) -> None:

@@ -12,7 +12,7 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import ApiError
-from gateway.dashboard import Dashboard, Overview, State, page
+from gateway.dashboard import Dashboard, DashboardState, Overview, page
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
@@ -65,7 +65,9 @@ class DashboardRoute:
         dashboard = self._dashboard
         _, samples = dashboard.samples()
         await dashboard.look()
-        await send_json(send, State(self._overview(), tuple(samples), dashboard.log().events))
+        await send_json(
+            send, DashboardState(self._overview(), tuple(samples), dashboard.log().events)
+        )
 
     async def request(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One request, explained."""

@@ -116,7 +116,7 @@ class FleetGauges:
 
 
 @dataclass(slots=True)
-class Settings:
+class EdgeSettings:
     """The configuration that a reload may change; only `take` writes it. `alias_params` are the
     rewriting rules of each alias. `rate_limits` is None if no limit is configured.
     """
@@ -127,7 +127,7 @@ class Settings:
     rate_limits: RateLimits | None = None
 
     @classmethod
-    def of(cls, config: Config) -> "Settings":
+    def of(cls, config: Config) -> "EdgeSettings":
         settings = cls(config.gateway)
         settings.take(config)
         return settings
@@ -159,7 +159,7 @@ class Edge:
     seconds on trio's clock. `encoding` has the threads for large bodies.
     """
 
-    settings: Settings
+    settings: EdgeSettings
     version: str
     run_turn: RunTurn
     models: Callable[[], tuple[ModelView, ...]]

@@ -13,11 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.http.client_metrics import ClientTokens
-from gateway.http.edge import FleetGauges, Settings
+from gateway.http.edge import EdgeSettings, FleetGauges
 from gateway.http.gen_ai_metrics import GenAiMetrics
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
-from gateway.spending import MICRO, SpendingFigures, Window
+from gateway.spending import MICRO, LimitWindow, SpendingFigures
 from gateway.telemetry import RequestTrace
 from protocol.messages import Load
 
@@ -46,7 +46,7 @@ class Metrics:
         self._gen_ai = GenAiMetrics()
         self._registry.register(self._gen_ai)
 
-    def show_rates(self, settings: Settings) -> None:
+    def show_rates(self, settings: EdgeSettings) -> None:
         """Add the refusals by the rate limits of `settings`."""
         self._registry.register(_Rates(settings))
 
@@ -324,7 +324,7 @@ def _of_host_caches(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
 class _Rates(Collector):
     """Reads the refusals at each scrape."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EdgeSettings) -> None:
         self._settings = settings
 
     def collect(self) -> Iterator[Metric]:
@@ -382,7 +382,7 @@ class _Spending(Collector):
         return iter(())
 
 
-def _of_windows(windows: tuple[Window, ...]) -> tuple[Metric, Metric]:
+def _of_windows(windows: tuple[LimitWindow, ...]) -> tuple[Metric, Metric]:
     labels = ("scope", "name", "period")
     limits = GaugeMetricFamily("herma_spend_limit", "The configured limits.", labels=labels)
     used = GaugeMetricFamily(

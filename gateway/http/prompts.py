@@ -14,9 +14,9 @@ import trio
 from gateway.api import (
     ApiError,
     ChatRequest,
+    ChoiceFinished,
     Embedded,
     Failed,
-    Finished,
     PromptScored,
     ReasoningDelta,
     Started,
@@ -93,7 +93,7 @@ class PromptScoring:
                 raise connection_lost()
             emit(self._started)
             for index in range(num_choices):
-                emit(Finished(index, "length"))
+                emit(ChoiceFinished(index, "length"))
             emit(self._usage)
 
         return run
@@ -135,10 +135,10 @@ class _Merger:
                 | ToolCallDelta()
                 | Embedded()
                 | PromptScored()
-                | Finished()
+                | ChoiceFinished()
             ):
                 index = event.index + first_index
-                self._num_unfinished -= isinstance(event, Finished)
+                self._num_unfinished -= isinstance(event, ChoiceFinished)
                 self._emit(msgspec.structs.replace(event, index=index))
             case Usage():
                 self._usages[first_index] = event

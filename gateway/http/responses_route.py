@@ -38,7 +38,7 @@ from gateway.http.responses import SSE_HEADERS, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
-from gateway.responses import Origin
+from gateway.responses import ResponseOrigin
 from gateway.turn import Caller
 
 _NOT_FORWARDED: Final = (b"x-codex-", b"x-stainless-", b"openai-beta")
@@ -159,13 +159,13 @@ class ResponsesRoute:
 
         return await self._edge.read(caller, draft.body, parse)
 
-    def _origin_of(self, draft: ResponsesDraft, caller: Caller) -> Origin:
+    def _origin_of(self, draft: ResponsesDraft, caller: Caller) -> ResponseOrigin:
         may_store = self._stored.may_store(may_store=caller.may_store)
         is_background = bool(draft.typed.background)
         if is_background and not may_store:
             text = "'background' needs stored responses, which are switched off here."
             raise invalid("background", text)
-        return Origin(
+        return ResponseOrigin(
             owner=caller.key,
             items=draft.items,
             previous_id=draft.previous_id,

@@ -31,7 +31,7 @@ from gateway.conversations import ConversationList, PrefixList
 from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
-from gateway.http.conversations_route import Conversations
+from gateway.http.conversations_route import ConversationsRoute
 from gateway.http.dashboard_route import DashboardRoute
 from gateway.http.edge import Edge, Endpoint, model_named
 from gateway.http.events_route import Events
@@ -63,8 +63,8 @@ def edge_app(edge: Edge) -> ASGIApp:
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)
     responses = ResponsesRoute(edge, gate, generation, metrics)
-    models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
-    conversations = Conversations(edge, gate)
+    models, debug_route = ModelsRoute(edge, gate), functools.partial(_debug_route, edge, gate)
+    conversations = ConversationsRoute(edge, gate)
     audited = functools.partial(Audited, edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
@@ -122,7 +122,7 @@ def _responses_by_id(
 
 
 def _conversations_by_id(
-    conversations: Conversations, audited: Callable[[str, Endpoint], Endpoint]
+    conversations: ConversationsRoute, audited: Callable[[str, Endpoint], Endpoint]
 ) -> dict[str, ASGIApp]:
     items = Methods(GET=conversations.list_items, POST=conversations.add_items)
     delete_item = audited("delete an item", conversations.delete_item)
@@ -229,7 +229,7 @@ class Methods:
         return endpoint(scope, receive, send)
 
 
-class Models:
+class ModelsRoute:
     """GET /v1/models and GET /v1/models/{name}."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper) -> None:

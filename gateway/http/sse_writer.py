@@ -21,8 +21,8 @@ from gateway.api import (
     ApiError,
     ApiFormat,
     ChatRequest,
+    ChoiceFinished,
     Failed,
-    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -67,11 +67,18 @@ _header: Final = functools.lru_cache(maxsize=1024)(header)
 """`header` with a cache, for values that many answers share."""
 
 _RareEvent = (
-    Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | UpstreamUsage | Failed
+    Started
+    | ToolCallStart
+    | ToolCallEnd
+    | ChoiceFinished
+    | Usage
+    | UpstreamBody
+    | UpstreamUsage
+    | Failed
 )
 
 
-class Answer:
+class ClientAnswer:
     """What every answer shares. `trace` is what operators see of the request. `status` is the
     request's end for metrics, even if the head of a stream said 200.
     """
@@ -184,7 +191,7 @@ class Answer:
             self.caller.charge.settle(trace)
 
 
-class StreamedAnswer(Answer):
+class StreamedAnswer(ClientAnswer):
     """An answer as a stream of server-sent events.
 
     The turn of a client that stops reading is cancelled. The finish and the usage are kept in
@@ -263,7 +270,7 @@ class StreamedAnswer(Answer):
             case UpstreamUsage():
                 self.usage = event.usage
                 return b""
-            case Finished():
+            case ChoiceFinished():
                 self.trace.finish = event.reason
                 if self.request.n != 1:
                     return self._formatter.format(event)
@@ -306,7 +313,7 @@ class StreamedAnswer(Answer):
         if chunk and not self._writer.write(chunk) and not self._writer.is_gone:
             self._give_up()
 
-    def _keep_for_end(self, event: Finished | Usage) -> None:
+    def _keep_for_end(self, event: ChoiceFinished | Usage) -> None:
         if self._error is None:
             self._last += self._formatter.format(event)
 

@@ -5,10 +5,10 @@ nor how bytes reach the client.
 """
 
 from gateway.api import (
+    ChoiceFinished,
     Embedded,
     EmbeddingsBuilder,
     Failed,
-    Finished,
     PromptScored,
     Restarted,
     Started,
@@ -21,10 +21,10 @@ from gateway.api import (
 )
 from gateway.http.answer_state import DEAF, TABLE, WHOLE, AnswerEvent, AnswerState
 from gateway.http.responses import JSON_TYPE, error_of
-from gateway.http.sse_writer import Answer
+from gateway.http.sse_writer import ClientAnswer
 
 
-class WholeAnswer(Answer):
+class WholeAnswer(ClientAnswer):
     """An answer in one piece. It keeps all events, whose number the request's max_tokens bounds.
 
     The answer is sent with its last event, within the link's frame callback, before the turn does
@@ -69,14 +69,14 @@ class WholeAnswer(Answer):
             case _:
                 self._note_content()
                 self._builder.add(event)
-                if type(event) is Finished:
+                if type(event) is ChoiceFinished:
                     self._finish(event)
 
     def _begin_anew(self) -> None:
         self._builder = self._api.whole(self._head)
         self._num_unfinished = self.request.n
 
-    def _finish(self, event: Finished) -> None:
+    def _finish(self, event: ChoiceFinished) -> None:
         self.trace.finish = event.reason
         self._num_unfinished -= 1
         if not self._num_unfinished:
@@ -93,7 +93,7 @@ class WholeAnswer(Answer):
 
 
 class EmbeddingsAnswer(WholeAnswer):
-    """An answer of embeddings. Each comes as an event before the `Finished` of its prompt."""
+    """An answer of embeddings. Each comes as an event before the `ChoiceFinished` of its prompt."""
 
     def emit(self, event: TurnEvent) -> None:
         """Add an event of the turn."""

@@ -3,8 +3,16 @@
 Must not know requests, prompts or HTTP.
 """
 
-from gateway.link.attempts import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
-from gateway.link.model_files import ModelFiles
+from gateway.link.attempts import (
+    OVERDUE,
+    Attempt,
+    Crashed,
+    Lost,
+    Outcome,
+    Overdue,
+    StoppedByGateway,
+)
+from gateway.link.model_files import ModelTexts
 from gateway.link.relays import RelayClient
 from gateway.link.silence import MOST_RENEWALS, SECOND_PLACE, Silence
 from gateway.link.worker_link import WorkerLink
@@ -16,11 +24,11 @@ __all__ = [
     "Attempt",
     "Crashed",
     "Lost",
-    "ModelFiles",
+    "ModelTexts",
     "Outcome",
     "Overdue",
     "RelayClient",
     "Silence",
-    "Stopped",
+    "StoppedByGateway",
     "WorkerLink",
 ]

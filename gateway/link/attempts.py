@@ -13,11 +13,10 @@ import msgspec
 from gateway.link.silence import Silence
 from gateway.routing import Lease
 from gateway.runtime import Wakeup
-from gateway.telemetry import Counters
+from gateway.telemetry import GatewayCounters
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import (
     Accepted,
-    Alive,
     Embedding,
     Finished,
     Rejected,
@@ -26,6 +25,7 @@ from protocol.messages import (
     RelayHead,
     RelayTaken,
     Scored,
+    SequenceAlive,
     TokenItem,
 )
 from protocol.tokens import TOKEN_BYTES
@@ -43,7 +43,7 @@ class Overdue(msgspec.Struct, frozen=True):
     has_begun: bool = False
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class StoppedByGateway(msgspec.Struct, frozen=True):
     """The gateway needs no more tokens, as after a stop string; the worker does not know it yet."""
 
 
@@ -60,18 +60,18 @@ _AboutAttempt = (
     | Finished
     | Rejected
     | Accepted
-    | Alive
+    | SequenceAlive
     | RelayHead
     | RelayData
     | RelayTaken
     | RelayEnd
 )
-Outcome = Finished | Rejected | Lost | Overdue | Stopped | Crashed
+Outcome = Finished | Rejected | Lost | Overdue | StoppedByGateway | Crashed
 
 LOST: Final = Lost()
 OVERDUE: Final = Overdue()
 STALLED: Final = Overdue(has_begun=True)
-STOPPED: Final = Stopped()
+STOPPED: Final = StoppedByGateway()
 
 
 _EMPTY: Final = "it says that a limit is reached, and gave no token"
@@ -192,7 +192,7 @@ class _EndsOnError:
 class Attempts:
     """All attempts that wait for their workers, by request id; a request has one at a time."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
         self._attempts: dict[bytes, Attempt] = {}
         # Workers that have brought a part of any answer since the last look at silent ones.
@@ -243,7 +243,7 @@ class Attempts:
             with _EndsOnError(attempt):
                 attempt.on_accepted(message)
 
-    def alive(self, worker_id: WorkerId, message: Alive) -> None:
+    def alive(self, worker_id: WorkerId, message: SequenceAlive) -> None:
         """The engine has not forgotten the sequence."""
         attempt = self.of(worker_id, message)
         if attempt is not None:

@@ -46,7 +46,7 @@ class _Entry:
         self.lock = trio.Lock()
 
 
-class ModelFiles:
+class ModelTexts:
     """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over
     100 ms. `on_built` is called with each that was built, `on_false` with the sender and digest of
     files that do not fit it, which are dropped. Neither must wait or raise.

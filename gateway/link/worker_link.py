@@ -19,20 +19,19 @@ from typing import Final, assert_never
 import trio
 
 from gateway.link.attempts import Attempt, Attempts
-from gateway.link.model_files import ModelFiles
+from gateway.link.model_files import ModelTexts
 from gateway.link.peers import Peer, Peers
 from gateway.link.relays import RelayAttempt, RelayMessage
 from gateway.link.submissions import Submissions
 from gateway.routing import Demand, Dispatcher
 from gateway.runtime import next_tick
-from gateway.telemetry import Counters
+from gateway.telemetry import GatewayCounters
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
     Accepted,
-    Alive,
     BlockEvent,
     BlocksDropped,
     BlocksSnapshot,
@@ -64,6 +63,7 @@ from protocol.messages import (
     Retain,
     Score,
     Scored,
+    SequenceAlive,
     Snapshot,
     SpeedLoss,
     StatesForgotten,
@@ -141,8 +141,8 @@ class WorkerLink:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        files: ModelFiles,
-        counters: Counters,
+        files: ModelTexts,
+        counters: GatewayCounters,
         *,
         gateway_id: bytes,
         epoch: int,
@@ -333,7 +333,7 @@ class WorkerLink:
                 self._attempts.accepted(worker_id, message)
             case Finished():
                 gap = self._attempts.finished(worker_id, message)
-            case Alive():
+            case SequenceAlive():
                 self._attempts.alive(worker_id, message)
             case Bundle():
                 self._unpack(worker_id, message, is_part=is_part)

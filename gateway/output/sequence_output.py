@@ -13,7 +13,7 @@ from typing import Final, Literal, final
 import msgspec
 
 from gateway.api import (
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     StopReason,
     TextDelta,
@@ -35,7 +35,7 @@ from protocol.tokens import TOKEN_BYTES, unpack_tokens
 Reason = Literal["stop", "length"]
 Emit = Callable[[TurnEvent], object]
 TextEvent = TextDelta | ToolCallEvent
-OutputEvent = ReasoningDelta | TextEvent | Finished
+OutputEvent = ReasoningDelta | TextEvent | ChoiceFinished
 PlainEvent = TextDelta | ReasoningDelta | ToolCallArguments
 
 _NONE: Final[frozenset[int]] = frozenset()
@@ -152,7 +152,7 @@ class SequenceOutput:
 
     def finish(self, reason: Reason) -> None:
         for event in self._pipeline.finish(reason):
-            if type(event) is not Finished:
+            if type(event) is not ChoiceFinished:
                 self.has_text = True
             self._sink.emit(event)
 
@@ -258,9 +258,9 @@ class OutputPipeline:
         return events
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
-        """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls". An
-        answer that was cut, or whose last call breaks off, ends with "length" instead, because
-        clients execute the calls of a "tool_calls".
+        """The rest of the text, then `ChoiceFinished`. A stop after tool calls becomes
+        "tool_calls". An answer that was cut, or whose last call breaks off, ends with "length"
+        instead, because clients execute the calls of a "tool_calls".
         """
         reasoning = answer = ""
         if not self.stopped:
@@ -282,7 +282,7 @@ class OutputPipeline:
         if self.stopped:
             reason = "stop"
         stop = self._stops.matched if self.stopped else None
-        events.append(Finished(self._index, self._reason(reason), stop))
+        events.append(ChoiceFinished(self._index, self._reason(reason), stop))
         return events
 
     @property

@@ -20,14 +20,14 @@ _REPLACEMENT: Final = "\ufffd"
 _ARRAYS: Final = (list, tuple)
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """A stretch of a rendered prompt: a control token, or text without any."""
 
     text: str
     is_control: bool
 
 
-class Prompt(NamedTuple):
+class RenderedPrompt(NamedTuple):
     """A rendered prompt: its text, and its pieces if some text only looks like control tokens.
 
     `pieces` is None if every control token in `text` is the template's: then the whole text may be
@@ -35,7 +35,7 @@ class Prompt(NamedTuple):
     """
 
     text: str
-    pieces: tuple[Piece, ...] | None
+    pieces: tuple[PromptPiece, ...] | None
 
 
 class ControlTokens:
@@ -91,18 +91,20 @@ class ControlTokens:
                 mended[-1] += segment
         return mended
 
-    def read(self, segments: list[str]) -> Prompt:
+    def read(self, segments: list[str]) -> RenderedPrompt:
         """The whole prompt; a token that does not begin a segment is text."""
         first, *rest = self.mend(segments)
         forged = self.found_in(first)
-        pieces = [Piece(first, is_control=False)]
+        pieces = [PromptPiece(first, is_control=False)]
         for segment, token in zip(rest, self.tokens_of(rest), strict=True):
             end = len(token)
-            pieces.append(Piece(segment[:end], is_control=True))
-            pieces.append(Piece(segment[end:], is_control=False))
+            pieces.append(PromptPiece(segment[:end], is_control=True))
+            pieces.append(PromptPiece(segment[end:], is_control=False))
             forged = forged or self._pattern.search(segment, end) is not None
         text = "".join(piece.text for piece in pieces)
-        return Prompt(text, tuple(piece for piece in pieces if piece.text) if forged else None)
+        return RenderedPrompt(
+            text, tuple(piece for piece in pieces if piece.text) if forged else None
+        )
 
 
 def without_mark(given: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from gateway.prompt.control_tokens import Piece, Prompt
+from gateway.prompt.control_tokens import PromptPiece, RenderedPrompt
 from protocol.errors import ConfigError
 
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -49,7 +49,7 @@ class Encoder:
     def vocab_size(self) -> int:
         return self.tokenizer.get_vocab_size()
 
-    def encode(self, prompt: Prompt) -> "array[int]":
+    def encode(self, prompt: RenderedPrompt) -> "array[int]":
         """The ids of a prompt, as `array("I")`; about 1.3 us per token."""
         if prompt.pieces is None:
             encodings = encode_batch(self.tokenizer, [prompt.text])
@@ -67,7 +67,7 @@ class Encoder:
         encodings = iter(encode_batch(self._plain, full))
         return [next(encodings).ids if text else [] for text in texts]
 
-    def _encode_pieces(self, pieces: tuple[Piece, ...]) -> list[list[int]]:
+    def _encode_pieces(self, pieces: tuple[PromptPiece, ...]) -> list[list[int]]:
         texts = self._stripped(pieces)
         encodings = iter(encode_batch(self._plain, texts))
         return [
@@ -75,7 +75,7 @@ class Encoder:
             for piece in pieces
         ]
 
-    def _stripped(self, pieces: tuple[Piece, ...]) -> list[str]:
+    def _stripped(self, pieces: tuple[PromptPiece, ...]) -> list[str]:
         """The texts between control tokens, without the white space that those take."""
         texts = []
         for at, piece in enumerate(pieces):

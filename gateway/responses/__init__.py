@@ -4,8 +4,8 @@ Owns the record of an answer that is stored, the task that computes an answer wh
 and the history of a request. Must not know HTTP, nor SQL.
 """
 
-from gateway.responses.background import Running
-from gateway.responses.record import Origin, Record
+from gateway.responses.background import BackgroundRun
+from gateway.responses.record import ResponseOrigin, ResponseRecord
 from gateway.responses.stored import StoredResponses, no_item
 
-__all__ = ["Origin", "Record", "Running", "StoredResponses", "no_item"]
+__all__ = ["BackgroundRun", "ResponseOrigin", "ResponseRecord", "StoredResponses", "no_item"]

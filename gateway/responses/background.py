@@ -12,7 +12,7 @@ import trio
 
 from gateway.api import ApiError, busy, events_after, number_of
 from gateway.responses.archive import Archive
-from gateway.responses.record import Record
+from gateway.responses.record import ResponseRecord
 from gateway.store import StoredResponse
 
 TICK_S: Final = 0.5
@@ -29,10 +29,10 @@ _SIGN_OF_LIFE: Final = b": still running\n\n"
 Send = Callable[[bytes], Awaitable[None]]
 
 
-class Running:
+class BackgroundRun:
     """A running background response. `is_cancelled`: its client has cancelled it."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: ResponseRecord) -> None:
         self.record = record
         self.scope = trio.CancelScope()
         self.is_cancelled = False
@@ -49,7 +49,7 @@ class Background:
     def __init__(self, archive: Archive, most: int) -> None:
         self._archive = archive
         self._most = most
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, BackgroundRun] = {}
         self._nursery: trio.Nursery | None = None
         self._has_some = trio.Event()
 
@@ -74,12 +74,15 @@ class Background:
             raise busy(text, RETRY_AFTER_S)
 
     def start(
-        self, response_id: str, record: Record, work: Callable[[Running], Awaitable[None]]
+        self,
+        response_id: str,
+        record: ResponseRecord,
+        work: Callable[[BackgroundRun], Awaitable[None]],
     ) -> None:
         """Run `work` in a task. It must bring the record to its end even if it is cancelled."""
         if self._nursery is None:
             raise RuntimeError("the background does not run")
-        running = self._running[response_id] = Running(record)
+        running = self._running[response_id] = BackgroundRun(record)
         self._has_some.set()
         self._nursery.start_soon(self._run_one, response_id, running, work)
 
@@ -126,7 +129,10 @@ class Background:
                 quiet_since = trio.current_time()
 
     async def _run_one(
-        self, response_id: str, running: Running, work: Callable[[Running], Awaitable[None]]
+        self,
+        response_id: str,
+        running: BackgroundRun,
+        work: Callable[[BackgroundRun], Awaitable[None]],
     ) -> None:
         try:
             with running.scope:
@@ -148,7 +154,7 @@ class Background:
                 mine.cancel()
 
 
-async def _follow_live(record: Record, after: int, keep_alive_s: float, send: Send) -> int:
+async def _follow_live(record: ResponseRecord, after: int, keep_alive_s: float, send: Send) -> int:
     """Send new events until the archive has more than was sent, or the stream is over. Returns the
     number of the last event that was sent.
     """

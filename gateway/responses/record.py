@@ -21,7 +21,7 @@ _encode: Final = msgspec.json.Encoder().encode
 Fields = dict[str, Any]
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ResponseOrigin(msgspec.Struct, frozen=True):
     """Where an answer belongs. `owner` is the name of an API key; `items` are those that the
     request added. The answer continues the response `previous_id` or the conversation. Without
     `is_stored` only the conversation gets it.
@@ -35,10 +35,10 @@ class Origin(msgspec.Struct, frozen=True):
     is_stored: bool = True
 
 
-class Record:
+class ResponseRecord:
     """A `Recorder`. `last` is the number of the last event that the archive has."""
 
-    def __init__(self, archive: Archive, origin: Origin) -> None:
+    def __init__(self, archive: Archive, origin: ResponseOrigin) -> None:
         self._archive = archive
         self._origin = origin
         self._response: Fields = {}

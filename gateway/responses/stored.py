@@ -24,8 +24,8 @@ from gateway.api import (
 )
 from gateway.responses.archive import Archive
 from gateway.responses.background import Background
-from gateway.responses.record import Origin, Record
-from gateway.store import Bounds, ResponseStore, StoredResponse
+from gateway.responses.record import ResponseOrigin, ResponseRecord
+from gateway.store import ResponseStore, StoreBounds, StoredResponse
 
 _DAY_S: Final = 86_400
 
@@ -45,7 +45,7 @@ class StoredResponses:
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
-        bounds = Bounds(
+        bounds = StoreBounds(
             config.max_key_responses, config.max_key_bytes, config.max_responses, config.max_bytes
         )
         place = path if config.store == "allow" else None
@@ -78,11 +78,11 @@ class StoredResponses:
         """Whether anything can be stored for a caller that `may_store`."""
         return may_store and self._archive.is_kept
 
-    def record(self, origin: Origin) -> Record | None:
+    def record(self, origin: ResponseOrigin) -> ResponseRecord | None:
         """The record of an answer; None if nothing of it is to be stored."""
         if not origin.is_stored and origin.conversation_id is None:
             return None
-        return Record(self._archive, origin)
+        return ResponseRecord(self._archive, origin)
 
     async def resolved(self, owner: str, items: Sequence[Item]) -> list[Item]:
         """`items` with the stored ones that they name; reasoning that is gone is left out, as most

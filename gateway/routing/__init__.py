@@ -12,7 +12,7 @@ from gateway.routing.fleet import ModelView, with_refusals
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
-from gateway.routing.work_line import Visit, WorkLine
+from gateway.routing.work_line import LineVisit, WorkLine
 from gateway.routing.worker_view import WorkerView
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Demand",
     "Dispatcher",
     "Lease",
+    "LineVisit",
     "ModelView",
     "Probe",
     "ProbeResult",
@@ -29,7 +30,6 @@ __all__ = [
     "RoutePreview",
     "RouteRequest",
     "UseProvider",
-    "Visit",
     "WorkLine",
     "WorkerView",
     "in_order",

@@ -26,7 +26,7 @@ of this. Looking up every block of 100k tokens takes 150 us, every 32nd 5 us.
 _Chain = Sequence[BlockDigest]
 
 
-class Conversations:
+class ConversationHomes:
     """The conversations of one model. `homes` has the last worker of each, by conversation name."""
 
     def __init__(self) -> None:

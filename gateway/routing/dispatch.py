@@ -23,7 +23,7 @@ from gateway.routing.effects import (
     RefuseWorker,
 )
 from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
-from gateway.routing.prefix_index import EventResult, PrefixIndex
+from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
 from gateway.routing.sleepers import Sleepers
 from gateway.routing.tickets import PlacementQueue, count_failure
@@ -360,12 +360,12 @@ class Dispatch:
         self, worker: Worker, event: BlockEvent | BlocksSnapshot, now: float
     ) -> Effects:
         match self._index.apply(worker.worker_id, event, now):
-            case EventResult.APPLIED:
+            case BlockEventResult.APPLIED:
                 return ()
-            case EventResult.STALE:
+            case BlockEventResult.STALE:
                 self._num_stale += 1
                 return ()
-            case EventResult.GAP:
+            case BlockEventResult.GAP:
                 self._num_gaps += 1
                 return AskSnapshot(worker.worker_id), Notice(IndexGap(worker.name, event.seq))
 

@@ -13,7 +13,7 @@ import msgspec
 from config import FallbackConfig, ModelConfig, wildcard_of
 from gateway.routing.admission_queue import AdmissionQueue, Waiting
 from gateway.routing.breaker import Breaker
-from gateway.routing.conversations import Conversations
+from gateway.routing.conversations import ConversationHomes
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
@@ -127,7 +127,7 @@ class Model:
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
         self.shares = FairShares()
-        self.conversations = Conversations()
+        self.conversations = ConversationHomes()
         self.programs = Programs()
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)

@@ -25,7 +25,7 @@ import msgspec
 import xxhash
 
 from gateway.routing.worker_view import PRIOR_TOKENS_PER_S, Worker
-from gateway.telemetry import Candidate
+from gateway.telemetry import CandidateWorker
 from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0
@@ -49,7 +49,7 @@ TIE_RATIO: Final = 0.05
 """Costs that differ by less than both together are equal: rates are averages, which drift."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class PlacementWork(msgspec.Struct, frozen=True):
     """The sequence to place. `sharing` has pairs along its prompt: (end in blocks, how many other
     recent conversations share the blocks up to there). `num_waiting` is the number of sequences in
     the queue per worker.
@@ -78,7 +78,7 @@ class Option(msgspec.Struct, frozen=True, gc=False):
     coming_blocks: int = 0
 
 
-class Score(msgspec.Struct, frozen=True, gc=False):
+class PlacementScore(msgspec.Struct, frozen=True, gc=False):
     """An option and its cost, with `num_running` other sequences there. `prefill_s` is the own
     prefill without discount. `fresh_tokens` would have to be computed if the sequence began now,
     before the `coming_blocks` are computed.
@@ -95,9 +95,9 @@ class Score(msgspec.Struct, frozen=True, gc=False):
     interference_ms: float
     cost_ms: float
 
-    def candidate(self, *, is_chosen: bool) -> Candidate:
+    def candidate(self, *, is_chosen: bool) -> CandidateWorker:
         """As plain data, for operators."""
-        return Candidate(
+        return CandidateWorker(
             worker=self.option.worker.name,
             is_chosen=is_chosen,
             running=self.num_running,
@@ -127,9 +127,9 @@ _IN_WORDS: Final = {
 class RouteDecision(msgspec.Struct, frozen=True):
     """The best option, and why it is the best."""
 
-    work: Work
-    best: Score
-    scores: Sequence[Score]
+    work: PlacementWork
+    best: PlacementScore
+    scores: Sequence[PlacementScore]
     why: Why
 
     @property
@@ -137,7 +137,7 @@ class RouteDecision(msgspec.Struct, frozen=True):
         return self.best.option.worker
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CandidateWorker, ...]:
         """The options as plain data, for operators."""
         return tuple([score.candidate(is_chosen=score is self.best) for score in self.scores])
 
@@ -152,7 +152,7 @@ class RouteDecision(msgspec.Struct, frozen=True):
         )
         if self.why in _IN_WORDS:
             text = f"{text}; {_IN_WORDS[self.why]}"
-        other: Score | None = None
+        other: PlacementScore | None = None
         for score in self.scores:
             if score is not best and (other is None or score.cost_ms < other.cost_ms):
                 other = score
@@ -161,7 +161,7 @@ class RouteDecision(msgspec.Struct, frozen=True):
         return f"{text}; next {other.option.worker.name} {other.cost_ms:.0f} ms"
 
 
-def choose(work: Work, options: Sequence[Option], now: float) -> RouteDecision:
+def choose(work: PlacementWork, options: Sequence[Option], now: float) -> RouteDecision:
     """The option of least cost. Raises `ValueError` if there is none."""
     scores = _scores(work, options, now)
     if len(scores) == 1:
@@ -192,7 +192,7 @@ def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
     )
 
 
-def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
+def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[PlacementScore]:
     """The cost of each option. It is one loop because it takes half of a decision's time, and a
     call per option would add a quarter.
     """
@@ -204,7 +204,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     # step time of the fleet is used, because one worker's latest step mostly shows whether a long
     # prompt was in it. How many tokens a step makes (`pass_tokens`, drafts) is the worker's own.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
-    scores: list[Score] = []
+    scores: list[PlacementScore] = []
     under_way = _under_way(options, most_blocks) if work.sharing else 0
     for option in options:
         worker = option.worker
@@ -232,7 +232,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
         )
         cost_ms = wait_ms + prefill_ms + interference_ms
         scores.append(
-            Score(
+            PlacementScore(
                 option,
                 cached,
                 uncached,
@@ -274,7 +274,7 @@ def _shared_discount(matched: int, under_way: int, sharing: Sequence[tuple[int, 
     return discount
 
 
-def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
+def _break_tie(work: PlacementWork, tied: Sequence[PlacementScore]) -> PlacementScore:
     """In this order: the preferred worker, the one that holds most of the conversation's own
     blocks, its home, the one with the least work; at last by a hash of the conversation's name.
 
@@ -298,11 +298,13 @@ def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
     )
 
 
-def _of_worker(worker_id: WorkerId | None, scores: Sequence[Score]) -> Score | None:
+def _of_worker(
+    worker_id: WorkerId | None, scores: Sequence[PlacementScore]
+) -> PlacementScore | None:
     return next((score for score in scores if score.option.worker.worker_id == worker_id), None)
 
 
-def _with_most_own(work: Work, tied: Sequence[Score]) -> Sequence[Score]:
+def _with_most_own(work: PlacementWork, tied: Sequence[PlacementScore]) -> Sequence[PlacementScore]:
     """The scores of workers with the most tokens of the prompt that no other conversation shares;
     all scores if no worker has any.
     """
@@ -313,7 +315,12 @@ def _with_most_own(work: Work, tied: Sequence[Score]) -> Sequence[Score]:
     return [score for score in tied if score.cached_tokens == most]
 
 
-def _why(work: Work, best: Score, tied: Sequence[Score], scores: Sequence[Score]) -> Why:
+def _why(
+    work: PlacementWork,
+    best: PlacementScore,
+    tied: Sequence[PlacementScore],
+    scores: Sequence[PlacementScore],
+) -> Why:
     if len(tied) > 1:
         worker_id = best.option.worker.worker_id
         if worker_id == work.home:

@@ -49,7 +49,7 @@ _PACKED: Final = struct.Struct("<8xQ")
 _Beyond = tuple[int, int, "_Beyond"] | None
 
 
-class EventResult(Enum):
+class BlockEventResult(Enum):
     """The result of a block event."""
 
     APPLIED = auto()
@@ -78,8 +78,8 @@ class PrefixIndex:
     """Block digests by worker."""
 
     def __init__(self) -> None:
-        self._table = BlockTable()
-        self._states = BlockTable()
+        self._table = HolderTable()
+        self._states = HolderTable()
         self._parts: dict[WorkerId, _Part] = {}
         self._num_changes = 0
         self._last: tuple[Sequence[BlockDigest], int, Mapping[WorkerId, int]] = (), -1, {}
@@ -101,7 +101,7 @@ class PrefixIndex:
 
     def apply(
         self, worker_id: WorkerId, event: BlockEvent | BlocksSnapshot, now: float
-    ) -> EventResult:
+    ) -> BlockEventResult:
         """Apply one event. After `GAP` the caller asks the worker for a snapshot.
 
         Events that arrive before an expected snapshot are stale: the snapshot includes them,
@@ -111,15 +111,15 @@ class PrefixIndex:
         part = self._parts.get(worker_id)
         self._num_changes += 1
         if part is None:
-            return EventResult.STALE
+            return BlockEventResult.STALE
         if isinstance(event, BlocksSnapshot):
             return self._restart(part, event)
         if part.seq is None or event.seq <= part.seq:
-            return EventResult.STALE
+            return BlockEventResult.STALE
         if event.seq != part.seq + 1 or len(event.digests) % ID_BYTES:
             self._empty(part)
             part.seq, part.asked_at = None, now
-            return EventResult.GAP
+            return BlockEventResult.GAP
         part.seq = event.seq
         match event:
             case BlocksStored():
@@ -132,7 +132,7 @@ class PrefixIndex:
                 self._states.drop(part.state_bit, event.digests)
             case _:
                 assert_never(event)
-        return EventResult.APPLIED
+        return BlockEventResult.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
         """By worker, how many leading blocks of the chain a sequence need not compute there. The
@@ -206,15 +206,15 @@ class PrefixIndex:
                 overdue.append(worker_id)
         return tuple(overdue)
 
-    def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> EventResult:
+    def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> BlockEventResult:
         older = part.seq is not None and snapshot.seq < part.seq
         if older or len(snapshot.digests) % ID_BYTES or len(snapshot.states) % ID_BYTES:
-            return EventResult.STALE
+            return BlockEventResult.STALE
         self._empty(part)
         part.num_blocks = self._table.store(part.bit, snapshot.digests)
         self._states.store(part.state_bit, snapshot.states)
         part.seq = snapshot.seq
-        return EventResult.APPLIED
+        return BlockEventResult.APPLIED
 
     def _empty(self, part: _Part) -> None:
         """Give the part new bits, instead of clearing the old ones block by block."""
@@ -225,7 +225,7 @@ class PrefixIndex:
             part.state_bit = self._states.open()
 
 
-class BlockTable:
+class HolderTable:
     """A map from block to its holders, for all workers together: a block takes one entry, however
     many workers hold it. A holder is a bit, which `open` gives out.
 

@@ -13,7 +13,7 @@ import msgspec
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fleet import Model
-from gateway.routing.placement_cost import Option, RouteDecision, Work, choose
+from gateway.routing.placement_cost import Option, PlacementWork, RouteDecision, choose
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
@@ -84,7 +84,7 @@ def decide(
         promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
         options.append(Option(worker, matched, index.num_blocks(worker_id), promised, coming))
     queue = model.queue.by_ticket
-    work = Work(
+    work = PlacementWork(
         session,
         request.prompt_tokens,
         model.block_size or 0,

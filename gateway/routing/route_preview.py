@@ -11,16 +11,16 @@ import msgspec
 
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fleet import Model
-from gateway.routing.placement_cost import Score
+from gateway.routing.placement_cost import PlacementScore
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide
 from gateway.routing.worker_view import Worker
-from gateway.telemetry import Candidate
+from gateway.telemetry import CandidateWorker
 
 Outcome = Literal["placed", "waits", "provider", "held"]
 
 
-class ReadyWorker(Candidate, frozen=True):
+class ReadyWorker(CandidateWorker, frozen=True):
     """A candidate, and whether it has room for the request and time for its prefill."""
 
     has_room: bool
@@ -72,7 +72,7 @@ def preview(
     elif model.fallback.is_on and model.chain(request):
         why, reason = "unproven", f"no worker of {model.name} has proved itself yet"
         outcome = "provider"
-    scores: Sequence[Score] = ()
+    scores: Sequence[PlacementScore] = ()
     if ready:
         whole = decide(index, model, request, session, ready, expected, now, num_ready=len(ready))
         scores = whole.scores
@@ -89,7 +89,7 @@ def preview(
 
 
 def _ready_worker(
-    score: Score, chosen: Worker | None, request: RouteRequest, expected: int, now: float
+    score: PlacementScore, chosen: Worker | None, request: RouteRequest, expected: int, now: float
 ) -> ReadyWorker:
     worker = score.option.worker
     return ReadyWorker(

@@ -34,7 +34,7 @@ from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_nex
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
-from gateway.routing.worker_view import Reservation, Worker
+from gateway.routing.worker_view import PlaceReservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
 
@@ -59,7 +59,7 @@ class PlacementQueue:
         self._quarantine = quarantine
         self.set_limits(max_queue, resume_wait_s, max_pause_s)
         self._model_of: dict[int, Model] = {}
-        self._placed: dict[int, Reservation] = {}
+        self._placed: dict[int, PlaceReservation] = {}
         self._num_arrivals = 0
         self.is_stopping = False
         self.decisions: Counter[str] = Counter()
@@ -346,7 +346,7 @@ class PlacementQueue:
         request, session, best = pick.waiting.request, pick.waiting.session, choice.best
         ticket, worker = request.ticket, best.option.worker
         charged = cost_of(best.uncached_tokens, expected)
-        reservation = Reservation(
+        reservation = PlaceReservation(
             request,
             session,
             worker,
@@ -521,7 +521,7 @@ class PlacementQueue:
         self._dequeue(model, ticket)
         return UseProvider(ticket, chain, reason)
 
-    def _judge_well(self, reservation: Reservation) -> bool:
+    def _judge_well(self, reservation: PlaceReservation) -> bool:
         """Clear the request of suspicion and, once per ticket, count a success of its worker. True
         if that may end a fallback.
         """
@@ -531,7 +531,7 @@ class PlacementQueue:
         is_first, reservation.is_proof = not reservation.is_proof, True
         return is_first and self._fleet.judge_by_user(reservation.worker, is_well=True)
 
-    def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
+    def _vacate(self, model: Model, reservation: PlaceReservation, now: float) -> None:
         """Free the place; what the key was charged stays."""
         request = reservation.request
         del self._model_of[request.ticket], self._placed[request.ticket]
@@ -552,7 +552,7 @@ def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
     return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
 
 
-def _learn(model: Model, reservation: Reservation, output_tokens: int, now: float) -> None:
+def _learn(model: Model, reservation: PlaceReservation, output_tokens: int, now: float) -> None:
     """Charge the key for the tokens generated, and learn the usual length and duration."""
     request, over = reservation.request, output_tokens - reservation.expected_output
     model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
@@ -560,7 +560,7 @@ def _learn(model: Model, reservation: Reservation, output_tokens: int, now: floa
     model.service_s.add(now - reservation.assigned_at)
 
 
-def _refund(model: Model, reservation: Reservation) -> None:
+def _refund(model: Model, reservation: PlaceReservation) -> None:
     """Give the key back its charge for a sequence that a worker refused or lost."""
     request = reservation.request
     model.shares.charge(request.key, reservation.session, request.weight, -reservation.charged)

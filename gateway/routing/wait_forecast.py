@@ -93,7 +93,7 @@ class Lane(msgspec.Struct):
             self.short_s = min(short_s + 2 * own_s, self.long_s)
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class ForecastPrompt(msgspec.Struct, frozen=True):
     """A request in the simulation. For each lane, `cached` tokens need not be computed there, and
     `resident` ones of them need no room because running prompts have them. `charge` is what its key
     will be charged.
@@ -118,7 +118,7 @@ class Start(msgspec.Struct, frozen=True):
     lacks_room: bool
 
 
-def starts(lanes: Sequence[Lane], prompts: Iterable[Prompt]) -> dict[int, Start]:
+def starts(lanes: Sequence[Lane], prompts: Iterable[ForecastPrompt]) -> dict[int, Start]:
     """Simulate the queue. Returns the start of each ticket in seconds from now; changes `lanes`."""
     found: dict[int, Start] = {}
     charged: dict[str, float] = {}
@@ -310,7 +310,7 @@ def _lane(worker: Worker, service_s: float, now: float) -> Lane:
 
 def _prompts(
     order: Sequence[Waiting], workers: Sequence[Worker], block_size: int, expected_output: int
-) -> Iterable[Prompt]:
+) -> Iterable[ForecastPrompt]:
     """The queue as prompts, in order. Blocks that a prompt shares with an earlier one count as
     cached on every lane.
     """
@@ -324,7 +324,7 @@ def _prompts(
             for worker, depth in zip(workers, resident, strict=True)
         ]
         output_tokens = max(1, min(request.max_tokens, expected_output))
-        yield Prompt(
+        yield ForecastPrompt(
             request.ticket,
             request.key,
             request.prompt_tokens,

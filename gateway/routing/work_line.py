@@ -18,7 +18,7 @@ MAX_WAITING_BYTES: Final = 64 * 2**20
 """Texts that wait; beyond them long ones are refused."""
 
 
-class Visit(msgspec.Struct, eq=False):
+class LineVisit(msgspec.Struct, eq=False):
     """The work of one request, one step at a time."""
 
     key: str
@@ -42,7 +42,7 @@ class WorkLine:
     def __init__(self, num_slots: int = 2) -> None:
         self._num_slots = num_slots
         self._shares = FairShares()
-        self._waiting: list[Visit] = []
+        self._waiting: list[LineVisit] = []
         self._num_visits = 0
         self._num_working = 0
         self._num_long = 0
@@ -56,30 +56,30 @@ class WorkLine:
         """Whether a request with that much text may come."""
         return num_bytes <= SHORT_BYTES or self.num_bytes < MAX_WAITING_BYTES
 
-    def enter(self, key: str, session: str, weight: float, num_bytes: int) -> Visit:
+    def enter(self, key: str, session: str, weight: float, num_bytes: int) -> LineVisit:
         """A request comes. It must `leave`."""
         self._num_visits += 1
-        visit = Visit(key, session, weight, num_bytes, self._num_visits)
+        visit = LineVisit(key, session, weight, num_bytes, self._num_visits)
         self._shares.enter(key, session)
         visit.due = self._shares.due(key, session, num_bytes)
         self.num_bytes += num_bytes
         return visit
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, visit: LineVisit) -> None:
         """A request goes; it neither waits nor works."""
         self._shares.leave(visit.key, visit.session)
         self.num_bytes -= visit.num_bytes
 
-    def ask(self, visit: Visit, step_bytes: int) -> None:
+    def ask(self, visit: LineVisit, step_bytes: int) -> None:
         """The request wants to work on so much text."""
         visit.step_bytes = step_bytes
         self._waiting.append(visit)
 
-    def cancel(self, visit: Visit) -> None:
+    def cancel(self, visit: LineVisit) -> None:
         """The request waits no longer."""
         self._waiting.remove(visit)
 
-    def next(self) -> Visit | None:
+    def next(self) -> LineVisit | None:
         """The request that may work now, if any may. It must `end`."""
         num_free = self._num_slots - self._num_working
         if not num_free or not self._waiting:
@@ -95,10 +95,10 @@ class WorkLine:
         self._shares.charge(visit.key, visit.session, visit.weight, visit.step_bytes)
         return visit
 
-    def end(self, visit: Visit) -> None:
+    def end(self, visit: LineVisit) -> None:
         """The request has worked for one step."""
         self._num_working -= 1
         self._num_long -= not visit.is_short
 
-    def _rank(self, visit: Visit) -> tuple[float, float, int]:
+    def _rank(self, visit: LineVisit) -> tuple[float, float, int]:
         return self._shares.served(visit.key), visit.due, visit.number

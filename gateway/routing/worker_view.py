@@ -18,7 +18,7 @@ from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
     ASLEEP,
     TAKES_TURNS,
-    Drafting,
+    DraftResults,
     EngineFacts,
     Fault,
     FaultKind,
@@ -166,7 +166,7 @@ class PrefillRateEstimator:
         return num_tokens * (self.token_s + self.context_s * (num_cached + num_tokens / 2))
 
 
-class Reservation(msgspec.Struct, eq=False):
+class PlaceReservation(msgspec.Struct, eq=False):
     """A ticket's place. Its prefill should be over at `done_at`. Its key was charged `charged` in
     advance, which assumes `expected_output` tokens. `private_tokens` is the KV space that it shares
     with no other ticket. `is_beside`: its prefill runs beside that of a long prompt. `arrival`
@@ -283,8 +283,8 @@ class Worker:
         self.trust = Trust()
         self.num_running = 0
         self._stepped_at = now
-        self.reservations: dict[int, Reservation] = {}
-        self._prefilling: dict[int, Reservation] = {}
+        self.reservations: dict[int, PlaceReservation] = {}
+        self._prefilling: dict[int, PlaceReservation] = {}
         self.chains = ChainTree()
         self._free_at = now
         self._open_at = now
@@ -430,7 +430,7 @@ class Worker:
         shared = [common_prefix(r.request.digests, digests) for r in self._prefilling.values()]
         return max(shared, default=0)
 
-    def take(self, reservation: Reservation) -> None:
+    def take(self, reservation: PlaceReservation) -> None:
         """Give the ticket its place; its prefill is scheduled after those ahead."""
         request, now = reservation.request, reservation.assigned_at
         self._pinned_blocks += self.chains.enter(request.digests)
@@ -451,7 +451,7 @@ class Worker:
         """
         self.full_since, self.may_try = now, False
 
-    def started(self, reservation: Reservation, now: float) -> None:
+    def started(self, reservation: PlaceReservation, now: float) -> None:
         """The reservation's prefill is over; if that is early, the prefills behind it move up."""
         if reservation.started:
             return
@@ -462,7 +462,7 @@ class Worker:
             self._shift(reservation.done_at, reservation.done_at - now)
         self._learn(reservation, now)
 
-    def drop(self, reservation: Reservation, now: float) -> None:
+    def drop(self, reservation: PlaceReservation, now: float) -> None:
         """Free the ticket's place and, if its prefill was not over, the time scheduled for it."""
         request = reservation.request
         del self.reservations[request.ticket]
@@ -535,7 +535,7 @@ class Worker:
         budget = self.engine.token_budget if self.engine is not None else 0
         return budget / (self.prefill_rate.tokens_per_s or PRIOR_TOKENS_PER_S)
 
-    def _schedule(self, reservation: Reservation, now: float) -> None:
+    def _schedule(self, reservation: PlaceReservation, now: float) -> None:
         """Set when the reservation's prefill is over, and when the next one can start: any prompt
         at `_free_at`, one that fits beside a long prompt at `_open_at`.
         """
@@ -565,7 +565,7 @@ class Worker:
             if other.done_at > after:
                 other.done_at -= early_s
 
-    def _learn(self, reservation: Reservation, now: float) -> None:
+    def _learn(self, reservation: PlaceReservation, now: float) -> None:
         """Count a finished prefill. When none is left, all of them together took the time since the
         first was sent, in whichever order they were computed, and the estimator learns that.
         """
@@ -590,7 +590,7 @@ def _most_beside(engine: EngineFacts | None) -> int:
     return engine.token_budget // 2
 
 
-def _pass_tokens(before: float, last: Load | None, now: Drafting) -> float:
+def _pass_tokens(before: float, last: Load | None, now: DraftResults) -> float:
     """The moving average of tokens per pass after the passes since the last report."""
     passes, tokens = now.passes, now.tokens
     if last is not None and last.drafting is not None and last.drafting.passes <= passes:

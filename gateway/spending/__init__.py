@@ -4,7 +4,7 @@ Must not know SQL (`gateway.store`) or HTTP.
 """
 
 from gateway.spending.conversation_limits import UNCAPPED_TOKENS, most_tokens
-from gateway.spending.limits import Period, Saving, SpendingFigures, Window, day_of, window_of
+from gateway.spending.limits import LimitWindow, Period, Saving, SpendingFigures, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.rate_limits import Charge, RateLimits
 from gateway.spending.refusals import soonest_refusal
@@ -16,6 +16,7 @@ __all__ = [
     "UNCAPPED_TOKENS",
     "Bill",
     "Charge",
+    "LimitWindow",
     "Passed",
     "Period",
     "RateLimits",
@@ -23,7 +24,6 @@ __all__ = [
     "Spending",
     "SpendingFigures",
     "Thresholds",
-    "Window",
     "day_of",
     "most_tokens",
     "show_amount",

@@ -8,7 +8,7 @@ from typing import Final
 from config import ConversationLimitsConfig
 from gateway.api import ApiError, ChatRequest, busy
 from gateway.spending.prices import prompt_bound, show_amount, to_micro
-from gateway.store import Most, Reached
+from gateway.store import Most, SumReached
 
 UNCAPPED_TOKENS: Final = 8192
 """The longest answer of a request without a cap in a conversation with a limit of tokens: without
@@ -32,7 +32,7 @@ def most_tokens(request: ChatRequest) -> int:
     return prompt_bound(request) + (request.max_tokens or UNCAPPED_TOKENS) * request.n
 
 
-def limit_error(reached: Reached, currency: str) -> ApiError:
+def limit_error(reached: SumReached, currency: str) -> ApiError:
     """The error for the agent. A limit that only requests under way hold is a 429, on which clients
     wait; one that is reached is a 422, which they show.
     """
@@ -51,7 +51,7 @@ def limit_error(reached: Reached, currency: str) -> ApiError:
     return ApiError(422, text, code=code, error_type=code)
 
 
-def word_of(reached: Reached) -> str:
+def word_of(reached: SumReached) -> str:
     """What was reached, as the configuration names it."""
     return {"seconds": "minutes", "cost": "money"}.get(reached.what, reached.what)
 

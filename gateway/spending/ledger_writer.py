@@ -16,18 +16,18 @@ import trio
 
 from gateway.runtime import Wakeup, next_tick
 from gateway.store import (
+    BalanceKey,
     Balances,
-    Claim,
     ConversationUse,
-    Entry,
-    Hold,
     HoldEnd,
+    LedgerEntry,
     LedgerError,
     LedgerStore,
     OfConversations,
-    Place,
-    Reached,
+    ReservationClaim,
     Settlement,
+    SumHold,
+    SumReached,
     Usages,
     add_to,
 )
@@ -59,9 +59,9 @@ class _Batch:
     __slots__ = ("error", "holds", "is_done", "reached", "refused", "rows", "written")
 
     def __init__(self) -> None:
-        self.rows: list[Claim] = []
-        self.holds: list[Hold] = []
-        self.reached: dict[int, Reached] = {}
+        self.rows: list[ReservationClaim] = []
+        self.holds: list[SumHold] = []
+        self.reached: dict[int, SumReached] = {}
         self.refused: frozenset[int] = frozenset()
         self.written = Wakeup()
         self.is_done = False
@@ -75,7 +75,7 @@ class LedgerWriter:
     """
 
     def __init__(
-        self, places: Callable[[], Iterable[Place]], see: Callable[[Balances], None]
+        self, places: Callable[[], Iterable[BalanceKey]], see: Callable[[Balances], None]
     ) -> None:
         self._places = places
         self._see = see
@@ -114,7 +114,7 @@ class LedgerWriter:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(store.close, limiter=self._thread)
 
-    async def reserve(self, claim: Claim) -> bool:
+    async def reserve(self, claim: ReservationClaim) -> bool:
         """Return once the reservation is on the disk, with the most that it can cost, or False if
         it would exceed a cap, because of what another process has spent or reserved.
 
@@ -132,7 +132,7 @@ class LedgerWriter:
             raise batch.error
         return claim.number not in batch.refused
 
-    async def hold(self, hold: Hold) -> Reached | None:
+    async def hold(self, hold: SumHold) -> SumReached | None:
         """Return once the hold is on the disk, or the limit that it would exceed. Raises as
         `reserve`; after a cancellation it may be there, so end it.
         """
@@ -165,7 +165,7 @@ class LedgerWriter:
         self._settlements.append(settlement)
         self._has_work.set()
 
-    def record(self, usage: Entry) -> None:
+    def record(self, usage: LedgerEntry) -> None:
         """Write usage without a reservation. It is added up and written within `USAGE_DELAY_S`."""
         if not self._usage:
             self._has_work.set()

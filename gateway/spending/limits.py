@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.store import NOTHING, Balance, Balances, Cap, Place, places_of
+from gateway.store import NOTHING, Balance, BalanceKey, Balances, Cap, places_of
 
 MAX_RETRY_AFTER_S: Final = 3600
 """The bound on Retry-After, so that a client that sleeps for all of it notices a raised limit."""
@@ -43,7 +43,7 @@ class Account(NamedTuple):
     name: str
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SpendingLimits(msgspec.Struct, frozen=True):
     """Micro-units per UTC day and month; None: no limit."""
 
     daily: int | None = None
@@ -69,7 +69,7 @@ class WorstCase(msgspec.Struct, frozen=True):
     least_cost: int | None
 
 
-class Reservation(msgspec.Struct, frozen=True):
+class MoneyReservation(msgspec.Struct, frozen=True):
     """Money held for a request until it is over."""
 
     id: int
@@ -82,7 +82,7 @@ class Reservation(msgspec.Struct, frozen=True):
         return self.worst.cost or 0
 
 
-class Window(msgspec.Struct, frozen=True):
+class LimitWindow(msgspec.Struct, frozen=True):
     """A limit and what is spent and reserved of it now, in micro-units."""
 
     account: Account
@@ -119,7 +119,7 @@ class OverLimit(msgspec.Struct, frozen=True):
     what all limits together leave. `is_news`: it is the first refusal for spending in this window.
     """
 
-    window: Window
+    window: LimitWindow
     cost: int
     left: int
     resets_at: datetime
@@ -162,7 +162,7 @@ class SpendingFigures(msgspec.Struct, frozen=True):
     spent: Mapping[str, int] = {}
     reserved: Mapping[str, int] = {}
     refusals: Mapping[tuple[Account, Period], int] = {}
-    windows: tuple[Window, ...] = ()
+    windows: tuple[LimitWindow, ...] = ()
     savings: tuple[Saving, ...] = ()
     unpriced: Mapping[str, int] = {}
 
@@ -172,55 +172,55 @@ class Books:
     last read. It has one owner. `limits` come from the configuration.
     """
 
-    def __init__(self, limits: Mapping[Account, Limits]) -> None:
-        self._limits: dict[Account, Limits] = {}
+    def __init__(self, limits: Mapping[Account, SpendingLimits]) -> None:
+        self._limits: dict[Account, SpendingLimits] = {}
         self._reported: set[tuple[Account, str]] = set()
         self.set_limits(limits)
         self._next_id = 1
-        self._spent: Counter[Place] = Counter()
-        self._reserved: Counter[Place] = Counter()
-        self._elsewhere: dict[Place, Balance] = {}
+        self._spent: Counter[BalanceKey] = Counter()
+        self._reserved: Counter[BalanceKey] = Counter()
+        self._elsewhere: dict[BalanceKey, Balance] = {}
         self._day = ""
         self._spent_by_provider: Counter[str] = Counter()
         self._reserved_by_provider: Counter[str] = Counter()
         self._refusals: Counter[tuple[Account, Period]] = Counter()
         self._unpriced: Counter[str] = Counter()
 
-    def set_limits(self, limits: Mapping[Account, Limits]) -> None:
+    def set_limits(self, limits: Mapping[Account, SpendingLimits]) -> None:
         """Apply these limits from now on. Limits of removed accounts stay, because a request that
         began before may still run there.
         """
         merged = {**self._limits, **limits}
         changed = {one for one, held in merged.items() if held != self._limits.get(one)}
         self._reported = {one for one in self._reported if one[0] not in changed}
-        self._limits = {one: held for one, held in merged.items() if held != Limits()}
+        self._limits = {one: held for one, held in merged.items() if held != SpendingLimits()}
 
     def see(self, elsewhere: Balances) -> None:
         """Replace what all other processes have spent and reserved."""
         self._elsewhere.update(elsewhere)
 
-    def watched(self, now: float) -> Iterator[Place]:
+    def watched(self, now: float) -> Iterator[BalanceKey]:
         """The windows with a limit, for which the amounts of other processes are needed."""
         return (cap.place for cap in self._caps(self._limits, day_of(now)))
 
-    def caps_of(self, reservation: Reservation) -> tuple[Cap, ...]:
+    def caps_of(self, reservation: MoneyReservation) -> tuple[Cap, ...]:
         """The limits that all processes together must keep."""
         worst = reservation.worst
         return tuple(self._caps(_accounts(worst.provider, worst.key), reservation.day))
 
-    def reserve(self, worst: WorstCase, now: float) -> Reservation | Refusal:
+    def reserve(self, worst: WorstCase, now: float) -> MoneyReservation | Refusal:
         """Hold the worst case, or say which limit forbids it."""
         day = day_of(now)
         self._forget_before(day)
         refusal = self._refusal(worst, day, now)
         if refusal is not None:
             return refusal
-        reservation = Reservation(self._next_id, day, worst)
+        reservation = MoneyReservation(self._next_id, day, worst)
         self._next_id += 1
         self._hold(reservation, reservation.cost)
         return reservation
 
-    def settle(self, reservation: Reservation, cost: int) -> None:
+    def settle(self, reservation: MoneyReservation, cost: int) -> None:
         """Replace the reservation by `cost`, which counts on the day of the reservation."""
         self._hold(reservation, -reservation.cost)
         worst = reservation.worst
@@ -258,12 +258,12 @@ class Books:
             )
         )
 
-    def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:
+    def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[LimitWindow]:
         for place, limit in self._caps(accounts, day):
             period: Period = "daily" if len(place.window) == len(day) else "monthly"
             spent, reserved = self._elsewhere.get(place, NOTHING)
             spent, reserved = spent + self._spent[place], reserved + self._reserved[place]
-            yield Window(Account(place.kind, place.name), period, limit, spent, reserved)
+            yield LimitWindow(Account(place.kind, place.name), period, limit, spent, reserved)
 
     def _caps(self, accounts: Iterable[Account], day: str) -> Iterator[Cap]:
         for account in accounts:
@@ -271,7 +271,7 @@ class Books:
                 continue
             for period in _PERIODS:
                 if (limit := limits.of(period)) is not None:
-                    yield Cap(Place(*account, window_of(period, day)), limit)
+                    yield Cap(BalanceKey(*account, window_of(period, day)), limit)
 
     def _refusal(self, worst: WorstCase, day: str, now: float) -> Refusal | None:
         if worst.cost == 0:
@@ -288,7 +288,7 @@ class Books:
             return self._over_limit(named, cost, tightest.left, now)
         return None if worst.is_bounded else Unbounded(tightest.account, "output", tightest.left)
 
-    def _over_limit(self, window: Window, cost: int, left: int, now: float) -> OverLimit:
+    def _over_limit(self, window: LimitWindow, cost: int, left: int, now: float) -> OverLimit:
         account, period = window.account, window.period
         self._refusals[account, period] += 1
         place = account, window_of(period, day_of(now))
@@ -301,7 +301,7 @@ class Books:
         retry_after_s = min(most, max(1, math.ceil(resets_at.timestamp() - now)))
         return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
-    def _hold(self, reservation: Reservation, cost: int) -> None:
+    def _hold(self, reservation: MoneyReservation, cost: int) -> None:
         if not cost:
             return
         worst = reservation.worst
@@ -315,14 +315,14 @@ class Books:
             return
         self._day = day
         kept = month_before(day)
-        books: tuple[dict[Place, Any], ...] = self._spent, self._reserved, self._elsewhere
+        books: tuple[dict[BalanceKey, Any], ...] = self._spent, self._reserved, self._elsewhere
         for one in books:
             for place in [place for place in one if window_of("monthly", place.window) < kept]:
                 del one[place]
         self._reported = {one for one in self._reported if window_of("monthly", one[1]) >= kept}
 
 
-def _rank(window: Window, cost: int) -> tuple[bool, int, bool]:
+def _rank(window: LimitWindow, cost: int) -> tuple[bool, int, bool]:
     """The rank of a limit; the client is told of the lowest: first a limit against which waiting
     does not help, then the one that leaves least, then the longer period.
     """

@@ -58,7 +58,7 @@ class Bucket:
 
 
 @final
-class Account:
+class RateAccount:
     """The buckets of one key or address, one per limit that applies. `setting` names the table of
     the limits in the configuration.
     """
@@ -93,7 +93,7 @@ class Charge:
 
     __slots__ = ("_accounts", "_tokens")
 
-    def __init__(self, accounts: tuple[Account, ...]) -> None:
+    def __init__(self, accounts: tuple[RateAccount, ...]) -> None:
         self._accounts = accounts
         self._tokens = 0
 
@@ -117,7 +117,7 @@ class Charge:
             bucket.level += self._tokens - used
         self._tokens = used
 
-    def obstacle(self) -> tuple[Account, Unit] | None:
+    def obstacle(self) -> tuple[RateAccount, Unit] | None:
         """The limit that is reached, the one that lasts longest."""
         reached = [
             (bucket.wait_s(1.0), account, unit)
@@ -160,8 +160,8 @@ class RateLimits:
         self._default: RateLimitConfig | None = None
         self._of_keys: dict[str, RateLimitConfig] = {}
         self._of_addresses: RateLimitConfig | None = None
-        self._keys: dict[str, Account] = {}
-        self._addresses: OrderedDict[str, Account] = OrderedDict()
+        self._keys: dict[str, RateAccount] = {}
+        self._addresses: OrderedDict[str, RateAccount] = OrderedDict()
 
     @property
     def is_any(self) -> bool:
@@ -190,28 +190,28 @@ class RateLimits:
         charge.take(tokens)
         return charge, None
 
-    def _accounts(self, key: str, host: str, now: float) -> Iterable[Account]:
+    def _accounts(self, key: str, host: str, now: float) -> Iterable[RateAccount]:
         own = self._of_keys.get(key)
         limits = own or self._default
         if limits is not None:
-            account = self._keys.setdefault(key, Account("key", key))
+            account = self._keys.setdefault(key, RateAccount("key", key))
             setting = "[gateway] rate_limit" if own is None else "[[keys]] rate_limit"
             yield _at(account, limits, setting, now)
         if self._of_addresses is not None:
             network = network_of(host)
-            account = self._addresses.setdefault(network, Account("address", ""))
+            account = self._addresses.setdefault(network, RateAccount("address", ""))
             self._addresses.move_to_end(network)
             if len(self._addresses) > MAX_ADDRESSES:
                 self._addresses.popitem(last=False)
             yield _at(account, self._of_addresses, "[gateway] address_rate_limit", now)
 
 
-def _at(account: Account, limits: RateLimitConfig, setting: str, now: float) -> Account:
+def _at(account: RateAccount, limits: RateLimitConfig, setting: str, now: float) -> RateAccount:
     account.follow(limits, setting, now)
     return account
 
 
-def _refusal(account: Account, unit: Unit) -> ApiError:
+def _refusal(account: RateAccount, unit: Unit) -> ApiError:
     bucket = account.buckets[unit]
     wait_s = max(1, math.ceil(bucket.wait_s(1.0)))
     whose = f"the API key `{account.name}`" if account.name else "this client"

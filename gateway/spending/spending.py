@@ -20,10 +20,10 @@ from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
     Account,
     Books,
-    Limits,
+    MoneyReservation,
     Refusal,
-    Reservation,
     SpendingFigures,
+    SpendingLimits,
     Unbounded,
     WorstCase,
     day_of,
@@ -43,16 +43,16 @@ from gateway.spending.prices import (
 from gateway.spending.refusals import refusal_error
 from gateway.spending.savings import LocalUse, cloud_prices
 from gateway.store import (
-    Claim,
     Column,
     CommonLimits,
     ConversationUse,
-    Entry,
-    Hold,
     HoldEnd,
+    LedgerEntry,
     LedgerError,
     LedgerStore,
+    ReservationClaim,
     Settlement,
+    SumHold,
     read_report,
     spent_beside,
 )
@@ -82,7 +82,7 @@ class Bill:
     def __init__(
         self,
         spending: "Spending",
-        reservation: Reservation,
+        reservation: MoneyReservation,
         price: Price | FixedPrice | None,
     ) -> None:
         self._spending = spending
@@ -139,7 +139,7 @@ class Bill:
         if self.held is not None:
             self._spending.release(self.held, cost=0 if entry is None else entry.cost)
 
-    def _entry(self) -> Entry | None:
+    def _entry(self) -> LedgerEntry | None:
         if self._is_waived:
             return None
         usage, held = self._usage or Usage(0, 0, 0), self._reservation
@@ -240,7 +240,7 @@ class Spending:
             price = None if worst.cost is None else FixedPrice(worst.cost)
         for _ in range(_MOST_TRIES):
             answer = self._books.reserve(worst, self._now())
-            if not isinstance(answer, Reservation):
+            if not isinstance(answer, MoneyReservation):
                 self._report(answer)
                 output = 0
                 if charged_by == "answer" and tariff.price is not None:
@@ -269,7 +269,7 @@ class Spending:
         most = most_of(limited.limits)
         given = limited.key, limited.name, self._now(), most, tokens, cost, turns
         try:
-            reached = await self._writer.hold(Hold(number, *given))
+            reached = await self._writer.hold(SumHold(number, *given))
         except (LedgerError, LedgerFull):
             return _unrecorded()
         except trio.Cancelled:
@@ -327,7 +327,7 @@ class Spending:
             self._tariffs[named] = tariff
         return tariff
 
-    def settle(self, reservation: Reservation, entry: Entry | None) -> None:
+    def settle(self, reservation: MoneyReservation, entry: LedgerEntry | None) -> None:
         """Replace the reservation by `entry` (None: the request cost nothing). Never waits."""
         cost, worst = 0 if entry is None else entry.cost, reservation.worst
         if cost > reservation.cost and worst.cost is not None:
@@ -356,7 +356,7 @@ class Spending:
         self._local.add(day, model, usage)
         if self._is_kept:
             counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
-            self._writer.record(Entry(day, key, model, "", True, True, 1, *counts, 0))
+            self._writer.record(LedgerEntry(day, key, model, "", True, True, 1, *counts, 0))
 
     def figures(self) -> SpendingFigures:
         now = self._now()
@@ -410,13 +410,13 @@ class Spending:
         self._is_kept = True
 
     async def _make_durable(
-        self, reservation: Reservation, price: Price | FixedPrice
+        self, reservation: MoneyReservation, price: Price | FixedPrice
     ) -> Bill | ApiError | None:
         """None if another process has taken what was left; the books have seen that now."""
         try:
             bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
             entry = _entry(reservation, bound, reservation.cost, is_settled=False, is_priced=True)
-            claim = Claim(reservation.id, entry, self._books.caps_of(reservation))
+            claim = ReservationClaim(reservation.id, entry, self._books.caps_of(reservation))
             is_reserved = await self._writer.reserve(claim)
         except (LedgerError, LedgerFull):
             self._books.settle(reservation, 0)
@@ -472,9 +472,9 @@ def _unrecorded(why: str = "") -> ApiError:
 
 
 def _entry(
-    held: Reservation, usage: Usage, cost: int, *, is_settled: bool, is_priced: bool
-) -> Entry:
-    return Entry(
+    held: MoneyReservation, usage: Usage, cost: int, *, is_settled: bool, is_priced: bool
+) -> LedgerEntry:
+    return LedgerEntry(
         day=held.day,
         key=held.worst.key,
         model=held.worst.model,
@@ -489,11 +489,11 @@ def _entry(
     )
 
 
-def _limits_of(config: Config) -> dict[Account, Limits]:
+def _limits_of(config: Config) -> dict[Account, SpendingLimits]:
     tables = {Account("provider", name): table.limits for name, table in config.providers.items()}
     tables |= {Account("key", key.name): key.limits for key in config.keys}
     return {
-        account: Limits(daily=_micro(table.daily), monthly=_micro(table.monthly))
+        account: SpendingLimits(daily=_micro(table.daily), monthly=_micro(table.monthly))
         for account, table in tables.items()
     }
 

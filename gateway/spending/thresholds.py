@@ -7,7 +7,7 @@ gateway that starts with money spent, says nothing of the past.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, final
 
-from gateway.spending.limits import Account, Period, Window
+from gateway.spending.limits import Account, LimitWindow, Period
 
 
 class Passed(NamedTuple):
@@ -27,7 +27,7 @@ class Thresholds:
         self._said: dict[tuple[Account, Period], int] = {}
         self._is_first = True
 
-    def passed(self, windows: Sequence[Window]) -> list[Passed]:
+    def passed(self, windows: Sequence[LimitWindow]) -> list[Passed]:
         """The highest share of each limit that was passed since the last call."""
         found: list[Passed] = []
         for window in windows:

@@ -2,32 +2,32 @@
 of the Responses API: responses, the events of their streams, conversations.
 """
 
-from gateway.store.balances import NOTHING, Balance, Balances, Cap, Place, add_cost, places_of
+from gateway.store.balances import NOTHING, Balance, BalanceKey, Balances, Cap, add_cost, places_of
 from gateway.store.common_limits import CommonLimits, StoreUnreachable
-from gateway.store.conversation_sums import ConversationUse, Hold, HoldEnd, Most, Reached
+from gateway.store.conversation_sums import ConversationUse, HoldEnd, Most, SumHold, SumReached
 from gateway.store.ledger import (
-    Claim,
     DayTotal,
-    Entry,
+    LedgerEntry,
     LedgerError,
     LedgerStore,
     OfConversations,
+    ReservationClaim,
     Settlement,
     Usages,
     add_to,
     check_ledger,
 )
-from gateway.store.ledger_report import Column, Report, Row, read_report, spent_beside
+from gateway.store.ledger_report import Column, LedgerReport, LedgerRow, read_report, spent_beside
 from gateway.store.response_store import (
     AddEvents,
     AddItems,
-    Bounds,
     Change,
     Insert,
     Remove,
     ResponseStore,
     ResponseStoreError,
     SetObject,
+    StoreBounds,
     StoredResponse,
     check_responses,
 )
@@ -37,34 +37,34 @@ __all__ = [
     "AddEvents",
     "AddItems",
     "Balance",
+    "BalanceKey",
     "Balances",
-    "Bounds",
     "Cap",
     "Change",
-    "Claim",
     "Column",
     "CommonLimits",
     "ConversationUse",
     "DayTotal",
-    "Entry",
-    "Hold",
     "HoldEnd",
     "Insert",
+    "LedgerEntry",
     "LedgerError",
+    "LedgerReport",
+    "LedgerRow",
     "LedgerStore",
     "Most",
     "OfConversations",
-    "Place",
-    "Reached",
     "Remove",
-    "Report",
+    "ReservationClaim",
     "ResponseStore",
     "ResponseStoreError",
-    "Row",
     "SetObject",
     "Settlement",
+    "StoreBounds",
     "StoreUnreachable",
     "StoredResponse",
+    "SumHold",
+    "SumReached",
     "Usages",
     "add_cost",
     "add_to",

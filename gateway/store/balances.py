@@ -30,7 +30,7 @@ _MOST_KNOWN: Final = 4096
 """Rows kept in memory; the table has them all."""
 
 
-class Place(NamedTuple):
+class BalanceKey(NamedTuple):
     """A window of one provider or key: `window` is a day (2026-11-21) or a month (2026-11)."""
 
     kind: Literal["provider", "key"]
@@ -54,29 +54,31 @@ class Balance(NamedTuple):
 
 
 NOTHING: Final = Balance()
-Balances = Mapping[Place, Balance]
+Balances = Mapping[BalanceKey, Balance]
 
 
 class Cap(NamedTuple):
     """The most that may be spent and reserved in one window, in micro-units."""
 
-    place: Place
+    place: BalanceKey
     limit: int
 
 
 @functools.lru_cache(maxsize=256)
-def places_of(provider: str, key: str, day: str) -> tuple[Place, ...]:
+def places_of(provider: str, key: str, day: str) -> tuple[BalanceKey, ...]:
     """Where a cost counts. Cached because most requests are of few keys, on one day."""
     month = day[:7]
     return (
-        Place("provider", provider, day),
-        Place("provider", provider, month),
-        Place("key", key, day),
-        Place("key", key, month),
+        BalanceKey("provider", provider, day),
+        BalanceKey("provider", provider, month),
+        BalanceKey("key", key, day),
+        BalanceKey("key", key, month),
     )
 
 
-def add_cost(totals: dict[Place, Balance], places: Iterable[Place], change: Balance) -> None:
+def add_cost(
+    totals: dict[BalanceKey, Balance], places: Iterable[BalanceKey], change: Balance
+) -> None:
     """Count `change` in each of `places`."""
     if change == NOTHING:
         return
@@ -91,9 +93,9 @@ class SharedBalances:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._version = -1
-        self._known: dict[Place, Balance] = {}
-        self._own: dict[Place, Balance] = {}
-        self._changes: dict[Place, Balance] = {}
+        self._known: dict[BalanceKey, Balance] = {}
+        self._own: dict[BalanceKey, Balance] = {}
+        self._changes: dict[BalanceKey, Balance] = {}
         self._month = ""
         connection.execute(_TABLE)
 
@@ -105,7 +107,7 @@ class SharedBalances:
             self._version = version
             self._known.clear()
 
-    def reserve(self, places: Iterable[Place], cost: int, caps: Iterable[Cap]) -> bool:
+    def reserve(self, places: Iterable[BalanceKey], cost: int, caps: Iterable[Cap]) -> bool:
         """Reserve `cost` in this transaction; False, and nothing, if it is above a cap."""
         for place, limit in caps:
             if sum(self._now(place)) + cost > limit:
@@ -113,19 +115,21 @@ class SharedBalances:
         self.change(places, Balance(0, cost))
         return True
 
-    def change(self, places: Iterable[Place], change: Balance) -> None:
+    def change(self, places: Iterable[BalanceKey], change: Balance) -> None:
         """Count `change` in this transaction, whatever the caps are."""
         add_cost(self._changes, places, change)
 
-    def changes(self) -> dict[Place, Balance]:
+    def changes(self) -> dict[BalanceKey, Balance]:
         """What this transaction has changed so far."""
         return dict(self._changes)
 
-    def everything(self, changes: Balances) -> dict[Place, Balance]:
+    def everything(self, changes: Balances) -> dict[BalanceKey, Balance]:
         """The whole table of this month and the one before, and `changes`."""
         (newest,) = self._connection.execute(_NEWEST).fetchone()
         rows = self._connection.execute(_ALL, (newest,))
-        found = {Place(kind, name, window): Balance(*held) for kind, name, window, *held in rows}
+        found = {
+            BalanceKey(kind, name, window): Balance(*held) for kind, name, window, *held in rows
+        }
         for place, change in changes.items():
             add_cost(found, (place,), change)
         return found
@@ -147,7 +151,7 @@ class SharedBalances:
                 self._turn_to(month)
             self._own[place] = self._own.get(place, NOTHING).plus(change)
 
-    def elsewhere(self, places: Iterable[Place]) -> dict[Place, Balance]:
+    def elsewhere(self, places: Iterable[BalanceKey]) -> dict[BalanceKey, Balance]:
         """What all others have spent and reserved, those before this process included."""
         return {place: self._read(place).minus(self._own.get(place, NOTHING)) for place in places}
 
@@ -157,10 +161,10 @@ class SharedBalances:
         self._known.clear()
         self._changes = dict(totals)
 
-    def _now(self, place: Place) -> Balance:
+    def _now(self, place: BalanceKey) -> Balance:
         return self._read(place).plus(self._changes.get(place, NOTHING))
 
-    def _read(self, place: Place) -> Balance:
+    def _read(self, place: BalanceKey) -> Balance:
         if (known := self._known.get(place)) is None:
             row = self._connection.execute(_READ, place).fetchone()
             known = self._known[place] = NOTHING if row is None else Balance(*row)

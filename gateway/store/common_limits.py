@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
 
-from gateway.store.balances import Balance, Balances, Cap, Place, add_cost
+from gateway.store.balances import Balance, BalanceKey, Balances, Cap, add_cost
 from protocol.errors import ConfigError, HermaError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Wish(msgspec.Struct, frozen=True):
 
     number: int
     cost: int
-    places: tuple[Place, ...]
+    places: tuple[BalanceKey, ...]
     caps: tuple[Cap, ...]
 
 
@@ -159,14 +159,14 @@ class CommonLimits:
         self.others |= hosts - {self._host}
         return self._is_synced and self._host in hosts
 
-    def elsewhere(self, places: Iterable[Place]) -> dict[Place, Balance]:
+    def elsewhere(self, places: Iterable[BalanceKey]) -> dict[BalanceKey, Balance]:
         """What the other hosts have spent and reserved. Raises `StoreUnreachable`."""
         wanted = [(place, host) for place in places for host in self.others]
         asks = []
         for place, host in wanted:
             month, field = _field(place)
             asks.append(("HMGET", f"{self._prefix}:{month}:{host}", f"s{field}", f"r{field}"))
-        found: dict[Place, Balance] = {}
+        found: dict[BalanceKey, Balance] = {}
         for (place, _), (spent, reserved) in zip(wanted, self._ask(asks), strict=True):
             add_cost(found, (place,), Balance(int(spent or 0), int(reserved or 0)))
         return found
@@ -253,7 +253,7 @@ def _claim(wish: Wish) -> dict[str, object]:
     }
 
 
-def _field(place: Place) -> tuple[str, str]:
+def _field(place: BalanceKey) -> tuple[str, str]:
     """The month whose key holds it, and its name there."""
     return place.window[:7], f"{place.kind}:{place.window}:{place.name}"
 

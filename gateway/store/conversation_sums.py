@@ -65,7 +65,7 @@ class Most(NamedTuple):
     seconds: float | None = None
 
 
-class Hold(NamedTuple):
+class SumHold(NamedTuple):
     """What a request may use at most, to be held for the conversation `name` of `key`, unless that
     exceeds `most`. `turns` count at once. `now` in Unix seconds.
     """
@@ -88,7 +88,7 @@ class HoldEnd(NamedTuple):
     cost: int
 
 
-class Reached(NamedTuple):
+class SumReached(NamedTuple):
     """A refused hold: of `limit`, `used` are used, and other requests hold `held`."""
 
     what: str
@@ -135,7 +135,7 @@ class ConversationSums:
             "DELETE FROM conversation_usage WHERE day < date(?, 'unixepoch')", (before,)
         )
 
-    def hold(self, entry: int, hold: Hold) -> Reached | None:
+    def hold(self, entry: int, hold: SumHold) -> SumReached | None:
         """Make the hold with the id `entry`; or return the limit that it would exceed."""
         named = hold.key, hold.name
         row = self._connection.execute(_SUMS, named).fetchone()
@@ -150,7 +150,7 @@ class ConversationSums:
         ):
             is_asked = wanted > 0 or what == "seconds"
             if limit is not None and is_asked and used + held + wanted > limit:
-                return Reached(what, limit, used, held, wanted)
+                return SumReached(what, limit, used, held, wanted)
         self._connection.execute(_ADD, (*named, hold.now, hold.now, hold.turns, 0, 0))
         self._connection.execute(
             "INSERT INTO conversation_holds VALUES (?, ?, ?, ?, ?)",

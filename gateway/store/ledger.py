@@ -17,9 +17,9 @@ import msgspec
 
 from gateway.store.balances import (
     Balance,
+    BalanceKey,
     Balances,
     Cap,
-    Place,
     SharedBalances,
     add_cost,
     places_of,
@@ -28,9 +28,9 @@ from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.conversation_sums import (
     ConversationSums,
     ConversationUse,
-    Hold,
     HoldEnd,
-    Reached,
+    SumHold,
+    SumReached,
 )
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
@@ -89,7 +89,7 @@ WHERE day >= ? AND provider != '' GROUP BY day, key, provider
 """
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class LedgerEntry(msgspec.Struct, frozen=True, gc=False):
     """Usage of `requests` requests; the fields are the columns of `usage`, in order. `provider` is
     "" for our own workers. Without `is_settled` the end of the request was never seen, so tokens
     and cost are upper bounds. Without `is_priced` the price is unknown, and `cost` is 0.
@@ -108,11 +108,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     cost: int
 
 
-Usages = dict[tuple[str, str, str, str, bool, bool], Entry]
+Usages = dict[tuple[str, str, str, str, bool, bool], LedgerEntry]
 """Usage by the fields that identify its row."""
 
 
-def add_to(total: Usages, entry: Entry) -> None:
+def add_to(total: Usages, entry: LedgerEntry) -> None:
     """Count `entry` in `total`."""
     named = (
         entry.day,
@@ -123,7 +123,7 @@ def add_to(total: Usages, entry: Entry) -> None:
         entry.is_priced,
     )
     if (known := total.get(named)) is not None:
-        entry = Entry(
+        entry = LedgerEntry(
             *named,
             known.requests + entry.requests,
             known.prompt_tokens + entry.prompt_tokens,
@@ -138,21 +138,21 @@ class Settlement(NamedTuple):
     """The end of a reservation. `entry` None: the provider charges nothing."""
 
     reservation_id: int
-    entry: Entry | None
+    entry: LedgerEntry | None
 
 
-class Claim(NamedTuple):
+class ReservationClaim(NamedTuple):
     """A reservation to be made, unless it would exceed one of `caps`."""
 
     number: int
-    worst: Entry
+    worst: LedgerEntry
     caps: tuple[Cap, ...] = ()
 
 
 class OfConversations(NamedTuple):
     """What is written about conversations."""
 
-    holds: Sequence[Hold] = ()
+    holds: Sequence[SumHold] = ()
     ends: Sequence[HoldEnd] = ()
     uses: Sequence[ConversationUse] = ()
 
@@ -192,7 +192,7 @@ class LedgerStore:
     ) -> None:
         self._path = path
         self._has_exchanged = False
-        self.reached: dict[int, Reached] = {}
+        self.reached: dict[int, SumReached] = {}
         """The holds of the last `write` that would exceed a limit."""
         self.trouble = ""
         """Why the last claims could not be shared with other hosts; empty if they could."""
@@ -221,9 +221,9 @@ class LedgerStore:
 
     def write(
         self,
-        claims: Iterable[Claim],
+        claims: Iterable[ReservationClaim],
         settlements: Iterable[Settlement],
-        entries: Iterable[Entry],
+        entries: Iterable[LedgerEntry],
         of_conversations: OfConversations = NO_CONVERSATIONS,
     ) -> frozenset[int]:
         """Write everything in one transaction, which is on the disk when this returns. Returns the
@@ -265,7 +265,7 @@ class LedgerStore:
                 self.reached[one.number] = reached
         self._conversations.add_uses(given.uses)
 
-    def look(self, places: Iterable[Place]) -> dict[Place, Balance]:
+    def look(self, places: Iterable[BalanceKey]) -> dict[BalanceKey, Balance]:
         """Release the reservations of ended processes, and return what all other processes have
         spent and reserved in `places`. Raises `LedgerError`.
         """
@@ -280,7 +280,7 @@ class LedgerStore:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
-    def _elsewhere(self, places: tuple[Place, ...]) -> dict[Place, Balance]:
+    def _elsewhere(self, places: tuple[BalanceKey, ...]) -> dict[BalanceKey, Balance]:
         found = self._balances.elsewhere(places)
         if self._common is not None:
             if not self._common.is_known():
@@ -324,7 +324,7 @@ class LedgerStore:
                 self._common.forget()
         self._balances.committed(is_own=is_own)
 
-    def _refused(self, claims: Sequence[Claim]) -> frozenset[int]:
+    def _refused(self, claims: Sequence[ReservationClaim]) -> frozenset[int]:
         """Reserve the claims that fit into the caps here and on other hosts; returns the others."""
         changes = self._balances.changes()
         refused = frozenset(one.number for one in claims if not self._reserve(one))
@@ -343,7 +343,7 @@ class LedgerStore:
                 self._balances.change(_places(one.worst), Balance(0, -one.worst.cost))
         return refused | beyond
 
-    def _tell(self, changes: Balances, claims: Sequence[Claim]) -> frozenset[int]:
+    def _tell(self, changes: Balances, claims: Sequence[ReservationClaim]) -> frozenset[int]:
         """Send `changes` to the server for shared limits; returns claims that do not fit there."""
         assert self._common is not None
         wishes = [Wish(one.number, one.worst.cost, _places(one.worst), one.caps) for one in claims]
@@ -385,7 +385,7 @@ class LedgerStore:
             for (slot,) in self._connection.execute(_SLOTS).fetchall():
                 self._keep_left_open(slot)
             self._conversations.forget_old(time.time())
-            totals: dict[Place, Balance] = {}
+            totals: dict[BalanceKey, Balance] = {}
             rows = self._connection.execute(_TOTALS, (first_day,))
             for day, key, provider, cost in (*rows, *beside):
                 add_cost(totals, places_of(provider, key, day), Balance(cost))
@@ -405,13 +405,13 @@ class LedgerStore:
         """Turn the reservations of an ended process into unsettled usage."""
         span = slot << _SLOT_BITS, (slot + 1 << _SLOT_BITS) - 1
         self._conversations.bury(*span)
-        left = [Entry(*row) for row in self._connection.execute(_LEFT_OPEN, span).fetchall()]
+        left = [LedgerEntry(*row) for row in self._connection.execute(_LEFT_OPEN, span).fetchall()]
         for one in left:
             self._change(one.provider, one.key, one.day, Balance(one.cost, -one.cost))
         self._connection.executemany(_ADD, map(msgspec.structs.astuple, left))
         self._connection.execute("DELETE FROM reservations WHERE id BETWEEN ? AND ?", span)
 
-    def _release(self, ends: dict[int, Entry | None]) -> list[Entry]:
+    def _release(self, ends: dict[int, LedgerEntry | None]) -> list[LedgerEntry]:
         """Delete what was reserved for them. Returns the usage of those that were."""
         if not ends:
             return []
@@ -423,7 +423,7 @@ class LedgerStore:
             entries.append(ends[number - self._id(0)])
         return [entry for entry in entries if entry is not None]
 
-    def _reserve(self, claim: Claim) -> bool:
+    def _reserve(self, claim: ReservationClaim) -> bool:
         return self._balances.reserve(_places(claim.worst), claim.worst.cost, claim.caps)
 
     def _change(self, provider: str, key: str, day: str, change: Balance) -> None:
@@ -433,7 +433,7 @@ class LedgerStore:
     def _id(self, number: int) -> int:
         return (self._slot.index << _SLOT_BITS) + number
 
-    def _row(self, claim: Claim) -> tuple[str | int, ...]:
+    def _row(self, claim: ReservationClaim) -> tuple[str | int, ...]:
         """A reservation as its table has it."""
         worst = claim.worst
         return (
@@ -454,7 +454,7 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _places(worst: Entry) -> tuple[Place, ...]:
+def _places(worst: LedgerEntry) -> tuple[BalanceKey, ...]:
     return places_of(worst.provider, worst.key, worst.day)
 
 

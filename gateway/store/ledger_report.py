@@ -45,7 +45,7 @@ _HAS_CONVERSATIONS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'conversat
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LedgerRow:
     """Sums over the requests of one `group`. Tokens are those of all `requests`; `cost` is the cost
     of the settled ones, `unsettled_cost` the most that the others can have cost, in micro-units.
     `unpriced` requests are in neither.
@@ -63,15 +63,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LedgerReport:
     """All rows in the order of their groups, and their sum, which is None if there are none."""
 
     currency: str
-    rows: tuple[Row, ...]
-    total: Row | None
+    rows: tuple[LedgerRow, ...]
+    total: LedgerRow | None
 
 
-def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | None:
+def read_report(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport | None:
     """The usage from `first_day` on (2026-11-01), grouped `by` columns, in the ledger at `path` and
     those of further processes beside it. By conversation it is the usage of ended requests that
     belong to one. None if no ledger exists.
@@ -107,7 +107,7 @@ def ledgers_beside(path: Path) -> list[Path]:
     return sorted(file for file in files if name.fullmatch(file.name))
 
 
-def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
+def _read_file(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport:
     try:
         with closing(open_for_reading(path, LEDGER)) as connection:
             # One transaction: groups and their sum are of the same moment.
@@ -117,22 +117,22 @@ def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
             currency = currency_of(connection)
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"cannot read the ledger {path}: {error}") from error
-    return Report(currency, tuple(rows), total[0] if rows else None)
+    return LedgerReport(currency, tuple(rows), total[0] if rows else None)
 
 
-def _both(one: Report, other: Report) -> Report:
+def _both(one: LedgerReport, other: LedgerReport) -> LedgerReport:
     rows = {row.group: row for row in one.rows}
     for row in other.rows:
         rows[row.group] = _sum(rows.get(row.group), row)
     total = one.total if other.total is None else _sum(one.total, other.total)
-    return Report(one.currency, tuple(rows[group] for group in sorted(rows)), total)
+    return LedgerReport(one.currency, tuple(rows[group] for group in sorted(rows)), total)
 
 
-def _sum(one: Row | None, other: Row) -> Row:
+def _sum(one: LedgerRow | None, other: LedgerRow) -> LedgerRow:
     if one is None:
         return other
     counts = (a + b for a, b in zip(astuple(one)[1:], astuple(other)[1:], strict=True))
-    return Row(other.group, *counts)
+    return LedgerRow(other.group, *counts)
 
 
 def _read(
@@ -141,7 +141,7 @@ def _read(
     first_day: str,
     *,
     of_conversations: bool = False,
-) -> list[Row]:
+) -> list[LedgerRow]:
     columns = ", ".join(by)
     of_conversations = of_conversations or "conversation" in by
     if of_conversations and connection.execute(_HAS_CONVERSATIONS).fetchone() is None:
@@ -154,6 +154,6 @@ def _read(
     return [_row(values, len(by)) for values in found if values[len(by)] is not None]
 
 
-def _row(values: tuple[object, ...], width: int) -> Row:
+def _row(values: tuple[object, ...], width: int) -> LedgerRow:
     group, sums = values[:width], [int(str(value)) for value in values[width:]]
-    return Row(tuple(map(str, group)), *sums)
+    return LedgerRow(tuple(map(str, group)), *sums)

@@ -120,7 +120,7 @@ _decode: Final = msgspec.json.Decoder().decode
 Item = dict[str, Any]
 
 
-class Bounds(NamedTuple):
+class StoreBounds(NamedTuple):
     """How much is kept, per owner and in all. The least recently used entries are deleted first."""
 
     owner_num: int
@@ -208,7 +208,7 @@ class ResponseStore:
     def __init__(
         self,
         path: Path,
-        bounds: Bounds,
+        bounds: StoreBounds,
         process: int = 0,
         unix_time: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,

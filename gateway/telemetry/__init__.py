@@ -4,7 +4,7 @@ Must not know the listeners or any metrics library.
 """
 
 from gateway.telemetry.audit_trail import AuditTrail
-from gateway.telemetry.counters import Counters
+from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.event_feed import EventFeed, Listener, PublishedEvent
 from gateway.telemetry.event_words import Level, words_of
 from gateway.telemetry.fleet_events import (
@@ -47,7 +47,7 @@ from gateway.telemetry.fleet_events import (
     WorkerWaking,
     kind_of,
 )
-from gateway.telemetry.history import SAMPLE_S, History, Reading, Sample, percentile
+from gateway.telemetry.history import SAMPLE_S, History, HistorySample, Reading, percentile
 from gateway.telemetry.request_log import log_request, request_line
 from gateway.telemetry.request_span import (
     OTHER,
@@ -59,7 +59,7 @@ from gateway.telemetry.request_span import (
 )
 from gateway.telemetry.request_traces import (
     AttemptTrace,
-    Candidate,
+    CandidateWorker,
     Decision,
     Left,
     Limited,
@@ -79,18 +79,19 @@ __all__ = [
     "BreakerClosed",
     "BreakerOpen",
     "CallsUnknown",
-    "Candidate",
+    "CandidateWorker",
     "ConfigReloaded",
     "ConversationRefused",
-    "Counters",
     "Decision",
     "EngineFault",
     "EventFeed",
     "FallbackOff",
     "FallbackOn",
     "FleetEvent",
+    "GatewayCounters",
     "HealthProbeFailed",
     "History",
+    "HistorySample",
     "IndexGap",
     "Left",
     "Level",
@@ -110,7 +111,6 @@ __all__ = [
     "Rerouted",
     "Resumed",
     "RetryRefused",
-    "Sample",
     "SleepTrouble",
     "SpanEvent",
     "SpanExport",

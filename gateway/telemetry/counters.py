@@ -10,7 +10,7 @@ from gateway.api import Usage
 
 
 @dataclass(slots=True)
-class Counters:
+class GatewayCounters:
     """Monotonic counts; every field starts at 0 and only rises."""
 
     frames_received: int = 0

@@ -31,7 +31,7 @@ class Reading(msgspec.Struct, frozen=True):
     firsts: Sequence[float] = ()
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
+class HistorySample(msgspec.Struct, frozen=True, array_like=True):
     """What happened in the `seconds` before `unix_time`. Rates are per second. Times to the first
     token are in ms, None without one.
     """
@@ -55,7 +55,7 @@ class History:
     """The samples of the last hour. `number` counts all samples so far."""
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.samples: deque[HistorySample] = deque(maxlen=MAX_SAMPLES)
         self.number = 0
         self._last: Reading | None = None
 
@@ -66,7 +66,7 @@ class History:
             self.samples.append(_between(last, reading))
             self.number += 1
 
-    def since(self, number: int) -> list[Sample]:
+    def since(self, number: int) -> list[HistorySample]:
         """The samples after the first `number` ones, as far as they are kept."""
         num_new = min(self.number - number, len(self.samples))
         return list(self.samples)[len(self.samples) - num_new :]
@@ -79,10 +79,10 @@ def percentile(sorted_values: Sequence[float], share: float) -> float | None:
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
-def _between(last: Reading, now: Reading) -> Sample:
+def _between(last: Reading, now: Reading) -> HistorySample:
     seconds = now.unix_time - last.unix_time
     firsts = sorted(now.firsts)
-    return Sample(
+    return HistorySample(
         unix_time=round(now.unix_time, 1),
         seconds=round(seconds, 3),
         output_tokens_per_s=_rate(last.output_tokens, now.output_tokens, seconds),

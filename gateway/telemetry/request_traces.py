@@ -30,7 +30,7 @@ MAX_NOTABLE: Final = 128
 """Ended requests that are kept: 1 to 5 KB each, as their decisions hold a line per worker."""
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CandidateWorker(msgspec.Struct, frozen=True):
     """A ready worker, and the cost of a request there in ms of delay for all requests. `running`
     sequences were on it at that time.
     """
@@ -55,12 +55,12 @@ class Decision(Protocol):
         ...
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CandidateWorker, ...]:
         """The workers that were weighed."""
         ...
 
 
-class Output(Protocol):
+class TracedOutput(Protocol):
     """The answer of one sequence so far."""
 
     @property
@@ -131,7 +131,7 @@ class TurnTrace(msgspec.Struct):
     ticket: int = 0
     attempts: list[AttemptTrace] = []
     num_attempts: int = 0
-    outputs: list[Output] = []
+    outputs: list[TracedOutput] = []
     names: tuple[bytes, ...] = ()
     prompt: bytes = b""
     text: object = None

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import trio
 
-from gateway.telemetry.counters import Counters
+from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.request_span import RequestSpan, span_of
 from gateway.telemetry.request_traces import RequestTrace
 
@@ -36,7 +36,7 @@ SendSpans = Callable[[Sequence[RequestSpan]], Awaitable[bool]]
 class SpanExport:
     """`add` listens to the ends of requests. `counters` learn what was sent and what was lost."""
 
-    def __init__(self, send: SendSpans, counters: Counters) -> None:
+    def __init__(self, send: SendSpans, counters: GatewayCounters) -> None:
         self._send = send
         self._counters = counters
         self._waiting: deque[RequestSpan] = deque()

@@ -13,15 +13,15 @@ import msgspec
 
 from gateway.api import Started, TurnEvent, UpstreamChunk, Usage
 from gateway.upstream import (
-    Answer,
     CallsMade,
     ContinuedStream,
     Header,
     NotContinued,
     Provider,
+    ProviderAnswer,
     ProviderCut,
-    ProviderFailed,
     ProviderRequest,
+    ProviderUnavailable,
     StopReached,
     ended_by_length,
     limit_of,
@@ -43,9 +43,9 @@ async def ask_chat(
     on_usage: Callable[[Usage], None],
     on_calls: Callable[[CallsMade], None],
     resumption: Resumption,
-) -> Answer | None:
+) -> ProviderAnswer | None:
     """The answer in one piece; or None after a stream was emitted, which begins with `started`.
-    Raises `ProviderFailed` or `ProviderCut`.
+    Raises `ProviderUnavailable` or `ProviderCut`.
     """
     if not sent.request.stream:
         return await provider.complete(
@@ -125,26 +125,26 @@ async def go_on(
         )
     except StopReached:
         return
-    except (NotContinued, ProviderFailed, ProviderCut) as error:
+    except (NotContinued, ProviderUnavailable, ProviderCut) as error:
         raise _failure(provider.name, error, has_passed=stream.has_passed) from error
     if refusal is not None:
         text = f"{provider.name} does not go on with an answer"
-        raise ProviderFailed(text, status=refusal.status)
+        raise ProviderUnavailable(text, status=refusal.status)
 
 
 def _failure(
-    name: str, error: NotContinued | ProviderFailed | ProviderCut, *, has_passed: bool
-) -> ProviderFailed | ProviderCut:
+    name: str, error: NotContinued | ProviderUnavailable | ProviderCut, *, has_passed: bool
+) -> ProviderUnavailable | ProviderCut:
     """Before the client has got a part of this exchange, another upstream can go on; what a filter
     ended is no answer behind a part of one.
     """
     match error:
         case NotContinued():
             text = f"{name} {error}"
-            return ProviderCut(text) if has_passed else ProviderFailed(text)
+            return ProviderCut(text) if has_passed else ProviderUnavailable(text)
         case ProviderCut(words=words) if not has_passed:
-            return ProviderFailed(str(error), words=words)
-        case ProviderFailed(filtered=filtered) if filtered is not None:
-            return ProviderFailed(str(error))
+            return ProviderUnavailable(str(error), words=words)
+        case ProviderUnavailable(filtered=filtered) if filtered is not None:
+            return ProviderUnavailable(str(error))
         case _:
             return error

@@ -16,16 +16,16 @@ import msgspec
 from config import Config, ConversationLimitsConfig, LoopsConfig
 from gateway.api import ApiError, ChatRequest, Message
 from gateway.conversations import (
-    Conversation,
     ConversationBook,
+    ConversationVisit,
+    KnownConversation,
     Loop,
     LoopFinder,
     PrefixDoctor,
     PrefixRow,
-    Prompt,
     Repair,
     ReturnModel,
-    Visit,
+    SentPrompt,
     hint_of,
     named_by,
     tools_of,
@@ -72,7 +72,7 @@ class Conversing:
         self._now = unix_time
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
-        self._visits: dict[int, Visit] = {}
+        self._visits: dict[int, ConversationVisit] = {}
         self._returns = ReturnModel()
         self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
         self._sweeps_at = 0.0
@@ -146,7 +146,7 @@ class Conversing:
                 request = repair.mended(request)
         return request
 
-    def _expect(self, visit: Visit, trace: RequestTrace, now: float) -> None:
+    def _expect(self, visit: ConversationVisit, trace: RequestTrace, now: float) -> None:
         """Learn from the pause before this request, and tell the worker when the next one is
         expected.
         """
@@ -178,14 +178,14 @@ class Conversing:
         given = day_of(now), trace.key, trace.model, provider, name
         self._record_use(ConversationUse(*given, 1, *counts, trace.turn.cost))
 
-    def _examine(self, visit: Visit, trace: RequestTrace) -> None:
+    def _examine(self, visit: ConversationVisit, trace: RequestTrace) -> None:
         """Look for what broke the prefix of this prompt, if it was one of tokens."""
         turn, request = trace.turn, visit.request
         text = turn.text
         if request is None or not isinstance(text, ModelText) or not request.messages:
             return
         num_system = sum([one.role in {"system", "developer"} for one in request.messages[:2]])
-        prompt = Prompt(turn.prompt, visit.hashes, tools_of(request.prompt_tools), num_system)
+        prompt = SentPrompt(turn.prompt, visit.hashes, tools_of(request.prompt_tools), num_system)
         conversation = visit.conversation
         finding = self._doctor.note(
             (conversation.key, conversation.name, request.model),
@@ -201,7 +201,7 @@ class Conversing:
             self._doctor.count(trace.client, finding, lost_s)
 
     def _without_loop(
-        self, conversation: Conversation, request: ChatRequest, trace: RequestTrace
+        self, conversation: KnownConversation, request: ChatRequest, trace: RequestTrace
     ) -> ChatRequest:
         assert self._first is not None
         loop = self._finder.find(request.messages, self._first)
@@ -253,7 +253,7 @@ def loop_stopped(loop: Loop) -> ApiError:
     return ApiError(422, text, code="conversation_loop", error_type="conversation_loop")
 
 
-def _found(conversation: Conversation, loop: Loop) -> LoopFound:
+def _found(conversation: KnownConversation, loop: Loop) -> LoopFound:
     return LoopFound(
         name=_printable(conversation.name),
         key=conversation.key,

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, final
 import trio
 
 from gateway.api import busy, guard_tools
-from gateway.routing import Visit, WorkLine
+from gateway.routing import LineVisit, WorkLine
 from gateway.turn.caller import Caller
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Encoding:
     def __init__(self, num_threads: int = NUM_THREADS) -> None:
         guard_tools(_TOOLS_LOCK)
         self._line = WorkLine(num_threads)
-        self._starts: dict[Visit, trio.Event] = {}
+        self._starts: dict[LineVisit, trio.Event] = {}
         # The line lets no more begin than there are; one that was abandoned may still be at work.
         self._limiter: Final = trio.CapacityLimiter(2 * num_threads)
 
@@ -38,7 +38,7 @@ class Encoding:
         return f"<Encoding {self._line!r}>"
 
     @contextmanager
-    def visit(self, caller: Caller, num_bytes: int) -> Iterator[Visit]:
+    def visit(self, caller: Caller, num_bytes: int) -> Iterator[LineVisit]:
         """Count a request with so much text among those of its key while the block runs. Raises
         `ApiError` 429 for a long text while many wait.
         """
@@ -55,7 +55,7 @@ class Encoding:
         with self.visit(caller, num_bytes) as visit:
             return await self.step(visit, num_bytes, work)
 
-    async def step(self, visit: Visit, num_bytes: int, work: Callable[[], T]) -> T:
+    async def step(self, visit: LineVisit, num_bytes: int, work: Callable[[], T]) -> T:
         """The result of one step of a visit. If cancelled, the thread works on alone, and keeps its
         place until it is done.
         """
@@ -87,6 +87,6 @@ class Encoding:
         while (visit := self._line.next()) is not None:
             self._starts.pop(visit).set()
 
-    def _end(self, visit: Visit) -> None:
+    def _end(self, visit: LineVisit) -> None:
         self._line.end(visit)
         self._begin_next()

@@ -36,13 +36,13 @@ from gateway.turn.chat_stream import Emit, ask_chat, go_on
 from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
 from gateway.upstream import (
-    Answer,
     AnswerFiltered,
     CallsMade,
     Provider,
+    ProviderAnswer,
     ProviderCut,
-    ProviderFailed,
     ProviderRequest,
+    ProviderUnavailable,
     forwarded_to_provider,
     provider_request,
     session_name,
@@ -56,7 +56,7 @@ COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
 Exchange = Callable[[Provider, FallbackConfig, ProviderRequest, Bill], Awaitable[None]]
-"""Asks one provider, whose cost goes to the bill. Raises `ProviderFailed` or `ProviderCut`."""
+"""Asks one provider, whose cost goes to the bill. Raises `ProviderUnavailable` or `ProviderCut`."""
 
 
 async def answer_by_chain(
@@ -73,7 +73,7 @@ async def answer_by_chain(
     `ask_chain`. An answer that the filter of a provider refused is the client's if nobody else
     answers.
     """
-    filtered: list[tuple[Started, Answer | bytes]] = []
+    filtered: list[tuple[Started, ProviderAnswer | bytes]] = []
 
     async def exchange(
         provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
@@ -90,7 +90,7 @@ async def answer_by_chain(
             answer = await _ask(
                 provider, sent, target.model, started, emit, bill, on_calls, resumption
             )
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             if error.filtered is not None:
                 filtered.append((started, error.filtered))
             raise
@@ -109,7 +109,7 @@ async def answer_by_chain(
     return None
 
 
-def emit_whole(answer: Answer | bytes, started: Started, emit: Emit) -> None:
+def emit_whole(answer: ProviderAnswer | bytes, started: Started, emit: Emit) -> None:
     """Emit an answer that has come as a whole: in one piece, or as all events of a stream."""
     if isinstance(answer, bytes):
         emit(started)
@@ -138,7 +138,7 @@ async def ask_chain(
     beginning.
     """
     caller.trace.turn.model = model
-    failures: list[ProviderFailed] = []
+    failures: list[ProviderUnavailable] = []
     refusals: list[ApiError] = []
     found, pause_s = services.health.in_order(route.chain)
     if pause_s is not None:
@@ -161,7 +161,7 @@ async def ask_chain(
             with bill.counted_in(caller.trace.turn):
                 await exchange(provider, target, sent, bill)
             services.health.succeeded(provider.name)
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             step.fail(trio.current_time(), str(error))
             _note_failure(services, provider.name, target.model, error, path)
             if _may_ask_again(error, failures):
@@ -215,7 +215,7 @@ def _begin(services: Services, caller: Caller, name: str, reason: str) -> Attemp
     return step
 
 
-def _may_ask_again(error: ProviderFailed, failures: list[ProviderFailed]) -> bool:
+def _may_ask_again(error: ProviderUnavailable, failures: list[ProviderUnavailable]) -> bool:
     """Whether the same provider is asked once more: it closed a connection that was kept from an
     earlier request, so a new one may do.
     """
@@ -223,7 +223,7 @@ def _may_ask_again(error: ProviderFailed, failures: list[ProviderFailed]) -> boo
 
 
 def _note_failure(
-    services: Services, name: str, model: str, error: ProviderFailed, path: str | None
+    services: Services, name: str, model: str, error: ProviderUnavailable, path: str | None
 ) -> None:
     """Count a failure. That a provider has nothing at `path` says nothing about chats there, so it
     does not count against the provider.
@@ -293,9 +293,9 @@ async def _ask(
     bill: Bill,
     on_calls: Callable[[CallsMade], None],
     resumption: Resumption,
-) -> Answer | None:
+) -> ProviderAnswer | None:
     """Ask one provider for a chat; its cost goes to `bill`."""
-    answer: Answer | None = None
+    answer: ProviderAnswer | None = None
     try:
         if resumption.is_cut:
             await go_on(
@@ -312,7 +312,7 @@ async def _ask(
             answer = await ask_chat(
                 provider, sent, model, started, emit, bill.note_usage, on_calls, resumption
             )
-    except ProviderFailed as error:
+    except ProviderUnavailable as error:
         if not error.may_be_charged:
             bill.waive()
         raise
@@ -326,7 +326,7 @@ async def _ask(
 
 
 def _none_answered(
-    failures: list[ProviderFailed], refusals: list[ApiError], no_path: str | None
+    failures: list[ProviderUnavailable], refusals: list[ApiError], no_path: str | None
 ) -> ApiError:
     """The client's error; `no_path` begins it if no provider has the path."""
     if no_path is not None and failures and all(error.status in _NO_PATH for error in failures):
@@ -345,7 +345,7 @@ def _none_answered(
     return ApiError(502, text, code="no_provider_answered")
 
 
-def _told(failure: ProviderFailed) -> str:
+def _told(failure: ProviderUnavailable) -> str:
     """The failure with the provider's own words behind it, if it sent any."""
     text, words = str(failure), failure.words
     return f"{text}: {words}" if words and words not in text else text

@@ -13,7 +13,7 @@ import trio
 from gateway.link import Attempt, Outcome, RelayClient, WorkerLink
 from gateway.routing import Dispatcher, Lease, Probe, ProbeResult
 from gateway.turn.relay_run import engine_behind
-from gateway.upstream import Provider, ProviderFailed
+from gateway.upstream import Provider, ProviderUnavailable
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
 from protocol.sampling import SamplingParams
@@ -129,7 +129,7 @@ class HealthProbes:
             if streamed:
                 return await self._streamed(engine, {**chat, "stream": True}, facts)
             answer = await engine.complete(chat, facts.model)
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             outcome = client.attempt.outcome
             if isinstance(outcome, Rejected) and outcome.reason not in _BUSY:
                 return "failed", f"rejected: {outcome.reason}"

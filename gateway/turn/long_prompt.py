@@ -14,7 +14,7 @@ from gateway.turn.caller import Caller
 from gateway.turn.encoding import Encoding
 
 
-class Steps(Protocol):
+class StepwisePrompt(Protocol):
     """`StepwiseDraft` or `StepwiseText`."""
 
     num_tokens: int
@@ -51,7 +51,7 @@ class LongPrompt(NamedTuple):
         draft = partial(self.text.prompts.draft, segments, owner)
         return await self.encoding.run(caller, STEP_CHARS, draft)
 
-    async def encode(self, caller: Caller, num_chars: int, work: Steps) -> bytes:
+    async def encode(self, caller: Caller, num_chars: int, work: StepwisePrompt) -> bytes:
         """The packed ids of the prompt, of which `work` encodes so many characters. Raises
         `ApiError` 400 as soon as it has turned out to be too long.
         """

@@ -72,7 +72,7 @@ async def coming_text(
     """Wait for the tokenizer of `model` (its own name) with that digest, and this template if one
     is given. Returns None once no ready
     worker has those files: all workers are gone, or have come back with other files. Raises
-    `ApiError` as `ModelFiles.text` does.
+    `ApiError` as `ModelTexts.text` does.
     """
     if digest not in services.files:
         services.dispatcher.ask_files(model)

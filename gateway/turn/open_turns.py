@@ -53,7 +53,7 @@ class TurnState(enum.Enum):
     ENDED = enum.auto()
 
 
-class Claim(NamedTuple):
+class RetryClaim(NamedTuple):
     """What a retry of a request has in common with it: its key and bytes. `model` is for events."""
 
     key: str
@@ -78,7 +78,7 @@ class StreamedTurn:
         "trace",
     )
 
-    def __init__(self, claim: Claim, trace: TurnTrace) -> None:
+    def __init__(self, claim: RetryClaim, trace: TurnTrace) -> None:
         self.claim = claim
         self.trace = trace
         self.state = TurnState.WAITING
@@ -193,7 +193,7 @@ class OpenTurns:
         self._traces = traces
         self.grace_s = grace_s
         self._nursery: trio.Nursery | None = None
-        self._detached: dict[Claim, StreamedTurn] = {}
+        self._detached: dict[RetryClaim, StreamedTurn] = {}
         self._tasks: set[trio.lowlevel.Task] = set()
         self._scopes: set[trio.CancelScope] = set()
 
@@ -214,7 +214,7 @@ class OpenTurns:
             task_status.started()
             await trio.sleep_forever()
 
-    async def stream(self, claim: Claim, work: Work, emit: Emit, trace: RequestTrace) -> None:
+    async def stream(self, claim: RetryClaim, work: Work, emit: Emit, trace: RequestTrace) -> None:
         """Run `work` as a new turn, or take over a detached turn of the same claim, and pass its
         events on. Raises what the work raises. Cancelling the call means that the client has left.
         `trace` is the request's.
@@ -284,7 +284,7 @@ class OpenTurns:
                 del self._detached[turn.claim]
             turn.end(is_cut=is_cut)
 
-    def _take_over(self, claim: Claim) -> StreamedTurn | None:
+    def _take_over(self, claim: RetryClaim) -> StreamedTurn | None:
         turn = self._detached.pop(claim, None)
         # A cancelled turn has lost events.
         if turn is None or turn.scope.cancel_called:

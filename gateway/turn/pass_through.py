@@ -31,8 +31,8 @@ from gateway.turn.services import Services
 from gateway.upstream import (
     Header,
     Provider,
-    ProviderFailed,
     ProviderRequest,
+    ProviderUnavailable,
     apply_params,
     forwarded_to_provider,
 )
@@ -171,7 +171,7 @@ class _PassThrough:
         )
         try:
             status = await self._forward(provider, target, started, bill.note_usage, _ignore)
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             if not error.may_be_charged:
                 bill.waive()
             raise

@@ -22,7 +22,7 @@ from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
 from gateway.turn.tries import TABLE, TryEvent, TryState
 from gateway.turn.try_loop import NO_WORKERS, TryLoop
-from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderFailed
+from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderUnavailable
 from protocol.ids import WorkerId
 from protocol.messages import Rejected, RelayFacts
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("herma.turn")
 
 Exchange = Callable[[Provider, FallbackConfig, Lease], Awaitable[None]]
 """Asks an engine. The target gives the model's name there and the fields to leave out. Raises
-`ProviderFailed` before an answer has begun, `ProviderCut` after it.
+`ProviderUnavailable` before an answer has begun, `ProviderCut` after it.
 """
 
 
@@ -207,7 +207,7 @@ class RelayRun(TryLoop):
         self.state = TABLE[self.state, TryEvent.SUBMIT]
         try:
             await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             if self._resumption is not None and self._resumption.is_cut:
                 self._note_end("it did not go on with the answer")
                 _log.warning("worker %s does not go on with an answer: %s", name, error)
@@ -230,7 +230,7 @@ class RelayRun(TryLoop):
         self.state = TABLE[self.state, TryEvent.LAST]
 
     def _judge(
-        self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str
+        self, error: ProviderUnavailable, client: RelayClient, lease: Lease, name: str
     ) -> TryEvent:
         """What a failure before the answer is. Raises `ApiError` if the request cannot be tried
         again.

@@ -28,12 +28,12 @@ from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
 from gateway.turn.tries import TryState
 from gateway.upstream import (
-    Answer,
     AnswerFiltered,
     CallsMade,
     Provider,
-    ProviderFailed,
+    ProviderAnswer,
     ProviderRequest,
+    ProviderUnavailable,
     forwarded_to_provider,
     provider_request,
 )
@@ -124,12 +124,12 @@ class _RelayedChat:
         on_calls = partial(self._services.kept_calls.note, key, source)
         begin = partial(self._begin, lease)
         filtered: AnswerFiltered | None = None
-        answer: Answer | bytes | None = None
+        answer: ProviderAnswer | bytes | None = None
         try:
             answer = await self._ask(provider, sent, target.model, started, begin, on_calls)
         except AnswerFiltered as error:
             filtered = error
-        except ProviderFailed as error:
+        except ProviderUnavailable as error:
             if error.filtered is None:
                 raise
             # Another worker of the model has the same filter.
@@ -152,7 +152,7 @@ class _RelayedChat:
         started: Started,
         emit: Emit,
         on_calls: Callable[[CallsMade], None],
-    ) -> Answer | None:
+    ) -> ProviderAnswer | None:
         run, resumption = self.run, self._resumption
         if not resumption.is_cut:
             return await ask_chat(
@@ -168,13 +168,13 @@ class _RelayedChat:
     def _asked(
         self, provider: Provider, target: FallbackConfig, lease: Lease, table: ModelConfig
     ) -> ChatRequest:
-        """What the engine is asked. Raises `ProviderFailed` if it cannot go on with an answer."""
+        """What the engine is asked. Raises `ProviderUnavailable` if it cannot resume an answer."""
         if not self._resumption.is_cut:
             return self._request
         form = self._services.dispatcher.prefill_form(lease.worker_id)
         asked = self._resumption.asked(form, target.params, table.reasoning_field)
         if asked is None:
-            raise ProviderFailed(f"{provider.name} cannot go on with an answer")
+            raise ProviderUnavailable(f"{provider.name} cannot go on with an answer")
         return _with_variables(self._services, asked, self._job.model)
 
     def _table(self) -> ModelConfig:

@@ -14,7 +14,7 @@ import msgspec
 
 from config import FallbackConfig, ParamsConfig, ProviderConfig
 from gateway.api import ApiError, ChatRequest, connection_lost
-from gateway.telemetry import Counters, EventFeed, Resumed
+from gateway.telemetry import EventFeed, GatewayCounters, Resumed
 from gateway.upstream import (
     CannotContinue,
     ProviderCut,
@@ -36,7 +36,7 @@ _log = logging.getLogger("herma.turn")
 class Resumption:
     """One chat. `name` identifies it in events."""
 
-    def __init__(self, request: ChatRequest, counters: Counters, feed: EventFeed) -> None:
+    def __init__(self, request: ChatRequest, counters: GatewayCounters, feed: EventFeed) -> None:
         self._request = request
         self._counters = counters
         self._feed = feed

@@ -17,7 +17,7 @@ import trio
 from gateway.api import ApiError, connection_lost, poisoned_request
 from gateway.link import MOST_RENEWALS, SECOND_PLACE, Outcome, Overdue, Silence
 from gateway.routing import Dispatcher, Lease, RequestIdentity
-from gateway.telemetry import Counters, EventFeed, Rerouted, Resumed, RetryRefused
+from gateway.telemetry import EventFeed, GatewayCounters, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
 
 MAX_ERRORS: Final = 2
@@ -46,7 +46,7 @@ class RetryBudget:
     adds `PER_REQUEST` of one, each second `FLOOR_PER_S`, up to `MOST`.
     """
 
-    def __init__(self, feed: EventFeed, counters: Counters) -> None:
+    def __init__(self, feed: EventFeed, counters: GatewayCounters) -> None:
         self._feed = feed
         self._counters = counters
         self._num_turns = 0

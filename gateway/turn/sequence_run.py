@@ -21,7 +21,7 @@ from gateway.api import (
     invalid,
     unavailable,
 )
-from gateway.link import Attempt, Crashed, Lost, Overdue, Silence, Stopped
+from gateway.link import Attempt, Crashed, Lost, Overdue, Silence, StoppedByGateway
 from gateway.output import (
     NO_STOPS,
     OutputPipeline,
@@ -167,7 +167,7 @@ class SequenceRun(TryLoop):
                 self.state = TABLE[self.state, TryEvent.REJECT]
             case Finished(reason="stop" | "length"):
                 assert self.state is TryState.COMPLETE  # by `_on_complete`
-            case Stopped():
+            case StoppedByGateway():
                 self._emit_end("stop")
                 self.state = TABLE[self.state, TryEvent.LAST]
             case _:

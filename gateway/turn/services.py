@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import trio
 
 from config import Config
-from gateway.link import ModelFiles, WorkerLink
+from gateway.link import ModelTexts, WorkerLink
 from gateway.prompt import DigestCache
 from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
-from gateway.telemetry import AuditTrail, Counters, EventFeed, RequestTraces, SpanExport
+from gateway.telemetry import AuditTrail, EventFeed, GatewayCounters, RequestTraces, SpanExport
 from gateway.turn.conversing import Conversing
 from gateway.turn.encoding import Encoding
 from gateway.turn.model_prompts import ModelPrompt
@@ -39,9 +39,9 @@ class Services:
     config: Config
     dispatcher: Dispatcher
     link: WorkerLink
-    files: ModelFiles
+    files: ModelTexts
     providers: dict[str, Provider]
-    counters: Counters
+    counters: GatewayCounters
     spending: Spending
     feed: EventFeed
     health: ProviderHealth

@@ -28,7 +28,7 @@ from gateway.spending import UNCAPPED_TOKENS, most_tokens
 from gateway.telemetry import TurnTrace
 from gateway.turn.caller import Caller
 from gateway.turn.fallback_chain import answer_by_chain
-from gateway.turn.open_turns import Claim, Emit
+from gateway.turn.open_turns import Emit, RetryClaim
 from gateway.turn.preparation import (
     UNSUPPORTED,
     Job,
@@ -58,7 +58,7 @@ def answer_request(
     turn = Turn(services, request, caller)
     if not request.stream:
         return turn.run(emit)
-    claim = Claim(caller.key, request.fingerprint, request.model)
+    claim = RetryClaim(caller.key, request.fingerprint, request.model)
     return services.open_turns.stream(claim, turn.run, emit, caller.trace)
 
 

@@ -4,7 +4,7 @@ Owns the exchange with one provider: what is sent to it, which part of its answe
 client, and how it fails. Must not know which provider is asked when.
 """
 
-from gateway.upstream.answer import Answer, AnswerFiltered, ProviderCut, ProviderFailed
+from gateway.upstream.answer import AnswerFiltered, ProviderAnswer, ProviderCut, ProviderUnavailable
 from gateway.upstream.chat_events import ChatEvents
 from gateway.upstream.continuation import (
     CannotContinue,
@@ -31,25 +31,25 @@ from gateway.upstream.provider_request import (
     session_name,
 )
 from gateway.upstream.sent_answer import SentAnswer
-from gateway.upstream.sse import EventSplitter
+from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.thinking_switch import switch_at
 from gateway.upstream.usage import UsageTail
 
 __all__ = [
-    "Answer",
     "AnswerFiltered",
     "CallsMade",
     "CannotContinue",
     "ChatEvents",
     "ContinuedStream",
-    "EventSplitter",
     "Header",
     "KeptCalls",
     "NotContinued",
     "Provider",
+    "ProviderAnswer",
     "ProviderCut",
-    "ProviderFailed",
+    "ProviderEventSplitter",
     "ProviderRequest",
+    "ProviderUnavailable",
     "SentAnswer",
     "StopReached",
     "UsageTail",

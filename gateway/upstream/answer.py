@@ -19,7 +19,7 @@ from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from protocol.errors import HermaError
 
 
-class ProviderFailed(HermaError):
+class ProviderUnavailable(HermaError):
     """The provider sent no part of an answer, so another provider can be asked. `status` is that of
     its response, if there was one. `may_be_charged` is False if the request did not reach the
     provider or was refused. `was_kept`: a kept-alive connection ended before the response, so the
@@ -37,7 +37,7 @@ class ProviderFailed(HermaError):
         may_be_charged: bool = True,
         was_kept: bool = False,
         words: str = "",
-        filtered: "Answer | bytes | None" = None,
+        filtered: "ProviderAnswer | bytes | None" = None,
     ) -> None:
         super().__init__(text)
         self.status = status
@@ -63,7 +63,7 @@ class AnswerFiltered(HermaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProviderAnswer:
     """A complete answer: a 200, or a 4xx that is about the request itself."""
 
     status: int
@@ -75,7 +75,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class NoAnswer(HermaError):
+class NotAnAnswer(HermaError):
     """A response body is not an answer. The text may be shown to clients. `refusal` is the error in
     it if that is about the request.
     """
@@ -97,7 +97,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     """The answer to the request `raw`; its calls are written anew where a client could not read
     them.
 
-    Raises `NoAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
+    Raises `NotAnAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
     not a whole one. Agents read the message of each choice, which may be empty: a model can end at
     once. A choice that does not say why it ended is whole, as its body is.
     """
@@ -106,9 +106,9 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
             body.decode()  # strings that no one reads are only skipped
         answer = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NoAnswer("sent no JSON") from error
+        raise NotAnAnswer("sent no JSON") from error
     if not isinstance(answer, dict):
-        raise NoAnswer("sent no JSON object")
+        raise NotAnAnswer("sent no JSON object")
     if status != 200:
         return CheckedAnswer(body)
     if answer.get("error"):
@@ -117,8 +117,8 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     choices = choices if isinstance(choices, list) else []
     if not choices or not all(map(_has_content, choices)):
         if not choices and (told := error_in(400, answer)) is not None:
-            raise NoAnswer("sent an error instead of an answer", words=quoted(told.message))
-        raise NoAnswer("sent an answer without a message")
+            raise NotAnAnswer("sent an error instead of an answer", words=quoted(told.message))
+        raise NotAnAnswer("sent an answer without a message")
     ids = CallIds(raw)
     ends = [_checked(choice, ids) for choice in choices]
     is_filtered = any(end is End.FILTERED for end, _ in ends)
@@ -142,13 +142,13 @@ def calls_made(body: bytes) -> CallsMade | None:
     return CallsMade(tuple(calls.begun), reasoning, field)
 
 
-def _told(value: object) -> NoAnswer:
+def _told(value: object) -> NotAnAnswer:
     """The failure for an error in an answer with status 200."""
     error, text = error_in(400, value), "sent an error instead of an answer"
     if error is None:
-        return NoAnswer(text)
+        return NotAnAnswer(text)
     refuses = error.code == OVERFLOW or is_about_request(value)
-    return NoAnswer(text, words=quoted(error.message), refusal=error if refuses else None)
+    return NotAnAnswer(text, words=quoted(error.message), refusal=error if refuses else None)
 
 
 def _has_content(choice: object) -> bool:
@@ -158,11 +158,11 @@ def _has_content(choice: object) -> bool:
 
 
 def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
-    """How a choice has ended, and whether its calls were written anew. Raises `NoAnswer`."""
+    """How a choice has ended, and whether its calls were written anew. Raises `NotAnAnswer`."""
     reason = choice.get("finish_reason")
     end = end_of(reason) if isinstance(reason, str) and reason else End.STOPPED
     if end is End.BROKEN:
-        raise NoAnswer(f"ended its answer with finish_reason {str(reason)[:64]!r}")
+        raise NotAnAnswer(f"ended its answer with finish_reason {str(reason)[:64]!r}")
     message = choice.get("message")
     given = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
@@ -171,7 +171,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     # Each call of a whole answer is one, whatever its index says.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     if end is not End.LENGTH and calls.is_cut:
-        raise NoAnswer("cut a tool call in its arguments")
+        raise NotAnAnswer("cut a tool call in its arguments")
     written = [
         {
             "id": part.id,

@@ -13,8 +13,8 @@ import msgspec
 
 from gateway.api import (
     ApiError,
+    ChoiceFinished,
     Failed,
-    Finished,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -201,14 +201,14 @@ class ChatEvents:
             call.arguments = [found]
         return True
 
-    def _finished(self, end: End) -> Finished:
+    def _finished(self, end: End) -> ChoiceFinished:
         if end is End.LENGTH:
-            return Finished(0, "length")
+            return ChoiceFinished(0, "length")
         if end is End.FILTERED:
-            return Finished(0, "content_filter")
+            return ChoiceFinished(0, "content_filter")
         if self._calls:
-            return Finished(0, "tool_calls")
-        return Finished(0, "stop", self._stop)
+            return ChoiceFinished(0, "tool_calls")
+        return ChoiceFinished(0, "stop", self._stop)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

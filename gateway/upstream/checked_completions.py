@@ -10,7 +10,7 @@ from typing import Final, final
 import trio
 
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.sse import EventSplitter
+from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
 from protocol.errors import ReadTimeout
@@ -28,7 +28,7 @@ class CheckedStream(Body):
     def __init__(self, body: Body, *, may_end: bool) -> None:
         self._body = body
         self._may_end = may_end
-        self._splitter = EventSplitter()
+        self._splitter = ProviderEventSplitter()
         self._passed: list[bytes] = []
         self._is_over = False
         self._problem: BadStream | None = None

@@ -27,11 +27,11 @@ import trio
 from config import ProviderConfig
 from gateway.api import ApiError, Usage
 from gateway.upstream.answer import (
-    Answer,
     AnswerFiltered,
-    NoAnswer,
+    NotAnAnswer,
+    ProviderAnswer,
     ProviderCut,
-    ProviderFailed,
+    ProviderUnavailable,
     calls_made,
     check_answer,
 )
@@ -42,7 +42,7 @@ from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.redaction import Redaction, without_inner_words
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.retry_after import retry_after_s
-from gateway.upstream.sse import EventSplitter, EventTooLarge
+from gateway.upstream.sse import EventTooLarge, ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import (
     StreamUsage,
@@ -105,7 +105,7 @@ _EXCHANGE_ERRORS: Final = (HttpError, BadStream, EventTooLarge)
 _encode = msgspec.json.Encoder().encode
 
 
-class Client(Protocol):
+class ProviderClient(Protocol):
     """The client that sends requests; see `HttpClient`."""
 
     def exchange(
@@ -132,7 +132,7 @@ class Provider:
         name: str,
         config: ProviderConfig,
         api_key: str | None,
-        client: Client | None = None,
+        client: ProviderClient | None = None,
     ) -> None:
         """Raises `ConfigError` if `base_url` is not an address."""
         self.name = name
@@ -177,13 +177,13 @@ class Provider:
         *,
         headers: Iterable[Header] = (),
         on_calls: Callable[[CallsMade], None] = lambda _: None,
-    ) -> Answer:
+    ) -> ProviderAnswer:
         """The complete answer of `model` to the request `raw`, which is sent with the client's
         `headers`. `on_usage` gets the reported usage, `on_calls` the calls in the answer. Raises
-        `ProviderFailed`.
+        `ProviderUnavailable`.
         """
         answer_s = self.config.answer_s
-        answer: Answer | None = None
+        answer: ProviderAnswer | None = None
         try:
             with trio.move_on_after(answer_s):
                 async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
@@ -193,7 +193,7 @@ class Provider:
         except _EXCHANGE_ERRORS as error:
             raise self._failure(error) from error
         if answer is None:
-            raise ProviderFailed(f"{self.name} gave no whole answer in {answer_s:g} s")
+            raise ProviderUnavailable(f"{self.name} gave no whole answer in {answer_s:g} s")
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
         if b'"tool_calls"' in answer.body and (made := calls_made(answer.body)) is not None:
@@ -210,13 +210,13 @@ class Provider:
         headers: Iterable[Header] = (),
         on_headers: Callable[[tuple[Header, ...]], None] = lambda _: None,
         on_calls: Callable[[CallsMade], None] = lambda _: None,
-    ) -> Answer | None:
+    ) -> ProviderAnswer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
         The request is sent with the client's `headers`; `on_headers` gets those of the response
         before its events. The first content must come within `first_token_s`; comments before it
         are dropped. `on_usage` gets the reported usage, which is always requested unless
-        `stream_usage` is off, `on_calls` the calls of a whole answer. Raises `ProviderFailed`
+        `stream_usage` is off, `on_calls` the calls of a whole answer. Raises `ProviderUnavailable`
         before the first call of `on_events`, `ProviderCut` after it, and `AnswerFiltered` behind a
         whole answer.
         """
@@ -234,7 +234,7 @@ class Provider:
 
         end = StreamEnd(raw)
         relay = StreamRelay(on_events, usage, may_begin, end)
-        answer: Answer | None = None
+        answer: ProviderAnswer | None = None
         try:
             with deadline:
                 async with self._ask_chat(
@@ -244,7 +244,7 @@ class Provider:
                     if answer is None:
                         on_headers(self._forwarded(response))
                         answer = await self._relay(response, relay)
-        except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
+        except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
             failed = self._failure(error)
             if relay.has_begun:
                 raise ProviderCut(str(failed), words=failed.words) from failed
@@ -253,9 +253,9 @@ class Provider:
             answer = self._refusal(error.refusal)
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
-            raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
+            raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
         if answer is None and not relay.has_begun:
-            raise ProviderFailed(f"{self.name} ended its stream without an answer")
+            raise ProviderUnavailable(f"{self.name} ended its stream without an answer")
         self._take_end(end, on_calls)
         return answer
 
@@ -266,10 +266,10 @@ class Provider:
         if end.is_filtered:
             raise AnswerFiltered(f"{self.name} ended an answer by its filter")
 
-    async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
+    async def _relay(self, response: HttpResponse, relay: StreamRelay) -> ProviderAnswer | None:
         if response.status != 200:
             return await self._whole(response, self.config.read_s)
-        splitter = EventSplitter()
+        splitter = ProviderEventSplitter()
 
         def take(data: bytes) -> bool:
             if splitter.is_between_events and relay.pass_single(data):
@@ -290,7 +290,7 @@ class Provider:
             relay.take(events)
         if not splitter.is_done:
             if self._given_client is None or not relay.is_finished:
-                raise ProviderFailed(f"{self.name} ended its stream early")
+                raise ProviderUnavailable(f"{self.name} ended its stream early")
             # An engine ended its response without [DONE]; its HTTP framing shows that it is whole.
             relay.take(_DONE)
         return None
@@ -307,7 +307,7 @@ class Provider:
         """POST `body` to a path below the API's root. `respond` gets the response, and the headers
         that are forwarded to the client, and passes it on.
 
-        Raises `ProviderFailed` before `respond` is called, `ProviderCut` after it.
+        Raises `ProviderUnavailable` before `respond` is called, `ProviderCut` after it.
         """
         has_begun = False
         kind = content_type.encode("latin-1")
@@ -317,7 +317,7 @@ class Provider:
             ) as response:
                 try:
                     self._check_status(response, path)
-                except ProviderFailed as failure:
+                except ProviderUnavailable as failure:
                     await self._note_words(failure, response)
                     raise
                 pieces = BoundedBody(response.body, self.config.read_s)
@@ -325,7 +325,7 @@ class Provider:
                 checked = await self._checked(path, bounded)
                 has_begun = True
                 await respond(checked, self._forwarded(response))
-        except (ProviderFailed, *_EXCHANGE_ERRORS) as error:
+        except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
             failed = self._failure(error)
             if has_begun:
                 raise ProviderCut(str(failed), words=failed.words) from failed
@@ -335,7 +335,7 @@ class Provider:
 
     async def _checked(self, path: str, response: HttpResponse) -> HttpResponse:
         """`response` with a body in which an error is in the API's form, and which ends well if it
-        answers raw prompts. Raises `ProviderFailed` and `BadStream`.
+        answers raw prompts. Raises `ProviderUnavailable` and `BadStream`.
         """
         kind = dict(response.headers).get(b"content-type", _JSON)
         if response.status == 200 and path == _COMPLETIONS:
@@ -392,7 +392,7 @@ class Provider:
             read_s=read_s,
         )
 
-    def _connections(self) -> Client:
+    def _connections(self) -> ProviderClient:
         if self._given_client is not None:
             return self._given_client
         if self._client is None:
@@ -404,27 +404,30 @@ class Provider:
         is_answer = status == 200 if path == _CHAT else 200 <= status < 300
         if is_answer or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
             return
-        raise ProviderFailed(
+        raise ProviderUnavailable(
             f"{self.name} failed with status {status}",
             status=status,
             retry_after_s=retry_after_s(dict(response.headers).get(b"retry-after")),
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
-    async def _answer_of_failure(self, response: HttpResponse) -> Answer | None:
-        """None if the status is that of an answer or a refusal. Raises `ProviderFailed` for other
-        statuses, with the words in the body; a prompt that is too long is a refusal all the same.
+    async def _answer_of_failure(self, response: HttpResponse) -> ProviderAnswer | None:
+        """None if the status is that of an answer or a refusal. Raises `ProviderUnavailable` for
+        other statuses, with the words in the body; a prompt that is too long is a refusal all the
+        same.
         """
         try:
             self._check_status(response, _CHAT)
-        except ProviderFailed as failed:
+        except ProviderUnavailable as failed:
             error = await self._note_words(failed, response)
             if error is not None and error.code == OVERFLOW:
                 return self._refusal(error)
             raise
         return None
 
-    async def _note_words(self, failed: ProviderFailed, response: HttpResponse) -> ApiError | None:
+    async def _note_words(
+        self, failed: ProviderUnavailable, response: HttpResponse
+    ) -> ApiError | None:
         """Put the words of a 5xx into `failed`: those of others would be about our account."""
         body = await self._first_bytes(response) if response.status >= 500 else b""
         if (error := error_of(response.status, body)) is not None:
@@ -444,18 +447,18 @@ class Provider:
                 return bytes(body)  # it broke off; the status is known already
         return bytes(body)
 
-    def _refusal(self, error: ApiError) -> Answer:
-        return Answer(error.status, self._redaction.of(error.body()))
+    def _refusal(self, error: ApiError) -> ProviderAnswer:
+        return ProviderAnswer(error.status, self._redaction.of(error.body()))
 
     async def _whole(
         self, response: HttpResponse, silence_s: float, raw: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> ProviderAnswer:
         body = bytearray()
 
         def take(data: bytes) -> bool:
             body.extend(data)
             if len(body) > MAX_ANSWER_BYTES:
-                raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+                raise ProviderUnavailable(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
             return False
 
         if not response.body.pass_ready(take):
@@ -463,27 +466,27 @@ class Provider:
         whole, headers = bytes(body), self._forwarded(response)
         try:
             checked = check_answer(response.status, whole, raw)
-        except NoAnswer as error:
+        except NotAnAnswer as error:
             if error.refusal is not None:
                 return self._refusal(error.refusal)
             raise self._no_answer(error, response.status, whole) from error
         if response.status == 200:
-            answer = Answer(200, checked.body, headers)
+            answer = ProviderAnswer(200, checked.body, headers)
             if checked.is_filtered:
                 text = f"{self.name} ended the answer by its filter"
-                raise ProviderFailed(text, filtered=answer)
+                raise ProviderUnavailable(text, filtered=answer)
             return answer
         told = error_of(response.status, whole)
         if told is not None and told.code == OVERFLOW:
             return self._refusal(told)
         if told is not None and not has_form(whole):
             whole = told.body()
-        return Answer(response.status, self._redaction.of(whole), headers)
+        return ProviderAnswer(response.status, self._redaction.of(whole), headers)
 
-    def _no_answer(self, error: NoAnswer, status: int, body: bytes) -> ProviderFailed:
+    def _no_answer(self, error: NotAnAnswer, status: int, body: bytes) -> ProviderUnavailable:
         told = error_of(status, body) if status != 200 else None
         words = error.words if told is None else told.message
-        return ProviderFailed(
+        return ProviderUnavailable(
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
             status=status,
             words=self._shown(words),
@@ -496,12 +499,12 @@ class Provider:
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
         return tuple(forwarded_to_client(response.headers, self._redaction))
 
-    def _failure(self, error: HermaError) -> ProviderFailed:
+    def _failure(self, error: HermaError) -> ProviderUnavailable:
         """The failure for an error of the HTTP client, whose own text may name addresses."""
         name, may_be_charged, was_kept = self.name, True, False
         words, filtered = "", None
         match error:
-            case ProviderFailed():
+            case ProviderUnavailable():
                 return error
             case ConnectError():
                 text, may_be_charged = f"{name} cannot be reached", False
@@ -517,7 +520,7 @@ class Provider:
                 text, was_kept = f"{name} ended the connection", True
             case _:
                 text = f"{name} broke the exchange off ({type(error).__name__})"
-        return ProviderFailed(
+        return ProviderUnavailable(
             text,
             may_be_charged=may_be_charged,
             was_kept=was_kept,

@@ -11,7 +11,7 @@ from typing import Final
 from gateway.api import ApiError
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
 from gateway.upstream.sse import (
-    Kind,
+    EventKind,
     data_of,
     error_of_event,
     has_text,
@@ -30,7 +30,7 @@ MAX_HELD_BYTES: Final = 2**16
 """The bound on events before the first content; with more bytes the answer counts as begun."""
 
 
-_NEWS: Final = frozenset({Kind.CONTENT, Kind.DONE})
+_NEWS: Final = frozenset({EventKind.CONTENT, EventKind.DONE})
 
 
 class BadStream(HermaError):
@@ -151,29 +151,29 @@ class StreamRelay:
             except BadStream:
                 self._pass_on(b"".join(good))
                 raise
-            if kind is Kind.CONTENT and not (self.has_begun or self._begin()):
+            if kind is EventKind.CONTENT and not (self.has_begun or self._begin()):
                 return
-            if kind is Kind.HOLLOW:
+            if kind is EventKind.HOLLOW:
                 # The standard says to ignore such an event, but some clients parse it as JSON.
                 continue
-            if self.has_begun or kind is not Kind.COMMENT:
+            if self.has_begun or kind is not EventKind.COMMENT:
                 good.append(checked)
         self._pass_on(b"".join(good))
 
-    def _checked(self, event: bytes, kind: Kind) -> bytes:
+    def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
-        if kind is Kind.CONTENT and b'"reasoning' in event:
+        if kind is EventKind.CONTENT and b'"reasoning' in event:
             self._end.keep_thought(event)
         match kind:
-            case Kind.ERROR:
+            case EventKind.ERROR:
                 raise _told(data_of(event))
-            case Kind.GARBAGE:
+            case EventKind.GARBAGE:
                 raise BadStream("sent what is no JSON object")
-            case Kind.DONE:
+            case EventKind.DONE:
                 return self._checked_end(event)
-            case Kind.CONTENT if b'"tool_calls"' in event or _says_end(event):
+            case EventKind.CONTENT if b'"tool_calls"' in event or _says_end(event):
                 pass
-            case Kind.CONTENT | Kind.EMPTY if not self._end.is_single:
+            case EventKind.CONTENT | EventKind.EMPTY if not self._end.is_single:
                 pass
             case _:
                 return event

@@ -27,7 +27,7 @@ class EventTooLarge(HermaError):
     """A single event of a provider is over the limit."""
 
 
-class EventSplitter:
+class ProviderEventSplitter:
     """Takes bytes and gives whole events. `is_done`: the final `[DONE]` has arrived.
     `is_between_events`: no incomplete event is pending.
     """
@@ -98,7 +98,7 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(_DATA_LINE.findall(event))
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """What an event contains. `EMPTY` is a chunk without a part of the answer, `HOLLOW` an event
     with fields but no data.
     """
@@ -127,21 +127,21 @@ class _Soundness(msgspec.Struct):
 _decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
 
 
-def kind_of(event: bytes) -> Kind:
+def kind_of(event: bytes) -> EventKind:
     """The kind of one whole event."""
     data = data_of(event)
     if not data.strip():
-        return Kind.COMMENT if _FIELD.search(event) is None else Kind.HOLLOW
+        return EventKind.COMMENT if _FIELD.search(event) is None else EventKind.HOLLOW
     if data.startswith(b"[DONE]"):
-        return Kind.DONE
+        return EventKind.DONE
     try:
         chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Kind.GARBAGE
+        return EventKind.GARBAGE
     if chunk.error:
-        return Kind.ERROR
+        return EventKind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []
-    return Kind.CONTENT if any(map(_has_content, choices)) else Kind.EMPTY
+    return EventKind.CONTENT if any(map(_has_content, choices)) else EventKind.EMPTY
 
 
 def error_of_event(data: bytes) -> object:
@@ -155,7 +155,7 @@ def has_text(event: bytes) -> bool:
     return any(map(_has_text, choices if isinstance(choices, list) else ()))
 
 
-def kind_within(event: bytes) -> Kind:
+def kind_within(event: bytes) -> EventKind:
     """`kind_of` for an event of an answer that has begun, in a tenth of the time: `EMPTY` counts as
     `CONTENT`, because the difference no longer matters.
     """
@@ -170,17 +170,17 @@ def is_plain(data: bytes) -> bool:
         and data.endswith(b"\n\n")
         and data.find(b"\n") == len(data) - 2
         and b"\r" not in data
-        and _kind_of_object(data[6:-2]) is Kind.CONTENT
+        and _kind_of_object(data[6:-2]) is EventKind.CONTENT
     )
 
 
-def _kind_of_object(data: bytes) -> Kind:
+def _kind_of_object(data: bytes) -> EventKind:
     try:
         if not data.isascii():
             data.decode()
-        return Kind.ERROR if _decode_soundness(data).error else Kind.CONTENT
+        return EventKind.ERROR if _decode_soundness(data).error else EventKind.CONTENT
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Kind.GARBAGE
+        return EventKind.GARBAGE
 
 
 def _has_done(events: bytes) -> bool:

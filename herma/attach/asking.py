@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
-from herma.attach.recognition import FREE_PATHS, MODELS, Answered, Server, recognise
+from herma.attach.recognition import FREE_PATHS, MODELS, Answered, RecognisedServer, recognise
 from protocol.errors import ConfigError
 
 _TIMEOUT_S: Final = 5.0
@@ -36,7 +36,7 @@ def root_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def ask_server(root: str, key: str | None) -> Server:
+def ask_server(root: str, key: str | None) -> RecognisedServer:
     """What answers at `root`, an address without `/v1`; `key` is its API key.
 
     Raises `ConfigError` if nothing answers there, if it wants another key, or if it has no list of

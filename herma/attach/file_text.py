@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from herma.attach.recognition import ServedModel, Server
+from herma.attach.recognition import RecognisedServer, ServedModel
 
 ASSUMED_WINDOW: Final = 32_768
 """Tokens of a server in text that does not say its window: what most models for agents have. A
@@ -44,13 +44,13 @@ class Attached:
     """
 
     root: str
-    server: Server
+    server: RecognisedServer
     tokenizers: Sequence[tuple[str | None, str]]
     key_env: str | None = None
     context_length: int | None = None
 
 
-def is_text(server: Server, directory: str | None) -> bool:
+def is_text(server: RecognisedServer, directory: str | None) -> bool:
     """Whether a worker speaks to it in text. `directory` has its tokenizer, if any."""
     return directory is None or server.engine == "openai"
 

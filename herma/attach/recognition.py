@@ -38,7 +38,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RecognisedServer:
     """`product` in words; `engine` as a worker's key. Without models it serves none yet."""
 
     product: str
@@ -46,7 +46,7 @@ class Server:
     models: tuple[ServedModel, ...]
 
 
-def recognise(answers: Mapping[str, Answered]) -> Server | None:
+def recognise(answers: Mapping[str, Answered]) -> RecognisedServer | None:
     """The server with these answers, by path; None if it has no list of models."""
     listed = _body(answers, MODELS)
     if listed is None or not isinstance(listed.get("data"), list):
@@ -57,17 +57,19 @@ def recognise(answers: Mapping[str, Answered]) -> Server | None:
     info = _body(answers, "/get_model_info")
     props = _body(answers, "/props")
     if "vllm" in owners:
-        return Server("vLLM", "vllm", tuple([_of_vllm(row) for row in rows]))
+        return RecognisedServer("vLLM", "vllm", tuple([_of_vllm(row) for row in rows]))
     if "sglang" in owners or (info is not None and "model_path" in info):
-        return Server("SGLang", "sglang", tuple([_of_sglang(row, info or {}) for row in rows]))
+        return RecognisedServer(
+            "SGLang", "sglang", tuple([_of_sglang(row, info or {}) for row in rows])
+        )
     if "llamacpp" in owners or (props is not None and "default_generation_settings" in props):
-        return Server(
+        return RecognisedServer(
             "llama.cpp", "llama-cpp", tuple([_of_llama_cpp(row, props or {}) for row in rows])
         )
     others = tuple([ServedModel(row["id"], None, _number(row, "max_model_len")) for row in rows])
     if _body(answers, "/api/version") is not None:
-        return Server("Ollama", "openai", others)
-    return Server("an OpenAI-compatible server", "openai", others)
+        return RecognisedServer("Ollama", "openai", others)
+    return RecognisedServer("an OpenAI-compatible server", "openai", others)
 
 
 def _of_vllm(row: Mapping[str, Any]) -> ServedModel:

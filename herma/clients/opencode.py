@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from herma.clients.merging import json_text, merge_json
-from herma.clients.served import Model, Served
+from herma.clients.served import ListedModel, Served
 from herma.clients.setup import NO_KEY, Setup, answer_share
 
 PROVIDER: Final = "herma"
@@ -41,7 +41,7 @@ def _patch(served: Served) -> dict[str, Any]:
     return {"model": f"{PROVIDER}/{served.default.id}", "provider": {PROVIDER: provider}}
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model(model: ListedModel) -> dict[str, Any]:
     if (window := model.max_model_len) is None:
         return {"name": model.id}
     return {"name": model.id, "limit": {"context": window, "output": answer_share(window)}}

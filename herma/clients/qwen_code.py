@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from herma.clients.merging import json_text, merge_json, merged
-from herma.clients.served import Model, Served
+from herma.clients.served import ListedModel, Served
 from herma.clients.setup import NO_KEY, Setup
 from protocol.errors import HermaError
 
@@ -62,7 +62,7 @@ def _settings(served: Served, others: list[dict[str, Any]]) -> dict[str, Any]:
     return settings if served.key_env else merged(settings, {"env": {KEY_ENV: NO_KEY}})
 
 
-def _model(served: Served, model: Model) -> dict[str, Any]:
+def _model(served: Served, model: ListedModel) -> dict[str, Any]:
     generation = {"streamIdleTimeoutMs": STREAM_IDLE_MS}
     if model.max_model_len is not None:
         generation["contextWindowSize"] = model.max_model_len

@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 10
 MAX_REPLY_BYTES: Final = 2**22
 
 
-class Model(msgspec.Struct):
+class ListedModel(msgspec.Struct):
     """A listed name; `root` is the model's own name if this one is an alias. `max_model_len` is its
     context length in tokens, if known.
     """
@@ -38,7 +38,7 @@ class Model(msgspec.Struct):
 
 
 class _Models(msgspec.Struct):
-    data: list[Model]
+    data: list[ListedModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Served:
     """
 
     url: str
-    models: tuple[Model, ...]
-    default: Model
+    models: tuple[ListedModel, ...]
+    default: ListedModel
     key_env: str | None = None
 
     @property
@@ -58,7 +58,7 @@ class Served:
         return self.url.removesuffix("/v1")
 
     @property
-    def own_models(self) -> tuple[Model, ...]:
+    def own_models(self) -> tuple[ListedModel, ...]:
         """The default first, then the models that are no aliases."""
         others = (model for model in self.models if not model.is_alias)
         return (self.default, *(model for model in others if model.id != self.default.id))
@@ -68,7 +68,7 @@ class _NotFound(HermaError):
     """The gateway answers 404."""
 
 
-_Reply = TypeVar("_Reply", Model, _Models)
+_Reply = TypeVar("_Reply", ListedModel, _Models)
 
 
 def ask_gateway(
@@ -112,17 +112,17 @@ class _Gateway:
         self._headers = {} if key_env is None else {"Authorization": f"Bearer {key_of(key_env)}"}
         self._open = build_opener(ProxyHandler({})).open
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ListedModel]:
         """The models that the gateway lists, at least one. Raises `HermaError` if there is none."""
         models = self._ask("models", _Models).data
         if not models:
             raise HermaError(f"the gateway at {self.url} serves no model yet")
         return models
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ListedModel:
         """The model of that name or alias."""
         try:
-            return self._ask(f"models/{quote(name)}", Model)
+            return self._ask(f"models/{quote(name)}", ListedModel)
         except _NotFound as error:
             served = ", ".join(model.id for model in self.models())
             raise HermaError(

@@ -9,7 +9,7 @@ process other than short queries.
 from herma.doctor.checks import OF_CONFIG, OF_HOST, examine
 from herma.doctor.finding import Finding, Fix, worst
 from herma.doctor.gpu import is_ours
-from herma.doctor.host import Host, Output, this_host
+from herma.doctor.host import Host, QueryOutput, this_host
 from herma.doctor.network import holder_of
 from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
 
@@ -20,7 +20,7 @@ __all__ = [
     "Finding",
     "Fix",
     "Host",
-    "Output",
+    "QueryOutput",
     "examine",
     "folder_of",
     "holder_of",

@@ -12,7 +12,7 @@ from typing import Final
 from herma.doctor.finding import Finding
 from herma.doctor.host import Host
 from herma.doctor.python import torch_cuda
-from workers.starts import Origin, read_libraries
+from workers.starts import MachineOrigin, read_libraries
 
 CHECK: Final = "driver"
 
@@ -31,7 +31,7 @@ def check_preloaded(host: Host) -> Iterator[Finding]:
     """Report preloaded libraries: vGPU layers are installed this way, and may be replaced
     unnoticed.
     """
-    origin = Origin(host.root, host.packages, host.packages)
+    origin = MachineOrigin(host.root, host.packages, host.packages)
     for name, library in read_libraries(origin, host.environ).items():
         if not library.sha256:
             yield Finding(

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Final
 
 from config import LedgerConfig
-from herma.processes import Gateway, Supervisor
+from herma.processes import GatewayProcess, Supervisor
 
 _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s, or never."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class QueryOutput:
     """A query's output, both streams in one text, and its exit status."""
 
     status: int
     text: str
 
 
-Query = Callable[[Sequence[str]], Output | None]
+Query = Callable[[Sequence[str]], QueryOutput | None]
 """(argv) -> the output of a program; None if the program does not exist or does not answer."""
 
 
@@ -48,10 +48,10 @@ class Host:
     environ: Mapping[str, str]
     query: Query
     packages: Path
-    gateways: Callable[[], Iterable[Gateway]] = tuple
+    gateways: Callable[[], Iterable[GatewayProcess]] = tuple
     ask_shared_limits: Callable[[LedgerConfig], str | None] = _not_asked
     workers: Callable[[], Iterable[Supervisor]] = tuple
-    _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
+    _answers: dict[tuple[str, ...], QueryOutput | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:
         """The path here of the machine's absolute path `name`."""
@@ -83,7 +83,7 @@ class Host:
                 for found in sorted(self.path(folder).glob(pattern))
             )
 
-    def ask(self, *argv: str) -> Output | None:
+    def ask(self, *argv: str) -> QueryOutput | None:
         """The output of a query, which runs once."""
         if argv not in self._answers:
             self._answers[argv] = self.query(argv)
@@ -113,7 +113,7 @@ def this_host() -> Host:
     return Host(Path("/"), os.environ, _query, Path(sysconfig.get_paths()["purelib"]))
 
 
-def _query(argv: Sequence[str]) -> Output | None:
+def _query(argv: Sequence[str]) -> QueryOutput | None:
     if (program := shutil.which(argv[0])) is None:
         return None
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -125,5 +125,5 @@ def _query(argv: Sequence[str]) -> Output | None:
             timeout=_QUERY_S,
             check=False,
         )
-        return Output(done.returncode, done.stdout.decode(errors="replace"))
+        return QueryOutput(done.returncode, done.stdout.decode(errors="replace"))
     return None

@@ -16,10 +16,10 @@ from herma.doctor.finding import Finding
 from herma.doctor.host import Host
 from protocol.errors import ConfigError
 from workers.starts import (
-    Difference,
-    Origin,
+    MachineOrigin,
+    StartDifference,
     StartRecord,
-    Starts,
+    StartRecords,
     differences,
     gather,
     load_starts,
@@ -39,7 +39,7 @@ class Change(msgspec.Struct, frozen=True):
     worker: str
     good: StartRecord
     now: StartRecord
-    differences: tuple[Difference, ...]
+    differences: tuple[StartDifference, ...]
 
 
 def check_starts(host: Host, config: Config) -> Iterator[Finding]:
@@ -83,23 +83,23 @@ def since_last_good(
 
 
 def _now(
-    host: Host, starts: Starts, config: WorkerConfig | None
-) -> tuple[StartRecord, list[Difference]]:
+    host: Host, starts: StartRecords, config: WorkerConfig | None
+) -> tuple[StartRecord, list[StartDifference]]:
     """The record that a start would have now, and the reason if its configuration cannot be
     read.
     """
     base = starts.latest or starts.good[-1]
-    unread: list[Difference] = []
+    unread: list[StartDifference] = []
     if config is None:
         try:
             config = _reread(base)
         except (ConfigError, OSError) as error:
-            unread.append(Difference("config", f"it cannot be read: {error}"))
+            unread.append(StartDifference("config", f"it cannot be read: {error}"))
     model_dir = base.model_dir or starts.good[-1].model_dir
     if config is not None and config.model != base.config.get("model"):
         model_dir = model_folder(config.model)
     found = gather(
-        Origin(host.root, host.packages, this_origin().source),
+        MachineOrigin(host.root, host.packages, this_origin().source),
         config,
         arguments=base.arguments,
         environ=base.environment,

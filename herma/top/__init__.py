@@ -5,8 +5,8 @@ the gateway makes the overview.
 """
 
 from herma.top.frame import View, draw
-from herma.top.source import GatewayPage, Shown, admin_key
+from herma.top.source import GatewayPage, TopData, admin_key
 from herma.top.terminal import follow
 from herma.top.text import as_plain
 
-__all__ = ["GatewayPage", "Shown", "View", "admin_key", "as_plain", "draw", "follow"]
+__all__ = ["GatewayPage", "TopData", "View", "admin_key", "as_plain", "draw", "follow"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.dashboard import EventRow, Overview, WorkerRow
-from gateway.telemetry import Sample
+from gateway.telemetry import HistorySample
 from herma.top.sections import (
     REQUEST_COLUMNS,
     WORKER_COLUMNS,
@@ -22,7 +22,7 @@ from herma.top.sections import (
     troubled_first,
     worker_rows,
 )
-from herma.top.text import Line, Marks, Piece, cut, fit, flow, table
+from herma.top.text import Line, Marks, TextPiece, cut, fit, flow, table
 
 WIDE: Final = 150
 """From this width on a second column stands to the right of the tables."""
@@ -62,7 +62,7 @@ class _Section(NamedTuple):
 
 
 def draw(
-    now: Overview, samples: Sequence[Sample], events: Sequence[EventRow], view: View
+    now: Overview, samples: Sequence[HistorySample], events: Sequence[EventRow], view: View
 ) -> list[Line]:
     """The lines of a frame, none longer than `view.columns`, at most `view.rows` of them."""
     marks = view.marks
@@ -84,14 +84,17 @@ def _title(now: Overview, view: View) -> Line:
     replaced = f" ({now.replaced} replaced)" if now.replaced else ""
     process = f", {now.processes} processes{replaced}" if now.processes > 1 else process
     up = duration(1000 * (now.unix_time - now.started_at))
-    left = (Piece(f"herma {now.version}{process}", "bold"), Piece(f"  {view.url}  up {up}", "soft"))
-    right = Piece(view.status, "critical" if view.is_stale else "good")
-    return (*fit(left, view.columns - len(view.status) - 1, view.marks), Piece(" "), right)
+    left = (
+        TextPiece(f"herma {now.version}{process}", "bold"),
+        TextPiece(f"  {view.url}  up {up}", "soft"),
+    )
+    right = TextPiece(view.status, "critical" if view.is_stale else "good")
+    return (*fit(left, view.columns - len(view.status) - 1, view.marks), TextPiece(" "), right)
 
 
 def _keys(view: View) -> Line:
-    parts = [Piece(f" {part}", "bold" if part == view.part else "soft") for part in PARTS]
-    return (Piece("q", "bold"), Piece(" ends   ", "soft"), Piece("Tab", "bold"), *parts)
+    parts = [TextPiece(f" {part}", "bold" if part == view.part else "soft") for part in PARTS]
+    return (TextPiece("q", "bold"), TextPiece(" ends   ", "soft"), TextPiece("Tab", "bold"), *parts)
 
 
 def _sections(
@@ -102,7 +105,7 @@ def _sections(
     requests = table(REQUEST_COLUMNS, request_rows(now), width, marks)
     workers = _worker_table(now.workers, width, marks, room)
     shown_events = events if part == "log" or room is None else events[-MAX_EVENTS:]
-    log = [(Piece("LOG", "bold"),), *log_lines(shown_events, marks)]
+    log = [(TextPiece("LOG", "bold"),), *log_lines(shown_events, marks)]
     one_of = {
         "workers": _Section(workers, 3, 1.0, says_more=True),
         "requests": _Section(requests, 4, 1.0, says_more=True),
@@ -134,7 +137,7 @@ def _worker_table(
         workers = troubled_first(workers)
     rows = worker_rows(workers, marks)
     lines = table(WORKER_COLUMNS, rows, width, marks)
-    return lines if rows else [*lines, (Piece("no worker has dialled in yet", "soft"),)]
+    return lines if rows else [*lines, (TextPiece("no worker has dialled in yet", "soft"),)]
 
 
 def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | None) -> list[Line]:
@@ -143,18 +146,20 @@ def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | N
     width = view.columns - SIDE - 2
     left = _stacked(_sections(now, events, view, width, room)[:2], room)
     lists = [
-        _Section([(Piece(title, "bold"),), *[(Piece("  "), *item) for item in items]], 2, 0.6)
+        _Section(
+            [(TextPiece(title, "bold"),), *[(TextPiece("  "), *item) for item in items]], 2, 0.6
+        )
         for title, items in _lists(now, marks)
         if items
     ]
     shown_events = events if room is None else events[-100:]
-    log = _Section([(Piece("LOG", "bold"),), *log_lines(shown_events, marks)], 3, 1.0)
+    log = _Section([(TextPiece("LOG", "bold"),), *log_lines(shown_events, marks)], 3, 1.0)
     right = _stacked([*lists, log], room)
     lines = []
     for at in range(max(len(left), len(right))):
         main = left[at] if at < len(left) else ()
         side = right[at] if at < len(right) else ()
-        lines.append((*fit(main, width, marks), Piece("  "), *cut(side, SIDE, marks.more)))
+        lines.append((*fit(main, width, marks), TextPiece("  "), *cut(side, SIDE, marks.more)))
     return lines
 
 
@@ -168,7 +173,7 @@ def _stacked(sections: Sequence[_Section], room: int | None) -> list[Line]:
         shown = section.lines[:share]
         hidden = len(section.lines) - share
         if section.says_more and hidden > 0 and share > 1:
-            shown[-1] = (Piece(f"  {hidden + 1} more", "soft"),)
+            shown[-1] = (TextPiece(f"  {hidden + 1} more", "soft"),)
         lines += shown
     return lines
 

@@ -17,8 +17,8 @@ from gateway.dashboard import (
     WorkerRow,
 )
 from gateway.spending import Saving, show_amount
-from gateway.telemetry import Sample
-from herma.top.text import Column, Line, Marks, Piece, Row, bar, graph, plain
+from gateway.telemetry import HistorySample
+from herma.top.text import Column, Line, Marks, TextPiece, TextRow, bar, graph, plain
 
 NONE: Final = "-"
 UNKNOWN: Final = "?"
@@ -129,10 +129,10 @@ def clock(unix_time: float) -> str:
     return datetime.fromtimestamp(unix_time).astimezone().strftime("%H:%M:%S")
 
 
-def header(now: Overview, samples: Sequence[Sample], width: int, marks: Marks) -> list[Line]:
+def header(now: Overview, samples: Sequence[HistorySample], width: int, marks: Marks) -> list[Line]:
     """The state of the whole, its figures, and graphs of the last hour."""
     return [
-        (Piece(f"{marks.dot} ", _CONDITIONS[now.condition]), Piece(now.words, "bold")),
+        (TextPiece(f"{marks.dot} ", _CONDITIONS[now.condition]), TextPiece(now.words, "bold")),
         _figures(now),
         _graphs(now, samples, width, marks),
     ]
@@ -151,13 +151,13 @@ def _figures(now: Overview) -> Line:
         *([("from host", percent(loaded, found))] if found else []),
         ("cloud", percent(one.by_cloud, one.ended)),
     )
-    line: list[Piece] = []
+    line: list[TextPiece] = []
     for name, value in figures:
-        line += [Piece(f"{'   ' if line else ''}{name} ", "soft"), Piece(value, "bold")]
+        line += [TextPiece(f"{'   ' if line else ''}{name} ", "soft"), TextPiece(value, "bold")]
     return tuple(line)
 
 
-def _graphs(now: Overview, samples: Sequence[Sample], width: int, marks: Marks) -> Line:
+def _graphs(now: Overview, samples: Sequence[HistorySample], width: int, marks: Marks) -> Line:
     """Tokens/s and first tokens, now and over the last hour."""
     speed, first = rate(now.totals.tokens_per_s), now.totals
     left = f"{speed} tok/s "
@@ -166,15 +166,15 @@ def _graphs(now: Overview, samples: Sequence[Sample], width: int, marks: Marks) 
     speeds = graph([one.output_tokens_per_s for one in samples], room // 2, marks)
     firsts = graph([one.first_p50_ms for one in samples], room - room // 2, marks)
     return (
-        Piece(left, "bold"),
-        Piece(speeds, "held"),
-        Piece("   "),
-        Piece(right, "bold"),
-        Piece(firsts, "cached"),
+        TextPiece(left, "bold"),
+        TextPiece(speeds, "held"),
+        TextPiece("   "),
+        TextPiece(right, "bold"),
+        TextPiece(firsts, "cached"),
     )
 
 
-def worker_rows(workers: Sequence[WorkerRow], marks: Marks) -> list[Row]:
+def worker_rows(workers: Sequence[WorkerRow], marks: Marks) -> list[TextRow]:
     return [_worker_row(one, marks) for one in workers]
 
 
@@ -183,14 +183,16 @@ def troubled_first(workers: Sequence[WorkerRow]) -> list[WorkerRow]:
     return sorted(workers, key=lambda one: one.state == "ready" and not one.is_open)
 
 
-def _worker_row(one: WorkerRow, marks: Marks) -> Row:
+def _worker_row(one: WorkerRow, marks: Marks) -> TextRow:
     style = "warning" if one.is_open and one.state == "ready" else _STATES.get(one.state, "soft")
-    dot = Piece(f"{marks.dot} ", style)
+    dot = TextPiece(f"{marks.dot} ", style)
     name = plain(one.name, "bold")
     if one.fault:
-        return Row((name, (dot, Piece(f"{one.state}: ", style), *plain(one.fault))))
+        return TextRow((name, (dot, TextPiece(f"{one.state}: ", style), *plain(one.fault))))
     if one.state == "starting" or (one.state == "waking" and one.phase):
-        return Row((name, (dot, *plain(f"{one.phase or 'starting'} {percent(one.fraction, 1)}"))))
+        return TextRow(
+            (name, (dot, *plain(f"{one.phase or 'starting'} {percent(one.fraction, 1)}")))
+        )
     state = "asked last" if one.is_open else one.state
     waits = f"+{one.waiting}" if one.waiting else ""
     sequences = bar(_BAR, one.running / max(1, one.places), 0, marks)
@@ -199,14 +201,14 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
     again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""
-    return Row(
+    return TextRow(
         (
             name,
             (dot, *plain(state)),
             plain(", ".join(one.models)),
             plain(one.device),
-            (*sequences, Piece(f" {one.running}/{one.places}{waits}")),
-            (*memory, Piece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
+            (*sequences, TextPiece(f" {one.running}/{one.places}{waits}")),
+            (*memory, TextPiece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
             plain(rate(one.tokens_per_s)),
             plain(duration(one.step_ms) if one.step_ms else NONE),
             plain(prefill),
@@ -214,7 +216,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> Row:
     )
 
 
-def request_rows(now: Overview) -> Iterator[Row]:
+def request_rows(now: Overview) -> Iterator[TextRow]:
     """The open requests, the oldest first, then the requests that ended last."""
     for one in now.requests:
         yield _request_row(one)
@@ -222,7 +224,7 @@ def request_rows(now: Overview) -> Iterator[Row]:
         yield _request_row(one, "soft")
 
 
-def _request_row(one: RequestRow, style: str = "") -> Row:
+def _request_row(one: RequestRow, style: str = "") -> TextRow:
     cells = (
         one.id.rpartition("-")[2].rpartition("_")[2][:_ID_CHARS],
         one.model or one.api,
@@ -236,7 +238,7 @@ def _request_row(one: RequestRow, style: str = "") -> Row:
         duration(None if one.first_s is None else 1000 * one.first_s),
         duration(1000 * one.age_s),
     )
-    return Row(tuple(_phase(one) if cell is None else plain(cell, style) for cell in cells))
+    return TextRow(tuple(_phase(one) if cell is None else plain(cell, style) for cell in cells))
 
 
 def _phase(one: RequestRow) -> Line:
@@ -269,7 +271,11 @@ def _model_item(one: ModelRow, marks: Marks) -> Line:
         since = "" if one.since is None else f" since {clock(one.since)}"
         words, style = f"cloud{since}", "cloud"
     queued = f", {one.queued} queued" if one.queued else ""
-    return (Piece(f"{marks.dot} ", style), *plain(one.name), Piece(f" {words}{queued}", "soft"))
+    return (
+        TextPiece(f"{marks.dot} ", style),
+        *plain(one.name),
+        TextPiece(f" {words}{queued}", "soft"),
+    )
 
 
 def client_items(now: Overview) -> list[Line]:
@@ -277,8 +283,8 @@ def client_items(now: Overview) -> list[Line]:
     return [
         (
             *plain(one.name),
-            Piece(f" {percent(one.cached_tokens, one.prompt_tokens)}", "bold"),
-            Piece(f" of {count(one.prompt_tokens)}", "soft"),
+            TextPiece(f" {percent(one.cached_tokens, one.prompt_tokens)}", "bold"),
+            TextPiece(f" of {count(one.prompt_tokens)}", "soft"),
         )
         for one in now.clients
     ]
@@ -304,14 +310,14 @@ def _limit_item(one: LimitRow, currency: str) -> Line:
     reserved = f", {amount(one.reserved, currency)} reserved" if one.reserved else ""
     return (
         *plain(f"{'key ' if one.scope == 'key' else ''}{one.name} {one.period} "),
-        Piece(show_amount(one.spent, 2), style),
-        Piece(f" of {amount(one.limit, currency)}{reserved}", "soft"),
+        TextPiece(show_amount(one.spent, 2), style),
+        TextPiece(f" of {amount(one.limit, currency)}{reserved}", "soft"),
     )
 
 
 def _provider_item(one: ProviderRow, currency: str) -> Line:
-    last = Piece(", asked last", "warning") if one.is_open else Piece("")
-    spent = Piece(f" {_known(one, currency)} since the start", "soft")
+    last = TextPiece(", asked last", "warning") if one.is_open else TextPiece("")
+    spent = TextPiece(f" {_known(one, currency)} since the start", "soft")
     return (*plain(one.name), spent, last)
 
 
@@ -324,15 +330,15 @@ def _known(one: ProviderRow, currency: str) -> str:
 
 def _saving_item(one: Saving, currency: str) -> Line:
     saved = UNKNOWN if one.month is None else amount(one.month, currency)
-    return (*plain(f"{one.model} saved "), Piece(saved, "good" if saved != UNKNOWN else "soft"))
+    return (*plain(f"{one.model} saved "), TextPiece(saved, "good" if saved != UNKNOWN else "soft"))
 
 
 def log_lines(events: Sequence[EventRow], marks: Marks) -> list[Line]:
     """The events, the newest first."""
     return [
         (
-            Piece(f"{_time_of(one)} ", "soft"),
-            Piece(f"{marks.dot} ", one.level),
+            TextPiece(f"{_time_of(one)} ", "soft"),
+            TextPiece(f"{marks.dot} ", one.level),
             *plain(one.text),
         )
         for one in reversed(events)

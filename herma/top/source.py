@@ -13,9 +13,9 @@ from urllib.parse import quote
 import msgspec
 
 from gateway.conversations import ConversationList, PrefixList
-from gateway.dashboard import EventRow, Log, Overview, State
-from gateway.telemetry import Sample
-from gateway.upstream import EventSplitter
+from gateway.dashboard import DashboardState, EventLog, EventRow, Overview
+from gateway.telemetry import HistorySample
+from gateway.upstream import ProviderEventSplitter
 from protocol.errors import ConfigError, ConnectError, HermaError
 from protocol.transport import HttpClient, HttpResponse
 
@@ -29,10 +29,10 @@ _MAX_EVENTS: Final = 200
 
 _decode_conversations = msgspec.json.Decoder(ConversationList).decode
 _decode_prefixes = msgspec.json.Decoder(PrefixList).decode
-_decode_state = msgspec.json.Decoder(State).decode
+_decode_state = msgspec.json.Decoder(DashboardState).decode
 _decode_overview = msgspec.json.Decoder(Overview).decode
-_decode_log = msgspec.json.Decoder(Log).decode
-_decode_samples = msgspec.json.Decoder(list[Sample]).decode
+_decode_log = msgspec.json.Decoder(EventLog).decode
+_decode_samples = msgspec.json.Decoder(list[HistorySample]).decode
 
 
 def admin_key(key_env: str | None, environ: Mapping[str, str]) -> str | None:
@@ -45,16 +45,16 @@ def admin_key(key_env: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 @final
-class Shown:
+class TopData:
     """The data received so far."""
 
     def __init__(self) -> None:
         self.overview: Overview | None = None
-        self.samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self.samples: deque[HistorySample] = deque(maxlen=_MAX_SAMPLES)
         self.events: deque[EventRow] = deque(maxlen=_MAX_EVENTS)
 
     @classmethod
-    def of(cls, state: State) -> "Shown":
+    def of(cls, state: DashboardState) -> "TopData":
         shown = cls()
         shown.overview = state.overview
         shown.samples.extend(state.history)
@@ -92,7 +92,7 @@ class GatewayPage:
     def close(self) -> None:
         self._client.close()
 
-    async def state(self) -> tuple[State, bytes]:
+    async def state(self) -> tuple[DashboardState, bytes]:
         """The whole state once, decoded and as bytes. Raises `HermaError`."""
         try:
             async with self._ask("/dashboard/state") as response:
@@ -142,14 +142,14 @@ class GatewayPage:
             ) from error
         return body
 
-    async def follow(self, shown: Shown, on_news: Callable[[], None]) -> None:
+    async def follow(self, shown: TopData, on_news: Callable[[], None]) -> None:
         """Keep `shown` up to date while the stream lasts; call `on_news` after each change. Raises
         `HermaError`.
         """
         async with self._ask("/dashboard/stream") as response:
             if response.status != 200:
                 self._check(response, b"".join([part async for part in response.body]))
-            splitter = EventSplitter()
+            splitter = ProviderEventSplitter()
             shown.samples.clear()
             shown.events.clear()
             async for data in response.body:
@@ -161,7 +161,7 @@ class GatewayPage:
             "GET", path, self._headers, connect_s=_CONNECT_S, read_s=_READ_S
         )
 
-    def _take(self, shown: Shown, events: bytes) -> None:
+    def _take(self, shown: TopData, events: bytes) -> None:
         for block in events.split(b"\n\n"):
             head, _, text = block.partition(b"\n")
             try:

@@ -18,7 +18,7 @@ from typing import Final, final
 import trio
 
 from herma.top.frame import PARTS, View, draw
-from herma.top.source import GatewayPage, Shown
+from herma.top.source import GatewayPage, TopData
 from herma.top.text import Line, as_ansi, as_plain
 from protocol.errors import ConfigError, HermaError
 
@@ -47,7 +47,7 @@ async def follow(page: GatewayPage, view: View, *, has_colours: bool) -> None:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("this is no terminal: use --once for one frame, or --json")
-    shown = Shown.of((await page.state())[0])
+    shown = TopData.of((await page.state())[0])
     screen = _Screen(page, shown, view, as_ansi if has_colours else _plain)
     with _screen_mode(sys.stdin.fileno()):
         async with trio.open_nursery() as nursery:
@@ -90,7 +90,7 @@ def _write(text: str) -> None:
 class _Screen:
     """The screen and its tasks. `_news` is set when the frame must be drawn again."""
 
-    def __init__(self, page: GatewayPage, shown: Shown, view: View, as_text: _Way) -> None:
+    def __init__(self, page: GatewayPage, shown: TopData, view: View, as_text: _Way) -> None:
         self._page = page
         self._shown = shown
         self._view = view

@@ -26,14 +26,14 @@ _STYLES: Final = {
 """The sixteen colours of a terminal's own theme."""
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """Text in one style; see `_STYLES`."""
 
     text: str
     style: str = ""
 
 
-Line = tuple[Piece, ...]
+Line = tuple[TextPiece, ...]
 
 
 class Marks(NamedTuple):
@@ -62,7 +62,7 @@ class Column(NamedTuple):
     drop: int = 0
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """Cells. If there are fewer cells than columns, the last cell takes the rest of the line."""
 
     cells: tuple[Line, ...]
@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 def plain(text: str, style: str = "") -> Line:
     """A line of one piece, safe to print."""
-    return (Piece(printable(text), style),)
+    return (TextPiece(printable(text), style),)
 
 
 def printable(text: str) -> str:
@@ -101,13 +101,13 @@ def cut(line: Line, width: int, more: str = "…") -> Line:
     for piece in line:
         kept.append(piece._replace(text=piece.text[:room]))
         room -= len(kept[-1].text)
-    return (*[piece for piece in kept if piece.text], Piece(more[:width], "soft"))
+    return (*[piece for piece in kept if piece.text], TextPiece(more[:width], "soft"))
 
 
 def fit(line: Line, width: int, marks: Marks, *, is_right: bool = False) -> Line:
     """The line, cut or padded to exactly `width` columns."""
     line = cut(line, width, marks.more)
-    rest = Piece(" " * (width - length(line)))
+    rest = TextPiece(" " * (width - length(line)))
     return (rest, *line) if is_right else (*line, rest)
 
 
@@ -117,9 +117,9 @@ def bar(width: int, held: float, cached: float, marks: Marks) -> Line:
     second = min(width, max(first, round(width * cached)))
     style = "critical" if held >= 0.98 else "warning" if held >= 0.85 else "held"
     return (
-        Piece(marks.held * first, style),
-        Piece(marks.cached * (second - first), "cached"),
-        Piece(marks.free * (width - second), "soft"),
+        TextPiece(marks.held * first, style),
+        TextPiece(marks.cached * (second - first), "cached"),
+        TextPiece(marks.free * (width - second), "soft"),
     )
 
 
@@ -141,13 +141,15 @@ def graph(values: Sequence[float | None], width: int, marks: Marks) -> str:
     )
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], width: int, marks: Marks) -> list[Line]:
+def table(
+    columns: Sequence[Column], rows: Iterable[TextRow], width: int, marks: Marks
+) -> list[Line]:
     """A line of titles, then one for each row, each at most `width` columns."""
     shown, widths = _fitting(columns, width)
     lines = [
         _joined(
             [
-                fit((Piece(one.title, "bold"),), size, marks, is_right=one.is_right)
+                fit((TextPiece(one.title, "bold"),), size, marks, is_right=one.is_right)
                 for one, size in zip(shown, widths, strict=True)
             ]
         )
@@ -186,9 +188,9 @@ def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[
 
 
 def _joined(cells: Iterable[Line]) -> Line:
-    line: list[Piece] = []
+    line: list[TextPiece] = []
     for cell in cells:
-        line += [*([Piece(" ")] if line else []), *cell]
+        line += [*([TextPiece(" ")] if line else []), *cell]
     return tuple(line)
 
 
@@ -196,15 +198,15 @@ def flow(title: str, items: Sequence[Line], width: int, most: int, marks: Marks)
     """The items one after the other behind `title`, in at most `most` lines; items that do not fit
     are counted.
     """
-    indent = Piece(" " * len(title))
-    lines: list[Line] = [(Piece(title, "bold"),)]
+    indent = TextPiece(" " * len(title))
+    lines: list[Line] = [(TextPiece(title, "bold"),)]
     for at, item in enumerate(items):
         left = f" +{len(items) - at}"
-        piece: Line = (Piece("  "), *item)
+        piece: Line = (TextPiece("  "), *item)
         room = width - len(left) * (len(lines) == most and at < len(items) - 1)
         if length(lines[-1]) + length(piece) > room and length(lines[-1]) > len(title):
             if len(lines) == most:
-                lines[-1] = (*lines[-1], Piece(left, "soft"))
+                lines[-1] = (*lines[-1], TextPiece(left, "soft"))
                 break
             lines.append((indent,))
         lines[-1] = cut((*lines[-1], *piece), width, marks.more)

@@ -4,21 +4,21 @@ Owns the plan and its steps: a version is installed beside the others, proved, t
 then used by the rest, and made current; or all workers go back. Must not know what a worker does.
 """
 
-from herma.upgrade.carry_out import Interrupted, Steps, carry_out, load_plan, save_plan
-from herma.upgrade.install import Source, adopt, image_runner, install, prune
-from herma.upgrade.plan import Plan, given_up, resumed, rollback
+from herma.upgrade.carry_out import Interrupted, UpgradeSteps, carry_out, load_plan, save_plan
+from herma.upgrade.install import InstallSource, adopt, image_runner, install, prune
+from herma.upgrade.plan import UpgradePlan, given_up, resumed, rollback
 from herma.upgrade.smoke import Smoke
-from herma.upgrade.workers import Bounds, Mover, Rejected
+from herma.upgrade.workers import MoveBounds, Mover, VersionRejected
 
 __all__ = [
-    "Bounds",
+    "InstallSource",
     "Interrupted",
+    "MoveBounds",
     "Mover",
-    "Plan",
-    "Rejected",
     "Smoke",
-    "Source",
-    "Steps",
+    "UpgradePlan",
+    "UpgradeSteps",
+    "VersionRejected",
     "adopt",
     "carry_out",
     "given_up",

@@ -12,11 +12,11 @@ import msgspec
 
 from herma.upgrade.plan import (
     Action,
-    Check,
-    Move,
-    Plan,
+    CheckVersion,
+    MoveWorker,
     Return,
     Switch,
+    UpgradePlan,
     action_of,
     begun,
     failed,
@@ -34,19 +34,19 @@ class Interrupted(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class UpgradeSteps:
     """The steps of a plan. `check` proves the new version; it raises `HermaError`."""
 
     installation: Installation
     mover: Mover
-    check: Callable[[Plan], None]
+    check: Callable[[UpgradePlan], None]
 
-    def take(self, action: Action, plan: Plan) -> None:
+    def take(self, action: Action, plan: UpgradePlan) -> None:
         """Carry out one step. Raises `HermaError` if it fails."""
         match action:
-            case Check():
+            case CheckVersion():
                 self.check(plan)
-            case Move(worker=worker):
+            case MoveWorker(worker=worker):
                 self.mover.move(worker, plan.new)
             case Return(worker=worker):
                 self.mover.bring_back(worker, plan.old)
@@ -54,7 +54,7 @@ class Steps:
                 self.installation.switch(to, previous)
 
 
-def carry_out(plan: Plan, steps: Steps, say: Callable[[str], None]) -> Plan:
+def carry_out(plan: UpgradePlan, steps: UpgradeSteps, say: Callable[[str], None]) -> UpgradePlan:
     """Carry out the plan; return it at its end. An interruption makes it go back. An interruption
     on the way back raises `Interrupted`, and the next command continues.
     """
@@ -79,7 +79,7 @@ def carry_out(plan: Plan, steps: Steps, say: Callable[[str], None]) -> Plan:
     return plan
 
 
-def save_plan(folder: Path, plan: Plan) -> None:
+def save_plan(folder: Path, plan: UpgradePlan) -> None:
     """Save the plan. Raises `ConfigError`: without the file a crash could not be repaired."""
     try:
         write_atomically(folder / "plan.json", msgspec.json.encode(plan))
@@ -87,11 +87,11 @@ def save_plan(folder: Path, plan: Plan) -> None:
         raise ConfigError(f"{folder}: the plan cannot be written down: {error}") from error
 
 
-def load_plan(folder: Path) -> Plan | None:
+def load_plan(folder: Path) -> UpgradePlan | None:
     """The latest plan; None if there was none. Raises `ConfigError` if it cannot be read."""
     path = folder / "plan.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        return msgspec.json.decode(path.read_bytes(), type=UpgradePlan)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:

@@ -18,7 +18,7 @@ from typing import Final
 
 from protocol.errors import ConfigError
 from protocol.state_file import make_private
-from workers.versions import BASE, Installation, Version
+from workers.versions import BASE, Installation, InstalledVersion
 
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?==[\w.!+-]+")
 _WHEEL: Final = re.compile(r"([\w.]+)-([\w.!+]+)(-\w+)?-[\w.]+-[\w.]+-[\w.]+\.whl")
@@ -29,7 +29,7 @@ _SHARED: Final = "herma-shared.pth"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InstallSource:
     """One of `wheel`, `package` (NAME==VERSION, of `index`) or `image`, which `runner` pulls.
     `constraints` is a file for the package manager. `shares` is an environment whose packages the
     new one also sees, so that only the differing ones are installed. `extra` is the extra of the
@@ -88,7 +88,7 @@ class Source:
         return f"{self.package.partition('==')[2]}-{_tag(self.words.encode())}"
 
 
-def adopt(installation: Installation, base: str) -> Version:
+def adopt(installation: Installation, base: str) -> InstalledVersion:
     """Record the existing version as the first one. `base` is the directory of an environment, or
     an image's reference. Raises `ConfigError`.
     """
@@ -100,19 +100,19 @@ def adopt(installation: Installation, base: str) -> Version:
         make_private(place)
         (place / "env").unlink(missing_ok=True)
         (place / "env").symlink_to(path.resolve())
-        version = Version(BASE, "environment", source=base, made_at=time.time())
+        version = InstalledVersion(BASE, "environment", source=base, made_at=time.time())
     elif "/" in base and base.startswith(("/", ".", "~")):
         raise ConfigError(f"{base} is no directory of this host; correct launch.base")
     else:
-        version = Version(BASE, "image", reference=base, source=base, made_at=time.time())
+        version = InstalledVersion(BASE, "image", reference=base, source=base, made_at=time.time())
     installation.add(version)
     installation.switch(BASE, "")
     return version
 
 
 def install(
-    installation: Installation, source: Source, say: Callable[[str], None], python: str
-) -> Version:
+    installation: Installation, source: InstallSource, say: Callable[[str], None], python: str
+) -> InstalledVersion:
     """Make the version of `source`, unless it exists. `python` makes its environment.
 
     Raises `ConfigError` with the cause; then nothing of the version is left.
@@ -131,13 +131,13 @@ def install(
         installation.remove(version_id)
         raise
     shares = "" if source.shares is None else str(source.shares)
-    version = Version(version_id, "environment", "", source.words, time.time(), shares)
+    version = InstalledVersion(version_id, "environment", "", source.words, time.time(), shares)
     installation.add(version)
     return version
 
 
 def _make_environment(
-    installation: Installation, version_id: str, source: Source, python: str
+    installation: Installation, version_id: str, source: InstallSource, python: str
 ) -> None:
     place = installation.place(version_id)
     env, wheels = place / "env", place / "wheels"
@@ -169,7 +169,7 @@ def _make_environment(
     )
 
 
-def _origins(installation: Installation, source: Source) -> list[str]:
+def _origins(installation: Installation, source: InstallSource) -> list[str]:
     """The allowed origins of wheels: the index that the user names, else the folder of the wheel
     and the kept wheels of other versions.
     """
@@ -198,7 +198,9 @@ def _packages_of(python: str) -> tuple[str, Path]:
     return f"{major}.{minor}", Path(folder)
 
 
-def _pull(installation: Installation, source: Source, say: Callable[[str], None]) -> Version:
+def _pull(
+    installation: Installation, source: InstallSource, say: Callable[[str], None]
+) -> InstalledVersion:
     """Pull the image; the version records its id, which no tag moves."""
     assert source.image is not None
     say(f"pulling {source.image}")
@@ -207,7 +209,7 @@ def _pull(installation: Installation, source: Source, say: Callable[[str], None]
     reference = _run(inspected, f"{source.image} cannot be inspected").strip()
     tag = source.image.rpartition("/")[2].partition("@")[0].replace(":", "-")
     digest = reference.rpartition(":")[2][:_TAG_LETTERS]
-    version = Version(f"{tag}-{digest}", "image", reference, source.image, time.time())
+    version = InstalledVersion(f"{tag}-{digest}", "image", reference, source.image, time.time())
     installation.add(version)
     return version
 

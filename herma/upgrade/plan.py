@@ -28,11 +28,11 @@ Phase = Literal[
 _FORWARD: Final = frozenset(("check", "move", "switch"))
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckVersion(msgspec.Struct, frozen=True):
     """Prove of the new version, which is installed, what can be proved before it runs."""
 
 
-class Move(msgspec.Struct, frozen=True):
+class MoveWorker(msgspec.Struct, frozen=True):
     """Drain a worker; it serves with the new version once that has proved good."""
 
     worker: str
@@ -53,10 +53,10 @@ class Return(msgspec.Struct, frozen=True):
     worker: str
 
 
-Action = Check | Move | Switch | Return
+Action = CheckVersion | MoveWorker | Switch | Return
 
 
-class Plan(msgspec.Struct, frozen=True):
+class UpgradePlan(msgspec.Struct, frozen=True):
     """The way from version `old` to `new` of an installation. `workers` move in this order; the
     first is the trial. `touched` may have another version than `old`; of those, `moved` serve with
     `new`. `reason` is why the plan goes back, `troubles` are failures on the way. `earlier` was
@@ -83,37 +83,37 @@ class Plan(msgspec.Struct, frozen=True):
         return self.phase not in _FORWARD and self.phase != "done"
 
 
-def action_of(plan: Plan) -> Action | None:
+def action_of(plan: UpgradePlan) -> Action | None:
     """The next step; None once the plan is over."""
     match plan.phase:
         case "move":
-            return Move(next(name for name in plan.workers if name not in plan.moved))
+            return MoveWorker(next(name for name in plan.workers if name not in plan.moved))
         case "return":
             return Return(plan.touched[-1])
         case _:
             steps: dict[Phase, Action] = {
-                "check": Check(),
+                "check": CheckVersion(),
                 "switch": Switch(plan.new, plan.old),
                 "unswitch": Switch(plan.old, plan.earlier),
             }
             return steps.get(plan.phase)
 
 
-def begun(plan: Plan, action: Action) -> Plan:
+def begun(plan: UpgradePlan, action: Action) -> UpgradePlan:
     """The plan to record before a step is taken: what the step may change counts as changed."""
     match action:
-        case Move(worker=worker) if worker not in plan.touched:
+        case MoveWorker(worker=worker) if worker not in plan.touched:
             return msgspec.structs.replace(plan, touched=(*plan.touched, worker))
         case _:
             return plan
 
 
-def succeeded(plan: Plan, action: Action) -> Plan:
+def succeeded(plan: UpgradePlan, action: Action) -> UpgradePlan:
     """The plan after a successful step."""
     match action:
-        case Check():
+        case CheckVersion():
             return _forward(plan, "move")
-        case Move(worker=worker):
+        case MoveWorker(worker=worker):
             return _forward(msgspec.structs.replace(plan, moved=(*plan.moved, worker)), "move")
         case Switch() if plan.is_going_back:
             return _backward(plan, "return")
@@ -127,7 +127,7 @@ def succeeded(plan: Plan, action: Action) -> Plan:
             assert_never(action)
 
 
-def failed(plan: Plan, action: Action, why: str) -> Plan:
+def failed(plan: UpgradePlan, action: Action, why: str) -> UpgradePlan:
     """The plan after a failed step: it goes back. Failures on the way back are noted and passed
     over.
     """
@@ -136,7 +136,7 @@ def failed(plan: Plan, action: Action, why: str) -> Plan:
     return given_up(plan, why)
 
 
-def given_up(plan: Plan, why: str) -> Plan:
+def given_up(plan: UpgradePlan, why: str) -> UpgradePlan:
     """The plan going back, from any state."""
     if plan.is_over or plan.is_going_back:
         return plan
@@ -147,7 +147,7 @@ def given_up(plan: Plan, why: str) -> Plan:
     return _at(plan, "unswitch")
 
 
-def resumed(plan: Plan) -> Plan:
+def resumed(plan: UpgradePlan) -> UpgradePlan:
     """The plan of a command that was killed. It goes back if its trial has not been moved.
     Otherwise each worker is examined again: one that has died meanwhile has the old version.
     """
@@ -158,10 +158,10 @@ def resumed(plan: Plan) -> Plan:
     return plan
 
 
-def rollback(installation: str, current: str, previous: str, workers: Iterable[str]) -> Plan:
+def rollback(installation: str, current: str, previous: str, workers: Iterable[str]) -> UpgradePlan:
     """The plan from `current` back to `previous`, for all workers."""
     names = tuple(workers)
-    return Plan(
+    return UpgradePlan(
         installation=installation,
         old=previous,
         new=current,
@@ -173,18 +173,18 @@ def rollback(installation: str, current: str, previous: str, workers: Iterable[s
     )
 
 
-def _at(plan: Plan, phase: Phase) -> Plan:
+def _at(plan: UpgradePlan, phase: Phase) -> UpgradePlan:
     return msgspec.structs.replace(plan, phase=phase)
 
 
-def _forward(plan: Plan, phase: Phase) -> Plan:
+def _forward(plan: UpgradePlan, phase: Phase) -> UpgradePlan:
     """The plan at `phase`, or at the next phase that has something to do."""
     if phase == "move" and set(plan.workers) <= set(plan.moved):
         phase = "switch"
     return _at(plan, phase)
 
 
-def _backward(plan: Plan, phase: Phase) -> Plan:
+def _backward(plan: UpgradePlan, phase: Phase) -> UpgradePlan:
     if phase == "return" and not plan.touched:
         phase = "undone"
     return _at(plan, phase)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from herma.upgrade import collectives
 from herma.upgrade.install import image_runner
-from herma.upgrade.workers import Rejected
+from herma.upgrade.workers import VersionRejected
 from protocol.messages import PROTOCOL_VERSION
 from protocol.own_code import CODE_VARIABLES, HELD
 
@@ -52,12 +52,12 @@ class Smoke:
     environ: Mapping[str, str]
 
     def herma(self, new: Path, old: Path, configs: Sequence[Path]) -> None:
-        """Test Herma's environment `new` against `old`, which runs. Raises `Rejected`."""
+        """Test Herma's environment `new` against `old`, which runs. Raises `VersionRejected`."""
         entry, python = str(new / "bin" / "herma"), str(new / "bin" / "python")
         self.say(f"it is {self._run([entry, '--version'], 'it does not start')}")
         spoken = self._run([python, "-c", _PROTOCOL], "its protocol is not known")
         if spoken != str(PROTOCOL_VERSION):
-            raise Rejected(
+            raise VersionRejected(
                 f"it speaks protocol {spoken}, what runs here {PROTOCOL_VERSION}: they cannot "
                 "serve side by side; stop everything and start it anew"
             )
@@ -67,7 +67,7 @@ class Smoke:
         self.doctor(entry, str(old / "bin" / "herma"), configs)
 
     def environment(self, new: Path, old: Path | None, kind: str, argv: Sequence[str]) -> None:
-        """Test an engine's environment. Raises `Rejected`."""
+        """Test an engine's environment. Raises `VersionRejected`."""
         if kind in _MODULES:
             module, python = _MODULES[kind], str(new / "bin" / "python")
             code = f"import {module}; print({module}.__version__)"
@@ -80,7 +80,7 @@ class Smoke:
 
     def image(self, reference: str, old: str, kind: str, argv: Sequence[str]) -> None:
         """Test an engine's image; `argv` starts the `old` one, with the options that it needs.
-        Raises `Rejected`.
+        Raises `VersionRejected`.
         """
         if kind in _MODULES:
             words = [*in_container(argv, old, "python3"), reference, "-c"]
@@ -93,11 +93,11 @@ class Smoke:
                 self._judge_ranks(self._done([*words, f"{_MOUNT}/{script.name}", str(ranks)]))
 
     def command(self, words: Sequence[str]) -> None:
-        """Run a command of the operator's. Raises `Rejected` if it fails."""
+        """Run a command of the operator's. Raises `VersionRejected` if it fails."""
         self._run(words, f"`{' '.join(words)}` failed")
 
     def collectives(self, new: Path, ranks: int) -> None:
-        """Test several ranks on this host. Raises `Rejected`; full cards prove nothing."""
+        """Test several ranks on this host. Raises `VersionRejected`; full cards prove nothing."""
         with _collectives_alone() as script:
             self._judge_ranks(self._done([str(new / "bin" / "python"), str(script), str(ranks)]))
 
@@ -106,7 +106,7 @@ class Smoke:
         if done.returncode == collectives.FULL:
             self.say(f"not proved, for the cards are full: {line}")
         elif done.returncode:
-            raise Rejected(f"its ranks do not work together: {line}")
+            raise VersionRejected(f"its ranks do not work together: {line}")
         else:
             self.say(line)
 
@@ -114,7 +114,7 @@ class Smoke:
         """Reject a torch built without CUDA, which would run on the CPU, or not at all."""
         before, now = (self._torch_of(each) for each in (old, new))
         if before is not None and before[1] and (now is None or not now[1]):
-            raise Rejected(
+            raise VersionRejected(
                 f"its torch {now[0] if now else '(none)'} finds no card, and the {before[0]} that "
                 f"runs finds {before[2]}: it is a build for CPUs, or for another driver"
             )
@@ -129,20 +129,22 @@ class Smoke:
 
     def doctor(self, new: str, old: str, configs: Sequence[Path]) -> None:
         """Reject a version whose doctor reports errors that the `old` one's does not. Raises
-        `Rejected`.
+        `VersionRejected`.
         """
         for words in [["--config", str(path)] for path in configs] or [[]]:
             known = set(self._errors([old, "doctor", "--json", *words]))
             for check, what in self._errors([new, "doctor", "--json", *words]):
                 if (check, what) not in known:
-                    raise Rejected(f"its doctor finds an error: {check}: {what}")
+                    raise VersionRejected(f"its doctor finds an error: {check}: {what}")
 
     def _errors(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
         done = self._done(words)
         try:
             findings = json.loads(done.stdout)
         except ValueError as error:
-            raise Rejected(f"`{' '.join(words)}` failed: {done.stderr.strip()[-400:]}") from error
+            raise VersionRejected(
+                f"`{' '.join(words)}` failed: {done.stderr.strip()[-400:]}"
+            ) from error
         for finding in findings:
             if finding["level"] == "error":
                 yield finding["check"], finding["what"]
@@ -151,7 +153,9 @@ class Smoke:
         done = self._done(words)
         if done.returncode:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise Rejected(f"{failure}: {lines[-1] if lines else f'status {done.returncode}'}")
+            raise VersionRejected(
+                f"{failure}: {lines[-1] if lines else f'status {done.returncode}'}"
+            )
         return done.stdout.strip()
 
     def _done(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -172,9 +176,11 @@ class Smoke:
                 timeout=_PATIENCE_S,
             )
         except OSError as error:
-            raise Rejected(f"{words[0]} cannot run: {error.strerror}") from error
+            raise VersionRejected(f"{words[0]} cannot run: {error.strerror}") from error
         except subprocess.TimeoutExpired as error:
-            raise Rejected(f"`{' '.join(words)}` has not ended in {_PATIENCE_S:g} s") from error
+            raise VersionRejected(
+                f"`{' '.join(words)}` has not ended in {_PATIENCE_S:g} s"
+            ) from error
 
 
 @contextmanager

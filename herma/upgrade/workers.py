@@ -47,12 +47,12 @@ _END_S: Final = 5.0
 _MEASUREMENTS: Final = 3
 
 
-class Rejected(HermaError):
+class VersionRejected(HermaError):
     """A version is not good, or a worker cannot be moved; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class MoveBounds:
     """`drain_s` is for running sequences. `ready_s` is for a version to become ready. `may_pause`:
     go on although nothing else can answer for a model meanwhile.
     """
@@ -72,7 +72,7 @@ class Mover:
     """
 
     installation: Installation
-    bounds: Bounds
+    bounds: MoveBounds
     tokenizer: Callable[[WorkerStatus], Encode | None]
     cover: Callable[[], Iterable[ModelCover]]
     say: Callable[[str], None]
@@ -154,14 +154,14 @@ class Mover:
         return self.installation.name in (HERMA, status.installation)
 
     def _check_cover(self, status: WorkerStatus) -> None:
-        """Raise `Rejected` if nothing else can answer for the worker's model."""
+        """Raise `VersionRejected` if nothing else can answer for the worker's model."""
         if self.bounds.may_pause:
             return
         for model in self.cover():
             others = model.ready_workers - (status.state == "ready")
             if model.name == status.serves and (others > 0 or model.has_providers):
                 return
-        raise Rejected(
+        raise VersionRejected(
             f"{status.name}: no gateway that was asked knows another worker or a provider for "
             f"{status.serves}, so its requests would wait; name the gateway of another host with "
             "--gateway, or accept the wait with --pause"
@@ -176,7 +176,7 @@ class Mover:
             return trial.find(_COME_S)
         try:
             return trial.find(_END_S)
-        except Rejected:
+        except VersionRejected:
             self._end(pid)
             return trial.find(_COME_S)
 
@@ -207,7 +207,7 @@ class _Trial:
         deadline = self._mover.clock() + patience_s
         while (found := self._look()) is None or found.status is None:
             if self._mover.clock() >= deadline:
-                raise Rejected(f"{self._name}: no such worker answers on this host")
+                raise VersionRejected(f"{self._name}: no such worker answers on this host")
             self._mover.sleep(_POLL_S)
         return found.status
 
@@ -255,22 +255,24 @@ class _Trial:
         )
 
     def judge(self, asked: Sequence[ProbeQuestion], before: list[list[ProbedAnswer]]) -> None:
-        """Raise `Rejected` for wrong answers, or too slow ones."""
+        """Raise `VersionRejected` for wrong answers, or too slow ones."""
         now = self._probe(asked)
         for answers in before:
             for problem in wrong_answers(answers[: len(asked)], now):
-                raise Rejected(f"{self._name}: version {self._to} answers otherwise: {problem}")
+                raise VersionRejected(
+                    f"{self._name}: version {self._to} answers otherwise: {problem}"
+                )
             old = speed_of(answers)
             if old and not speed_of(now):
                 self._mover.say(f"{self._name}: its speed is unknown, so it cannot be compared")
             if too_slow(old, speed_of(now)) is not None:
                 now += self._measure_again(asked, _MEASUREMENTS - 1)
             if (slow := too_slow(old, speed_of(now))) is not None:
-                raise Rejected(f"{self._name}: version {self._to} {slow}")
+                raise VersionRejected(f"{self._name}: version {self._to} {slow}")
         if not before:
             slower = [line for line in self.find().warnings if "slower than" in line]
             if slower:
-                raise Rejected(f"{self._name}: version {self._to} {slower[0]}")
+                raise VersionRejected(f"{self._name}: version {self._to} {slower[0]}")
 
     def serve(self) -> None:
         """Release the worker, and return once a gateway has it."""
@@ -292,7 +294,7 @@ class _Trial:
         return [answer for _ in range(times) for answer in self._probe(asked[-1:])]
 
     def _probe(self, asked: Sequence[ProbeQuestion]) -> list[ProbedAnswer]:
-        """The answers; without leads if the engine does not report them. Raises `Rejected`."""
+        """The answers; without leads if the engine reports none. Raises `VersionRejected`."""
         failure = ""
         for has_leads in (True, False):
             number = next(self._mover.numbers)
@@ -308,7 +310,7 @@ class _Trial:
             if not status.probe.failure:
                 return list(status.probe.answers)
             failure = status.probe.failure
-        raise Rejected(f"{self._name}: the fixed questions failed: {failure}")
+        raise VersionRejected(f"{self._name}: the fixed questions failed: {failure}")
 
     def _wait(
         self,
@@ -332,15 +334,15 @@ class _Trial:
                 self._check(status, is_held=is_held)
                 self.renew(status)
             mover.sleep(_POLL_S)
-        raise Rejected(f"{self._name}: {what} in {bound_s:g} s")
+        raise VersionRejected(f"{self._name}: {what} in {bound_s:g} s")
 
     def _check(self, status: WorkerStatus, *, is_held: bool) -> None:
         if is_held and not status.is_held and status.state != "leaving":
-            raise Rejected(
+            raise VersionRejected(
                 f"{self._name}: version {self._to} ended, and the one before serves again"
             )
         if status.state == "stopped":
-            raise Rejected(f"{self._name}: {_cause(status.fault)}")
+            raise VersionRejected(f"{self._name}: {_cause(status.fault)}")
 
     def renew(self, status: WorkerStatus) -> None:
         """Renew the lease of a held worker, if that is due."""
@@ -356,14 +358,14 @@ class _Trial:
         return next((one for one in found if one.status and one.status.name == self._name), None)
 
     def _ask(self, question: Ask) -> Done:
-        """Send a request to the worker. Raises `Rejected` if it is refused."""
+        """Send a request to the worker. Raises `VersionRejected` if it is refused."""
         if (found := self._look()) is None:
-            raise Rejected(f"{self._name}: no such worker answers on this host")
+            raise VersionRejected(f"{self._name}: no such worker answers on this host")
         match ask(found.path, question):
             case Done() as done:
                 return done
             case Refused(reason=reason):
-                raise Rejected(f"{self._name}: {reason}")
+                raise VersionRejected(f"{self._name}: {reason}")
             case _:
                 raise ConfigError(f"{self._name} sent an unexpected answer")
 

@@ -22,7 +22,7 @@ IN_CHUNKS: Final = -1
 Words = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Consecutive rows of one sequence, at positions [start, start + length), with its slot. If it
     is verified, `folds` rows of its ring are folded into the state first.
     """
@@ -68,20 +68,20 @@ class VerifyPlan(NamedTuple):
     most_folds: int
 
 
-def verify_words(spans: Sequence[Span]) -> Words:
+def verify_words(spans: Sequence[RowSpan]) -> Words:
     """`starts`, `folds` and `firsts` of a `VerifyPlan`, [3, S]."""
     folds = np.array([max(0, span.folds) for span in spans], np.int32)
     starts = [span.start if span.folds >= 0 else NO_SPAN for span in spans]
     return np.stack((np.array(starts, np.int32), folds, np.cumsum(folds, dtype=np.int32) - folds))
 
 
-def plan_verified(spans: Sequence[Span], device: torch.device) -> VerifyPlan:
+def plan_verified(spans: Sequence[RowSpan], device: torch.device) -> VerifyPlan:
     """The plan of the spans that are verified, beside `plan_spans` of all."""
     starts, folds, firsts = torch.from_numpy(verify_words(spans)).to(device)
     return VerifyPlan(starts, folds, firsts, sum([max(0, span.folds) for span in spans]))
 
 
-def plan_spans(spans: Sequence[Span], device: torch.device) -> DeltaPlan:
+def plan_spans(spans: Sequence[RowSpan], device: torch.device) -> DeltaPlan:
     """The plan of rows that lie in the order of `spans`. The leading spans of one row are decodes;
     a span of one row behind a longer one is computed as a chunk. Spans behind the decodes that
     start below 0, or that are verified, get no chunks.

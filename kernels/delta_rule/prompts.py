@@ -21,7 +21,7 @@ from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
 from kernels.launch import Launch
 
 
-class Tiles(NamedTuple):
+class PromptTiles(NamedTuple):
     """How the launches are cut: `conv_run` consecutive rows of the convolution in a thread,
     `scan_values` values in a program of the scan, `norm_rows` rows in one of the norm;
     `scan_stages` chunks on their way to a scan; warps and registers.
@@ -39,7 +39,7 @@ class Tiles(NamedTuple):
     norm_warps: int = 4
 
 
-TILES: Final = Tiles()
+TILES: Final = PromptTiles()
 OTHER_TILES: Final = TILES._replace(system_registers=255, scan_values=32)
 """For cards whose products need both factors in registers, of which a thread has at most 255."""
 
@@ -152,7 +152,7 @@ def prompts(
     plan: DeltaPlan,
     sizes: DeltaSizes,
     out: Tensor,
-    tiles: Tiles | None = None,
+    tiles: PromptTiles | None = None,
 ) -> None:
     """The spans behind the decodes, into `out` [T, HV V]; moves their states on."""
     tiles = tiles or _tiles_of(rows)
@@ -193,7 +193,7 @@ def prompts(
     )
 
 
-def _tiles_of(rows: Tensor) -> Tiles:
+def _tiles_of(rows: Tensor) -> PromptTiles:
     if rows.dtype == torch.float32:
         return WIDE_TILES
     return TILES if _has_wgmma(rows.device) else OTHER_TILES
@@ -221,7 +221,7 @@ def _launches(
     width: int,
     eps: float,
     rounds: bool,
-    tiles: Tiles,
+    tiles: PromptTiles,
 ) -> _Launches:
     row, tail, matrix = strides
     keys, values = (

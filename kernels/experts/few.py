@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.tiles import (
-    Tiles,
+    ExpertTiles,
     activated,
     column_pairs,
     dot_type,
@@ -31,13 +31,13 @@ from kernels.fp8 import Weight
 from kernels.launch import Launch
 
 _UP: Final = {
-    "rows": Tiles(outputs=4, columns=512),
-    "mxfp4": Tiles(outputs=8, columns=512),
+    "rows": ExpertTiles(outputs=4, columns=512),
+    "mxfp4": ExpertTiles(outputs=8, columns=512),
 }
-_USUAL_UP: Final = Tiles(outputs=8, columns=256)
-_DOWN: Final = {"rows": Tiles(outputs=8, columns=1024)}
-_USUAL_DOWN: Final = Tiles(outputs=4, columns=1024)
-_SHALLOW_DOWN: Final = Tiles(outputs=8, columns=512)
+_USUAL_UP: Final = ExpertTiles(outputs=8, columns=256)
+_DOWN: Final = {"rows": ExpertTiles(outputs=8, columns=1024)}
+_USUAL_DOWN: Final = ExpertTiles(outputs=4, columns=1024)
+_SHALLOW_DOWN: Final = ExpertTiles(outputs=8, columns=512)
 """By the form of a stack, the best on an H200 at one row (`python -m benchmarks.kernels experts`).
 What is down takes all columns at once, in most models, and few outputs, because a row alone has no
 more programs than tiles of outputs; the last is for 512 columns and fewer."""
@@ -187,7 +187,7 @@ def gate_up(
     routed: Routed,
     width: int,
     activation: Activation,
-    tiles: Tiles | None = None,
+    tiles: ExpertTiles | None = None,
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
@@ -209,7 +209,7 @@ def down(
     bias: Tensor | None,
     routed: Routed,
     residual: Tensor,
-    tiles: Tiles | None = None,
+    tiles: ExpertTiles | None = None,
 ) -> Tensor:
     """`residual` plus the weighed sums of pairs, [T, hidden]."""
     num_rows, hidden = residual.shape
@@ -228,11 +228,11 @@ def down(
     return out
 
 
-def _sums(tiles: Tiles, form: str) -> int:
+def _sums(tiles: ExpertTiles, form: str) -> int:
     return tiles.columns // 2 if form == "mxfp4" else tiles.columns
 
 
-def _down_tiles(form: str, width: int) -> Tiles:
+def _down_tiles(form: str, width: int) -> ExpertTiles:
     if form == "plain" and width <= _SHALLOW_DOWN.columns:
         return _SHALLOW_DOWN
     return _DOWN.get(form, _USUAL_DOWN)
@@ -249,7 +249,7 @@ def _gate_up_launch(
     activation: Activation,
     has_bias: bool,
     packed: bool,
-    tiles: Tiles,
+    tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
     constants = {
@@ -274,7 +274,7 @@ def _down_launch(
     group: int,
     has_bias: bool,
     packed: bool,
-    tiles: Tiles,
+    tiles: ExpertTiles,
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,

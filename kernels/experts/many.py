@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.tiles import (
-    Tiles,
+    ExpertTiles,
     activated,
     column_pairs,
     dot_type,
@@ -35,15 +35,18 @@ _FEW_ROWS: Final = 16
 _MANY_ROWS: Final = 64
 """Rows of a tile: the latter where an expert has more than 32 pairs on average."""
 _UP: Final = {
-    "plain": Tiles(outputs=32, columns=128, warps=4, stages=4),
-    "rows": Tiles(outputs=32, columns=128, warps=4, stages=4),
-    "mxfp4": Tiles(outputs=64, columns=64, warps=4, stages=4),
+    "plain": ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
+    "rows": ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
+    "mxfp4": ExpertTiles(outputs=64, columns=64, warps=4, stages=4),
 }
-_DOWN: Final = {"rows": Tiles(outputs=64, columns=128), "mxfp4": Tiles(outputs=64, columns=128)}
+_DOWN: Final = {
+    "rows": ExpertTiles(outputs=64, columns=128),
+    "mxfp4": ExpertTiles(outputs=64, columns=128),
+}
 """By the form of a stack, for tiles of few rows: the best on an H200 at 8 and 64 rows of those that
 fit into 99 KiB of shared memory (`python -m benchmarks.kernels experts`)."""
-_USUAL: Final = Tiles(outputs=64, columns=64)
-_NARROW: Final = Tiles(outputs=64, columns=128)
+_USUAL: Final = ExpertTiles(outputs=64, columns=64)
+_NARROW: Final = ExpertTiles(outputs=64, columns=128)
 """For many rows; the latter of numbers in 8 bits or fewer, as many bytes at a time."""
 _LISTED: Final = 1024
 
@@ -268,7 +271,7 @@ def _down_kernel(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), shown)
 
 
-def _tiles(known: Mapping[str, Tiles], form: str, rows: int) -> Tiles:
+def _tiles(known: Mapping[str, ExpertTiles], form: str, rows: int) -> ExpertTiles:
     if rows == _FEW_ROWS:
         return known.get(form, _USUAL)
     return _NARROW if form in {"rows", "mxfp4"} else _USUAL
@@ -301,7 +304,7 @@ def gate_up(
     num_pairs: int,
     width: int,
     activation: Activation,
-    tiles: Tiles | None = None,
+    tiles: ExpertTiles | None = None,
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]."""
     values, scales, zeros, form, group = stored(stack)
@@ -325,7 +328,7 @@ def down(
     listed: PairList,
     routed: Routed,
     residual: Tensor,
-    tiles: Tiles | None = None,
+    tiles: ExpertTiles | None = None,
 ) -> Tensor:
     """`residual` plus the weighed sums of pairs, [T, hidden]. Launches on one device must be
     ordered, and the first of a size not inside a capture.
@@ -367,7 +370,7 @@ def _gate_up_launch(
     has_bias: bool,
     rows: int,
     dot: tl.dtype,
-    tiles: Tiles,
+    tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
     constants = {
@@ -392,7 +395,7 @@ def _down_launch(
     has_bias: bool,
     rows: int,
     dot: tl.dtype,
-    tiles: Tiles,
+    tiles: ExpertTiles,
 ) -> Launch:
     constants = {
         "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,

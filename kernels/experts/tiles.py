@@ -16,7 +16,7 @@ from kernels.int4 import Int4Weight
 from kernels.mxfp4 import GROUP
 
 
-class Tiles(NamedTuple):
+class ExpertTiles(NamedTuple):
     """What a program takes at once: outputs, and columns of the product, a power of two each; its
     warps, and how many tiles of columns are on their way.
     """
@@ -32,14 +32,14 @@ _UNPACKED_BYTES: Final = 16
 gave wrong numbers."""
 
 
-def is_packed(dot: tl.dtype, form: str, tiles: Tiles) -> bool:
+def is_packed(dot: tl.dtype, form: str, tiles: ExpertTiles) -> bool:
     """Whether numbers of MXFP4 become bfloat16 four bytes at a time."""
     threads, num_bytes = 32 * tiles.warps, tiles.outputs * tiles.columns // 2
     is_wide = num_bytes >= threads * _UNPACKED_BYTES
     return form == "mxfp4" and dot == tl.bfloat16 and is_wide
 
 
-class Stored(NamedTuple):
+class StoredStack(NamedTuple):
     """A stack as the kernels take it: its numbers, scales and zero points (any tensor where there
     are none), and the constants that say how they are meant.
     """
@@ -51,20 +51,20 @@ class Stored(NamedTuple):
     group: int
 
 
-def stored(weight: Weight) -> Stored:
+def stored(weight: Weight) -> StoredStack:
     """Raises `TypeError` for a weight of two forms, which no stack has."""
     if isinstance(weight, Tensor):
-        return Stored(weight, weight, weight, "plain", 1)
+        return StoredStack(weight, weight, weight, "plain", 1)
     if isinstance(weight, Int4Weight):
         zeros = weight.words if weight.zeros is None else weight.zeros
         form = "int4" if weight.zeros is None else "int4 with zeros"
-        return Stored(weight.words, weight.scales, zeros, form, weight.group)
+        return StoredStack(weight.words, weight.scales, zeros, form, weight.group)
     if isinstance(weight, Fp8Weight):
         form, group = ("blocks", BLOCK) if weight.is_blocked else ("rows", 1)
-        return Stored(weight.values, weight.scales, weight.scales, form, group)
+        return StoredStack(weight.values, weight.scales, weight.scales, form, group)
     if isinstance(weight, DualWeight):
         raise TypeError("experts have one form")
-    return Stored(weight.pairs, weight.powers, weight.powers, "mxfp4", GROUP)
+    return StoredStack(weight.pairs, weight.powers, weight.powers, "mxfp4", GROUP)
 
 
 def dot_type(x: Tensor) -> tl.dtype:
@@ -83,7 +83,7 @@ def weight_tile(
     columns,  # int32 [COLUMNS], those from DEPTH on give 0
     DEPTH: tl.constexpr,  # columns of the stack
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of `Stored.form`
+    FORM: tl.constexpr,  # of `StoredStack.form`
 ):
     """Weights [ROWS, COLUMNS]: as they are stored if "plain" or "rows", where `row_scales` are for
     the sums, else float32. `number_pairs` has those of "mxfp4".

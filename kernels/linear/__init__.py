@@ -25,7 +25,7 @@ from kernels.linear.choose import Op, library_rows
 from kernels.mxfp4 import Mxfp4Weight
 
 if TYPE_CHECKING:
-    from kernels.linear.int4_verdict import Verdict
+    from kernels.linear.int4_verdict import KernelVerdict
 
 __all__ = [
     "Op",
@@ -154,7 +154,7 @@ def rounds_rows(
     return device.rounds_rows(op, x, form, bias, is_gelu=is_gelu, invariant=invariant)
 
 
-def check_int4(device: torch.device, dtype: torch.dtype) -> "Verdict":
+def check_int4(device: torch.device, dtype: torch.dtype) -> "KernelVerdict":
     """Find out whether products in 4 bits are right on a CUDA device by the kernel in CUDA C++, for
     x in `dtype`. Before a check, and where they are not, Triton's kernels serve.
 
@@ -166,7 +166,7 @@ def check_int4(device: torch.device, dtype: torch.dtype) -> "Verdict":
     return int4_verdict.check(device, dtype)
 
 
-def int4_verdict_on(device: torch.device, dtype: torch.dtype) -> "Verdict | None":
+def int4_verdict_on(device: torch.device, dtype: torch.dtype) -> "KernelVerdict | None":
     """What `check_int4` has found; None before it."""
     from kernels.linear import int4_verdict
 

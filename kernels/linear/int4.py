@@ -18,7 +18,7 @@ from kernels.linear import (
     int4_verdict,
     library,
 )
-from kernels.linear.int4_verdict import Candidate
+from kernels.linear.int4_verdict import CandidateKernel
 from kernels.rms_norm import rms_norm
 
 
@@ -66,8 +66,8 @@ def product(
     serving = int4_verdict.serving(x.device, x.dtype)
     kernel = choose(
         x.shape[0],
-        has_tiles=serving is Candidate.TILES and int4_tiles.suits(x, weight),
-        has_ampere=serving is Candidate.AMPERE and int4_ampere.suits(x, weight),
+        has_tiles=serving is CandidateKernel.TILES and int4_tiles.suits(x, weight),
+        has_ampere=serving is CandidateKernel.AMPERE and int4_ampere.suits(x, weight),
         has_order=weight.order is not None,
         invariant=invariant,
     )

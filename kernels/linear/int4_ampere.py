@@ -53,7 +53,7 @@ _SPLIT_STEPS: Final = 3
 """What sums take by way of other programs."""
 
 
-class Card(NamedTuple):
+class CardLimits(NamedTuple):
     """What a product is cut up for; `bytes`: shared memory that a program may take."""
 
     multiprocessors: int
@@ -129,12 +129,12 @@ def fuses_norm(x: Tensor, norm: Tensor) -> bool:
 
 
 @cache
-def card_of(device: torch.device) -> Card:
+def card_of(device: torch.device) -> CardLimits:
     """Of a card; the pretended one has an H200's multiprocessors, which no constant depends on."""
     is_real = device.type == "cuda"
     properties = torch.cuda.get_device_properties(device) if is_real else None
     count = properties.multi_processor_count if properties is not None else 132
-    return Card(count, shared_bytes(device))
+    return CardLimits(count, shared_bytes(device))
 
 
 @cache
@@ -142,7 +142,7 @@ def chosen(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
-    card: Card,
+    card: CardLimits,
     *,
     group: int = 128,
     invariant: bool = False,
@@ -164,7 +164,7 @@ def chosen(
     return config._replace(splits=_splits(config, tiles, depth, group, card))
 
 
-def _splits(config: Int4Ampere, tiles: int, depth: int, group: int, card: Card) -> int:
+def _splits(config: Int4Ampere, tiles: int, depth: int, group: int, card: CardLimits) -> int:
     """Of so many tiles: as many as end soonest, of those whose scales fit. Raises `ValueError` if
     none does.
     """

@@ -36,14 +36,14 @@ class CardBroken(Exception):
     """The kernel broke the context of its device, or did not end: this process cannot use it."""
 
 
-class Candidate(StrEnum):
+class CandidateKernel(StrEnum):
     """A kernel in CUDA C++ for products in 4 bits."""
 
     TILES = "int4_tiles"
     AMPERE = "int4_ampere"
 
 
-class Verdict(NamedTuple):
+class KernelVerdict(NamedTuple):
     """Whether the candidate serves a device, and a line for operators. `is_fault`: a check failed.
     `has_wgmma`: the products of `int4_tiles` by warp groups serve too.
     """
@@ -54,27 +54,27 @@ class Verdict(NamedTuple):
     has_wgmma: bool = False
 
 
-_verdicts: dict[tuple[torch.device, torch.dtype], Verdict] = {}
+_verdicts: dict[tuple[torch.device, torch.dtype], KernelVerdict] = {}
 
 
-def candidate(compute_capability: tuple[int, int]) -> Candidate | None:
+def candidate(compute_capability: tuple[int, int]) -> CandidateKernel | None:
     """Which kernel is checked on such a card, and serves where it is right: on Hopper the one that
     its copy engine feeds, from Ampere on elsewhere the one with asynchronous copies.
     """
     if compute_capability == (9, 0):
-        return Candidate.TILES
-    return Candidate.AMPERE if compute_capability >= (8, 0) else None
+        return CandidateKernel.TILES
+    return CandidateKernel.AMPERE if compute_capability >= (8, 0) else None
 
 
 @cache
-def candidate_on(device: torch.device) -> Candidate | None:
+def candidate_on(device: torch.device) -> CandidateKernel | None:
     """That of a device; None without a card or a compiler."""
     if not is_card(device) or not hopper.has_compiler():
         return None
     return candidate(capability(device))
 
 
-def verdict_on(device: torch.device, dtype: torch.dtype) -> Verdict | None:
+def verdict_on(device: torch.device, dtype: torch.dtype) -> KernelVerdict | None:
     """The verdict for rows of that dtype; None before a check."""
     return _verdicts.get((_indexed(device), dtype))
 
@@ -89,7 +89,7 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
     return verdict is not None and verdict.serves
 
 
-def serving(device: torch.device, dtype: torch.dtype) -> Candidate | None:
+def serving(device: torch.device, dtype: torch.dtype) -> CandidateKernel | None:
     """The kernel that serves rows of that dtype; see `serves`."""
     return candidate_on(device) if serves(device, dtype) else None
 
@@ -102,7 +102,7 @@ def has_wgmma(device: torch.device, dtype: torch.dtype) -> bool:
     return verdict is not None and verdict.has_wgmma
 
 
-def check(device: torch.device, dtype: torch.dtype) -> Verdict:
+def check(device: torch.device, dtype: torch.dtype) -> KernelVerdict:
     """Check the candidate, once in a process; call it outside captures. On the pretended device it
     only records the launches of a check. Raises `CardBroken`.
     """
@@ -120,17 +120,17 @@ def _indexed(device: torch.device) -> torch.device:
     return device
 
 
-def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
+def _verdict(device: torch.device, dtype: torch.dtype) -> KernelVerdict:
     kernel = candidate_on(device)
     if kernel is None or dtype not in int4_tiles.HALVES:
-        return Verdict(False, f"4-bit products: Triton's kernels, in {dtype} on {device}")
-    has_groups = kernel is Candidate.TILES and dtype == torch.bfloat16
+        return KernelVerdict(False, f"4-bit products: Triton's kernels, in {dtype} on {device}")
+    has_groups = kernel is CandidateKernel.TILES and dtype == torch.bfloat16
     product, cases = _checked(kernel, device)
     others = int4_check.WGMMA_PRODUCTS if has_groups else ()
     # On a card this waits for what is being compiled ahead.
     int4_check.record(product, dtype, (*cases, *others))
     if device.type == "meta":
-        return Verdict(True, f"4-bit products: {kernel}, as far as is known ahead")
+        return KernelVerdict(True, f"4-bit products: {kernel}, as far as is known ahead")
     begun_at = time.perf_counter()
     settle = partial(wait_for, device)
     run = partial(int4_check.first_fault, product, device, dtype, settle)
@@ -145,18 +145,20 @@ def _verdict(device: torch.device, dtype: torch.dtype) -> Verdict:
 
 
 def _checked(
-    kernel: Candidate, device: torch.device
+    kernel: CandidateKernel, device: torch.device
 ) -> tuple[int4_check.Product, tuple[int4_check.CheckedProduct, ...]]:
     """A kernel's launch, and the products that it is checked by."""
     match kernel:
-        case Candidate.TILES:
+        case CandidateKernel.TILES:
             return int4_tiles.product, int4_check.PRODUCTS
-        case Candidate.AMPERE:
+        case CandidateKernel.AMPERE:
             configs = int4_ampere.configs_on(shared_bytes(device))
             return int4_ampere.product, int4_check.ampere_products(configs)
 
 
-def judge(mark: Path, run: Callable[[], str], kernel: Candidate = Candidate.TILES) -> Verdict:
+def judge(
+    mark: Path, run: Callable[[], str], kernel: CandidateKernel = CandidateKernel.TILES
+) -> KernelVerdict:
     """The verdict on a kernel by the fault that `run` finds, "" for none. `mark` has words in it
     while it runs, and keeps them if the kernel breaks the card or the process dies: see
     `int4_mark`. Where it has a reason, `run` is not called.
@@ -168,11 +170,11 @@ def judge(mark: Path, run: Callable[[], str], kernel: Candidate = Candidate.TILE
             with int4_mark.marked(file, CardBroken):
                 fault = run()
     if fault:
-        return Verdict(False, f"4-bit products: Triton's kernels, {kernel}: {fault}", True)
-    return Verdict(True, f"4-bit products: {kernel}, which was right here")
+        return KernelVerdict(False, f"4-bit products: Triton's kernels, {kernel}: {fault}", True)
+    return KernelVerdict(True, f"4-bit products: {kernel}, which was right here")
 
 
-def with_wgmma(verdict: Verdict, grouped: Verdict) -> Verdict:
+def with_wgmma(verdict: KernelVerdict, grouped: KernelVerdict) -> KernelVerdict:
     """The kernel's verdict with that of its products by warp groups, which it can do without."""
     if grouped.serves:
         return verdict._replace(has_wgmma=True)
@@ -186,7 +188,7 @@ def mark_of(device: torch.device) -> Path:
     from kernels.cuda.driver import version
 
     card = str(torch.cuda.get_device_properties(device))
-    is_ampere = candidate_on(device) is Candidate.AMPERE
+    is_ampere = candidate_on(device) is CandidateKernel.AMPERE
     source = (int4_ampere.int4_ampere if is_ampere else int4_tiles.int4_tiles).path
     headers = hopper.header("ampere.h" if is_ampere else "hopper.h")
     text = source.read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ _INLINE_BYTES: Final = 2**14
 Take = Callable[[bytes], bool]
 
 
-class Connection(Protocol):
+class BodyConnection(Protocol):
     """The connection that a body is read from. Reading raises `ReadError`."""
 
     def fileno(self) -> int:
@@ -63,7 +63,7 @@ class Body(AsyncIterator[bytes]):
 class ConnectionBody(Body):
     """The body that arrives on a connection. Raises `ReadError` or `RemoteProtocolError`."""
 
-    def __init__(self, connection: Connection, parser: ResponseParser) -> None:
+    def __init__(self, connection: BodyConnection, parser: ResponseParser) -> None:
         self._connection = connection
         self._parser = parser
 
@@ -106,7 +106,7 @@ class ConnectionBody(Body):
 class _InlineBody:
     """Reads the body inline while the loop waits, until `stop` or `close`."""
 
-    def __init__(self, connection: Connection, parser: ResponseParser, take: Take) -> None:
+    def __init__(self, connection: BodyConnection, parser: ResponseParser, take: Take) -> None:
         self._connection = connection
         self._parser = parser
         self._take = take

@@ -95,7 +95,7 @@ class HttpClient:
         self._keepalive_s = keepalive_s
         self._free = trio.Semaphore(max_connections, max_value=max_connections)
         # The longest idle first. A new connection is made only when there is none.
-        self._idle: list[Connection] = []
+        self._idle: list[ClientConnection] = []
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class HttpClient:
         is_chunked = num_bytes is None
         return _Exchange(self, ResponseParser(method), head, body, limits, is_chunked=is_chunked)
 
-    async def acquire(self, connect_s: float) -> Connection | None:
+    async def acquire(self, connect_s: float) -> ClientConnection | None:
         """Wait for one of `max_connections` slots. Returns an idle connection, or None if one has
         to be made. Call `release` in either case.
         """
@@ -155,13 +155,13 @@ class HttpClient:
                 await self._free.acquire()
         return self._take_idle()
 
-    def release(self, connection: Connection | None, *, can_reuse: bool) -> None:
+    def release(self, connection: ClientConnection | None, *, can_reuse: bool) -> None:
         """Keep or close `connection`, and free its slot."""
         if connection is not None:
             self._take_back(connection, can_reuse=can_reuse)
         self._free.release()
 
-    async def connect(self, connect_s: float) -> Connection:
+    async def connect(self, connect_s: float) -> ClientConnection:
         """A new connection."""
         with _within(connect_s, ConnectTimeout, "the connection was not established"):
             return await self._connect()
@@ -171,21 +171,21 @@ class HttpClient:
         while self._idle:
             self._idle.pop().close()
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         try:
             if self._uds is not None:
                 stream = await trio.open_unix_socket(self._uds)
             else:
                 stream = await trio.open_tcp_stream(self._host, self._port)
             # A bare socket: trio's stream tries each read before it waits, one failing call more.
-            connection = Connection(socket.socket(fileno=stream.socket.detach()))
+            connection = ClientConnection(socket.socket(fileno=stream.socket.detach()))
             if self._tls is not None:
                 await connection.start_tls(self._tls, self._host)
         except (OSError, UnicodeError) as error:
             raise ConnectError(_why_no_connection(error)) from error
         return connection
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> ClientConnection | None:
         now = trio.current_time()
         while self._idle:
             connection = self._idle.pop()
@@ -194,7 +194,7 @@ class HttpClient:
             connection.close()
         return None
 
-    def _take_back(self, connection: Connection, *, can_reuse: bool) -> None:
+    def _take_back(self, connection: ClientConnection, *, can_reuse: bool) -> None:
         if not can_reuse or self._is_closed:
             connection.close()
             return
@@ -218,7 +218,7 @@ def trusting_context() -> ssl.SSLContext:
     return context
 
 
-class Connection:
+class ClientConnection:
     """A connected socket. Only `close` closes it."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -361,7 +361,7 @@ class _Exchange(AbstractAsyncContextManager[HttpResponse]):
         self._body = body
         self._limits = limits
         self._is_chunked = is_chunked
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
     async def __aenter__(self) -> HttpResponse:
         client, limits, parser = self._client, self._limits, self._parser

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import answers
-from benchmarks.engine.verdict import Verdict
+from benchmarks.engine.verdict import AnswerVerdict
 
 FINISHED = {"finished": True, "wrong": [], "figures": [], "checks": [], "doubt": None}
 
@@ -66,6 +66,6 @@ def test_each_end_has_its_word_and_status(
 
 def test_a_run_is_right_only_without_a_doubt() -> None:
     """An error outweighs one."""
-    assert Verdict.of([], None) is Verdict.RIGHT
-    assert Verdict.of([], "nothing is said") is Verdict.UNSAID
-    assert Verdict.of(["wrong tokens"], "nothing is said") is Verdict.WRONG
+    assert AnswerVerdict.of([], None) is AnswerVerdict.RIGHT
+    assert AnswerVerdict.of([], "nothing is said") is AnswerVerdict.UNSAID
+    assert AnswerVerdict.of(["wrong tokens"], "nothing is said") is AnswerVerdict.WRONG

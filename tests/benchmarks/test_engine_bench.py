@@ -12,19 +12,19 @@ import torch
 from benchmarks.engine import loading
 from benchmarks.engine.cases import reusable_tokens
 from benchmarks.engine.check import check_answers
-from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.client import BenchClient, EngineAnswer, EngineRequest
 from benchmarks.engine.drawing import Distinct
-from benchmarks.engine.engine import Engine
-from benchmarks.engine.figure import Figure, table
+from benchmarks.engine.engine import MeasuredEngine
+from benchmarks.engine.figure import EngineFigure, table
 from benchmarks.engine.files import write_checkpoint
-from benchmarks.engine.floor import Ceiling, Floor, distinct_experts
+from benchmarks.engine.floor import Ceiling, EngineFloor, distinct_experts
 from benchmarks.engine.loading import measure_starts
-from benchmarks.engine.peer import Bar, bar
+from benchmarks.engine.peer import EngineBar, bar
 from benchmarks.engine.plot import plot_decode
-from benchmarks.engine.run import Options, Report, run
+from benchmarks.engine.run import EngineReport, Options, run
 from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.soak import soak
-from benchmarks.engine.verdict import Verdict, doubt, failures
+from benchmarks.engine.verdict import AnswerVerdict, doubt, failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_families import write_family
@@ -32,7 +32,7 @@ from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weight_reader import load_weights
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir
 from workers.scheduler import SavePolicy
@@ -41,12 +41,12 @@ H200 = Ceiling(4.26e12, 790e12, 1_401e12)
 """Measured with torch 2.11 (cu130) on random data."""
 
 
-def _floor(name: str, *, fp8: bool = False) -> Floor:
-    return Floor(read_model_config(dummy_dir(f"dummy:{name}")), H200, fp8)
+def _floor(name: str, *, fp8: bool = False) -> EngineFloor:
+    return EngineFloor(read_model_config(dummy_dir(f"dummy:{name}")), H200, fp8)
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
+def runner(tmp_path: Path) -> ModelRunner:
     config = WorkerConfig(
         name="bench",
         model=str(write_tiny_model(tmp_path, dtype="bfloat16")),
@@ -60,15 +60,15 @@ def runner(tmp_path: Path) -> Runner:
     return load_runner(config, lambda *_: None)
 
 
-def _answers(runner: Runner, temperature: float) -> list[Answer]:
-    found: list[Answer] = []
+def _answers(runner: ModelRunner, temperature: float) -> list[EngineAnswer]:
+    found: list[EngineAnswer] = []
     prompts = [list(range(3 + number, 40)) for number in range(3)]
-    requests = [Request(prompt, 12, temperature, seed=9) for prompt in prompts]
+    requests = [EngineRequest(prompt, 12, temperature, seed=9) for prompt in prompts]
 
-    def act(client: Client) -> None:
+    def act(client: BenchClient) -> None:
         found.extend(client.call(requests)[0])
 
-    engine = Engine(runner, max_waiting=4)
+    engine = MeasuredEngine(runner, max_waiting=4)
     engine.serve(act)
     engine.books.check_idle()
     return found
@@ -110,7 +110,7 @@ def test_a_hybrid_goes_on_behind_its_states(
         str(model), tests=("decode", "first-token", "workload"), device="cpu", is_smoke=True,
         batches=(1, 2), lengths=(384,), runs=1, requests=3,
     )  # fmt: skip
-    assert run(options, Report(result)) is Verdict.RIGHT, capsys.readouterr().out
+    assert run(options, EngineReport(result)) is AnswerVerdict.RIGHT, capsys.readouterr().out
     report = json.loads(result.read_text())
     keys = [figure["key"] for figure in report["figures"]]
     assert keys == ["decode-1", "decode-2", "first-384-cold", "first-384-cached", "workload"]
@@ -137,7 +137,7 @@ def test_sizes_that_are_no_numbers_are_refused(
 def test_a_run_that_is_cut_off_leaves_what_it_knew(tmp_path: Path) -> None:
     """Each part replaces the file as a whole; only the last one says that all is there."""
     path = tmp_path / "new/report.json"
-    report = Report(path)
+    report = EngineReport(path)
     report.note(model="tiny", figures=[])
     assert json.loads(path.read_text()) == {"finished": False, "model": "tiny", "figures": []}
     with pytest.raises(TypeError):
@@ -147,9 +147,9 @@ def test_a_run_that_is_cut_off_leaves_what_it_knew(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"finished": True, "model": "tiny", "figures": [1]}
 
 
-def test_a_soak_tells_each_of_its_parts(runner: Runner) -> None:
+def test_a_soak_tells_each_of_its_parts(runner: ModelRunner) -> None:
     """Four of load, then the answers again; requests are known before the end."""
-    engine = Engine(runner, max_waiting=2 * SMOKE.max_seqs)
+    engine = MeasuredEngine(runner, max_waiting=2 * SMOKE.max_seqs)
     told: list[tuple[str, int]] = []
     soak(engine, SMOKE, 0.4, 0, lambda line, so_far: told.append((line, so_far.num_requests)))
     assert [line.partition(":")[0] for line, _ in told] == [
@@ -192,7 +192,9 @@ def test_a_wrong_command_is_one_line(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_right_answers_pass_and_wrong_ones_are_found(runner: Runner, temperature: float) -> None:
+def test_right_answers_pass_and_wrong_ones_are_found(
+    runner: ModelRunner, temperature: float
+) -> None:
     """Greedy and drawn tokens in bfloat16 hold against float32; one foreign token does not."""
     answers = _answers(runner, temperature)
     checked = check_answers(runner, answers)
@@ -204,7 +206,7 @@ def test_right_answers_pass_and_wrong_ones_are_found(runner: Runner, temperature
     assert wrong.startswith("wrong tokens: ")
 
 
-def test_an_engine_with_a_wrong_layer_is_found(runner: Runner) -> None:
+def test_an_engine_with_a_wrong_layer_is_found(runner: ModelRunner) -> None:
     """The reference shares the weights, and nothing else: here they changed in between."""
     answers = _answers(runner, 0.0)
     down = runner.model.weights.layers[1].down
@@ -213,7 +215,7 @@ def test_an_engine_with_a_wrong_layer_is_found(runner: Runner) -> None:
     assert failures(check_answers(runner, answers))
 
 
-def test_an_answer_that_was_cut_is_an_error(runner: Runner) -> None:
+def test_an_answer_that_was_cut_is_an_error(runner: ModelRunner) -> None:
     """Fewer tokens than asked for are less work."""
     answers = _answers(runner, 0.0)
     del answers[0].outputs[-1]
@@ -221,14 +223,14 @@ def test_an_answer_that_was_cut_is_an_error(runner: Runner) -> None:
         check_answers(runner, answers)
 
 
-def test_a_client_that_fails_ends_the_engine(runner: Runner) -> None:
+def test_a_client_that_fails_ends_the_engine(runner: ModelRunner) -> None:
     """Its error comes out, and the loop does not wait for ever."""
 
-    def act(client: Client) -> None:
-        client.call([Request([10**6], 1)])
+    def act(client: BenchClient) -> None:
+        client.call([EngineRequest([10**6], 1)])
 
     with pytest.raises(RuntimeError, match="outside the vocabulary"):
-        Engine(runner, max_waiting=4).serve(act)
+        MeasuredEngine(runner, max_waiting=4).serve(act)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,8 @@ def test_the_floor_is_what_paper_says() -> None:
     # A head of 248,320 x 5,120 numbers in 16, 8 or 4.19 bits.
     known, card = read_model_config(dummy_dir("dummy:qwen3.6-27b")), H200
     wide, by_row, by_group = (
-        Floor(known, card, int4=True, head=head).step(1, 0) for head in ("auto", "fp8", "int4")
+        EngineFloor(known, card, int4=True, head=head).step(1, 0)
+        for head in ("auto", "fp8", "int4")
     )
     assert 1e3 * (wide - by_row) == pytest.approx(0.298, rel=0.01)
     assert 1e3 * (wide - by_group) == pytest.approx(0.441, rel=0.01)
@@ -269,18 +272,18 @@ def test_the_floor_is_what_paper_says() -> None:
 
 def test_figures_are_compared_the_right_way_round() -> None:
     """Times want to be small and rates large; the median of the runs counts."""
-    time = Figure("t", "a time", "ms", (9.0, 5.0, 4.0), 4.0, Bar(5.5, 5.0, 4.5))
+    time = EngineFigure("t", "a time", "ms", (9.0, 5.0, 4.0), 4.0, EngineBar(5.5, 5.0, 4.5))
     assert (time.value, time.share) == (5.0, 0.8)
     assert time.reaches(time.bar.must)
     assert not time.reaches(time.bar.goal)
-    rate = Figure("r", "a rate", "tok/s", (90.0,), 100.0, Bar(80.0, 95.0, 99.0))
+    rate = EngineFigure("r", "a rate", "tok/s", (90.0,), 100.0, EngineBar(80.0, 95.0, 99.0))
     assert rate.share == 0.9
     assert not rate.reaches(rate.bar.must)
     assert table([time]).splitlines()[-1].endswith("| must |")
     assert table([rate]).splitlines()[-1].endswith("| NO |")
-    assert not Figure("n", "none", "ms", (math.nan,), None, Bar(must=1.0)).reaches(1.0)
+    assert not EngineFigure("n", "none", "ms", (math.nan,), None, EngineBar(must=1.0)).reaches(1.0)
     assert bar("qwen3-8b", fp8=True, key="decode-1").goal == 2.2
-    assert bar("another", fp8=False, key="decode-1") == Bar()
+    assert bar("another", fp8=False, key="decode-1") == EngineBar()
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -352,9 +355,9 @@ def test_the_floor_of_a_mixture_counts_the_experts_that_were_chosen() -> None:
 def test_a_row_whose_experts_are_too_few_does_not_count() -> None:
     """Drawn weights route all rows alike; a twentieth off is the bound."""
     alike, drawn = Distinct(12.0, 51.6), Distinct(50.0, 51.6)
-    wrong = Figure("d", "a step", "ms/step", (2.0,), 2.0, Bar(must=9.0), alike)
-    right = Figure("e", "a step", "ms/step", (2.0,), 2.0, Bar(must=9.0), drawn)
-    lines = table([wrong, right, Figure("f", "another", "ms", (1.0,))]).splitlines()
+    wrong = EngineFigure("d", "a step", "ms/step", (2.0,), 2.0, EngineBar(must=9.0), alike)
+    right = EngineFigure("e", "a step", "ms/step", (2.0,), 2.0, EngineBar(must=9.0), drawn)
+    lines = table([wrong, right, EngineFigure("f", "another", "ms", (1.0,))]).splitlines()
     assert lines[2].endswith("| does not count | 12 | 51.6 |")
     assert lines[3].endswith("| must | 50 | 51.6 |")
     assert lines[4].endswith("|  |  |  |")
@@ -372,7 +375,7 @@ def test_a_mixture_is_timed_with_drawn_experts_and_checked_without(
         str(shape), dummy=True, tests=("decode", "first-token"), device="cpu", is_smoke=True,
         batches=(1, 4), lengths=(384,), runs=2, checked=1,
     )  # fmt: skip
-    assert run(options, Report(result)) is Verdict.RIGHT, capsys.readouterr().out
+    assert run(options, EngineReport(result)) is AnswerVerdict.RIGHT, capsys.readouterr().out
     printed = capsys.readouterr().out
     report = json.loads(result.read_text())
     routing = read_model_config(shape).mixtures[0].routing

@@ -13,14 +13,22 @@ from torch import Tensor
 from benchmarks.drive import fresh_runner
 from benchmarks.engine import check
 from benchmarks.engine import reference as plain_torch
-from benchmarks.engine.cases import Bench
+from benchmarks.engine.cases import EngineBench
 from benchmarks.engine.check import check_answers
-from benchmarks.engine.client import Answer, Client, MemoryChannel, Request
-from benchmarks.engine.engine import Engine
-from benchmarks.engine.peer import Bar
-from benchmarks.engine.reference import Part
+from benchmarks.engine.client import BenchClient, EngineAnswer, EngineRequest, MemoryChannel
+from benchmarks.engine.engine import MeasuredEngine
+from benchmarks.engine.peer import EngineBar
+from benchmarks.engine.reference import ReferencePart
 from benchmarks.engine.scale import SMOKE
-from benchmarks.engine.verdict import RULE, Checked, Evidence, Verdict, doubt, failures, judge
+from benchmarks.engine.verdict import (
+    RULE,
+    AnswerVerdict,
+    Evidence,
+    JudgedAnswer,
+    doubt,
+    failures,
+    judge,
+)
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from kernels.attention import attend
@@ -31,7 +39,7 @@ from kernels.linear.config import Skinny
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models import network
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 LAYERS, HEADS, DIM = 36, 4, 32
@@ -48,12 +56,12 @@ SHAPE: dict[str, Any] = {
 Wrong = Callable[[pytest.MonkeyPatch], None]
 
 
-def _runner(home: Path, *, num_layers: int = LAYERS, **changes: Any) -> Runner:
+def _runner(home: Path, *, num_layers: int = LAYERS, **changes: Any) -> ModelRunner:
     shape = {**SHAPE, "num_hidden_layers": num_layers}
     return _loaded(write_tiny_model(home, dtype="bfloat16", **shape), **changes)
 
 
-def _loaded(model: Path, **changes: Any) -> Runner:
+def _loaded(model: Path, **changes: Any) -> ModelRunner:
     sizes = {"max_seqs": 4, "token_budget": 256}
     config = WorkerConfig(
         name="bench",
@@ -68,24 +76,24 @@ def _loaded(model: Path, **changes: Any) -> Runner:
 
 
 @pytest.fixture(name="plain", scope="module")
-def _plain(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     """The weights that the faults are tried on."""
     return _runner(tmp_path_factory.mktemp("plain"))
 
 
-def _answers(runner: Runner) -> list[Answer]:
-    found: list[Answer] = []
+def _answers(runner: ModelRunner) -> list[EngineAnswer]:
+    found: list[EngineAnswer] = []
     generator = torch.Generator().manual_seed(5)
     prompts = torch.randint(0, 2_048, (3, 60), generator=generator).tolist()
     requests = [
-        Request(prompt, 32, temperature, seed=9)
+        EngineRequest(prompt, 32, temperature, seed=9)
         for prompt, temperature in zip(prompts, (0.0, 0.0, 0.6), strict=True)
     ]
-    Engine(runner, max_waiting=4).serve(lambda client: _call(client, requests, found))
+    MeasuredEngine(runner, max_waiting=4).serve(lambda client: _call(client, requests, found))
     return found
 
 
-def _call(client: Client, requests: list[Request], found: list[Answer]) -> None:
+def _call(client: BenchClient, requests: list[EngineRequest], found: list[EngineAnswer]) -> None:
     found.extend(client.call(requests)[0])
 
 
@@ -171,7 +179,7 @@ def test_a_right_engine_passes(quantization: str, num_layers: int, tmp_path: Pat
     ],
 )
 def test_a_wrong_kernel_is_found(
-    fault: Wrong, plain: Runner, monkeypatch: pytest.MonkeyPatch
+    fault: Wrong, plain: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault is far below what one would see in a text."""
     runner = fresh_runner(plain)
@@ -184,7 +192,7 @@ NUM_ROWS, WRONG_ROW = 8, 5
 
 
 @pytest.fixture(name="hybrid", scope="module")
-def _hybrid(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _hybrid(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     """In 8 bits, with a full attention behind every three recurrent layers."""
     layers = (["linear_attention"] * 3 + ["full_attention"]) * 3
     model = write_family(
@@ -205,19 +213,21 @@ def _as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "rounds_rows", rounds)
 
 
-def _decodes(runner: Runner) -> list[Answer]:
+def _decodes(runner: ModelRunner) -> list[EngineAnswer]:
     """Eight greedy answers at once."""
     generator = torch.Generator().manual_seed(5)
     prompts = torch.randint(0, 2_048, (NUM_ROWS, 24), generator=generator).tolist()
-    requests = [Request(prompt, 48) for prompt in prompts]
-    found: list[Answer] = []
-    Engine(runner, max_waiting=NUM_ROWS).serve(lambda client: _call(client, requests, found))
+    requests = [EngineRequest(prompt, 48) for prompt in prompts]
+    found: list[EngineAnswer] = []
+    MeasuredEngine(runner, max_waiting=NUM_ROWS).serve(
+        lambda client: _call(client, requests, found)
+    )
     return found
 
 
 @pytest.mark.usefixtures("_rounding")
 def test_decodes_are_checked_with_the_rows_rounded_that_kernels_round(
-    hybrid: Runner, monkeypatch: pytest.MonkeyPatch
+    hybrid: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check that takes decodes of eight for unrounded blames an engine that is right: its noise
     is a third of theirs.
@@ -226,7 +236,7 @@ def test_decodes_are_checked_with_the_rows_rounded_that_kernels_round(
     checked = check_answers(hybrid, answers)
     assert failures(checked) == []
     assert doubt(checked) is None
-    parts = (Part(24, 8 * 24, 8), Part(47, 1, 1))
+    parts = (ReferencePart(24, 8 * 24, 8), ReferencePart(47, 1, 1))
     monkeypatch.setattr(check, "_parts", lambda *_: parts)
     assert "wrong tokens" in failures(check_answers(hybrid, answers))[0]
 
@@ -277,7 +287,7 @@ FAULTS = [_scale_of_another_row, _a_quarter_of_the_columns_lost, _gates_of_anoth
     "fault", [FAULTS[0], *[pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS[1:]]]
 )
 def test_a_fault_in_one_row_of_the_decodes_is_found(
-    fault: Wrong, hybrid: Runner, monkeypatch: pytest.MonkeyPatch
+    fault: Wrong, hybrid: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In that row's answer, and in no other."""
     with monkeypatch.context() as patch:
@@ -288,7 +298,7 @@ def test_a_fault_in_one_row_of_the_decodes_is_found(
 
 
 @pytest.fixture(name="dense", scope="module")
-def _dense(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _dense(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     """In 8 bits, with attention in every layer."""
     home = tmp_path_factory.mktemp("dense")
     sizes: dict[str, Any] = {"max_seqs": NUM_ROWS, "token_budget": 1024, "quantization": "fp8"}
@@ -297,7 +307,7 @@ def _dense(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.mark.slow
 def test_rows_rounded_at_every_batch_are_checked(
-    dense: Runner, monkeypatch: pytest.MonkeyPatch
+    dense: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A right engine passes and a fault in one row is found where all products of all steps round:
     the noise is an eighth of the logits' spread there, as of Qwen3-8B on a card.
@@ -319,8 +329,10 @@ def test_rows_rounded_at_every_batch_are_checked(
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_all_rows_of_a_small_batch_are_checked(batch: int) -> None:
     """Of more rows eight are, the first and the last among them: a fault may be in any row."""
-    bench = Bench(Client(MemoryChannel()), SMOKE, None, 99, lambda _: Bar(), lambda _: 0)
-    answers = [Answer(Request([number], 1)) for number in range(batch)]
+    bench = EngineBench(
+        BenchClient(MemoryChannel()), SMOKE, None, 99, lambda _: EngineBar(), lambda _: 0
+    )
+    answers = [EngineAnswer(EngineRequest([number], 1)) for number in range(batch)]
     bench.sample_rows(answers)
     kept = [answer.request.prompt[0] for answer in bench.samples]
     assert len(set(kept)) == len(kept) == min(batch, NUM_ROWS)
@@ -358,21 +370,21 @@ def test_all_answers_are_judged_together() -> None:
 
 def test_a_check_amid_noise_says_nothing() -> None:
     """Neither that tokens are right nor that one is wrong; a wrong one is found all the same."""
-    unsure: Checked = judge(_evidence([0.0] * 10, [0.5] * 10))
+    unsure: JudgedAnswer = judge(_evidence([0.0] * 10, [0.5] * 10))
     assert failures([unsure]) == []
     said = doubt([unsure])
     assert said is not None
     assert "nothing is said" in said
     assert doubt([]) is not None
     assert "wrong tokens" in failures([judge(_evidence([9.0] + [0.0] * 9, [0.5] * 10))])[0]
-    assert len({verdict.exit_status for verdict in Verdict} | {2}) == len(Verdict) + 1
+    assert len({verdict.exit_status for verdict in AnswerVerdict} | {2}) == len(AnswerVerdict) + 1
 
 
 ROUNDED = 0.15
 """Noise of Qwen3-8B in 8 bits on an H200, whose kernels round x for 8 and 64 rows (17 answers)."""
 
 
-def _drawn(noises: Sequence[float]) -> list[Checked]:
+def _drawn(noises: Sequence[float]) -> list[JudgedAnswer]:
     """Answers of 64 tokens among 151,936 with so much noise each, in units of plain torch's."""
     generator = torch.Generator().manual_seed(3)
     found = []

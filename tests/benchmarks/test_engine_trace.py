@@ -1,10 +1,10 @@
 """The table of a traced run tells steps apart by what they computed, and how."""
 
-from benchmarks.engine.trace import Step, step_table
+from benchmarks.engine.trace import TracedStep, step_table
 
 
-def _step(rows: int, prefill_tokens: int, *, graph: bool) -> Step:
-    return Step(rows, prefill_tokens, graph, *[1.0] * (len(Step._fields) - 3))
+def _step(rows: int, prefill_tokens: int, *, graph: bool) -> TracedStep:
+    return TracedStep(rows, prefill_tokens, graph, *[1.0] * (len(TracedStep._fields) - 3))
 
 
 def test_steps_with_prompts_are_apart_by_graphs() -> None:

@@ -10,7 +10,7 @@ import torch
 from benchmarks.engine.modes import table
 from benchmarks.quality.command import parse_setting, run_command
 from benchmarks.quality.measure import compare, rows
-from benchmarks.quality.texts import Window, texts_for
+from benchmarks.quality.texts import JudgedWindow, texts_for
 from protocol.errors import ConfigError
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import hidden_of
@@ -44,7 +44,7 @@ def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
     exact, rough = load_tiny(tmp_path), load_tiny(tmp_path, quantization="fp8")
     ids = [(11 * i) % 150 for i in range(40)]
     is_judged = [i % 3 == 0 for i in range(40)]
-    score = compare(exact, rough, [Window(ids, is_judged)])
+    score = compare(exact, rough, [JudgedWindow(ids, is_judged)])
     logits = [
         runner.model.logits(hidden_of(runner, ids, [40])).double() for runner in (exact, rough)
     ]
@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
     divergence = torch.nn.functional.kl_div(ours, right, reduction="batchmean", log_target=True)
     assert score.mean_divergence == pytest.approx(float(divergence), rel=1e-2)
     assert score.agreed == int((ours.argmax(1) == right.argmax(1)).sum())
-    same = compare(exact, exact, [Window(ids, is_judged)])
+    same = compare(exact, exact, [JudgedWindow(ids, is_judged)])
     assert (same.agreement, same.divergence) == (1.0, 0.0)
     assert "| plain | text | 13 |" in "\n".join(rows({"plain": {"text": same}}))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.speculation import command
-from benchmarks.speculation.measure import Figure
-from benchmarks.speculation.profile import Span, summary
+from benchmarks.speculation.measure import SpeculationFigure
+from benchmarks.speculation.profile import DeviceSpan, summary
 from benchmarks.speculation.synthetic import expected_length, rates_of
 from benchmarks.speculation.table import acceptances, rows, verdicts
 from protocol.errors import ConfigError
@@ -72,20 +72,20 @@ def test_drafts_are_accepted_by_the_schedule(
 
 
 def _random_loads(*_: Any, count: int, sampling: Any, **__: Any) -> list[Any]:
-    from benchmarks.speculation.measure import Load
+    from benchmarks.speculation.measure import SpeculationLoad
 
     prompts = tuple([tuple(range(1 + at, 20 + at)) for at in range(count)])
-    return [Load("random", prompts, sampling)]
+    return [SpeculationLoad("random", prompts, sampling)]
 
 
 def test_the_verdict_follows_the_figures() -> None:
     """A gain within the noise is none; the best depth is named."""
     figures = [
-        Figure("chat", 1, "none", 100.0, 1.0, ()),
-        Figure("chat", 1, "3", 180.0, 2.5, (0.9, 0.6, 0.1)),
-        Figure("chat", 1, "adaptive", 175.0, 2.4, ()),
-        Figure("chat", 8, "none", 700.0, 1.0, ()),
-        Figure("chat", 8, "3", 710.0, 2.5, (0.9,)),
+        SpeculationFigure("chat", 1, "none", 100.0, 1.0, ()),
+        SpeculationFigure("chat", 1, "3", 180.0, 2.5, (0.9, 0.6, 0.1)),
+        SpeculationFigure("chat", 1, "adaptive", 175.0, 2.4, ()),
+        SpeculationFigure("chat", 8, "none", 700.0, 1.0, ()),
+        SpeculationFigure("chat", 8, "3", 710.0, 2.5, (0.9,)),
     ]
     assert verdicts(figures) == [
         "chat, 1 at once: yes, 3 drafts: 1.80 times; adaptive depth gives 1.75",
@@ -114,8 +114,8 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
 def test_what_a_card_does_is_summed_up() -> None:
     """Busy, waiting for the host, or between two kernels; what overlaps counts once."""
     spans = [
-        Span("a", 100.0, 1100.0), Span("b", 1050.0, 1200.0), Span("a", 1203.0, 2203.0),
-        Span("b", 2403.0, 2503.0),
+        DeviceSpan("a", 100.0, 1100.0), DeviceSpan("b", 1050.0, 1200.0),
+        DeviceSpan("a", 1203.0, 2203.0), DeviceSpan("b", 2403.0, 2503.0),
     ]  # fmt: skip
     head, first, second, rest = summary(spans, 2)
     assert head == (

@@ -14,7 +14,7 @@ from benchmarks.tiny_eval.__main__ import SEED, main
 from benchmarks.tiny_eval.client import MAX_TOKENS, as_sent
 from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.report import bars, score
-from training.data import SKILLS, Verdict, examples, skill_cases, without_reasoning
+from training.data import SKILLS, ExampleVerdict, examples, skill_cases, without_reasoning
 
 NUM_CASES = 3
 
@@ -182,20 +182,24 @@ def test_there_are_enough_outside_prompts_and_none_was_trained(num_trained: int)
 
 def test_every_bar_can_fail() -> None:
     """The mean, the worst skill, the form of calls and the choice of tools are held apart."""
-    right, wrong = Verdict(True, None, None), Verdict(False, None, None)
+    right, wrong = ExampleVerdict(True, None, None), ExampleVerdict(False, None, None)
     good = score("a", [right] * 100, [True] * 100)
     assert all(bar.holds for bar in bars([good]))
     weak = score("b", [right] * 89 + [wrong] * 11, [True] * 100)
     assert [bar.holds for bar in bars([good, weak])] == [False, False, True, True]
-    broken = score("c", [Verdict(True, True, True)] * 98 + [Verdict(True, False, True)] * 2, [])
+    broken = score(
+        "c", [ExampleVerdict(True, True, True)] * 98 + [ExampleVerdict(True, False, True)] * 2, []
+    )
     assert [bar.holds for bar in bars([broken])] == [True, True, False, True]
-    astray = score("d", [Verdict(True, True, True)] * 96 + [Verdict(True, True, False)] * 4, [])
+    astray = score(
+        "d", [ExampleVerdict(True, True, True)] * 96 + [ExampleVerdict(True, True, False)] * 4, []
+    )
     assert [bar.holds for bar in bars([astray])] == [True, True, True, False]
 
 
 def test_a_harder_skill_has_a_bar_of_its_own() -> None:
     """80 of 100 right, whatever tools it takes; the others keep theirs."""
-    right, wrong = Verdict(True, True, True), Verdict(False, True, False)
+    right, wrong = ExampleVerdict(True, True, True), ExampleVerdict(False, True, False)
     good = score("a", [right] * 900, [True] * 900)
     fair = score("natural", [right] * 80 + [wrong] * 20, [True] * 100)
     poor = score("natural", [right] * 79 + [wrong] * 21, [True] * 100)

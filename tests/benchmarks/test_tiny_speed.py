@@ -11,9 +11,9 @@ import httpx
 import pytest
 import trio
 
-from benchmarks.serving.client import Sample, run_streams, tokens_per_s
+from benchmarks.serving.client import ServingSample, run_streams, tokens_per_s
 from benchmarks.tiny_speed.agent import ask_agent
-from benchmarks.tiny_speed.report import Figure, as_json, figures_table
+from benchmarks.tiny_speed.report import SpeedFigure, as_json, figures_table
 
 USAGE = {
     "prompt_tokens": 500,
@@ -106,17 +106,17 @@ def test_no_two_runs_share_a_prompt() -> None:
 
 def test_the_rate_is_of_the_whole_time() -> None:
     """Two answers that overlap: their tokens over first start to last end."""
-    samples = [Sample(0.1, 500, 64, 10.0, 12.0), Sample(0.1, 500, 64, 11.0, 14.0)]
+    samples = [ServingSample(0.1, 500, 64, 10.0, 12.0), ServingSample(0.1, 500, 64, 11.0, 14.0)]
     assert tokens_per_s(samples) == 32
 
 
 def test_every_bar_can_fail() -> None:
     """At most, at least, and neither; the table says so."""
     figures = [
-        Figure("late", 10.1, "s", at_most=10),
-        Figure("slow", 59.9, "tokens/s", at_least=60),
-        Figure("told", 1, "s"),
-        Figure("good", 60, "tokens/s", at_least=60),
+        SpeedFigure("late", 10.1, "s", at_most=10),
+        SpeedFigure("slow", 59.9, "tokens/s", at_least=60),
+        SpeedFigure("told", 1, "s"),
+        SpeedFigure("good", 60, "tokens/s", at_least=60),
     ]
     assert [one["holds"] for one in as_json(figures)] == [False, False, True, True]
     lines = figures_table(figures).splitlines()[2:]

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.upstream import Provider, ProviderCut, ProviderFailed
+from gateway.upstream import Provider, ProviderCut, ProviderUnavailable
 from protocol.transport import HttpClient
 from tests.chaos.fleet import Fleet, open_fleet, until
 from tests.fakes.herma_process import descendants, title_of
@@ -96,7 +96,7 @@ async def _one_stream(provider: Provider, flood: Flood) -> None:
 
     try:
         await provider.stream(body, "big", begin)
-    except (ProviderFailed, ProviderCut) as error:
+    except (ProviderUnavailable, ProviderCut) as error:
         flood.problems.append(f"a stream failed: {error}")
 
 

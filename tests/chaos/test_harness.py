@@ -5,7 +5,7 @@ import math
 import pytest
 import trio
 
-from gateway.routing.placement_cost import Option, Work, choose
+from gateway.routing.placement_cost import Option, PlacementWork, choose
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 from tests.chaos.engine import Orders
@@ -141,7 +141,7 @@ def test_the_prefix_of_a_second_try_is_worth_more_than_all_clients(
         step_ms = 1e3 * Orders().pace_s
         worker.report(load(running=running, rate=1 / prompt_token_s, step_ms=step_ms), 0.0)
         workers.append(worker)
-    work = Work("s", 500, BLOCK, expected_output=190)
+    work = PlacementWork("s", 500, BLOCK, expected_output=190)
     options = [Option(workers[0], 500 // BLOCK, 0), Option(workers[1], 0, 0)]
     assert choose(work, options, 0.0).worker.worker_id == home
 

@@ -19,7 +19,7 @@ import pytest
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess
 from tests.fakes.random_schemas import random_schema
-from training.data import Example, skill_cases
+from training.data import TrainingExample, skill_cases
 
 SEED = 21
 MAX_TOKENS = 500
@@ -195,7 +195,7 @@ def test_many_strict_calls_are_valid(fleet: HermaProcess, api: str, streams: boo
     _check(fleet, api, SLOW_CASES, streams=streams)
 
 
-def _free_calls(client: httpx.Client, case: Example) -> Any:
+def _free_calls(client: httpx.Client, case: TrainingExample) -> Any:
     """The answer to the request with its tools as they are, greedily."""
     body = {
         "model": "alpha",

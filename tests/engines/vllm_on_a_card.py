@@ -30,7 +30,7 @@ from tests.engines.questions import QUESTIONS, TOOL
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess, herma_up
 from tests.fakes.ports import free_ports
-from workers.external.held_blocks import Copies, HeldBlocks, model_roots
+from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
 from workers.external.vllm_feed import VllmFeed
 from workers.model_dir import builtin_dir
 
@@ -133,7 +133,7 @@ class KvEvents:
     def __init__(self, endpoint: str) -> None:
         self.num_messages = 0
         self.held = HeldBlocks(
-            model_roots("m"), block_size=32, max_blocks=100_000, copies=Copies.COUNTED
+            model_roots("m"), block_size=32, max_blocks=100_000, copies=CopyReports.COUNTED
         )
         self.feed = VllmFeed(self.held, can_replay=False)
         self._context = zmq.Context()

@@ -10,9 +10,9 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from config import GatewayConfig, KeyConfig
-from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
+from gateway.api.events import ChoiceFinished, Started, TextDelta, TurnEvent, Usage
 from gateway.api.request import ChatRequest
-from gateway.http.edge import Edge, Emit, FleetGauges, Settings
+from gateway.http.edge import Edge, EdgeSettings, Emit, FleetGauges
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header, error_of, send_error
 from gateway.routing.fleet import ModelView
@@ -28,7 +28,7 @@ ANSWER: tuple[TurnEvent, ...] = (
     STARTED,
     TextDelta(0, "Hello"),
     TextDelta(0, " you"),
-    Finished(0, "stop"),
+    ChoiceFinished(0, "stop"),
     USAGE,
 )
 LOOPBACK = ("127.0.0.1", 50_000)
@@ -101,7 +101,7 @@ def scripted_edge(
     """An edge whose turns follow `script`."""
     views = models or (model_view(aliases=("default",)),)
     return Edge(
-        Settings(GatewayConfig(**config), keys),
+        EdgeSettings(GatewayConfig(**config), keys),
         version="1.2.3",
         run_turn=script.run_turn,
         models=lambda: views,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.plan import NO_SLOT, Chunk, Moves, Sampled, StepPlan, StepResult
+from workers.scheduler.plan import NO_SLOT, Chunk, Sampled, SequenceMoves, StepPlan, StepResult
 from workers.scheduler.tier import Copy, Transfer, Transferred
 
 Sample = Callable[[int], tuple[int, ...]]
@@ -152,7 +152,7 @@ class FakeRunner:
                 if found.is_saved:
                     assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
 
-    def _move(self, moves: Moves) -> None:
+    def _move(self, moves: SequenceMoves) -> None:
         """Out of the card first: what comes back may have gone in the same plan."""
         offsets = range(self.block_size)
         for move in moves.out:

@@ -3,7 +3,15 @@
 import random
 from collections.abc import Iterator
 
-from training.data.example import Call, Check, Example, answer, calling, tool_result, user
+from training.data.example import (
+    Call,
+    ExpectedAnswer,
+    TrainingExample,
+    answer,
+    calling,
+    tool_result,
+    user,
+)
 
 WEATHER = {
     "type": "function",
@@ -21,20 +29,20 @@ CALL = Call("getWeather-now", {"place": 'São "Tomé"', "days": 3, "now": True, 
 SYSTEM = {"role": "system", "content": "You are brief.\n\nAlways."}
 
 
-def cases() -> list[Example]:
+def cases() -> list[TrainingExample]:
     """One of every form that a case may have."""
     ask = user("How is São Tomé?\n\nFor 3 days, please.")
-    check = Check("ends")
+    check = ExpectedAnswer("ends")
     thought = answer("Hi 42!", "4 is even\nso is 2")
     return [
-        Example("plain", (user("hi"), answer("Hello!")), (), check),
-        Example("empty", (user(""), answer("What can I do for you?")), (), check),
-        Example("thinking", (SYSTEM, user("hi"), thought), (), check),
-        Example("history", (user("hi"), thought, user("again"), thought), (), check),
-        Example("plain-history", (user("a"), answer("b"), user("c"), thought), (), check),
-        Example("call", (ask, calling([CALL], "I need the weather.")), (WEATHER,), check),
-        Example("calls", (SYSTEM, ask, calling([CALL, CALL])), (WEATHER, WEATHER), check),
-        Example(
+        TrainingExample("plain", (user("hi"), answer("Hello!")), (), check),
+        TrainingExample("empty", (user(""), answer("What can I do for you?")), (), check),
+        TrainingExample("thinking", (SYSTEM, user("hi"), thought), (), check),
+        TrainingExample("history", (user("hi"), thought, user("again"), thought), (), check),
+        TrainingExample("plain-history", (user("a"), answer("b"), user("c"), thought), (), check),
+        TrainingExample("call", (ask, calling([CALL], "I need the weather.")), (WEATHER,), check),
+        TrainingExample("calls", (SYSTEM, ask, calling([CALL, CALL])), (WEATHER, WEATHER), check),
+        TrainingExample(
             "result",
             (
                 *(SYSTEM, user("x"), thought, ask, calling([CALL, CALL], "So.")),
@@ -46,13 +54,17 @@ def cases() -> list[Example]:
     ]
 
 
-def stream(seed: int) -> Iterator[Example]:
+def stream(seed: int) -> Iterator[TrainingExample]:
     """Endless short sums and echoes."""
     rng = random.Random(seed)
     while True:
         a, b = rng.randint(0, 99), rng.randint(0, 99)
         word = "".join(rng.choice("abcdefgh") for _ in range(6)).capitalize()
         if rng.random() < 0.5:
-            yield Example("sum", (user(f"{a} + {b}?"), answer(f"{a + b}")), (), Check("ends"))
+            yield TrainingExample(
+                "sum", (user(f"{a} + {b}?"), answer(f"{a + b}")), (), ExpectedAnswer("ends")
+            )
         else:
-            yield Example("echo", (user(f"Say {word}."), answer(word)), (), Check("ends"))
+            yield TrainingExample(
+                "echo", (user(f"Say {word}."), answer(word)), (), ExpectedAnswer("ends")
+            )

@@ -12,9 +12,9 @@ from enum import Enum
 
 import torch
 
-from protocol.messages import Drafting
+from protocol.messages import DraftResults
 from workers.engine.drafting.drafter import Drafted, DraftStep, TakeIn
-from workers.scheduler import ON_CARD, Candidate, Chunk, DraftTiming, StepPlan, StepResult
+from workers.scheduler import ON_CARD, Chunk, DraftCandidate, DraftTiming, StepPlan, StepResult
 
 Text = list[int]
 
@@ -57,9 +57,9 @@ class HostDrafts:
         self._vary = vary
         self._rng = random.Random(depth)
 
-    def summary(self) -> Drafting:
+    def summary(self) -> DraftResults:
         """See `Proposer`."""
-        return Drafting("known", 0, 0, (), (), 0.0, 1.0)
+        return DraftResults("known", 0, 0, (), (), 0.0, 1.0)
 
     def start(self, seq: int, token_ids: array[int], shared_from: int | None) -> None:
         """See `Proposer`."""
@@ -71,11 +71,13 @@ class HostDrafts:
         """See `Proposer`."""
         del self._tokens[seq]
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """Mostly."""
         return bool(candidates) and self._rng.random() < 0.9
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         found = {}
         for candidate in candidates:
@@ -89,7 +91,7 @@ class HostDrafts:
         return found
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`. Nothing is known behind tokens that are not."""
         del in_flight, candidates, room
@@ -154,17 +156,19 @@ class CardDrafts(HostDrafts):
         """All steps, or any."""
         return chunks, not self._sleeps or self._rng.random() < 0.7
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """Not where nothing is drafted."""
         del candidates
         return False
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         return self._of(self._held, candidates, room)
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`. With `vary` it waits at times."""
         if self._vary and self._waiting.random() < 0.2:
@@ -175,7 +179,7 @@ class CardDrafts(HostDrafts):
         return found
 
     def _of(
-        self, held: Mapping[int, int], candidates: Sequence[Candidate], room: int
+        self, held: Mapping[int, int], candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         found = {}
         for seq, most in candidates:

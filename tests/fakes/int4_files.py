@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 SHAPE: dict[str, Any] = {
@@ -138,7 +138,7 @@ def twins(tmp_path: Path, name: str) -> tuple[Path, Path]:
     return small, large
 
 
-def greedy(runner: Runner, count: int = 24) -> list[int]:
+def greedy(runner: ModelRunner, count: int = 24) -> list[int]:
     """Tokens of one prompt, one step each."""
     ids = array("I", range(2, 40))
     start = SequenceStart(

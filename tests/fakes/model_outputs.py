@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from gateway.api.events import (
+    ChoiceFinished,
     ContentEvent,
-    Finished,
     ReasoningDelta,
     Started,
     StopReason,
@@ -61,4 +61,4 @@ def model_outputs(draw: st.DrawFn, names: Sequence[str] = ("book", "look_up")) -
         events.insert(draw(st.integers(0, len(events))), STARTED)
     reason: StopReason = "length" if is_cut else "tool_calls" if num_calls else "stop"
     stop = draw(st.none() | TEXTS) if reason == "stop" else None
-    return [STARTED, *events, Finished(0, reason, stop), USAGE]
+    return [STARTED, *events, ChoiceFinished(0, reason, stop), USAGE]

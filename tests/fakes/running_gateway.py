@@ -21,8 +21,8 @@ from config import (
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.errors import ApiError
 from gateway.api.events import (
+    ChoiceFinished,
     Failed,
-    Finished,
     Started,
     TextDelta,
     TurnEvent,
@@ -92,7 +92,7 @@ class Asked:
 
     @property
     def reasons(self) -> list[str]:
-        return [event.reason for event in self.all_of(Finished)]
+        return [event.reason for event in self.all_of(ChoiceFinished)]
 
     @property
     def error(self) -> ApiError | None:

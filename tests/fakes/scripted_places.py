@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from gateway.api import ApiError, unavailable
 from gateway.link.attempts import Lost
 from gateway.routing import Lease, RouteRequest, UseProvider
-from gateway.telemetry import Counters, EventFeed
+from gateway.telemetry import EventFeed, GatewayCounters
 from gateway.turn import RetryBudget, Services
 from gateway.turn.caller import Caller
 from gateway.turn.tries import TABLE, TryEvent, TryState
@@ -67,7 +67,7 @@ class ScriptedPlaces:
 
 def scripted_services(places: ScriptedPlaces) -> Services:
     """The services that a loop of tries uses."""
-    counters, feed = Counters(), EventFeed()
+    counters, feed = GatewayCounters(), EventFeed()
     link = SimpleNamespace(worker_name=lambda worker: f"w{worker[0]}")
     fields: dict[str, Any] = {
         "dispatcher": places,

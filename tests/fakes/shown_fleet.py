@@ -22,15 +22,15 @@ from gateway.http.edge import Edge
 from gateway.http.routes import edge_app
 from gateway.routing import QueuePosition, WorkerView
 from gateway.routing.worker_view import Worker
-from gateway.spending.limits import Account, Saving, SpendingFigures, Window
+from gateway.spending.limits import Account, LimitWindow, Saving, SpendingFigures
 from gateway.telemetry import (
     AttemptTrace,
     BreakerOpen,
-    Candidate,
-    Counters,
+    CandidateWorker,
     EventFeed,
     FallbackOff,
     FallbackOn,
+    GatewayCounters,
     History,
     Reading,
     RequestTrace,
@@ -66,7 +66,7 @@ class Chosen:
     """A decision between workers."""
 
     why: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateWorker, ...]
 
 
 @dataclass
@@ -117,7 +117,7 @@ class ShownFleet:
             ),
             traces=self.traces,
             feed=self.feed,
-            counters=Counters(),
+            counters=GatewayCounters(),
             spending=SimpleNamespace(figures=self._figures, refuses_all=lambda _chain: False),
             conversing=SimpleNamespace(book=ConversationBook(), prefixes=lambda: ()),
             health=SimpleNamespace(open_names=lambda: {"deepseek": False, "openrouter": True}),
@@ -224,9 +224,13 @@ class ShownFleet:
             spent={"deepseek": 1_738_800, "openrouter": 212_000},
             reserved={"deepseek": 40_000},
             windows=(
-                Window(Account("provider", "deepseek"), "daily", 5_000_000, 4_238_800, 240_000),
-                Window(Account("provider", "deepseek"), "monthly", 50_000_000, 17_500_000, 40_000),
-                Window(Account("key", "research"), "daily", 2_000_000, 612_000, 0),
+                LimitWindow(
+                    Account("provider", "deepseek"), "daily", 5_000_000, 4_238_800, 240_000
+                ),
+                LimitWindow(
+                    Account("provider", "deepseek"), "monthly", 50_000_000, 17_500_000, 40_000
+                ),
+                LimitWindow(Account("key", "research"), "daily", 2_000_000, 612_000, 0),
             ),
             savings=(
                 saving("qwen3-coder-30b", 812_345_678, 700_345_678, 9_234_567, 66_480_000),
@@ -327,13 +331,15 @@ def saving(model: str, prompt: int, cached: int, completion: int, month: int) ->
     return Saving(model, "deepseek", prompt, cached, completion, month, month // 22)
 
 
-def candidate(name: str, is_chosen: bool, prompt_tokens: int, rng: random.Random) -> Candidate:
+def candidate(
+    name: str, is_chosen: bool, prompt_tokens: int, rng: random.Random
+) -> CandidateWorker:
     """A worker that was weighed; the chosen one costs least."""
     cached = int(prompt_tokens * (0.97 if is_chosen else rng.choice((0.0, 0.3, 0.3))))
     uncached = prompt_tokens - cached
     wait, prefill = rng.uniform(0, 20), uncached / 8.0
     delay = rng.uniform(5, 60)
-    return Candidate(
+    return CandidateWorker(
         name, is_chosen, rng.randrange(2, 12), cached, uncached,
         round(wait, 1), round(prefill, 1), round(delay, 1), round(wait + prefill + delay, 1),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter, CompletionBuilder
 from gateway.api.events import (
     ChoiceEvent,
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -175,7 +175,7 @@ def choice_events(draw: st.DrawFn, index: int) -> list[ChoiceEvent]:
         cut = draw(st.integers(0, len(arguments)))
         pieces = (arguments[:cut], arguments[cut:])
         events += [ToolCallArguments(index, number, piece) for piece in pieces]
-    events.append(Finished(index, "tool_calls" if all_arguments else "stop"))
+    events.append(ChoiceFinished(index, "tool_calls" if all_arguments else "stop"))
     return events
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from config import WorkerConfig
 from workers.engine.load.checkpoint import Report
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 TINY: dict[str, Any] = {
@@ -107,7 +107,7 @@ def _silent(_phase: str, _share: float, _text: str) -> None:
     """What most tests do with reports."""
 
 
-def load_tiny(model_dir: Path, *, report: Report = _silent, **changes: Any) -> Runner:
+def load_tiny(model_dir: Path, *, report: Report = _silent, **changes: Any) -> ModelRunner:
     """The runner of a tiny model on the CPU; `changes` are keys of the worker's configuration."""
     config = {
         "name": "tiny",

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from dataclasses import dataclass, field
 
-from workers.turns import Card, Member, MemberState, TurnPolicy
+from workers.turns import Member, MemberState, SharedCard, TurnPolicy
 
 
 @dataclass
@@ -63,7 +63,7 @@ class TurnsWorld:
 
     def __init__(self, models: list[Model], total_bytes: int, other_bytes: int = 0) -> None:
         self.models = {model.name: model for model in models}
-        self.card = Card(total_bytes, other_bytes)
+        self.card = SharedCard(total_bytes, other_bytes)
         self.policy = TurnPolicy()
         self.now = 0.0
         self.served: list[tuple[str, float, float]] = []

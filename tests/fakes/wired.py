@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.http.server.body_budget import BodyBudget
 from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.exchange import WriteBatch
-from gateway.http.server.parser import Limits
+from gateway.http.server.parser import ParserLimits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 
@@ -57,7 +57,7 @@ class Peer:
 async def wired(
     app: ASGIApp,
     *,
-    limits: Limits | None = None,
+    limits: ParserLimits | None = None,
     deadlines: Deadlines | None = None,
     budget: BodyBudget | None = None,
 ) -> AsyncIterator[Peer]:
@@ -68,7 +68,7 @@ async def wired(
     readers = Readers()
     service = Service(
         app=app,
-        limits=limits or Limits(),
+        limits=limits or ParserLimits(),
         deadlines=deadlines or Deadlines(),
         silent_peer_s=SILENT_PEER_S,
         date=HttpDate(lambda: 0.0),

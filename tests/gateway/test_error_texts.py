@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import errors
 from gateway.api.errors import ApiError
-from gateway.spending.limits import Account, OverLimit, Unbounded, Window
+from gateway.spending.limits import Account, LimitWindow, OverLimit, Unbounded
 from gateway.spending.refusals import refusal_error
 from tests.fakes.hermes_words import window_in, words_in
 
@@ -137,7 +137,7 @@ COST = 5_000
 
 
 def _over(limit: int, spent: int, reserved: int = 0) -> OverLimit:
-    window = Window(FAR, "daily", limit, spent, reserved)
+    window = LimitWindow(FAR, "daily", limit, spent, reserved)
     resets_at = datetime(2026, 11, 22, tzinfo=UTC)
     return OverLimit(window, COST, window.left, resets_at, 600, is_news=True)
 

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from gateway.spending.prices import show_amount
-from gateway.store import Row, read_report
+from gateway.store import LedgerRow, read_report
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
@@ -94,7 +94,7 @@ async def ask_all(url: str, statuses: list[int]) -> None:
                 nursery.start_soon(ask)
 
 
-def total_of(folder: Path) -> Row:
+def total_of(folder: Path) -> LedgerRow:
     report = read_report(folder / "ledger.sqlite", (), "2000-01-01")
     assert report is not None
     assert report.total is not None

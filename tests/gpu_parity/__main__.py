@@ -28,7 +28,7 @@ from tests.gpu_parity.logits import RULE, check_logits
 from tests.gpu_parity.report import Check, table
 from tests.gpu_parity.scale import CARD, TINY, Scale
 from tests.gpu_parity.speed import measure
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 _PACKAGES = ("torch", "triton", "transformers", "safetensors")
@@ -94,7 +94,7 @@ class Parity:
         return measure(self.runner, self._vocab_size, self._scale)
 
 
-def _load(model_dir: Path, device: str, scale: Scale) -> Runner:
+def _load(model_dir: Path, device: str, scale: Scale) -> ModelRunner:
     config = WorkerConfig(
         name="parity",
         model=str(model_dir),

@@ -13,7 +13,7 @@ from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.gpu_parity.report import Check, at_least, at_most, exactly
 from tests.gpu_parity.scale import Scale
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 _NUM_PREFIXES = 4
 _ABORT_EVERY_STEPS = 6
@@ -30,7 +30,9 @@ class _Memory(NamedTuple):
     reserved_bytes: int
 
 
-def check_churn(runner: Runner, vocab_size: int, scale: Scale, seed: int = 0) -> Iterator[Check]:
+def check_churn(
+    runner: ModelRunner, vocab_size: int, scale: Scale, seed: int = 0
+) -> Iterator[Check]:
     """The same requests twice, in two halves; the second must not need more memory."""
     rng = random.Random(seed)
     runner = fresh_runner(runner)

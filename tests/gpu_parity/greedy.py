@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.drive import Answer, Drive, fresh_runner
+from benchmarks.drive import Drive, DrivenAnswer, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.gpu_parity.logits import reference_logits
 from tests.gpu_parity.report import Check, at_least, at_most, exactly
 from tests.gpu_parity.scale import Scale
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 _MIN_DECIDED = 0.2
 """The check has no power if the reference is rarely sure."""
 
 
 def check_greedy(
-    runner: Runner,
+    runner: ModelRunner,
     float32: Any,
     prompts: Sequence[Sequence[int]],
     scale: Scale,
@@ -48,7 +48,7 @@ def check_greedy(
 
 def _serve(
     drive: Drive, prompts: Sequence[Sequence[int]], sampling: SamplingParams
-) -> list[Answer]:
+) -> list[DrivenAnswer]:
     numbers = [drive.submit(prompt, sampling) for prompt in prompts]
     drive.finish()
     return [drive.answers[number] for number in numbers]
@@ -56,7 +56,7 @@ def _serve(
 
 def _judge(
     name: str,
-    answers: Sequence[Answer],
+    answers: Sequence[DrivenAnswer],
     float32: Any,
     noise: float,
 ) -> Iterator[Check]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protocol.sampling import SamplingParams
 from tests.gpu_parity.report import Check, at_most
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 RULE: Final = 1.5
@@ -44,7 +44,7 @@ def reference_logits(model: Any, ids: Sequence[int], first: int = 0) -> Tensor:
 
 
 @torch.inference_mode()
-def engine_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+def engine_logits(runner: ModelRunner, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Float32 logits [tokens, vocab] of each prompt, computed together and in many chunks, over
     blocks in no order.
     """
@@ -78,7 +78,7 @@ def engine_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> list[Tens
 
 
 def check_logits(
-    runner: Runner,
+    runner: ModelRunner,
     same_dtype: Any,
     float32: Any,
     prompts: Sequence[Sequence[int]],

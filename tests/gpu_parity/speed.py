@@ -10,14 +10,14 @@ import time
 from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.gpu_parity.scale import Scale
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 _DECODE_PROMPT = 128
 _WARM_STEPS = 5
 _PREFILL_BUDGET = 2048
 
 
-def measure(runner: Runner, vocab_size: int, scale: Scale) -> dict[str, float]:
+def measure(runner: ModelRunner, vocab_size: int, scale: Scale) -> dict[str, float]:
     """Whole steps of scheduler and runner, greedy. The runner reads its tokens before it returns,
     so no step is in flight when the clock is read.
     """
@@ -29,7 +29,7 @@ def measure(runner: Runner, vocab_size: int, scale: Scale) -> dict[str, float]:
     return figures
 
 
-def _decode_step_s(runner: Runner, vocab_size: int, scale: Scale, batch: int) -> float:
+def _decode_step_s(runner: ModelRunner, vocab_size: int, scale: Scale, batch: int) -> float:
     rng = random.Random(batch)
     drive = Drive(fresh_runner(runner), max_seqs=batch, token_budget=batch * _DECODE_PROMPT)
     num_outputs = scale.timed_steps + _WARM_STEPS + 2
@@ -48,7 +48,7 @@ def _decode_step_s(runner: Runner, vocab_size: int, scale: Scale, batch: int) ->
     return statistics.median(times_s)
 
 
-def _prefill_tokens_per_s(runner: Runner, vocab_size: int, scale: Scale) -> float:
+def _prefill_tokens_per_s(runner: ModelRunner, vocab_size: int, scale: Scale) -> float:
     rng = random.Random(0)
     sampling = SamplingParams(max_tokens=1, temperature=0.0)
     drive = Drive(fresh_runner(runner), token_budget=_PREFILL_BUDGET)

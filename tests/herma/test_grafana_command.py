@@ -14,11 +14,11 @@ from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing import WorkerView
 from gateway.routing.worker_view import Worker
-from gateway.spending.limits import Account, SpendingFigures, Window
-from gateway.telemetry import Counters
+from gateway.spending.limits import Account, LimitWindow, SpendingFigures
+from gateway.telemetry import GatewayCounters
 from herma.cli import main
 from herma.grafana_command import COLUMNS, ROWS, dashboard
-from protocol.messages import Drafting, Fault, Load
+from protocol.messages import DraftResults, Fault, Load
 from tests.fakes.fleet import W1, W2, facts, hello
 from tests.fakes.whole_gateway import whole_gateway
 
@@ -43,7 +43,7 @@ def known_of(text: str) -> Known:
 def fleet_metrics() -> str:
     """Of a fleet in which everything has happened once."""
     loaded, dead = Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)
-    drafting = Drafting("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
+    drafting = DraftResults("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
     loaded.load = msgspec.structs.replace(Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0), drafting=drafting)
     dead.fail(Fault("w2", 1, "gone", 1, is_final=True, kind="crash"), 1.0)
     views: tuple[WorkerView, ...] = (loaded.view(0), dead.view(0))
@@ -52,7 +52,7 @@ def fleet_metrics() -> str:
         events={"worker lost": 1},
         open_breakers={"cloud": True},
         decisions={"cached": 1},
-        counters=Counters().as_dict(),
+        counters=GatewayCounters().as_dict(),
     )
     cloud = Account("provider", "cloud")
     figures = SpendingFigures(
@@ -60,7 +60,7 @@ def fleet_metrics() -> str:
         spent={"cloud": 1},
         reserved={"cloud": 1},
         refusals={(cloud, "daily"): 1},
-        windows=(Window(cloud, "daily", 5, 1, 1),),
+        windows=(LimitWindow(cloud, "daily", 5, 1, 1),),
     )
     return Metrics(lambda: (), lambda: gauges, lambda: figures).render().decode()
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from config import SpeculationConfig, find_mistakes
 from herma.cli import main
 from herma.formats_table import ASKED
-from herma.plan_command import Card, this_card
+from herma.plan_command import PlannedCard, this_card
 from tests.fakes.int4_files import FORMATS, SHAPE, drawn, stored
 from tests.fakes.model_hub import model_hub
 from tests.fakes.tiny_drafters import (
@@ -35,21 +35,21 @@ from tests.herma.doctor.machine import Machine
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import read_drafter
 from workers.engine.load.kept_modules import read_kept
-from workers.engine.load.quantize import Stored, format_of
-from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
+from workers.engine.load.quantize import StoredFormat, format_of
+from workers.engine.memory.forecast import MemoryChoice, forecast, kv_token_bytes, weights_bytes
 from workers.engine.models.families import TYPE_FORMATS
 from workers.engine.models.model_config import LACKING, read_model_config
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
 from workers.model_dir import dummy_dir
 
-PLAIN = Choice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
+PLAIN = MemoryChoice(weights="bfloat16", fp8_kv=False, token_budget=4096, max_context=131_072)
 GB = 10**9
 HEAD_ROW = (
     "the checkpoint's MTP head, 1.63 GiB (on cards with 8-bit floats), 810.0 MiB (else), "
     "4 KiB a token, 14.2 MiB a sequence"
 )
-ASSUMED = Card(24 * GB, " (24GB assumed: no card was found here, --card names one)")
+ASSUMED = PlannedCard(24 * GB, " (24GB assumed: no card was found here, --card names one)")
 
 
 def _printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -77,14 +77,14 @@ def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("listed", "expected"),
     [
-        ("143771, NVIDIA H200\n24564, other", Card(143_771 * 2**20, " (NVIDIA H200)")),
+        ("143771, NVIDIA H200\n24564, other", PlannedCard(143_771 * 2**20, " (NVIDIA H200)")),
         # Memory that the card shares with the host has no size of its own.
         ("[N/A], NVIDIA GB10", ASSUMED),
         (None, ASSUMED),
     ],
 )
 def test_the_card_is_this_hosts_unless_named(
-    listed: str | None, expected: Card, tmp_path: Path
+    listed: str | None, expected: PlannedCard, tmp_path: Path
 ) -> None:
     """The first one listed; else a size that is said to be assumed."""
     machine = Machine(tmp_path)
@@ -397,14 +397,14 @@ def test_formats_are_those_that_load_and_what_is_in_the_way_of_others(
     status, out, _ = _printed(capsys, "--formats")
     assert status == 0
     text = " ".join(out.split())
-    for each in Stored:
+    for each in StoredFormat:
         assert text.count(f" {each.bits} {each}: ") == 1
     assert "e5m2: quantised weights of this kind (fp8, e5m2) are" in text
     assert "of this kind (fp8, a scale by block [64, 64]) are" in text
-    assert f" {Stored.DENSE}: all families (" in text
+    assert f" {StoredFormat.DENSE}: all families (" in text
     assert all(name in text for name in TYPE_FORMATS)
-    assert f"{Stored.MXFP4}: gpt_oss " in text
-    assert f"{Stored.FP8_TENSORS}: all but gpt_oss " in text
+    assert f"{StoredFormat.MXFP4}: gpt_oss " in text
+    assert f"{StoredFormat.FP8_TENSORS}: all but gpt_oss " in text
     for name, stated in ASKED:
         assert isinstance(format_of(stated), str), name
         assert f" {name}: " in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from herma import reload_command
-from herma.processes import Gateway, Parent, Supervisor
+from herma.processes import GatewayProcess, Parent, Supervisor
 from herma.reload_command import run, summary
 from protocol.control_messages import (
     Answer,
@@ -33,8 +33,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, mine: str) -> list[str]:
         return Reloaded()
 
     gateways = [
-        Gateway(Path("g1"), 1, GatewayStatus(1, "http://h:1", "1", config=mine)),
-        Gateway(Path("g2"), 2, GatewayStatus(2, "http://h:2", "1", config="/other.toml")),
+        GatewayProcess(Path("g1"), 1, GatewayStatus(1, "http://h:1", "1", config=mine)),
+        GatewayProcess(Path("g2"), 2, GatewayStatus(2, "http://h:2", "1", config="/other.toml")),
     ]
     workers = [worker("w1", 3, mine), worker("w2", 4, ""), worker("w3", 5, None)]
     parents = [Parent(Path("u1"), 6, UpStatus(6, mine))]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from herma import status_command, worker_command
-from herma.processes import Gateway, Supervisor
+from herma.processes import GatewayProcess, Supervisor
 from herma.status_command import gateway_line, run
 from protocol.control_messages import GatewayStatus, ModelCover, WorkerStatus
 from protocol.errors import ConfigError
@@ -28,7 +28,7 @@ def test_the_gateway_stands_before_the_workers(
     """A worker that has given up is status 1; a gateway alone says that no worker is here."""
     worker = WorkerStatus("w", 2, "m", "m", "stopped", 1, 0, config="/f")
     workers = [Supervisor(Path("w"), 2, worker)]
-    gateways = [Gateway(Path("g"), 1, STATUS)]
+    gateways = [GatewayProcess(Path("g"), 1, STATUS)]
     monkeypatch.setattr(status_command, "gateways", lambda: gateways)
     for module in (status_command, worker_command):
         monkeypatch.setattr(module, "supervisors", lambda: workers)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.store import Claim, Entry, LedgerStore
+from gateway.store import LedgerEntry, LedgerStore, ReservationClaim
 from herma.cli import main
-from herma.processes import Gateway
+from herma.processes import GatewayProcess
 from protocol.control_messages import GatewayStatus
 
 CONFIG = """
@@ -28,9 +28,9 @@ limits = {{ monthly = 50.0 }}
 """
 
 
-def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> Entry:
+def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> LedgerEntry:
     known = {"is_settled": True, "is_priced": True, "requests": 1, "cached_tokens": 4, **fields}
-    return Entry(
+    return LedgerEntry(
         day=day,
         key=key,
         model="m",
@@ -42,8 +42,8 @@ def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> Entry:
     )
 
 
-def reserved(day: str) -> Entry:
-    return Entry(day, "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000)
+def reserved(day: str) -> LedgerEntry:
+    return LedgerEntry(day, "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_table_is_aligned_and_adds_up(
 ) -> None:
     """Beside a gateway that has the file open, with running requests."""
     ledger.write(
-        [Claim(1, reserved("2026-11-21"))],
+        [ReservationClaim(1, reserved("2026-11-21"))],
         [],
         [
             entry("2026-11-20", "alice", "", 0),
@@ -114,7 +114,7 @@ def test_limits_are_shown_with_what_stands_against_them(
     last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
     today = now.strftime("%Y-%m-%d")
     ledger.write(
-        [Claim(1, reserved(today))],
+        [ReservationClaim(1, reserved(today))],
         [],
         [
             entry(today, "alice", "cloud", 1_234_567),
@@ -143,12 +143,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def running(monkeypatch: pytest.MonkeyPatch, *files: Path | str | None) -> None:
     """Gateways run with these files: "" is none, None a gateway that does not say."""
     found = [
-        Gateway(
+        GatewayProcess(
             Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:1", "1", config=file and str(file))
         )
         for file in files
     ]
-    silent = Gateway(Path("y"), 2, None)
+    silent = GatewayProcess(Path("y"), 2, None)
     monkeypatch.setattr("herma.usage_command.gateways", lambda: [*found, silent])
 
 

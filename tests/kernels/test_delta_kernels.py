@@ -12,7 +12,7 @@ from kernels.delta_rule import (
     DeltaSizes,
     DeltaState,
     DeltaWeights,
-    Span,
+    RowSpan,
     plan_spans,
 )
 from kernels.delta_rule import (
@@ -51,14 +51,14 @@ TILES: Final = {
     "streamed heads": StreamTiles(8, 168, 128, 2),
 }
 STEPS: Final = {
-    "decodes": ([Span(0, 1, 2), Span(7, 1, 0), Span(3, 1, 4)], ()),
-    "a prompt": ([Span(0, 130, 1)], ()),
-    "prompts that go on": ([Span(0, 64, 0), Span(10, 70, 3), Span(64, 2, 1)], (3, 1)),
-    "both": ([Span(5, 1, 0), Span(0, 1, 3), Span(0, 3, 1), Span(128, 65, 2)], (0, 2)),
+    "decodes": ([RowSpan(0, 1, 2), RowSpan(7, 1, 0), RowSpan(3, 1, 4)], ()),
+    "a prompt": ([RowSpan(0, 130, 1)], ()),
+    "prompts that go on": ([RowSpan(0, 64, 0), RowSpan(10, 70, 3), RowSpan(64, 2, 1)], (3, 1)),
+    "both": ([RowSpan(5, 1, 0), RowSpan(0, 1, 3), RowSpan(0, 3, 1), RowSpan(128, 65, 2)], (0, 2)),
 }
 
 
-def drawn(of: Layer, begun: tuple[int, ...], spans: list[Span]) -> None:
+def drawn(of: Layer, begun: tuple[int, ...], spans: list[RowSpan]) -> None:
     """Numbers in the slots of sequences that have begun; the others hold NaN."""
     generator = torch.Generator().manual_seed(3)
     for slot in {span.slot for span in spans if span.start > 0} | set(begun):
@@ -118,7 +118,7 @@ def test_keys_that_repeat_lose_no_digits(device: torch.device) -> None:
     half = SIZES.num_value_heads
     gates[:, :half], gates[:, half:] = 9.0, -20.0
     wanted, found = layer(1), layer(1)
-    plan = plan_spans([Span(0, 130, 0)], torch.device("cpu"))
+    plan = plan_spans([RowSpan(0, 130, 0)], torch.device("cpu"))
     expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, SIZES)
     out, state = mixed(found, (rows, gates), plan, device)
     assert distance(out, expected) < 1e-4
@@ -128,7 +128,7 @@ def test_keys_that_repeat_lose_no_digits(device: torch.device) -> None:
 @pytest.mark.usefixtures("poisoned")
 def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
     """A captured step has decodes below position 0, chunks without a span and spans of no rows."""
-    spans = [Span(4, 1, 0), Span(0, 70, 1)]
+    spans = [RowSpan(4, 1, 0), RowSpan(0, 70, 1)]
     rows = drawn_rows(71, 6, sizes=WIDE)
     alone, padded = layer(4, sizes=WIDE), layer(4, sizes=WIDE)
     for of in (alone, padded):
@@ -149,8 +149,8 @@ def test_padding_changes_nothing_but_its_slot(device: torch.device) -> None:
 @pytest.mark.usefixtures("poisoned")
 def test_rows_that_are_left_out_can_follow(device: torch.device) -> None:
     """A span stops where its state is kept; its rest, among the rows of others, comes after."""
-    whole = [Span(4, 1, 0), Span(0, 130, 1), Span(0, 5, 2)]
-    parts = [whole[0], Span(0, 70, 1), Span(-1, 60, 3), whole[2]]
+    whole = [RowSpan(4, 1, 0), RowSpan(0, 130, 1), RowSpan(0, 5, 2)]
+    parts = [whole[0], RowSpan(0, 70, 1), RowSpan(-1, 60, 3), whole[2]]
     rows = drawn_rows(136, 8, sizes=WIDE)
     at_once, stopped = layer(4, sizes=WIDE), layer(4, sizes=WIDE)
     for of in (at_once, stopped):
@@ -161,7 +161,7 @@ def test_rows_that_are_left_out_can_follow(device: torch.device) -> None:
     assert kept.matrices[3].isnan().all()
     behind = stopped._replace(state=kept)
     cut = (rows[0][rest], rows[1][rest])
-    out[rest], state = mixed(behind, cut, plan_spans([Span(70, 60, 1)], cpu), device)
+    out[rest], state = mixed(behind, cut, plan_spans([RowSpan(70, 60, 1)], cpu), device)
     assert distance(out, expected) < 1e-5
     for part, exact in zip(state, wanted, strict=True):
         assert distance(part[:3], exact[:3]) < 1e-5
@@ -200,7 +200,7 @@ def test_decodes_are_those_of_the_reference(tiles: str, size: str, device: torch
     sizes = SHAPES[size]
     wanted, found = layer(5, sizes=sizes), layer(5, sizes=sizes)
     for start in (0, 1, 2):
-        spans = [Span(start, 1, 2), Span(-1, 1, 3), Span(start, 1, 0)]
+        spans = [RowSpan(start, 1, 2), RowSpan(-1, 1, 3), RowSpan(start, 1, 0)]
         rows, gates = drawn_rows(3, start, sizes=sizes)
         plan = plan_spans(spans, torch.device("cpu"))
         expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, sizes)
@@ -220,7 +220,7 @@ def test_four_taps_in_16_bits_are_one_word(device: torch.device) -> None:
     exact, found = layer(3), layer(3, dtype=torch.bfloat16)
     for start in (0, 1):
         rows, gates = drawn_rows(2, start, dtype=torch.bfloat16)
-        plan = plan_spans([Span(start, 1, 2), Span(start, 1, 0)], torch.device("cpu"))
+        plan = plan_spans([RowSpan(start, 1, 2), RowSpan(start, 1, 0)], torch.device("cpu"))
         wide = rows.float(), gates.float()
         expected = plain.mix(*wide, exact.weights, EPS, exact.state, plan, SIZES)
         out, state = stepped(found, rows, gates, plan, device, StreamTiles())
@@ -240,7 +240,7 @@ def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
     weight = torch.randn(2 * SIZES.num_value_heads, width, generator=drawn_by) * width**-0.5
     gates = rms_norm(hidden, norm, 1e-5) @ weight.T
     wanted, found = layer(2), layer(2)
-    plan = plan_spans([Span(0, 1, 1), Span(0, 1, 0)], torch.device("cpu"))
+    plan = plan_spans([RowSpan(0, 1, 1), RowSpan(0, 1, 0)], torch.device("cpu"))
     expected = plain.mix(rows, gates, wanted.weights, EPS, wanted.state, plan, SIZES)
     product = GateProduct(hidden, norm, 1e-5, weight)
     out, state = stepped(found, rows, product, plan, device, FEW_TILES)
@@ -263,7 +263,7 @@ def test_decodes_of_a_27b(tiles: str, num: int) -> None:
     weight = (torch.randn(96, 5120) / 5120**0.5).to(dtype)
     products = (False, True) if isinstance(TILES[tiles], FusedTiles) and num <= 2 else (False,)
     for start, with_product in enumerate((*products, *products)):
-        plan = plan_spans([Span(start, 1, at) for at in range(num)], torch.device("cpu"))
+        plan = plan_spans([RowSpan(start, 1, at) for at in range(num)], torch.device("cpu"))
         rows, gates = drawn_rows(num, start, sizes=REAL, dtype=dtype)
         given: Tensor | GateProduct = gates
         if with_product:
@@ -291,7 +291,7 @@ def test_the_sizes_of_a_27b(lengths: tuple[int, ...]) -> None:
     cuda, dtype = torch.device("cuda"), torch.bfloat16
     exact, rounded = layer(len(lengths), sizes=REAL), layer(len(lengths), sizes=REAL, dtype=dtype)
     for start in (0, 1):
-        spans = [Span(start * length, length, at) for at, length in enumerate(lengths)]
+        spans = [RowSpan(start * length, length, at) for at, length in enumerate(lengths)]
         plan = plan_spans(spans, torch.device("cpu"))
         rows = drawn_rows(sum(lengths), start, sizes=REAL, dtype=dtype)
         wide = rows[0].float(), rows[1].float()

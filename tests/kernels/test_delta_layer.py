@@ -14,7 +14,7 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from kernels.delta_rule import (
     DeltaState,
     DeltaWeights,
-    Span,
+    RowSpan,
     chunk_list,
     mix,
     most_chunks,
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 LENGTH = 150
 
 
-def _mixed(of: Layer, parts: list[tuple[Span, tuple[Tensor, Tensor]]]) -> list[Tensor]:
+def _mixed(of: Layer, parts: list[tuple[RowSpan, tuple[Tensor, Tensor]]]) -> list[Tensor]:
     """What each part's span puts out, all in one step."""
     rows, gates = (torch.cat([part[1][which] for part in parts]) for which in (0, 1))
     plan = plan_spans([span for span, _ in parts], CPU)
@@ -44,7 +44,7 @@ def _alone(rows: tuple[Tensor, Tensor], cuts: list[int]) -> tuple[Tensor, DeltaS
     """A sequence alone in slot 0 of a layer, in spans that end at the cuts."""
     of = layer(1)
     parts = [
-        _mixed(of, [(Span(start, end - start, 0), _cut(rows, start, end))])[0]
+        _mixed(of, [(RowSpan(start, end - start, 0), _cut(rows, start, end))])[0]
         for start, end in itertools.pairwise([0, *cuts, len(rows[0])])
     ]
     return torch.cat(parts), of.state
@@ -76,7 +76,7 @@ def test_it_is_the_layer_of_transformers() -> None:
         of = layer(1)._replace(weights=weights)
         rows = torch.cat((qkv, z), 1), torch.cat((b, a), 1)
         found = [
-            _mixed(of, [(Span(start, end - start, 0), _cut(rows, start, end))])[0]
+            _mixed(of, [(RowSpan(start, end - start, 0), _cut(rows, start, end))])[0]
             for start, end in itertools.pairwise([0, 100, *range(101, LENGTH + 1)])
         ]
         torch.testing.assert_close(
@@ -107,8 +107,8 @@ def test_a_sequence_knows_nothing_of_those_beside_it() -> None:
         out, state = _alone(rows, [start] if start else [])
         alone.append((out[start:], state))
         if start:
-            _mixed(of, [(Span(0, start, slot), _cut(rows, 0, start))])
-    spans = [Span(*each) for each in zip(starts, lengths, slots, strict=True)]
+            _mixed(of, [(RowSpan(0, start, slot), _cut(rows, 0, start))])
+    spans = [RowSpan(*each) for each in zip(starts, lengths, slots, strict=True)]
     parts = [
         (span, _cut(rows, span.start, span.start + span.length))
         for span, rows in zip(spans, sequences, strict=True)
@@ -123,10 +123,12 @@ def test_a_sequence_knows_nothing_of_those_beside_it() -> None:
 def test_padding_stays_in_its_slot() -> None:
     """Rows that no span has, decodes of no sequence, and chunks of no span."""
     of, alone, rows = layer(3), layer(3), drawn_rows(6, seed=3)
-    plan = plan_spans([Span(0, 1, 0), Span(-1, 1, 2), Span(0, 3, 1), Span(0, 0, 2)], CPU)
+    plan = plan_spans(
+        [RowSpan(0, 1, 0), RowSpan(-1, 1, 2), RowSpan(0, 3, 1), RowSpan(0, 0, 2)], CPU
+    )
     found = mix(*rows, of.weights, EPS, of.state, plan)
     for part, slot in ((slice(0, 1), 0), (slice(2, 5), 1)):
-        span = Span(0, part.stop - part.start, slot)
+        span = RowSpan(0, part.stop - part.start, slot)
         (expected,) = _mixed(alone, [(span, _cut(rows, part.start, part.stop))])
         torch.testing.assert_close(found[part], expected, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(of.state.matrices[slot], alone.state.matrices[slot])
@@ -141,16 +143,16 @@ def test_rows_that_were_taken_back_leave_no_bit(rounds: list[tuple[int, int]]) -
     of, plain = layer(2), layer(2)
     prompt = drawn_rows(70, seed=0)
     for each in (of, plain):
-        _mixed(each, [(Span(0, 70, 1), prompt)])
+        _mixed(each, [(RowSpan(0, 70, 1), prompt)])
     at, num_kept = 70, 0
     for seed, (count, wanted) in enumerate(rounds, 1):
         rows = drawn_rows(count, seed=seed)
-        spans = [Span(at, count, 1, num_kept)]
+        spans = [RowSpan(at, count, 1, num_kept)]
         taken, plan = plan_verified(spans, CPU), plan_spans(spans, CPU)
         out = verify(*rows, of.weights, EPS, of.state, of.ring, taken, plan)
         num_kept = min(wanted, count - 1)
         for row in range(1 + num_kept):
-            (expected,) = _mixed(plain, [(Span(at + row, 1, 1), _cut(rows, row, row + 1))])
+            (expected,) = _mixed(plain, [(RowSpan(at + row, 1, 1), _cut(rows, row, row + 1))])
             assert torch.equal(out[row : row + 1], expected)
             if row == 0:  # the rest lags behind
                 assert torch.equal(of.state.matrices[1], plain.state.matrices[1])
@@ -161,10 +163,10 @@ def test_rows_that_were_taken_back_leave_no_bit(rounds: list[tuple[int, int]]) -
 def test_rows_are_verified_behind_nothing() -> None:
     """A sequence of one token has no prompt behind it, and nothing to fold."""
     of, plain, rows = layer(1), layer(1), drawn_rows(1, seed=5)
-    spans = [Span(0, 1, 0, 0)]
+    spans = [RowSpan(0, 1, 0, 0)]
     taken, plan = plan_verified(spans, CPU), plan_spans(spans, CPU)
     out = verify(*rows, of.weights, EPS, of.state, of.ring, taken, plan)
-    (expected,) = _mixed(plain, [(Span(0, 1, 0), rows)])
+    (expected,) = _mixed(plain, [(RowSpan(0, 1, 0), rows)])
     assert torch.equal(out, expected)
     assert torch.equal(of.state.matrices, plain.state.matrices)
 
@@ -181,7 +183,7 @@ def test_chunks_cover_their_spans(lengths: list[int]) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     """Rows, gates, states and rings."""
     of, (rows, gates) = layer(1), drawn_rows(1, seed=0)
-    plan = plan_spans([Span(0, 1, 0)], CPU)
+    plan = plan_spans([RowSpan(0, 1, 0)], CPU)
     halves = DeltaState(of.state.matrices.half(), of.state.tails)
     for wrong in (
         (rows[:, 1:], gates, of.weights, EPS, of.state, plan),
@@ -192,6 +194,6 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"rows|state|norm"):
             mix(*wrong)
-    two = plan_verified([Span(0, 1, 0, 0)] * 2, CPU)
+    two = plan_verified([RowSpan(0, 1, 0, 0)] * 2, CPU)
     with pytest.raises(ValueError, match="verified"):
         verify(rows, gates, of.weights, EPS, of.state, of.ring, two, plan)

@@ -12,7 +12,7 @@ from kernels.delta_rule import (
     DeltaSizes,
     DeltaState,
     DeltaWeights,
-    Span,
+    RowSpan,
     VerifyPlan,
     plan_spans,
     plan_verified,
@@ -36,12 +36,17 @@ TILE_IDS: Final = ["few", "many", "four lanes", "sixteen lanes"]
 MOST: Final = 7
 NUM_SLOTS: Final = 8
 STEPS: Final = {
-    "a decode": [Span(6, 1, 3, 0)],
-    "a decode behind drafts": [Span(6, 1, 3, 2)],
-    "nothing to fold": [Span(6, 4, 3, 0)],
-    "all there is": [Span(9, 1 + MOST, 0, MOST), Span(0, 1, 4, 0), Span(9, 2, 1, MOST)],
-    "padding": [Span(5, 3, 2, 1), Span(-1, 2, 7), Span(8, 1, 0, 5), Span(-1, 0, 7)],
-    "beside prompts": [Span(0, 70, 4), Span(5, 2, 2, 1), Span(64, 3, 0), Span(4, 5, 1, 3)],
+    "a decode": [RowSpan(6, 1, 3, 0)],
+    "a decode behind drafts": [RowSpan(6, 1, 3, 2)],
+    "nothing to fold": [RowSpan(6, 4, 3, 0)],
+    "all there is": [RowSpan(9, 1 + MOST, 0, MOST), RowSpan(0, 1, 4, 0), RowSpan(9, 2, 1, MOST)],
+    "padding": [RowSpan(5, 3, 2, 1), RowSpan(-1, 2, 7), RowSpan(8, 1, 0, 5), RowSpan(-1, 0, 7)],
+    "beside prompts": [
+        RowSpan(0, 70, 4),
+        RowSpan(5, 2, 2, 1),
+        RowSpan(64, 3, 0),
+        RowSpan(4, 5, 1, 3),
+    ],
 }
 
 
@@ -62,14 +67,14 @@ def moved(of: Layer, device: torch.device) -> Layer:
     )
 
 
-def planned(spans: list[Span], device: torch.device) -> tuple[VerifyPlan, DeltaPlan]:
+def planned(spans: list[RowSpan], device: torch.device) -> tuple[VerifyPlan, DeltaPlan]:
     return plan_verified(spans, device), plan_spans(spans, device)
 
 
 def verified(
     of: Layer,
     rows: tuple[Tensor, Tensor],
-    spans: list[Span],
+    spans: list[RowSpan],
     sizes: DeltaSizes = SIZES,
     tiles: RowTiles | None = None,
 ) -> Tensor:
@@ -80,7 +85,7 @@ def verified(
     return verify(*given, of.weights, EPS, of.state, of.ring, *plans, sizes, tiles)
 
 
-def own_rows(spans: list[Span]) -> list[int]:
+def own_rows(spans: list[RowSpan]) -> list[int]:
     """Those of spans that do not pad the step."""
     found, first = [], 0
     for span in spans:
@@ -130,13 +135,13 @@ def test_a_state_does_not_know_what_was_guessed(
     at, kept = 70, 0
     for count, wanted in ((4, 2), (1 + MOST, MOST), (3, 0), (1, 0)):
         rows = drawn_rows(count + 3, at, sizes=ONE_KEY, dtype=dtype)
-        others = [Span(0, 1, 5, 0), Span(9, 2, 2, 0)]
-        spans = [others[0], Span(at, count, 1, kept), others[1]]
+        others = [RowSpan(0, 1, 5, 0), RowSpan(9, 2, 2, 0)]
+        spans = [others[0], RowSpan(at, count, 1, kept), others[1]]
         out = verified(guessed, rows, spans, ONE_KEY, tiles)
         kept = min(wanted, count - 1)
         for row in range(1, 2 + kept):
             part = rows[0][row : row + 1], rows[1][row : row + 1]
-            expected = verified(single, part, [Span(at, 1, 1, 0)], ONE_KEY, tiles)
+            expected = verified(single, part, [RowSpan(at, 1, 1, 0)], ONE_KEY, tiles)
             assert torch.equal(out[row : row + 1], expected)
             if row == 1:
                 for found, wanted_part in zip(guessed.state, single.state, strict=True):
@@ -173,8 +178,8 @@ def test_the_sizes_of_a_27b_in_a_graph(tiles: RowTiles) -> None:
     cuda, dtype, most_rows = torch.device("cuda"), torch.bfloat16, 12
     of = begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST))
     found = moved(begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST, dtype=dtype)), cuda)
-    spans = [[Span(9, 4, 0, 3), Span(7, 1, 1, 0), Span(-1, 0, 7)]]
-    spans.append([Span(13, 1, 0, 0), Span(8, 3, 1, 0), Span(3, 8, 2, MOST)])
+    spans = [[RowSpan(9, 4, 0, 3), RowSpan(7, 1, 1, 0), RowSpan(-1, 0, 7)]]
+    spans.append([RowSpan(13, 1, 0, 0), RowSpan(8, 3, 1, 0), RowSpan(3, 8, 2, MOST)])
     words = [planned(each, cuda) for each in spans]
     taken = words[0][0]._replace(most_folds=most_rows)
     plan, rows = words[0][1], drawn_rows(most_rows, 1, sizes=REAL, dtype=dtype)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from benchmarks.drive import Drive, fresh_runner
 from config import SpeculationConfig
-from kernels.delta_rule import Span, plan_spans, verified
+from kernels.delta_rule import RowSpan, plan_spans, verified
 from kernels.delta_rule import device as delta
 from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.launch import Launch
@@ -30,7 +30,7 @@ from tests.workers.engine.drafting.cases import made
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 CPU: Final = torch.device("cpu")
 FEW: Final = SamplingParams(2, temperature=0.0, ignore_eos=True)
@@ -126,7 +126,7 @@ def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
 @pytest.mark.parametrize("tiles", [delta.MANY_TILES, delta.SOME_TILES])
 def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
     """Of one row each, beside padding and a prompt."""
-    spans = [Span(6, 1, 3), Span(-1, 1, 7), Span(0, 1, 0), Span(9, 70, 1)]
+    spans = [RowSpan(6, 1, 3), RowSpan(-1, 1, 7), RowSpan(0, 1, 0), RowSpan(9, 70, 1)]
     rows, of = drawn_rows(73, 5, sizes=ONE_KEY), begun(layer(NUM_SLOTS, sizes=ONE_KEY))
     plan, out = plan_spans(spans, CPU), torch.empty(73, ONE_KEY.value_columns)
     for _ in range(2):
@@ -165,7 +165,7 @@ def test_all_kernels_of_a_step_wait(
         if on_card:
             with early_starts() as watch:
                 steps = DeviceSteps(host.model, host.cache, host.facts, run_again)
-                runner = Runner(host.model, host.cache, host.facts, host.model_dir, steps)
+                runner = ModelRunner(host.model, host.cache, host.facts, host.model_dir, steps)
                 answers.append(_answers(Drive(runner, looks_ahead=True)))
         else:
             answers.append(_answers(Drive(fresh_runner(host))))
@@ -211,12 +211,12 @@ def test_all_kernels_of_a_drafter_wait(tmp_path: Path, name: str) -> None:
     assert watch.faults == []
 
 
-def _drafting(host: Runner, drafter: Drafter) -> Watch:
+def _drafting(host: ModelRunner, drafter: Drafter) -> Watch:
     """Two rounds; behind the first its draft passes are those that are captured."""
     given = host.model, host.cache, host.facts
     with early_starts() as watch:
         steps = DeviceSteps(*given, run_again, drafter=drafter, verifies=True)
-        runner = Runner(*given, host.model_dir, steps)
+        runner = ModelRunner(*given, host.model_dir, steps)
         drive = Drive(runner, looks_ahead=True, proposer=CardDrafts(2))
         for _ in range(2):
             _answers(drive)

@@ -21,18 +21,22 @@ from kernels.cuda.source import architecture
 from kernels.int4 import Int4Weight, dequantise
 from kernels.linear import int4, int4_ampere, int4_check, int4_verdict
 from kernels.linear.config import Int4Ampere
-from kernels.linear.int4_ampere import Card, chosen, configs_on, constants_of, used_bytes
+from kernels.linear.int4_ampere import CardLimits, chosen, configs_on, constants_of, used_bytes
 from kernels.linear.int4_check import CheckedProduct
-from kernels.linear.int4_verdict import Candidate
+from kernels.linear.int4_verdict import CandidateKernel
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere
 
 KIB: Final = 1024
 CARDS: Final = {
-    "A100": Card(108, 163 * KIB), "3090": Card(82, 99 * KIB), "3060": Card(28, 99 * KIB),
-    "4090": Card(128, 99 * KIB), "5090": Card(170, 99 * KIB), "GB10": Card(48, 99 * KIB),
-    "H200": Card(132, 227 * KIB),
-}  # fmt: skip
+    "A100": CardLimits(108, 163 * KIB),
+    "3090": CardLimits(82, 99 * KIB),
+    "3060": CardLimits(28, 99 * KIB),
+    "4090": CardLimits(128, 99 * KIB),
+    "5090": CardLimits(170, 99 * KIB),
+    "GB10": CardLimits(48, 99 * KIB),
+    "H200": CardLimits(132, 227 * KIB),
+}
 ARCHES: Final = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 """With KiB of shared memory."""
 
@@ -173,7 +177,7 @@ def test_what_is_compiled_does_not_depend_on_multiprocessors() -> None:
     """So that a dry run, which does not know how many there are, finds what a start needs."""
     for num_rows, shape in product((1, 9, 30, 64, 200), SHAPES):
         found = {
-            chosen(num_rows, *shape, Card(count, 99 * KIB))._replace(splits=1)
+            chosen(num_rows, *shape, CardLimits(count, 99 * KIB))._replace(splits=1)
             for count in (20, 48, 82, 128, 170)
         }
         assert len(found) == 1
@@ -203,12 +207,14 @@ def test_scales_that_do_not_fit_are_left_to_triton() -> None:
     ("capability", "kernel"),
     [
         ((7, 5), None),
-        *(((8, minor), Candidate.AMPERE) for minor in (0, 6, 7, 9)),
-        ((9, 0), Candidate.TILES),
-        *((capability, Candidate.AMPERE) for capability in ((10, 0), (12, 0), (12, 1))),
+        *(((8, minor), CandidateKernel.AMPERE) for minor in (0, 6, 7, 9)),
+        ((9, 0), CandidateKernel.TILES),
+        *((capability, CandidateKernel.AMPERE) for capability in ((10, 0), (12, 0), (12, 1))),
     ],
 )
-def test_a_card_has_one_candidate(capability: tuple[int, int], kernel: Candidate | None) -> None:
+def test_a_card_has_one_candidate(
+    capability: tuple[int, int], kernel: CandidateKernel | None
+) -> None:
     """On Hopper the kernel that only Hopper runs."""
     assert int4_verdict.candidate(capability) is kernel
 
@@ -306,7 +312,7 @@ class TestOnCard:
     @pytest.fixture
     def served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The choice takes it on every card, if it is right there."""
-        monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.AMPERE)
+        monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.AMPERE)
         monkeypatch.setattr(int4_verdict, "_verdicts", {})
         verdict = int4_verdict.check(torch.device("cuda"), torch.bfloat16)
         print(verdict.text)

@@ -27,7 +27,7 @@ from kernels.linear import (
 from kernels.linear.config import Int4Ampere, Int4Tiles
 from kernels.linear.int4 import Kernel
 from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
-from kernels.linear.int4_verdict import Candidate, CardBroken
+from kernels.linear.int4_verdict import CandidateKernel, CardBroken
 
 CPU = torch.device("cpu")
 HALVES = [torch.bfloat16, torch.float16]
@@ -259,7 +259,7 @@ def test_warp_groups_that_broke_the_device_are_left_out_alone(
             raise CardBroken("gone")
         return double()(x, weight, config, **given)
 
-    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -283,7 +283,7 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
         return kernels[x.dtype](x, *arguments, **given)
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -311,7 +311,7 @@ def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, m
         )
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.TILES)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
     monkeypatch.setattr(int4_tiles, "product", product)
@@ -335,7 +335,7 @@ def test_other_cards_are_checked_by_their_own_kernel(
         return double(spoil)(x, weight, config, **given)
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
-    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: Candidate.AMPERE)
+    monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.AMPERE)
     monkeypatch.setattr(int4_verdict, "shared_bytes", lambda _: 99 * 1024)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
     monkeypatch.setattr(int4_verdict, "wait_for", lambda _: None)
@@ -345,7 +345,7 @@ def test_other_cards_are_checked_by_their_own_kernel(
     assert (verdict.serves, verdict.is_fault, verdict.has_wgmma) == (is_right, not is_right, False)
     assert "int4_ampere" in verdict.text
     serving = int4_verdict.serving(CPU, torch.bfloat16)
-    assert serving is (Candidate.AMPERE if is_right else None)
+    assert serving is (CandidateKernel.AMPERE if is_right else None)
     assert not is_right or tiles == set(int4_ampere.configs_on(99 * 1024))
 
 
@@ -379,7 +379,7 @@ def test_a_card_that_breaks_or_hangs_is_given_up(
     assert ("illegal" if error else "did not end") in str(found.value)
 
 
-TILES, AMPERE = Candidate.TILES, Candidate.AMPERE
+TILES, AMPERE = CandidateKernel.TILES, CandidateKernel.AMPERE
 MANY = int4_skinny.MAX_ROWS + 1
 CHOICES = [
     (0, TILES, False, False, Kernel.WIDENED),
@@ -403,7 +403,7 @@ CHOICES = [
 
 @pytest.mark.parametrize(("num_rows", "serving", "has_order", "invariant", "kernel"), CHOICES)
 def test_the_choice(
-    num_rows: int, serving: Candidate | None, has_order: bool, invariant: bool, kernel: Kernel
+    num_rows: int, serving: CandidateKernel | None, has_order: bool, invariant: bool, kernel: Kernel
 ) -> None:
     """Without a good verdict it is the one that every other card has."""
     assert kernel is int4.choose(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from training.data import SKILLS, Example, examples, judge, skill_cases
+from training.data import SKILLS, TrainingExample, examples, judge, skill_cases
 from training.data.pools import KINDS, is_mine, pool, verbs
 from training.data.world import World
 
@@ -19,7 +19,7 @@ NUM_CASES = 150
 CONTROL = re.compile(r"<\|im_|<\|endoftext|</?tool_call>|</?tool_response>")
 
 
-def _cases(skill: str) -> list[Example]:
+def _cases(skill: str) -> list[TrainingExample]:
     return skill_cases(skill, seed=11, count=NUM_CASES)
 
 
@@ -28,7 +28,7 @@ def _digest(seed: int) -> str:
     return hashlib.sha256(repr(list(some)).encode()).hexdigest()
 
 
-def _answered(case: Example) -> tuple[str, list[dict[str, Any]]]:
+def _answered(case: TrainingExample) -> tuple[str, list[dict[str, Any]]]:
     last = case.messages[-1]
     return last["content"], last.get("tool_calls", [])
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from training.data import Call, Check, judge, judge_raw, split_calls, without_reasoning
+from training.data import Call, ExpectedAnswer, judge, judge_raw, split_calls, without_reasoning
 
-WEATHER = Check("tool", calls=(Call("get_weather", {"city": "Oslo", "days": 2}),))
+WEATHER = ExpectedAnswer("tool", calls=(Call("get_weather", {"city": "Oslo", "days": 2}),))
 
 
 def _called(name: str, arguments: object) -> list[dict[str, object]]:
@@ -40,12 +40,12 @@ def test_reasoning_does_not_count(text: str, rest: str) -> None:
 )
 def test_text_is_exact_but_for_space_and_the_last_stop(answer: str, ok: bool) -> None:
     """White space and a last full stop make no difference; letters do."""
-    assert judge(Check("text", texts=("Yes.",)), answer).ok is ok
+    assert judge(ExpectedAnswer("text", texts=("Yes.",)), answer).ok is ok
 
 
 def test_parts_may_be_asked_for_or_forbidden() -> None:
     """Kind "contains" wants all of its texts and none of the absent ones."""
-    check = Check("contains", texts=("12", "apples"), absent=("13",))
+    check = ExpectedAnswer("contains", texts=("12", "apples"), absent=("13",))
     assert judge(check, "There are 12 apples.").ok
     assert not judge(check, "There are 12 or 13 apples.").ok
 
@@ -89,14 +89,14 @@ def test_text_instead_of_a_call_is_wrong() -> None:
 
 def test_a_call_instead_of_text_is_wrong() -> None:
     """When a text is wanted, a call makes the answer wrong, whatever it says."""
-    verdict = judge(Check("text", texts=("Yes.",)), "Yes.", _called("f", "{}"))
+    verdict = judge(ExpectedAnswer("text", texts=("Yes.",)), "Yes.", _called("f", "{}"))
     assert not verdict.ok
     assert verdict.right_tool is None
 
 
 def test_two_calls_in_any_order() -> None:
     """The order of parallel calls makes no difference, their number does."""
-    check = Check("tool", calls=(Call("f", {"a": 1}), Call("f", {"a": 2})))
+    check = ExpectedAnswer("tool", calls=(Call("f", {"a": 1}), Call("f", {"a": 2})))
     one, two = _called("f", {"a": 1}), _called("f", {"a": 2})
     assert judge(check, "", two + one).ok
     assert not judge(check, "", one + one).ok

@@ -11,13 +11,13 @@ from kernels.attention import Segment, plan_attention
 from tests.fakes.pairs import seldom
 from tests.fakes.tiny_models import load_tiny
 from training.attention import masked
-from training.drafters.examples import Choice, Examples, examples
+from training.drafters.examples import ExampleChoice, Examples, examples
 from training.drafters.files import write
-from training.drafters.networks import BLOCK, DFlash, Drafter, Mtp
-from training.drafters.train import Reached, reached, train
+from training.drafters.networks import BLOCK, Mtp, TrainedDFlash, TrainedDrafter
+from training.drafters.train import DraftQuality, reached, train
 from training.export import export, round_to_bfloat16
 from training.model import Qwen3
-from training.pack import START, Batch, choose_capacity, document, make_batch
+from training.pack import START, TrainingBatch, choose_capacity, document, make_batch
 from training.render import load_template
 from training.settings import SMOKE
 from training.tokenizer import train as train_tokenizer
@@ -28,7 +28,7 @@ VOCABULARY = 300
 ROW = 64
 SHAPE = replace(SMOKE.shape, num_layers=4)
 TAPS = (0, 2)
-REACHED = Reached((0.5,), 1.5, 10)
+REACHED = DraftQuality((0.5,), 1.5, 10)
 
 
 @pytest.fixture(name="model")
@@ -43,7 +43,7 @@ def _model() -> Qwen3:
     return model
 
 
-def _batch(model: Qwen3) -> Batch:
+def _batch(model: Qwen3) -> TrainingBatch:
     """Two rows of documents, whose answers are what the model says, but for some tokens."""
     rng = np.random.default_rng(3)
     documents = []
@@ -66,19 +66,19 @@ def _alone(model: Qwen3, ids: list[int]) -> int:
     row[0] |= START
     batch = make_batch(row[None], choose_capacity(row[None], 1))
     assert batch is not None
-    given = examples(model, batch, Choice((), 1, 0, ROW), torch.Generator())
+    given = examples(model, batch, ExampleChoice((), 1, 0, ROW), torch.Generator())
     return int((given.last[len(ids) - 1] @ model.model.embed_tokens.weight.T).argmax())
 
 
-def _examples(model: Qwen3, drafter: Drafter, most: int = 99) -> Examples:
-    choice = Choice(drafter.taps, drafter.depth, most, ROW)
+def _examples(model: Qwen3, drafter: TrainedDrafter, most: int = 99) -> Examples:
+    choice = ExampleChoice(drafter.taps, drafter.depth, most, ROW)
     return examples(model, _batch(model), choice, torch.Generator().manual_seed(1))
 
 
-def _drafter(kind: str) -> Drafter:
+def _drafter(kind: str) -> TrainedDrafter:
     torch.manual_seed(2)
     shape = replace(SHAPE, num_layers=2)
-    return Mtp(shape) if kind == "mtp" else DFlash(shape, TAPS, SHAPE.hidden)
+    return Mtp(shape) if kind == "mtp" else TrainedDFlash(shape, TAPS, SHAPE.hidden)
 
 
 def test_what_counts_is_what_the_model_says(model: Qwen3) -> None:
@@ -163,9 +163,9 @@ def test_the_engine_drafts_what_was_trained(kind: str, model: Qwen3, tmp_path: P
 
 
 def _layouts(model: Qwen3, given: Examples) -> tuple:  # type: ignore[type-arg]
-    from training.attention import Layout, document_mask
+    from training.attention import DocumentLayout, document_mask
 
     starts = torch.ones_like(given.documents)
     starts[1:] = given.documents[1:] - given.documents[:-1]
     mask = document_mask(1 - starts, ROW)
-    return (Layout(torch.zeros(1, dtype=torch.int32), mask, ROW, len(given.tokens)),)
+    return (DocumentLayout(torch.zeros(1, dtype=torch.int32), mask, ROW, len(given.tokens)),)

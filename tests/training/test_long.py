@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from training.data import Example, far_facts, judge, long_agents, long_examples
+from training.data import TrainingExample, far_facts, judge, long_agents, long_examples
 from training.data.sprawl import sprawl
 from training.data.world import World
 from training.render import load_template, render, render_prompt
@@ -18,7 +18,7 @@ LEAST, MOST = 2000, 6000
 CONTROL = re.compile(r"<\|im_|<\|endoftext|</?tool_call>|</?tool_response>")
 
 
-def _some(seed: int, count: int) -> list[Example]:
+def _some(seed: int, count: int) -> list[TrainingExample]:
     return list(itertools.islice(long_examples(seed, "train", LEAST, MOST), count))
 
 

@@ -10,15 +10,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.fakes.cases import stream
-from training.attention import Layout, document_mask, masked
+from training.attention import DocumentLayout, document_mask, masked
 from training.decode import generate
 from training.export import export, round_to_bfloat16
 from training.model import Qwen3
 from training.optimizer import Optimizer, orthogonal
-from training.pack import Batch, Packer, choose_capacity, document, make_batch
+from training.pack import Packer, TrainingBatch, choose_capacity, document, make_batch
 from training.render import load_template, render
 from training.schedule import learning_rate_factor
-from training.settings import SMOKE, Settings
+from training.settings import SMOKE, TrainingSettings
 from training.tokenizer import train as train_tokenizer
 
 VOCAB_SIZE = 300
@@ -36,7 +36,7 @@ def _network() -> Qwen3:
     return network
 
 
-def _batch(seed: int = 0) -> Batch:
+def _batch(seed: int = 0) -> TrainingBatch:
     """A row of three documents and padding."""
     rng = np.random.default_rng(seed)
     packer = Packer(ROW_LENGTH, pad_id=0)
@@ -51,10 +51,10 @@ def _batch(seed: int = 0) -> Batch:
     return batch
 
 
-def _inputs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[Layout]]:
+def _inputs(batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, tuple[DocumentLayout]]:
     tokens, positions, bounds = (torch.from_numpy(array) for array in batch[:3])
     mask = document_mask(positions, ROW_LENGTH)
-    return tokens, positions, (Layout(bounds, mask, ROW_LENGTH, len(tokens)),)
+    return tokens, positions, (DocumentLayout(bounds, mask, ROW_LENGTH, len(tokens)),)
 
 
 def test_every_document_is_alone(network: Qwen3, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_long_row_is_attended_apart(network: Qwen3) -> None:
     size = 2 * ROW_LENGTH
     long_tokens, long_positions = torch.randint(1, VOCAB_SIZE, (size,)), torch.arange(size)
     mask = document_mask(long_positions, size)
-    long = Layout(torch.tensor([0, size], dtype=torch.int32), mask, size, size)
+    long = DocumentLayout(torch.tensor([0, size], dtype=torch.int32), mask, size, size)
     with torch.no_grad():
         both = network(
             torch.cat([tokens, long_tokens]), torch.cat([positions, long_positions]), (rows, long)
@@ -115,7 +115,7 @@ def test_the_decoder_follows_the_network(network: Qwen3) -> None:
         for token in answer:
             positions = torch.arange(len(ids))
             mask = document_mask(positions, len(ids))
-            layout = Layout(positions, mask, len(ids), len(ids))
+            layout = DocumentLayout(positions, mask, len(ids), len(ids))
             with torch.no_grad():
                 hidden = network(torch.tensor(ids), positions, (layout,))[-1]
             assert token == int((network.model.embed_tokens.weight @ hidden).argmax())
@@ -162,7 +162,7 @@ def test_orthogonal_matrices() -> None:
 
 def test_the_learning_rate_rises_holds_and_ends_at_zero() -> None:
     """A function of the share that is over, within [0, 1] even beyond the end."""
-    settings = Settings()
+    settings = TrainingSettings()
     factor = [learning_rate_factor(i / 1000, settings.warm_up, settings.decay) for i in range(1101)]
     assert factor[0] == 0.0
     assert max(factor) == 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from training.data import Example, examples, skill_cases
+from training.data import TrainingExample, examples, skill_cases
 from training.data.open_words import gerund, past, plural
 from training.data.pools import KINDS, SIDES, family_words, pool, verbs
 from training.data.skills import natural
@@ -19,7 +19,7 @@ NUM_CASES = 400
 WORDS = re.compile(r"[A-Z]?[a-z]+")
 
 
-def _trained() -> list[Example]:
+def _trained() -> list[TrainingExample]:
     world = World("natural", "train")
     return [natural.make(world) for _ in range(NUM_CASES)]
 
@@ -28,7 +28,7 @@ def _words(text: str) -> set[str]:
     return {word.lower() for word in WORDS.findall(text)}
 
 
-def _names(case: Example) -> set[str]:
+def _names(case: TrainingExample) -> set[str]:
     """The words of tools and parameters."""
     found: set[str] = set()
     for tool in case.tools:

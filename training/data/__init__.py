@@ -10,10 +10,10 @@ from typing import Final
 
 from training.data.example import (
     Call,
-    Check,
-    Example,
+    ExampleVerdict,
+    ExpectedAnswer,
     Split,
-    Verdict,
+    TrainingExample,
     judge,
     judge_raw,
     split_calls,
@@ -27,10 +27,10 @@ from training.data.world import World
 __all__ = [
     "SKILLS",
     "Call",
-    "Check",
-    "Example",
+    "ExampleVerdict",
+    "ExpectedAnswer",
     "Split",
-    "Verdict",
+    "TrainingExample",
     "examples",
     "far_facts",
     "judge",
@@ -45,7 +45,7 @@ __all__ = [
 SKILLS: Final = tuple(MAKERS)
 
 
-def examples(seed: int, split: Split) -> Iterator[Example]:
+def examples(seed: int, split: Split) -> Iterator[TrainingExample]:
     """Cases of all skills by their weights, endless."""
     world = World(f"{split} {seed}", split)
     makers = [make for _, make in MAKERS.values()]
@@ -55,7 +55,7 @@ def examples(seed: int, split: Split) -> Iterator[Example]:
             yield _framed(world, make(world))
 
 
-def skill_cases(skill: str, seed: int, count: int) -> list[Example]:
+def skill_cases(skill: str, seed: int, count: int) -> list[TrainingExample]:
     """`count` held-out cases of one skill. Raises `KeyError` for a skill that is not in
     `SKILLS`.
     """
@@ -64,5 +64,5 @@ def skill_cases(skill: str, seed: int, count: int) -> list[Example]:
     return [_framed(world, make(world)) for _ in range(count)]
 
 
-def _framed(world: World, task: Example) -> Example:
+def _framed(world: World, task: TrainingExample) -> TrainingExample:
     return framed(world, task, lambda world: world.pick(EARLIER)(world))

@@ -29,7 +29,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ExpectedAnswer:
     """The expected answer.
 
     text: the answer is one of `texts`. contains: it holds all of `texts` and none of `absent`.
@@ -44,7 +44,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TrainingExample:
     """A conversation that ends with the assistant's message to be learned.
 
     An assistant's `content` may begin with "<think>\n…\n</think>"; a text follows after "\n\n", a
@@ -56,7 +56,7 @@ class Example:
     skill: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
-    check: Check
+    check: ExpectedAnswer
 
     @property
     def prompt(self) -> tuple[Message, ...]:
@@ -65,7 +65,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ExampleVerdict:
     """`valid_tool`: None if no call was tried; `right_tool`: None if none was expected."""
 
     ok: bool
@@ -73,7 +73,9 @@ class Verdict:
     right_tool: bool | None
 
 
-def judge(check: Check, answer_text: str, tool_calls: Sequence[Mapping[str, Any]] = ()) -> Verdict:
+def judge(
+    check: ExpectedAnswer, answer_text: str, tool_calls: Sequence[Mapping[str, Any]] = ()
+) -> ExampleVerdict:
     """Judge the answer of a server.
 
     `tool_calls` are those of the OpenAI API or bare {"name", "arguments"}; arguments may be JSON
@@ -86,11 +88,11 @@ def judge(check: Check, answer_text: str, tool_calls: Sequence[Mapping[str, Any]
     if check.kind == "tool":
         right = sorted(call.name for call in calls) == sorted(call.name for call in check.calls)
         ok = valid and right and _same_calls(calls, check.calls)
-        return Verdict(ok, valid if tried else None, right)
-    return Verdict(not tried and _right_text(check, text), valid if tried else None, None)
+        return ExampleVerdict(ok, valid if tried else None, right)
+    return ExampleVerdict(not tried and _right_text(check, text), valid if tried else None, None)
 
 
-def judge_raw(check: Check, raw: str) -> Verdict:
+def judge_raw(check: ExpectedAnswer, raw: str) -> ExampleVerdict:
     """Judge the model's own text, with the calls still in it (`raw` without <|im_end|>)."""
     text, calls = split_calls(raw)
     return judge(check, text, calls)
@@ -149,14 +151,17 @@ def tool_result(content: str) -> Message:
 
 def plain_case(
     skill: str, question: str, text: str, think: str = "", also: tuple[str, ...] = ()
-) -> Example:
+) -> TrainingExample:
     """One question and the answer `text`; `also` are other right answers."""
-    return Example(
-        skill, (user(question), answer(text, think)), (), Check("text", texts=(text, *also))
+    return TrainingExample(
+        skill,
+        (user(question), answer(text, think)),
+        (),
+        ExpectedAnswer("text", texts=(text, *also)),
     )
 
 
-def _right_text(check: Check, text: str) -> bool:
+def _right_text(check: ExpectedAnswer, text: str) -> bool:
     if check.kind == "text":
         return _plain(text) in {_plain(expected) for expected in check.texts}
     if check.kind == "contains":

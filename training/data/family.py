@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from training.data.example import Call, Check, Example, Tool, calling, user
+from training.data.example import Call, ExpectedAnswer, Tool, TrainingExample, calling, user
 from training.data.offering import reasoning
 from training.data.pools import family_lines
 from training.data.world import World
@@ -47,7 +47,7 @@ class _Tool:
         return {"type": "function", "function": function}
 
 
-def draw_family_case(world: World, skill: str) -> Example:
+def draw_family_case(world: World, skill: str) -> TrainingExample:
     """One request for one tool of the family among others."""
     tool = world.pick(_tools())
     others = [one for one in _tools() if one is not tool]
@@ -65,8 +65,8 @@ def draw_family_case(world: World, skill: str) -> Example:
         user(question[:1].upper() + question[1:]),
         calling([call], reasoning([(topic, tool.name)])),
     )
-    check = Check("tool", calls=(call,))
-    return Example(skill, messages, tuple(one.as_json() for one in offered), check)
+    check = ExpectedAnswer("tool", calls=(call,))
+    return TrainingExample(skill, messages, tuple(one.as_json() for one in offered), check)
 
 
 @lru_cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from training.data.example import Example
+from training.data.example import TrainingExample
 from training.data.filler import agent_system, short_system
 from training.data.offering import render_all
 from training.data.toolbox import draw_tools
@@ -20,7 +20,9 @@ _WITHOUT_TOOLS: Final = frozenset({"tools", "natural", "tool_result", "no_tool"}
 """Skills with a context of their own."""
 
 
-def framed(world: World, task: Example, earlier: Callable[[World], Example]) -> Example:
+def framed(
+    world: World, task: TrainingExample, earlier: Callable[[World], TrainingExample]
+) -> TrainingExample:
     """`task`, sometimes with a system text, with tools, or after a turn that `earlier` draws."""
     is_bare = task.messages[0]["role"] != "system"
     if is_bare and task.skill not in _ALONE and world.chance(0.1):
@@ -36,7 +38,9 @@ def framed(world: World, task: Example, earlier: Callable[[World], Example]) -> 
     return task
 
 
-def _history(world: World, earlier: Callable[[World], Example]) -> tuple[dict[str, object], ...]:
+def _history(
+    world: World, earlier: Callable[[World], TrainingExample]
+) -> tuple[dict[str, object], ...]:
     """One or two earlier tasks, without their own system texts."""
     tasks = [earlier(world) for _ in range(world.pick((1, 1, 2)))]
     return tuple(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from training.data.example import Example, Message, Split, Tool, answer, user
+from training.data.example import Message, Split, Tool, TrainingExample, answer, user
 from training.data.filler import agent_system
 from training.data.offering import render_all
 from training.data.refusals import OUTSIDE
@@ -31,26 +31,26 @@ _ALONE: Final = frozenset({memory.SKILL, facts.SKILL})
 """Skills whose answer depends on the whole conversation."""
 
 
-def long_examples(seed: int, split: Split, least: int, most: int) -> Iterator[Example]:
+def long_examples(seed: int, split: Split, least: int, most: int) -> Iterator[TrainingExample]:
     """Cases of about `least` to `most` tokens, endless."""
     world = World(f"{split} long {seed}", split)
     while True:
         yield _any(world, int(_LIKELY * world.between(least, most)))
 
 
-def far_facts(seed: int, count: int, num_tokens: int) -> list[Example]:
+def far_facts(seed: int, count: int, num_tokens: int) -> list[TrainingExample]:
     """Held-out questions about facts somewhere in a text of about `num_tokens` tokens."""
     world = World(f"eval far {seed}", "eval")
     return [_facts_in(world, num_tokens, 1) for _ in range(count)]
 
 
-def long_agents(seed: int, count: int, num_tokens: int) -> list[Example]:
+def long_agents(seed: int, count: int, num_tokens: int) -> list[TrainingExample]:
     """Held-out requests of agents: 17 tools, long descriptions, rules, then any task."""
     world = World(f"eval agents {seed}", "eval")
     return [_agent(world, num_tokens, 16) for _ in range(count)]
 
 
-def _any(world: World, num_tokens: int) -> Example:
+def _any(world: World, num_tokens: int) -> TrainingExample:
     chance = world.random()
     if chance < 0.25:
         return _facts_in(world, num_tokens, world.between(1, 8))
@@ -61,14 +61,14 @@ def _any(world: World, num_tokens: int) -> Example:
     return _surrounded(world, task, num_tokens)
 
 
-def _facts_in(world: World, num_tokens: int, num_questions: int) -> Example:
+def _facts_in(world: World, num_tokens: int, num_questions: int) -> TrainingExample:
     def bury(sentences: list[str]) -> str:
         return _mixed(world, sprawl(world, num_tokens), sentences)
 
     return facts.make_far(world, bury, num_questions)
 
 
-def _agent(world: World, num_tokens: int, num_others: int) -> Example:
+def _agent(world: World, num_tokens: int, num_others: int) -> TrainingExample:
     """An agent's request: the task fits one tool, or none."""
     if world.chance(0.45):
         task = tools.make_among(world, num_others)
@@ -95,7 +95,7 @@ def _sprawled(world: World, num_letters: int) -> str:
     return sprawl(world, int(num_letters / _LETTERS_PER_TOKEN))
 
 
-def _surrounded(world: World, task: Example, num_tokens: int) -> Example:
+def _surrounded(world: World, task: TrainingExample, num_tokens: int) -> TrainingExample:
     """`task` behind a long system text, a long text of the user's, or both, and other tasks."""
     share = world.pick((0.0, 0.3, 0.6, 1.0))
     system = sprawl(world, int(share * num_tokens)) if share else ""

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from training.attention import masked
 from training.data_loader import DataLoader, DataLoaderError
-from training.drafters.examples import Choice, Examples, Pool, examples, read
+from training.drafters.examples import ExampleChoice, Examples, Pool, examples, read
 from training.drafters.files import write
-from training.drafters.networks import DFlash, Drafter, Mtp
+from training.drafters.networks import Mtp, TrainedDFlash, TrainedDrafter
 from training.drafters.train import reached, train
 from training.export import TOKENIZER_NAME, load_weights
 from training.model import Qwen3
@@ -83,16 +83,16 @@ def _run(given: argparse.Namespace, device: torch.device) -> None:
     load_weights(model, given.target)
     model.requires_grad_(requires_grad=False)
     shape = replace(settings.shape, inner=_INNER[given.kind], num_layers=_LAYERS)
-    drafter: Drafter
+    drafter: TrainedDrafter
     if given.kind == "mtp":
         drafter = Mtp(shape).to(device)
     else:
-        drafter = DFlash(shape, _TAPS, settings.shape.hidden).to(device)
+        drafter = TrainedDFlash(shape, _TAPS, settings.shape.hidden).to(device)
     random = torch.Generator().manual_seed(given.seed)
     num_streams = min(_MOST_STREAMS, max(2, (os.cpu_count() or 1) - _SPARE_CORES))
     is_card = device.type == "cuda"
     anchors = given.anchors or (_ANCHORS if is_card else _CPU_ANCHORS)
-    chosen = Choice(drafter.taps, drafter.depth, anchors, settings.row_length)
+    chosen = ExampleChoice(drafter.taps, drafter.depth, anchors, settings.row_length)
     pool, seconds = Pool(given.batches), 60 * given.minutes
     with DataLoader(settings, given.seed + 1000, num_streams, _MAX_TOKENS) as loader:
         loader.start(tokenizer.to_str())

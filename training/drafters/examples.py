@@ -13,9 +13,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from training.attention import Layout, document_mask
+from training.attention import DocumentLayout, document_mask
 from training.model import Qwen3
-from training.pack import IGNORED, Batch
+from training.pack import IGNORED, TrainingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Examples:
     counts: Tensor
 
 
-class Choice(NamedTuple):
+class ExampleChoice(NamedTuple):
     """What is taken of a batch: these layers' states, so many drafts behind each of up to `most`
     anchors. Its rows have `row_length` tokens.
     """
@@ -65,7 +65,7 @@ class Read:
 
 
 @torch.no_grad()
-def read(model: Qwen3, batch: Batch, choice: Choice) -> Read:
+def read(model: Qwen3, batch: TrainingBatch, choice: ExampleChoice) -> Read:
     """A batch without a long row: this takes longer than to train on it."""
     tokens, positions = (torch.from_numpy(part).long() for part in (batch.tokens, batch.positions))
     device = model.model.norm.weight.device
@@ -75,7 +75,7 @@ def read(model: Qwen3, batch: Batch, choice: Choice) -> Read:
     starts[bounds[bounds < len(tokens)]] = 1
     # A mask counts documents by their first positions, and positions may have gaps.
     mask = document_mask(1 - starts, choice.row_length)
-    layout = Layout(bounds.int(), mask, choice.row_length, len(tokens))
+    layout = DocumentLayout(bounds.int(), mask, choice.row_length, len(tokens))
     streams = list(model.streams(tokens, positions, (layout,)))
     last = model.model.norm(streams[-1])
     is_answer = torch.zeros(len(tokens) + choice.depth, dtype=torch.bool, device=device)
@@ -91,7 +91,7 @@ def read(model: Qwen3, batch: Batch, choice: Choice) -> Read:
     return Read(tokens, positions, documents, taps, last, is_answer, says, anchors)
 
 
-def draw(known: Read, choice: Choice, random: torch.Generator) -> Examples:
+def draw(known: Read, choice: ExampleChoice, random: torch.Generator) -> Examples:
     """Up to `choice.most` anchors."""
     tokens, documents = known.tokens, known.documents
     chosen = torch.randperm(len(known.anchors), generator=random)[: choice.most].sort().values
@@ -112,7 +112,9 @@ def draw(known: Read, choice: Choice, random: torch.Generator) -> Examples:
     )
 
 
-def examples(model: Qwen3, batch: Batch, choice: Choice, random: torch.Generator) -> Examples:
+def examples(
+    model: Qwen3, batch: TrainingBatch, choice: ExampleChoice, random: torch.Generator
+) -> Examples:
     """Read a batch, and draw from it."""
     return draw(read(model, batch, choice), choice, random)
 
@@ -128,7 +130,7 @@ class Pool:
         """Keep it; the oldest may go."""
         self._kept.append(one)
 
-    def draw(self, choice: Choice, random: torch.Generator) -> Examples:
+    def draw(self, choice: ExampleChoice, random: torch.Generator) -> Examples:
         """From one of those that are kept."""
         at = int(torch.randint(len(self._kept), (1,), generator=random))
         return draw(self._kept[at], choice, random)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from training.drafters.networks import BLOCK, Drafter
-from training.drafters.train import Reached
+from training.drafters.networks import BLOCK, TrainedDrafter
+from training.drafters.train import DraftQuality
 from training.export import WEIGHTS_NAME
 from training.model import Qwen3
 from training.settings import Shape
@@ -20,7 +20,12 @@ from training.tokenizer import to_json
 
 
 def write(
-    out: Path, drafter: Drafter, model: Qwen3, shape: Shape, mask_id: int, found: Reached
+    out: Path,
+    drafter: TrainedDrafter,
+    model: Qwen3,
+    shape: Shape,
+    mask_id: int,
+    found: DraftQuality,
 ) -> int:
     """Write the directory `out` of a drafter of `shape`; returns the bytes of its weights."""
     out.mkdir(parents=True, exist_ok=True)
@@ -35,7 +40,7 @@ def write(
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _config(drafter: Drafter, model: Qwen3, shape: Shape, mask_id: int) -> dict[str, Any]:
+def _config(drafter: TrainedDrafter, model: Qwen3, shape: Shape, mask_id: int) -> dict[str, Any]:
     common: dict[str, Any] = {
         "attention_bias": False,
         "dtype": "bfloat16",

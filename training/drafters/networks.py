@@ -10,14 +10,14 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor, nn
 
 from training.drafters.examples import Examples
-from training.model import Layer, Norm, Qwen3
+from training.model import Norm, Qwen3, TrainedLayer
 from training.settings import Shape
 
 BLOCK: Final = 8
 MTP_DEPTH: Final = 3
 
 
-class Drafter(nn.Module):
+class TrainedDrafter(nn.Module):
     """`taps` are the model's layers that it reads, `depth` how many tokens it drafts there."""
 
     taps: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class Drafter(nn.Module):
         return dict(self.state_dict())
 
 
-class DFlash(Drafter):
+class TrainedDFlash(TrainedDrafter):
     """Two layers over a block of 8."""
 
     def __init__(self, shape: Shape, taps: tuple[int, ...], hidden: int) -> None:
@@ -40,12 +40,12 @@ class DFlash(Drafter):
         self.taps, self.depth = taps, BLOCK - 1
         self.fc = nn.Linear(len(taps) * hidden, shape.hidden, bias=False)
         self.hidden_norm = Norm(shape.hidden, shape.rms_norm_eps)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_layers))
+        self.layers = nn.ModuleList(TrainedLayer(shape) for _ in range(shape.num_layers))
         self.norm = Norm(shape.hidden, shape.rms_norm_eps)
         self.mask_embedding = nn.Parameter(torch.randn(shape.hidden) * 0.02)
 
     def forward(self, model: Qwen3, given: Examples) -> Tensor:
-        """See `Drafter`."""
+        """See `TrainedDrafter`."""
         anchors, device = given.anchors, given.tokens.device
         context = self.hidden_norm(self.fc(given.taps))
         x = self.mask_embedding.expand(len(anchors), BLOCK, -1).clone()
@@ -57,7 +57,7 @@ class DFlash(Drafter):
         seen = torch.cat((_before(given)[number], number[:, None] == number[None]), 1)
         all_places = torch.cat((given.positions, places))
         for module in self.layers:
-            layer = cast("Layer", module)
+            layer = cast("TrainedLayer", module)
             rows = torch.cat((context, layer.input_layernorm(x)))
             query, key, value = layer.self_attn.project(rows, model.angles(all_places))
             x = x + layer.self_attn.o_proj(_attend(query[len(context) :], key, value, seen))
@@ -66,7 +66,7 @@ class DFlash(Drafter):
         return F.linear(states, model.model.embed_tokens.weight)
 
 
-class Mtp(Drafter):
+class Mtp(TrainedDrafter):
     """One layer that is given its own states for the drafts behind the first."""
 
     def __init__(self, shape: Shape) -> None:
@@ -75,12 +75,12 @@ class Mtp(Drafter):
         self.fc = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
         self.pre_fc_norm_embedding = Norm(shape.hidden, shape.rms_norm_eps)
         self.pre_fc_norm_hidden = Norm(shape.hidden, shape.rms_norm_eps)
-        self.layers = nn.ModuleList([Layer(shape)])
+        self.layers = nn.ModuleList([TrainedLayer(shape)])
         self.norm = Norm(shape.hidden, shape.rms_norm_eps)
 
     def forward(self, model: Qwen3, given: Examples) -> Tensor:
-        """See `Drafter`. Row t has the token at t + 1 and stands at t."""
-        layer, anchors = cast("Layer", self.layers[0]), given.anchors
+        """See `TrainedDrafter`. Row t has the token at t + 1 and stands at t."""
+        layer, anchors = cast("TrainedLayer", self.layers[0]), given.anchors
         following = torch.cat((given.tokens[1:], given.tokens[:1]))
         x = self._mixed(model, following, given.last)
         rows = layer.input_layernorm(x)
@@ -108,7 +108,7 @@ class Mtp(Drafter):
         return F.linear(torch.stack(states, 1), model.model.embed_tokens.weight)
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `Drafter`."""
+        """See `TrainedDrafter`."""
         return {f"mtp.{name}": tensor for name, tensor in self.state_dict().items()}
 
     def _mixed(self, model: Qwen3, tokens: Tensor, states: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from training.drafters.examples import Examples
-from training.drafters.networks import Drafter
+from training.drafters.networks import TrainedDrafter
 from training.model import Qwen3
 
 _RATE: Final = 2e-3
@@ -26,7 +26,7 @@ of a block of 8 (SpecForge)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class DraftQuality:
     """Of drafts that were not trained on: the share that is right at each place, if those before it
     are, and the tokens that a pass of the model yields.
     """
@@ -37,7 +37,11 @@ class Reached:
 
 
 def train(
-    drafter: Drafter, model: Qwen3, next_examples: Callable[[], Examples], seconds: float, most: int
+    drafter: TrainedDrafter,
+    model: Qwen3,
+    next_examples: Callable[[], Examples],
+    seconds: float,
+    most: int,
 ) -> int:
     """Train in place for so long, or `most` steps; returns how many there were."""
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=_RATE, weight_decay=0.01)
@@ -61,7 +65,7 @@ def train(
     return step
 
 
-def _loss(drafter: Drafter, model: Qwen3, given: Examples) -> Tensor:
+def _loss(drafter: TrainedDrafter, model: Qwen3, given: Examples) -> Tensor:
     """Cross-entropy of the tokens that the model would say, the nearest most."""
     logits = drafter(model, given).float()
     losses = F.cross_entropy(logits.flatten(0, 1), given.labels.flatten(), reduction="none")
@@ -71,7 +75,7 @@ def _loss(drafter: Drafter, model: Qwen3, given: Examples) -> Tensor:
 
 
 @torch.no_grad()
-def reached(drafter: Drafter, model: Qwen3, parts: list[Examples]) -> Reached:
+def reached(drafter: TrainedDrafter, model: Qwen3, parts: list[Examples]) -> DraftQuality:
     """What the drafter does on `parts`. Drafts count where the model would say the text so far."""
     right = torch.zeros(drafter.depth)
     asked = torch.zeros(drafter.depth)
@@ -85,7 +89,7 @@ def reached(drafter: Drafter, model: Qwen3, parts: list[Examples]) -> Reached:
         lengths += float(accepted.sum()) + len(accepted)
         num_anchors += len(accepted)
     shares = (right / asked.clamp(min=1.0)).tolist()
-    return Reached(
+    return DraftQuality(
         tuple([round(share, 3) for share in shares]),
         round(lengths / max(1, num_anchors), 3),
         num_anchors,

@@ -19,7 +19,6 @@ from protocol import wire
 from protocol.errors import HttpError, WireError
 from protocol.messages import (
     Abort,
-    Alive,
     Dismiss,
     Distrust,
     Drain,
@@ -34,6 +33,7 @@ from protocol.messages import (
     RelayCredit,
     Retain,
     Score,
+    SequenceAlive,
     Snapshot,
     Submit,
     Wanted,
@@ -41,7 +41,7 @@ from protocol.messages import (
 )
 from workers.bridge.engine_client import EngineClient, EngineGone, EngineRefusal
 from workers.bridge.outbox import MANY_STREAMS, Outbox
-from workers.bridge.work import Holdings, Key, Refused, Running, Work
+from workers.bridge.work import BridgeRequest, BridgeWork, CannotRun, Holdings, Key
 from workers.external import EngineError
 from workers.ipc import (
     BROADCAST,
@@ -80,7 +80,7 @@ class Bridge:
         channel: Channel,
         status: EngineStatus,
         outbox: Outbox,
-        work: Work,
+        work: BridgeWork,
         holdings: Holdings,
         *,
         epoch: int,
@@ -94,7 +94,7 @@ class Bridge:
         self._outbox = outbox
         self._work = work
         self._holdings = holdings
-        self._running: dict[Key, Running] = {}
+        self._running: dict[Key, BridgeRequest] = {}
         self._step_ms = 0.0
         # Steps of answers, for the gateways. The supervisor's also count good health checks.
         self._num_steps = 0
@@ -191,7 +191,7 @@ class Bridge:
         try:
             self._check(key, message)
             running = self._work.begin(key, message, self._note_progress)
-        except Refused as refused:
+        except CannotRun as refused:
             rejected = Rejected(message.request_id, message.attempt, refused.reason, str(refused))
             self._outbox.put(link, rejected)
             return
@@ -204,15 +204,15 @@ class Bridge:
         self._nursery.start_soon(self._run, running)
 
     def _check(self, key: Key, message: Submit | Relay) -> None:
-        """Raise `Refused` for a request that cannot run here, or not now."""
+        """Raise `CannotRun` for a request that cannot run here, or not now."""
         if key in self._running:
-            raise Refused("invalid", "that attempt runs already")
+            raise CannotRun("invalid", "that attempt runs already")
         if message.model != self._config.serves:
-            raise Refused("unknown_model", f"model {message.model!r} is not served here")
+            raise CannotRun("unknown_model", f"model {message.model!r} is not served here")
         if message.deadline_s is not None and not isfinite(message.deadline_s):
-            raise Refused("invalid", "deadline_s is not a number")
+            raise CannotRun("invalid", "deadline_s is not a number")
         if len(self._running) >= self._facts.max_seqs + self._config.max_waiting:
-            raise Refused("busy", f"{len(self._running)} requests run or wait")
+            raise CannotRun("busy", f"{len(self._running)} requests run or wait")
 
     def _pass_to_running(self, link: int, message: RelayChunk | RelayCredit | Abort) -> None:
         running = self._running.get((link, message.request_id, message.attempt))
@@ -227,7 +227,7 @@ class Bridge:
             running.scope.cancel()
             raise
 
-    async def _run(self, running: Running) -> None:
+    async def _run(self, running: BridgeRequest) -> None:
         """Run one request to its end. The engine's connection is then closed or idle: engines stop
         an answer whose connection is closed.
         """
@@ -239,7 +239,7 @@ class Bridge:
         self._mark_busy()
         self._report_drained()
 
-    async def _to_end(self, running: Running) -> None:
+    async def _to_end(self, running: BridgeRequest) -> None:
         try:
             await running.run()
         except EngineRefusal as refusal:
@@ -256,7 +256,7 @@ class Bridge:
             print(f"a request failed on the engine: {error}", file=sys.stderr)
             running.failed(str(error))
 
-    def _note_progress(self, running: Running, num_tokens: int) -> None:
+    def _note_progress(self, running: BridgeRequest, num_tokens: int) -> None:
         """Count new tokens (`num_tokens`), or another sign of life (0)."""
         self._num_steps += 1
         if num_tokens == 0:
@@ -272,12 +272,12 @@ class Bridge:
         if now - self._load_at >= LOAD_EVERY_S:
             self._report_load()
 
-    def _report_alive(self, running: Running) -> None:
+    def _report_alive(self, running: BridgeRequest) -> None:
         now = trio.current_time()
         if now - running.reported_at >= ALIVE_EVERY_S:
             running.reported_at = now
             link, request_id, attempt = running.key
-            self._outbox.put(link, Alive(request_id, attempt))
+            self._outbox.put(link, SequenceAlive(request_id, attempt))
 
     # Load and life.
 

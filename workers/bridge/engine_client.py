@@ -17,15 +17,15 @@ from protocol.errors import ConfigError, ConnectError, HermaError, HttpError, Ke
 from protocol.messages import RejectReason
 from protocol.transport import HttpClient, HttpResponse
 from workers.external import (
-    Answer,
+    AnswerPiece,
     EngineApi,
     EngineError,
+    EngineEventSplitter,
+    EngineJob,
     EngineLimits,
     EngineQuestions,
     EngineTrouble,
-    EventSplitter,
-    Job,
-    Piece,
+    ExternalAnswer,
 )
 
 CONNECT_S: Final = 5.0
@@ -186,7 +186,7 @@ class EngineClient:
             yield response
 
     async def answer(
-        self, api: EngineApi, answer: Answer, on_event: Callable[[Piece | None], None]
+        self, api: EngineApi, answer: ExternalAnswer, on_event: Callable[[AnswerPiece | None], None]
     ) -> None:
         """Run jobs until the answer is over. `on_event` receives the new tokens of each event, or
         None.
@@ -205,9 +205,9 @@ class EngineClient:
     async def _run(
         self,
         api: EngineApi,
-        job: Job,
-        answer: Answer,
-        on_event: Callable[[Piece | None], None],
+        job: EngineJob,
+        answer: ExternalAnswer,
+        on_event: Callable[[AnswerPiece | None], None],
     ) -> None:
         request = api.request(job)
         reader = api.reader(job)
@@ -226,7 +226,7 @@ class EngineClient:
             if not job.streamed:
                 take(await _whole(response))
                 return
-            splitter = EventSplitter()
+            splitter = EngineEventSplitter()
             async for data in response.body:
                 for payload in splitter.feed(data):
                     if take(payload):

@@ -18,7 +18,7 @@ from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent, BlocksSnapshot, EngineFacts
 from protocol.transport import Subscriber
 from workers.bridge.outbox import Outbox
-from workers.external import Copies, Expectation, Heard, HeldBlocks, VllmFeed, model_roots
+from workers.external import CacheExpectation, CopyReports, Heard, HeldBlocks, VllmFeed, model_roots
 from workers.ipc import BROADCAST
 
 REPLAY_S: Final = 5.0
@@ -38,7 +38,7 @@ class KvFeed:
             model_roots(config.serves),
             block_size=facts.block_size,
             max_blocks=facts.kv_tokens,
-            copies=Copies.SINGLE if config.engine == "sglang" else Copies.COUNTED,
+            copies=CopyReports.SINGLE if config.engine == "sglang" else CopyReports.COUNTED,
         )
         self._feed = VllmFeed(held, can_replay=events.replay is not None)
         self._outbox = outbox
@@ -69,14 +69,14 @@ class KvFeed:
                     self._replay_until = math.inf
                     self._take(self._feed.replay_ended())
 
-    def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:  # noqa: ARG002
+    def sent(self, digests: Sequence[BlockDigest], now: float) -> CacheExpectation:  # noqa: ARG002
         """Expect nothing: the events report the blocks."""
-        return Expectation(0, now)
+        return CacheExpectation(0, now)
 
     def answered(
         self,
         digests: Sequence[BlockDigest],
-        expected: Expectation,  # noqa: ARG002
+        expected: CacheExpectation,  # noqa: ARG002
         cached_tokens: int | None,  # noqa: ARG002
         now: float,  # noqa: ARG002
     ) -> None:

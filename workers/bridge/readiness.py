@@ -27,12 +27,12 @@ from protocol.sampling import SamplingParams
 from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.launched import group_cpu_s
 from workers.external import (
-    Answer,
+    AnswerPiece,
     EngineApi,
     EngineError,
     EngineLimits,
     EngineTrouble,
-    Piece,
+    ExternalAnswer,
     phase_of,
 )
 from workers.ipc import StartSpeed
@@ -132,7 +132,7 @@ async def wait_answering(client: EngineClient, reports: StartReports, *, is_laun
 
 
 @final
-class ModelText:
+class StopText:
     """The stop tokens and the size of the vocabulary, from the worker's model directory."""
 
     def __init__(self, model_dir: Path) -> None:
@@ -149,7 +149,7 @@ async def prove(
     api: EngineApi,
     config: WorkerConfig,
     facts: EngineFacts,
-    text: ModelText,
+    text: StopText,
     reports: StartReports,
 ) -> StartSpeed:
     """Let the engine generate tokens; then answer one long prompt, to find a death at the first
@@ -181,7 +181,7 @@ class _Probe:
     """One prompt of random ids. `first_s` is the time to the first token; 0 before it."""
 
     def __init__(
-        self, client: EngineClient, api: EngineApi, text: ModelText, reports: StartReports
+        self, client: EngineClient, api: EngineApi, text: StopText, reports: StartReports
     ) -> None:
         self.first_s = 0.0
         self._client = client
@@ -204,7 +204,7 @@ class _Probe:
         """
         # Each probe begins otherwise, so that the prefix cache does not contain it.
         ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
-        answer = Answer(
+        answer = ExternalAnswer(
             ids,
             array("I"),
             SamplingParams(max_tokens=num_outputs, temperature=0.0, ignore_eos=True),
@@ -226,7 +226,7 @@ class _Probe:
         if answer.num_outputs != num_outputs:
             raise NotProven(f"{failed} got {answer.num_outputs} of {num_outputs} tokens")
 
-    def _take(self, num_prompt: int, piece: Piece | None) -> None:
+    def _take(self, num_prompt: int, piece: AnswerPiece | None) -> None:
         """Report an event. Every event is a sign of life, also within the prompt."""
         self._num_signs += 1
         what = "within the prompt" if piece is None else "with tokens"

@@ -33,7 +33,7 @@ from protocol.paths import is_plain_path
 from protocol.transport import HttpResponse
 from workers.bridge.engine_client import EngineClient
 from workers.bridge.outbox import Outbox
-from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
+from workers.bridge.work import BridgeRequest, CannotRun, Holdings, Key, Progress, note_answered
 
 _NOT_RELAYED: Final = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding"}
@@ -46,7 +46,7 @@ _MAX_HEADERS: Final = 128
 
 
 @final
-class Relayed(Running):
+class Relayed(BridgeRequest):
     """One relayed exchange."""
 
     def __init__(self, key: Key, relay: Relay, on_progress: Progress, work: Relays) -> None:
@@ -213,9 +213,9 @@ class Relays:
 
     def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Relayed:
         if isinstance(message, Submit):
-            raise Refused("invalid", f"the {TEXT_ENGINE} engine takes text, not tokens")
+            raise CannotRun("invalid", f"the {TEXT_ENGINE} engine takes text, not tokens")
         if len(message.data) > message.num_bytes or len(message.digests) % ID_BYTES:
-            raise Refused("invalid", "the body is longer than it says, or a digest is cut")
+            raise CannotRun("invalid", "the body is longer than it says, or a digest is cut")
         if not (message.target.startswith(_ROOT) and is_plain_path(message.target)):
-            raise Refused("invalid", f"{message.target!r} is no plain path below {_ROOT}")
+            raise CannotRun("invalid", f"{message.target!r} is no plain path below {_ROOT}")
         return Relayed(key, message, on_progress, self)

@@ -27,17 +27,22 @@ from protocol.messages import (
 from protocol.tokens import pack_tokens, unpack_tokens
 from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.outbox import Outbox
-from workers.bridge.readiness import ModelText
-from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
-from workers.external import Answer, EngineApi, Piece, is_lenient
+from workers.bridge.readiness import StopText
+from workers.bridge.work import BridgeRequest, CannotRun, Holdings, Key, Progress, note_answered
+from workers.external import AnswerPiece, EngineApi, ExternalAnswer, is_lenient
 
 
 @final
-class Sequence(Running):
+class BridgeSequence(BridgeRequest):
     """One running submission."""
 
     def __init__(
-        self, key: Key, submit: Submit, answer: Answer, on_progress: Progress, work: Sequences
+        self,
+        key: Key,
+        submit: Submit,
+        answer: ExternalAnswer,
+        on_progress: Progress,
+        work: Sequences,
     ) -> None:
         root = root_digest(submit.model, submit.adapter, submit.salt)
         super().__init__(key, block_digests(root, submit.prompt_ids, work.block_size))
@@ -76,7 +81,7 @@ class Sequence(Running):
     def failed(self, detail: str) -> None:
         self._finish("error", detail)
 
-    def _take_event(self, piece: Piece | None) -> None:
+    def _take_event(self, piece: AnswerPiece | None) -> None:
         """Send new tokens, or note another sign of life (None)."""
         if piece is None:
             self._on_progress(self, 0)
@@ -121,7 +126,7 @@ class Sequences:
         self,
         config: WorkerConfig,
         facts: EngineFacts,
-        text: ModelText,
+        text: StopText,
         client: EngineClient,
         api: EngineApi,
         outbox: Outbox,
@@ -136,29 +141,33 @@ class Sequences:
         self.holdings = holdings
         self.block_size = facts.block_size
 
-    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Sequence:
+    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> BridgeSequence:
         if isinstance(message, Relay):
-            raise Refused("invalid", f"the {self._config.engine} engine takes tokens, not text")
-        return Sequence(key, message, self._answer_of(message), on_progress, self)
+            raise CannotRun("invalid", f"the {self._config.engine} engine takes tokens, not text")
+        return BridgeSequence(key, message, self._answer_of(message), on_progress, self)
 
-    def _answer_of(self, submit: Submit) -> Answer:
+    def _answer_of(self, submit: Submit) -> ExternalAnswer:
         if (grammar := submit.grammar) is not None:
             form = form_of(grammar.kind, grammar.text)
             if form not in self.api.grammar_forms:
                 name = self._config.engine
-                raise Refused("grammar", f"the {name} engine enforces no grammars of form `{form}`")
+                raise CannotRun(
+                    "grammar", f"the {name} engine enforces no grammars of form `{form}`"
+                )
         if (what := self.api.refusal(submit)) is not None:
-            raise Refused("invalid", f"the {self._config.engine} engine cannot do {what}")
+            raise CannotRun("invalid", f"the {self._config.engine} engine cannot do {what}")
         prompt, outputs = _ids_of(submit.prompt_ids), _ids_of(submit.output_ids)
         window, size = self._facts.context_length, self._text.vocab_size
         if not prompt:
-            raise Refused("invalid", "the prompt has no tokens; send at least one")
+            raise CannotRun("invalid", "the prompt has no tokens; send at least one")
         if len(prompt) >= window:
             detail = f"the prompt has {len(prompt)} tokens and the context length is {window}"
-            raise Refused("too_long", f"{detail}, with room for the answer")
+            raise CannotRun("too_long", f"{detail}, with room for the answer")
         if size is not None and max(prompt) >= size:
-            raise Refused("invalid", f"token id {max(prompt)} is outside the vocabulary of {size}")
-        return Answer(
+            raise CannotRun(
+                "invalid", f"token id {max(prompt)} is outside the vocabulary of {size}"
+            )
+        return ExternalAnswer(
             prompt,
             outputs,
             submit.sampling,
@@ -175,4 +184,4 @@ def _ids_of(packed: bytes) -> array[int]:
     try:
         return unpack_tokens(packed)
     except WireError as error:
-        raise Refused("invalid", str(error)) from error
+        raise CannotRun("invalid", str(error)) from error

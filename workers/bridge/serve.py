@@ -23,10 +23,10 @@ from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
 from workers.bridge.prefill import prefill_form, with_form
 from workers.bridge.readiness import (
-    ModelText,
     NotProven,
     Report,
     StartReports,
+    StopText,
     facts_of,
     prove,
     wait_answering,
@@ -92,7 +92,7 @@ class _Service:
         self._api: EngineApi | OpenAiApi = (
             OpenAiApi(config.model) if config.engine == TEXT_ENGINE else _APIS[config.engine]()
         )
-        self._text = None if config.engine == TEXT_ENGINE else ModelText(engine_model_dir(config))
+        self._text = None if config.engine == TEXT_ENGINE else StopText(engine_model_dir(config))
         assert config.url is not None
         max_seqs = config.max_seqs or CARD_SEQS
         self._client = EngineClient(

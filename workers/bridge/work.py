@@ -22,14 +22,14 @@ from protocol.messages import (
     Submit,
 )
 from workers.bridge.outbox import Outbox
-from workers.external import Expectation
+from workers.external import CacheExpectation
 from workers.ipc import BROADCAST
 
 Key = tuple[int, bytes, int]
 """A link, a request and its attempt."""
 
 
-class Refused(Exception):
+class CannotRun(Exception):
     """A request cannot run here. It never leaves the bridge: it becomes a `Rejected`."""
 
     def __init__(self, reason: RejectReason, detail: str) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.reason: RejectReason = reason
 
 
-class Running:
+class BridgeRequest:
     """One running request. `is_accepted`: the engine answers it. `is_dropped`: its gateway is gone.
     `digests` are the blocks of its prompt; `expected` is what the cache was expected to hold when
     the request was sent. `reported_at`: when the gateway last learned that it is alive.
@@ -46,7 +46,7 @@ class Running:
     def __init__(self, key: Key, digests: list[BlockDigest]) -> None:
         self.key = key
         self.digests = digests
-        self.expected = Expectation(0, 0.0)
+        self.expected = CacheExpectation(0, 0.0)
         self.scope = trio.CancelScope()
         self.is_accepted = False
         self.is_dropped = False
@@ -78,7 +78,7 @@ class Running:
 
 
 def note_answered(
-    running: Running, holdings: Holdings, outbox: Outbox, cached_tokens: int | None
+    running: BridgeRequest, holdings: Holdings, outbox: Outbox, cached_tokens: int | None
 ) -> None:
     """Note that the engine has computed the prompt, and send the changes of its cache to the
     gateways.
@@ -89,27 +89,27 @@ def note_answered(
         outbox.put(BROADCAST, message)
 
 
-Progress = Callable[[Running, int], None]
+Progress = Callable[[BridgeRequest, int], None]
 """(request, number of new tokens) -> None, called with each part of an answer."""
 
 
-class Work(Protocol):
+class BridgeWork(Protocol):
     """One way to run requests."""
 
-    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Running:
-        """Check a request and prepare it. Raises `Refused` for a request that cannot run here."""
+    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> BridgeRequest:
+        """Check a request and prepare it. Raises `CannotRun` for a request that cannot run here."""
 
 
 class Holdings(Protocol):
     """The blocks in the engine's cache, as far as they are known."""
 
-    def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:
+    def sent(self, digests: Sequence[BlockDigest], now: float) -> CacheExpectation:
         """Note that a prompt was sent; return the expected hits."""
 
     def answered(
         self,
         digests: Sequence[BlockDigest],
-        expected: Expectation,
+        expected: CacheExpectation,
         cached_tokens: int | None,
         now: float,
     ) -> None:

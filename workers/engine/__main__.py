@@ -200,7 +200,7 @@ def _speculation(
     from workers.engine import runner as native
     from workers.engine.speculating import drafting_of, kept_speculation
 
-    assert isinstance(runner, native.Runner)
+    assert isinstance(runner, native.ModelRunner)
     return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)
 
 

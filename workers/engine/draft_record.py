@@ -26,7 +26,7 @@ KEEP_EVERY_S: Final = 60.0
 """The shortest time between two writes, which an engine makes when it is idle."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class FitOrigin(msgspec.Struct, frozen=True):
     """What a fit was learned from; `device` includes the number formats."""
 
     model: str
@@ -36,7 +36,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal[1] = FORMAT
-    origin: Origin
+    origin: FitOrigin
     fit: Fit
 
 
@@ -44,7 +44,7 @@ class _Head(msgspec.Struct, frozen=True):
     format: int
 
 
-def record_path(origin: Origin, environ: Mapping[str, str]) -> Path:
+def record_path(origin: FitOrigin, environ: Mapping[str, str]) -> Path:
     """The file for `origin` in the state directory. Raises `ConfigError` without a home."""
     text = "\0".join((origin.model, origin.drafter, origin.device))
     digest = hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
@@ -80,7 +80,7 @@ class DraftRecord:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: FitOrigin,
         environ: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = _say,

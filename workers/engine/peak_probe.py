@@ -18,7 +18,7 @@ from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.engine.memory.budget import CardReading, MemoryRoom, card_room, host_room, vgpu_limit
 from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.engine.models.network import Network
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _LAYERS: Final = 3
@@ -48,7 +48,7 @@ def shallow(model: Network) -> Network:
     return model.with_layers(model.config.sample(_LAYERS))
 
 
-def run_largest_steps(runner: Runner) -> None:
+def run_largest_steps(runner: ModelRunner) -> None:
     """Run all of `largest_plans`.
 
     The runner's cache may hold a single block: all imagined sequences lie in block 0, because their

@@ -33,7 +33,7 @@ from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.prompt_scores import Scores, score_prompt
 from workers.engine.step.sampler import read
 from workers.engine.step.states import KeptStates
-from workers.engine.step.steps import Launched, Steps, Unsampled
+from workers.engine.step.steps import EngineSteps, Launched, Unsampled
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
 from workers.scheduler import NO_MOVES, Chunk, SequenceStart, StepPlan, StepResult
@@ -55,7 +55,7 @@ class InFlight:
     scores: tuple[Scores, ...] = ()
 
 
-class Runner:
+class ModelRunner:
     """Runs plans. `facts` and `eos_ids` are fixed at load; `model_dir` holds the text files;
     `model` and `cache` are for checks below this seam.
 
@@ -68,7 +68,7 @@ class Runner:
         cache: KvCache,
         facts: EngineFacts,
         model_dir: Path,
-        steps: Steps | None = None,
+        steps: EngineSteps | None = None,
         step_bytes: int = 0,
         *,
         verifies: bool = False,
@@ -104,7 +104,7 @@ class Runner:
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
-        """See `Steps.verified_rows`."""
+        """See `EngineSteps.verified_rows`."""
         return self._steps.verified_rows
 
     @property
@@ -122,7 +122,7 @@ class Runner:
 
     @property
     def kept(self) -> KeptStates | None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._steps.kept
 
     @property
@@ -242,16 +242,16 @@ class Runner:
 
     @property
     def used_graph(self) -> bool:
-        """See `Steps.used_graph`."""
+        """See `EngineSteps.used_graph`."""
         return self._steps.used_graph
 
     @property
     def has_pending_captures(self) -> bool:
-        """See `Steps.has_pending_captures`."""
+        """See `EngineSteps.has_pending_captures`."""
         return self._steps.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """See `Steps.prepare`."""
+        """See `EngineSteps.prepare`."""
         return self._steps.prepare(pending_only=pending_only)
 
     def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
@@ -365,7 +365,7 @@ class Runner:
         ]
 
 
-class Drafting(NamedTuple):
+class DraftingSetup(NamedTuple):
     """Whether steps verify drafts (`is_on`), and the drafting network that runs behind them, if
     there is one. `clock` times its passes on a host.
     """
@@ -380,8 +380,8 @@ def steps_on(
     cache: KvCache,
     facts: EngineFacts,
     spare_bytes: int = 0,
-    drafting: Drafting = Drafting(),  # noqa: B008 - a constant
-) -> Steps:
+    drafting: DraftingSetup = DraftingSetup(),  # noqa: B008 - a constant
+) -> EngineSteps:
     """The steps of the model's device. CUDA graphs leave `spare_bytes` of the card to the largest
     step.
     """

@@ -14,13 +14,13 @@ from kernels.fp8 import FP8
 from kernels.int4 import GROUPS
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, RETAINS, SCORES_PROMPTS, EngineFacts
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.memory.state_size import (
     StateDemand,
     StateMemory,
     choose_states,
 )
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
@@ -41,7 +41,9 @@ UNKNOWN_DIGEST: Final = bytes(16)
 """Stands for the digest of the model's files, which the supervisor fills in."""
 
 
-def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device) -> torch.dtype:
+def compute_dtype(
+    config: WorkerConfig, shape: ModelDescription, device: torch.device
+) -> torch.dtype:
     """auto: float32 on the CPU, where 16 bits are slower; the checkpoint's own on a card.
 
     Raises `ConfigError`.
@@ -77,18 +79,20 @@ def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
 
 
 def layer_change(
-    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device
+    config: WorkerConfig, shape: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> Callable[[LayerWeights], LayerWeights] | None:
     """The function that changes a layer's weights as soon as they are read or drawn, None if they
     stay as they are. Drawn weights are also changed to the format of the checkpoint for which they
     stand. Raises `ConfigError`.
     """
-    if config.quantization != "auto" and (shape.stored.is_int4 or shape.stored is Stored.MXFP4):
+    if config.quantization != "auto" and (
+        shape.stored.is_int4 or shape.stored is StoredFormat.MXFP4
+    ):
         raise ConfigError(
             f'{config.model} is in 4 bits already: remove quantization = "{config.quantization}"'
         )
     if config.prefill == "fp8":
-        if shape.stored is not Stored.DENSE:
+        if shape.stored is not StoredFormat.DENSE:
             raise ConfigError(
                 f'{config.model} is quantised already: remove prefill = "fp8", which is for '
                 "checkpoints of 16 bits"
@@ -99,13 +103,13 @@ def layer_change(
             )
         return doubled
     is_stored = device.type == "meta" or config.model.startswith(DUMMY_PREFIX)
-    is_stored = is_stored and shape.stored not in {Stored.DENSE, Stored.MXFP4}
+    is_stored = is_stored and shape.stored not in {StoredFormat.DENSE, StoredFormat.MXFP4}
     if config.quantization == "int4" or (is_stored and shape.stored.is_int4):
         return quartered
     return quantised if config.quantization == "fp8" or is_stored else None
 
 
-def vocabulary_form(config: WorkerConfig, shape: ModelConfig) -> VocabularyForm:
+def vocabulary_form(config: WorkerConfig, shape: ModelDescription) -> VocabularyForm:
     """How embedding and head are kept. Raises `ConfigError`."""
     if shape.embeds and (config.head, config.embedding) != ("auto", "auto"):
         raise ConfigError(f"{config.model} embeds and has no head: remove `head` and `embedding`")
@@ -122,7 +126,7 @@ def vocabulary_form(config: WorkerConfig, shape: ModelConfig) -> VocabularyForm:
     return VocabularyForm(config.head, config.embedding == "host")
 
 
-def window(config: WorkerConfig, shape: ModelConfig) -> int:
+def window(config: WorkerConfig, shape: ModelDescription) -> int:
     """The longest sequence, memory aside. Raises `ConfigError`."""
     largest = shape.max_position_embeddings
     if config.context_length is not None and config.context_length > largest:
@@ -178,7 +182,11 @@ def sequences(config: WorkerConfig, kv_tokens: int, device: torch.device) -> int
 
 
 def states(
-    config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, room: int
+    config: WorkerConfig,
+    shape: ModelDescription,
+    dtype: torch.dtype,
+    device: torch.device,
+    room: int,
 ) -> StateMemory | None:
     """The states that fit into `room` bytes beside keys and values; None for a model without."""
     if not shape.delta_rules:

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
-from workers.engine.draft_record import DraftRecord, Origin
+from workers.engine.draft_record import DraftRecord, FitOrigin
 from workers.engine.drafting.description import promised_length
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.model_dir import drafter_dir, local_dir
 from workers.speculation import (
     FINE_SIZES,
@@ -25,8 +25,8 @@ from workers.speculation import (
     Fit,
     MatchOdds,
     PlaceOdds,
-    Policy,
     Speculation,
+    SpeculationPolicy,
     TakingIn,
     TextSource,
     TimeTable,
@@ -35,7 +35,7 @@ from workers.speculation import (
 _NGRAM: Final = INDEX_DRAFTERS[0]
 
 
-def drafting_of(config: WorkerConfig, runner: Runner) -> SpeculationConfig | None:
+def drafting_of(config: WorkerConfig, runner: ModelRunner) -> SpeculationConfig | None:
     """How this engine drafts; with "auto" by the model's own head, if its start has found one."""
     chosen = config.drafting
     if chosen is None or runner.drafter is None or chosen.drafter not in INDEX_DRAFTERS:
@@ -44,7 +44,7 @@ def drafting_of(config: WorkerConfig, runner: Runner) -> SpeculationConfig | Non
 
 
 def speculation_for(
-    config: WorkerConfig, runner: Runner, fit: Fit | None = None
+    config: WorkerConfig, runner: ModelRunner, fit: Fit | None = None
 ) -> Speculation | None:
     """The speculation of this worker's engine, None if it is off. It starts from the `fit` of an
     earlier engine.
@@ -58,7 +58,7 @@ def speculation_for(
     beyond = [size for size in FINE_SIZES if not captured or size > captured[-1]]
     sizes = (*captured, *beyond)
     parts_bare = runner.lookahead == 0 and runner.drafter is not None
-    policy = Policy(
+    policy = SpeculationPolicy(
         looks_ahead=runner.lookahead > 0,
         ahead=TimeTable(known=fit.times_ahead(FINE_SIZES), takes_least=parts_bare),
         awaiting=TimeTable(sizes, fit.times(sizes)),
@@ -81,7 +81,7 @@ def speculation_for(
 
 
 def kept_speculation(
-    config: WorkerConfig, runner: Runner, environ: Mapping[str, str]
+    config: WorkerConfig, runner: ModelRunner, environ: Mapping[str, str]
 ) -> tuple[Speculation | None, DraftRecord | None]:
     """`speculation_for`, started from what an earlier engine has recorded, and the record to which
     this one writes what it learns.
@@ -92,7 +92,7 @@ def kept_speculation(
     device = runner.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     numbers = config.quantization, config.head, str(runner.model.weights.embedding.dtype)
-    origin = Origin(config.model, chosen.drafter, " ".join((name, *numbers)))
+    origin = FitOrigin(config.model, chosen.drafter, " ".join((name, *numbers)))
     record = DraftRecord(origin, environ)
     speculation = speculation_for(config, runner, record.load())
     if speculation is not None:

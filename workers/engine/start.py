@@ -25,7 +25,7 @@ from workers.engine.memory.budget import MemoryRoom, num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
@@ -35,7 +35,7 @@ from workers.engine.models.weights import ModelWeights
 from workers.engine.parallel.ranks import Ranks
 from workers.engine.parallel.shares import LayerCut, config_of, cut_and_then, model_of
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
-from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
 from workers.engine.settings import (
     compute_dtype,
     engine_facts,
@@ -62,7 +62,7 @@ def load_runner(
     ahead: CompileAhead | None = None,
     ranks: Ranks | None = None,
     cache_fd: int | None = None,
-) -> Runner:
+) -> ModelRunner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
     `ahead` compiles kernels for the start. With `ranks` this process loads its share of the model,
@@ -107,9 +107,11 @@ def load_runner(
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
-        chosen = Drafting(config.drafting is not None, drafter)
+        chosen = DraftingSetup(config.drafting is not None, drafter)
         steps = steps_on(model, cache, facts, spare_bytes, chosen)
-        runner = Runner(model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on)
+        runner = ModelRunner(
+            model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on
+        )
         open_tier(config, runner, cache_fd, report)
         warm_up(runner)
     if kernels is not None:
@@ -121,7 +123,7 @@ def load_runner(
 def _load(
     config: WorkerConfig,
     model_dir: Path,
-    shape: ModelConfig,
+    shape: ModelDescription,
     device: torch.device,
     dtype: torch.dtype,
     report: Report,
@@ -262,7 +264,7 @@ def _num_blocks(
         facts = probe_facts(config, model, before.num_bytes // token_bytes, max_seqs)
         with meter:
             cache = KvCache(probed.config, 1, config.block_size, device, dtype)
-            runner = Runner(probed, cache, facts, model_dir)
+            runner = ModelRunner(probed, cache, facts, model_dir)
             run_largest_steps(runner)
             probed_bytes = runner.state_bytes
         del cache, runner

@@ -13,7 +13,7 @@ from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
 from workers.engine.drafting.captured import SIZES
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.batch import Follower
 from workers.scheduler import ON_CARD, Chunk, SequenceStart, StepPlan
 
@@ -31,7 +31,7 @@ _FIRST_GRAPHS: Final = 1
 others are captured when the engine is idle, the largest first."""
 
 
-def warm_up(runner: Runner) -> None:
+def warm_up(runner: ModelRunner) -> None:
     """Prefill and decode imagined sequences. Raises `ConfigError` if memory is short."""
     for plan in warm_up_plans(runner.facts, num_drafts=DRAFTS if runner.verifies else 0):
         result = runner.run(plan)
@@ -82,7 +82,7 @@ def draft_plans(facts: EngineFacts, depth: int) -> Iterator[StepPlan]:
         yield StepPlan(0, (), (), ended=tuple(seqs))
 
 
-def prepare_first(runner: Runner) -> None:
+def prepare_first(runner: ModelRunner) -> None:
     """Capture what the first request would wait for."""
     for _ in range(_FIRST_GRAPHS):
         runner.prepare(pending_only=False)

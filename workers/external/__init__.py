@@ -2,22 +2,22 @@
 caches.
 """
 
-from workers.external.answer import Answer, Piece
-from workers.external.approximate import ApproximateBlocks, Expectation
+from workers.external.answer import AnswerPiece, ExternalAnswer
+from workers.external.approximate import ApproximateBlocks, CacheExpectation
 from workers.external.engine_api import (
+    AnswerReader,
     EngineApi,
     EngineError,
+    EngineEvent,
+    EngineEventSplitter,
+    EngineJob,
     EngineLimits,
     EngineQuestions,
     EngineTrouble,
-    Event,
-    EventSplitter,
     HttpRequest,
-    Job,
-    Reader,
 )
 from workers.external.grammar_fields import is_lenient
-from workers.external.held_blocks import Copies, HeldBlocks, model_roots
+from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
 from workers.external.llama_cpp_api import LlamaCppApi
 from workers.external.openai_api import OpenAiApi, Proof
 from workers.external.sglang_api import SglangApi
@@ -26,26 +26,26 @@ from workers.external.vllm_api import VllmApi
 from workers.external.vllm_feed import Heard, VllmFeed
 
 __all__ = [
-    "Answer",
+    "AnswerPiece",
+    "AnswerReader",
     "ApproximateBlocks",
-    "Copies",
+    "CacheExpectation",
+    "CopyReports",
     "EngineApi",
     "EngineError",
+    "EngineEvent",
+    "EngineEventSplitter",
+    "EngineJob",
     "EngineLimits",
     "EngineQuestions",
     "EngineTrouble",
-    "Event",
-    "EventSplitter",
-    "Expectation",
+    "ExternalAnswer",
     "Heard",
     "HeldBlocks",
     "HttpRequest",
-    "Job",
     "LlamaCppApi",
     "OpenAiApi",
-    "Piece",
     "Proof",
-    "Reader",
     "SglangApi",
     "VllmApi",
     "VllmFeed",

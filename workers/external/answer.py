@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, final
 
 from protocol.messages import FinishReason, Grammar, TokenLogprobs
 from protocol.sampling import SamplingParams
-from workers.external.engine_api import EngineError, Event, Job
+from workers.external.engine_api import EngineError, EngineEvent, EngineJob
 
 _FINISHES: Final = frozenset({"stop", "length"})
 _SEEDS: Final = 2**63
@@ -21,7 +21,7 @@ _OTHERWISE: Final = "the engine begins its answer otherwise than before, inside 
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """New tokens; `offset` is the index of the first among all outputs."""
 
     offset: int
@@ -30,7 +30,7 @@ class Piece:
 
 
 @final
-class Answer:
+class ExternalAnswer:
     """The state of one answer. While `is_over` is false, `next_job` gives the next job for the
     engine; afterwards `reason`, `matched` and the counts are final.
 
@@ -96,7 +96,7 @@ class Answer:
         """Continue without the grammar, which the engine has refused."""
         self._grammar = self._grammar_at = None
 
-    def next_job(self) -> Job:
+    def next_job(self) -> EngineJob:
         """The next job: the prompt and the outputs so far. It is not streamed if the engine left
         tokens out.
 
@@ -116,7 +116,7 @@ class Answer:
         self._is_streamed = is_whole
         self._gap = None
         self._switches = False
-        return Job(
+        return EngineJob(
             ids=self._ids[: self._num_sent],
             limit=limit,
             sampling=self._sampling,
@@ -127,7 +127,7 @@ class Answer:
             grammar=self._grammar if self._is_enforced else None,
         )
 
-    def take(self, event: Event) -> Piece | None:
+    def take(self, event: EngineEvent) -> AnswerPiece | None:
         """Process one event; return its new tokens. Raises `EngineError` for an event that
         contradicts the job.
         """
@@ -172,7 +172,7 @@ class Answer:
             self.reason = cast("Literal['stop', 'length']", finish)
         self.is_over = True
 
-    def _new_tokens(self, event: Event) -> Piece | None:
+    def _new_tokens(self, event: EngineEvent) -> AnswerPiece | None:
         if self._to_repeat:
             event = self._skip_repeated(event)
         ids = event.ids[: self._max_outputs - self.num_outputs]
@@ -189,14 +189,14 @@ class Answer:
             raise EngineError(f"{len(event.logprobs)} log-probabilities for {len(event.ids)} ids")
         if self._sampling.logprobs is not None and ids and not event.logprobs:
             raise EngineError("the engine returned no log-probabilities")
-        piece = Piece(self.num_outputs, ids, event.logprobs[: len(ids)]) if ids else None
+        piece = AnswerPiece(self.num_outputs, ids, event.logprobs[: len(ids)]) if ids else None
         self._ids.extend(ids)
         self.num_outputs += len(ids)
         if self.reason is None and self.num_outputs >= self._max_outputs:
             self.reason = "length"
         return piece
 
-    def _skip_repeated(self, event: Event) -> Event:
+    def _skip_repeated(self, event: EngineEvent) -> EngineEvent:
         """The event without the tokens that the engine repeats. Raises `EngineError` if they
         differ.
         """
@@ -217,7 +217,7 @@ class Answer:
             self._grammar_at, self._switches = self.num_outputs + len(ids), True
         return ids
 
-    def _check_counts(self, event: Event) -> None:
+    def _check_counts(self, event: EngineEvent) -> None:
         """Raise `EngineError` if the engine counts other prompt tokens: it does not take ids as
         they are.
         """

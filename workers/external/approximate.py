@@ -16,7 +16,7 @@ from typing import Final, final
 
 from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent, BlocksSnapshot
-from workers.external.changes import Changes
+from workers.external.changes import BlockChanges
 
 SHARE: Final = 0.9
 """Share of the capacity; the rest holds partial blocks and answers in progress."""
@@ -29,7 +29,7 @@ KEPT_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class CacheExpectation:
     """The number of leading blocks that were expected in the cache when a prompt was sent, and that
     time.
     """
@@ -56,7 +56,7 @@ class ApproximateBlocks:
         self._slack = slack_blocks
         self._kept_s = kept_s
         self._used: OrderedDict[BlockDigest, float] = OrderedDict()
-        self._changes = Changes()
+        self._changes = BlockChanges()
         self.misses = 0
         self.surprises = 0
 
@@ -69,7 +69,7 @@ class ApproximateBlocks:
         """The estimated capacity, in blocks."""
         return self._room
 
-    def sent(self, digests: Sequence[BlockDigest], now: float) -> Expectation:
+    def sent(self, digests: Sequence[BlockDigest], now: float) -> CacheExpectation:
         """Note that a prompt was sent; return the expected hits. Its blocks count only after
         `answered`.
         """
@@ -78,12 +78,12 @@ class ApproximateBlocks:
             (depth for depth, digest in enumerate(digests) if digest not in self._used),
             len(digests),
         )
-        return Expectation(num_blocks, now)
+        return CacheExpectation(num_blocks, now)
 
     def answered(
         self,
         digests: Sequence[BlockDigest],
-        expected: Expectation,
+        expected: CacheExpectation,
         cached_tokens: int | None,
         now: float,
     ) -> None:
@@ -120,7 +120,7 @@ class ApproximateBlocks:
         return self._changes.snapshot(self._used)
 
     def _learn(
-        self, digests: Sequence[BlockDigest], expected: Expectation, num_cached: int
+        self, digests: Sequence[BlockDigest], expected: CacheExpectation, num_cached: int
     ) -> None:
         if num_cached > expected.num_blocks + self._slack:
             self.surprises += 1
@@ -128,7 +128,7 @@ class ApproximateBlocks:
         elif num_cached < expected.num_blocks - self._slack:
             self._missed(digests[num_cached], expected)
 
-    def _missed(self, digest: BlockDigest, expected: Expectation) -> None:
+    def _missed(self, digest: BlockDigest, expected: CacheExpectation) -> None:
         """Lower the capacity after a miss of the block `digest`.
 
         The engine had evicted this block, and so all blocks that are older: the blocks that are

@@ -13,7 +13,7 @@ from workers.scheduler import BlockEvents
 
 
 @final
-class Changes:
+class BlockChanges:
     """Block events, numbered across all snapshots."""
 
     __slots__ = ("_events", "_was_cleared")

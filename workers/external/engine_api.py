@@ -45,7 +45,7 @@ class OneHealthTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EngineJob:
     """What an engine is to generate. `ids` are the prompt and all outputs so far, `limit` is the
     number of outputs that may follow. The answer is streamed if `streamed`, else one piece. The
     `grammar` applies from the first new token.
@@ -62,7 +62,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Event:
+class EngineEvent:
     """The content of one event of an engine. `finish` ends the answer; `matched` is the stop token
     that ended it, as the engine reports it. `gap` is the number of tokens that the engine left out,
     to be requested again in one piece.
@@ -122,10 +122,10 @@ def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     }
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """The parser of the answer to one job."""
 
-    def read(self, data: bytes) -> Event | None:
+    def read(self, data: bytes) -> EngineEvent | None:
         """Parse the data of one server-sent event, or a whole answer; None if it says nothing of
         interest. Raises `EngineError`.
         """
@@ -166,14 +166,14 @@ class EngineApi(EngineQuestions, Protocol):
     def refusal(self, submit: Submit) -> str | None:
         """The feature of a submission that the engine lacks, in words; None if it has all."""
 
-    def request(self, job: Job) -> HttpRequest:
+    def request(self, job: EngineJob) -> HttpRequest:
         """The request for a job."""
 
-    def reader(self, job: Job) -> Reader:
+    def reader(self, job: EngineJob) -> AnswerReader:
         """The parser of the answer to `request(job)`."""
 
 
-class EventSplitter:
+class EngineEventSplitter:
     """Splits a byte stream into the data of server-sent events. `is_between` is true while no
     incomplete event is buffered.
     """

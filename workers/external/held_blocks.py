@@ -20,7 +20,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.messages import BlockEvent, BlocksSnapshot
 from protocol.tokens import TOKEN_BYTES, pack_tokens
-from workers.external.changes import Changes
+from workers.external.changes import BlockChanges
 from workers.external.vllm_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
 
 LeftOut = Literal["medium", "group", "adapter", "keys", "tokens", "overflow"]
@@ -31,7 +31,7 @@ Roots = Callable[[str, str], BlockDigest | None]
 _WHOLE_PREFIX: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 
 
-class Copies(Enum):
+class CopyReports(Enum):
     """How an engine reports a block that it holds twice.
 
     vLLM keeps both copies when two requests compute the same block, and reports each: COUNTED.
@@ -87,7 +87,9 @@ class _Block:
 class HeldBlocks:
     """The blocks of one engine. It remembers at most `max_blocks`, the engine's capacity."""
 
-    def __init__(self, roots: Roots, *, block_size: int, max_blocks: int, copies: Copies) -> None:
+    def __init__(
+        self, roots: Roots, *, block_size: int, max_blocks: int, copies: CopyReports
+    ) -> None:
         self._roots = roots
         self._block_size = block_size
         self._max_blocks = max_blocks
@@ -95,7 +97,7 @@ class HeldBlocks:
         self._blocks: dict[BlockHash, _Block] = {}
         self._children: dict[BlockHash, set[BlockHash]] = {}
         self._held: dict[BlockDigest, int] = {}
-        self._changes = Changes()
+        self._changes = BlockChanges()
         self._group: int | None = None
         self.left_out: Counter[LeftOut] = Counter()
 
@@ -201,7 +203,7 @@ class HeldBlocks:
     ) -> None:
         known = self._blocks.get(block_hash)
         if known is not None:
-            known.copies += self._copies is Copies.COUNTED
+            known.copies += self._copies is CopyReports.COUNTED
             return
         if len(self._blocks) >= self._max_blocks:
             self.left_out["overflow"] += 1

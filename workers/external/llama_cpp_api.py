@@ -20,11 +20,11 @@ from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
     EngineError,
+    EngineEvent,
+    EngineJob,
     EngineLimits,
     EngineTrouble,
-    Event,
     HttpRequest,
-    Job,
     OneHealthTarget,
     decoded,
     error_text,
@@ -96,7 +96,7 @@ class LlamaCppApi(OneHealthTarget):
             return 'prefixes of its own (`cache = "private"` of the key): slots are shared'
         return None
 
-    def request(self, job: Job) -> HttpRequest:
+    def request(self, job: EngineJob) -> HttpRequest:
         """The request. Every sampling field is written out, because the server's defaults are not
         neutral.
         """
@@ -123,7 +123,7 @@ class LlamaCppApi(OneHealthTarget):
             body |= llama_cpp_fields(job.grammar)
         return HttpRequest("/completion", msgspec.json.encode(body))
 
-    def reader(self, job: Job) -> LlamaCppReader:
+    def reader(self, job: EngineJob) -> LlamaCppReader:
         """The parser of the answer's chunks."""
         return LlamaCppReader(job)
 
@@ -136,7 +136,7 @@ class LlamaCppApi(OneHealthTarget):
 class LlamaCppReader:
     """Keeps the tokens that arrived since the last event without missing tokens."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EngineJob) -> None:
         self._is_streamed = job.streamed
         self._num_tops = job.sampling.logprobs
         self._num_given = 0
@@ -144,7 +144,7 @@ class LlamaCppReader:
         self._kept_logprobs: list[TokenLogprobs] = []
         self._num_predicted = 0
 
-    def read(self, data: bytes) -> Event | None:
+    def read(self, data: bytes) -> EngineEvent | None:
         """The event of one chunk. Raises `EngineError`."""
         if data == DONE:
             return None
@@ -153,7 +153,7 @@ class LlamaCppReader:
             raise EngineTrouble(f"llama-server reports: {error_text(chunk.error)}")
         # Newer builds put a token 0 into a progress report, which was not sampled.
         if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
-            return Event([], cached_tokens=chunk.prompt_progress.cache)
+            return EngineEvent([], cached_tokens=chunk.prompt_progress.cache)
         if chunk.tokens_predicted is None or (
             chunk.content and not chunk.tokens and not chunk.stop
         ):
@@ -163,7 +163,7 @@ class LlamaCppReader:
             )
         return self._final(chunk) if chunk.stop else self._partial(chunk)
 
-    def _partial(self, chunk: _Chunk) -> Event | None:
+    def _partial(self, chunk: _Chunk) -> EngineEvent | None:
         assert chunk.tokens_predicted is not None
         if self._num_missing and chunk.tokens_predicted > self._num_predicted:
             return self._gap()  # a new step began, and the last one is incomplete
@@ -175,7 +175,7 @@ class LlamaCppReader:
         own = self._take_kept()
         return own if last is None else _joined(last, own)
 
-    def _final(self, chunk: _Chunk) -> Event:
+    def _final(self, chunk: _Chunk) -> EngineEvent:
         assert chunk.tokens_predicted is not None
         if self._is_streamed:
             self._num_predicted = chunk.tokens_predicted
@@ -212,18 +212,18 @@ class LlamaCppReader:
             )
         self._kept_logprobs += [_logprobs(one, self._num_tops) for one in probs]
 
-    def _take_kept(self) -> Event:
-        event = Event(self._kept, tuple(self._kept_logprobs))
+    def _take_kept(self) -> EngineEvent:
+        event = EngineEvent(self._kept, tuple(self._kept_logprobs))
         self._num_given += len(self._kept)
         self._kept, self._kept_logprobs = [], []
         return event
 
-    def _gap(self) -> Event:
-        return Event([], gap=self._num_predicted - self._num_given)
+    def _gap(self) -> EngineEvent:
+        return EngineEvent([], gap=self._num_predicted - self._num_given)
 
 
-def _joined(first: Event, second: Event) -> Event:
-    return Event(first.ids + second.ids, first.logprobs + second.logprobs)
+def _joined(first: EngineEvent, second: EngineEvent) -> EngineEvent:
+    return EngineEvent(first.ids + second.ids, first.logprobs + second.logprobs)
 
 
 def _logprobs(prob: _Prob, num_tops: int) -> TokenLogprobs:

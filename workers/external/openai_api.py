@@ -15,9 +15,9 @@ import msgspec
 from workers.external.engine_api import (
     DONE,
     EngineError,
+    EngineEventSplitter,
     EngineLimits,
     EngineTrouble,
-    EventSplitter,
     HttpRequest,
     decoded,
     error_text,
@@ -115,7 +115,7 @@ class Proof:
     """Reads an answer, streamed or in one piece, that must contain tokens."""
 
     def __init__(self) -> None:
-        self._splitter = EventSplitter()
+        self._splitter = EngineEventSplitter()
         self._start = b""
         self.has_tokens = False
 

@@ -18,11 +18,11 @@ from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
     EngineError,
+    EngineEvent,
+    EngineJob,
     EngineLimits,
     EngineTrouble,
-    Event,
     HttpRequest,
-    Job,
     OneHealthTarget,
     decoded,
     error_text,
@@ -114,7 +114,7 @@ class SglangApi(OneHealthTarget):
             return f"repetition_penalty over {_MAX_REPETITION:g}"
         return None
 
-    def request(self, job: Job) -> HttpRequest:
+    def request(self, job: EngineJob) -> HttpRequest:
         """The request. Every sampling field is written out: SGLang takes others from
         generation_config.json.
         """
@@ -144,7 +144,7 @@ class SglangApi(OneHealthTarget):
             body["extra_key"] = job.salt.hex()
         return HttpRequest("/generate", msgspec.json.encode(body))
 
-    def reader(self, job: Job) -> SglangReader:
+    def reader(self, job: EngineJob) -> SglangReader:
         """The parser of the answer's chunks."""
         return SglangReader(job)
 
@@ -159,12 +159,12 @@ class SglangReader:
     (`--incremental-streaming-output`); `completion_tokens` tells them apart.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EngineJob) -> None:
         self._wants_logprobs = job.sampling.logprobs is not None
         self._num_tops = job.sampling.logprobs or 0
         self._num_seen = 0
 
-    def read(self, data: bytes) -> Event | None:
+    def read(self, data: bytes) -> EngineEvent | None:
         """The event of one chunk. Raises `EngineError`, also if ids and count do not agree."""
         if data == DONE:
             return None
@@ -174,7 +174,7 @@ class SglangReader:
         meta = chunk.meta_info
         if meta is None or chunk.output_ids is None:
             raise EngineError("the answer has no output_ids and meta_info: is this SGLang?")
-        event = Event(self._new_ids(chunk.output_ids, meta))
+        event = EngineEvent(self._new_ids(chunk.output_ids, meta))
         event.prompt_tokens, event.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         if self._wants_logprobs:
             event.logprobs = self._logprobs(meta, len(event.ids))

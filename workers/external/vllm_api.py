@@ -16,11 +16,11 @@ from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
     EngineError,
+    EngineEvent,
+    EngineJob,
     EngineLimits,
     EngineTrouble,
-    Event,
     HttpRequest,
-    Job,
     OneHealthTarget,
     decoded,
     error_text,
@@ -113,7 +113,7 @@ class VllmApi(OneHealthTarget):
         """Adapters only: vLLM serves them under names of their own."""
         return f"adapter {submit.adapter!r}" if submit.adapter else None
 
-    def request(self, job: Job) -> HttpRequest:
+    def request(self, job: EngineJob) -> HttpRequest:
         """The request. Every sampling field is written out: vLLM takes others from
         generation_config.json.
         """
@@ -145,7 +145,7 @@ class VllmApi(OneHealthTarget):
             body |= vllm_fields(job.grammar)
         return HttpRequest("/v1/completions", msgspec.json.encode(body))
 
-    def reader(self, job: Job) -> VllmReader:
+    def reader(self, job: EngineJob) -> VllmReader:
         """The parser of the answer's chunks."""
         return VllmReader(job)
 
@@ -158,11 +158,11 @@ class VllmApi(OneHealthTarget):
 class VllmReader:
     """Reports the finish with `[DONE]`, because the usage follows the last tokens."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EngineJob) -> None:
         self._num_tops = job.sampling.logprobs
-        self._end = Event([])
+        self._end = EngineEvent([])
 
-    def read(self, data: bytes) -> Event | None:
+    def read(self, data: bytes) -> EngineEvent | None:
         """The event of one chunk. Raises `EngineError`, also for tokens without ids."""
         if data == DONE:
             return self._end if self._end.finish is not None else None
@@ -177,7 +177,7 @@ class VllmReader:
             return None
         return self._of_choice(chunk.choices[0])
 
-    def _of_choice(self, choice: _Choice) -> Event | None:
+    def _of_choice(self, choice: _Choice) -> EngineEvent | None:
         ids = choice.token_ids
         if ids is None:
             if choice.text:
@@ -186,7 +186,7 @@ class VllmReader:
                     "0.10.2 or later is needed"
                 )
             ids = []
-        event = Event(ids)
+        event = EngineEvent(ids)
         if choice.logprobs is not None and self._num_tops is not None:
             event.logprobs = _logprobs(choice.logprobs, self._num_tops)
         if choice.finish_reason is not None:

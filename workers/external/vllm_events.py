@@ -73,7 +73,7 @@ _KINDS: Final[dict[str, type[Event]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """The changes of one step of the engine, oldest first, and the counts of unknown fields and
     kinds.
     """
@@ -84,7 +84,7 @@ class Batch:
     unknown_kinds: int
 
 
-def decode_batch(payload: bytes) -> Batch:
+def decode_batch(payload: bytes) -> EventBatch:
     """Decode a batch. Raises `WireError` for anything else, with what is wrong and where."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise WireError(f"KV events: {len(payload)} bytes; a batch has at most {MAX_PAYLOAD_BYTES}")
@@ -93,7 +93,7 @@ def decode_batch(payload: bytes) -> Batch:
         known = [_event(index, raw) for index, raw in enumerate(head.events)]
     except _FAULTS as error:
         raise WireError(f"KV events: {error}") from error
-    return Batch(
+    return EventBatch(
         events=tuple(event for event, _ in known if event is not None),
         rank=head.data_parallel_rank,
         unknown_fields=surplus + sum(num_unknown for _, num_unknown in known),

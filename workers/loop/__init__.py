@@ -4,7 +4,7 @@ from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
 from workers.loop.loop import (
     Channel,
-    Compiled,
+    CompiledGrammar,
     EngineBroken,
     EngineLoop,
     GrammarCompiler,
@@ -15,7 +15,7 @@ from workers.loop.start_table import DeviceUse, aligned, bytes_text, start_table
 
 __all__ = [
     "Channel",
-    "Compiled",
+    "CompiledGrammar",
     "DeviceUse",
     "EngineBroken",
     "EngineChannel",

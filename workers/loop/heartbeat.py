@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.messages import CacheUse, Drafting
+from protocol.messages import CacheUse, DraftResults
 from workers.ipc import SUPERVISOR, Heartbeat, StartProgress, encode_control
 from workers.loop.channel import EngineChannel
 from workers.loop.start_table import bytes_text
@@ -42,7 +42,7 @@ def cache_line(use: CacheUse) -> str:
     )
 
 
-def drafting_line(figures: Drafting, warning: str = "") -> str:
+def drafting_line(figures: DraftResults, warning: str = "") -> str:
     """A line for people about the gain of an engine's drafts; empty before the first draft."""
     verified, accepted = sum(figures.verified), sum(figures.accepted)
     if not verified:

@@ -73,7 +73,7 @@ from workers.scheduler import (
 )
 from workers.scheduler.tier import HostTier, Transfer, Transferred
 
-__all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
+__all__ = ["Channel", "CompiledGrammar", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
 LOAD_EVERY_S: Final = 0.1
 ALIVE_EVERY_S: Final = 1.0
@@ -95,7 +95,7 @@ COPYING_POLL_S: Final = 0.0005
 _FIRST_CONTROL_TAG: Final = 64
 
 
-class Compiled(NamedTuple):
+class CompiledGrammar(NamedTuple):
     """The compiled grammar of the sequence `key`, advanced over its outputs so far; None if it
     cannot be enforced, with the `error` for the client.
     """
@@ -115,11 +115,11 @@ class GrammarCompiler(Protocol):
         attempts.
         """
 
-    def take_done(self) -> list[Compiled]:
+    def take_done(self) -> list[CompiledGrammar]:
         """The grammars that have been compiled since the last call."""
 
 
-class Copies(Protocol):
+class PrefixCopies(Protocol):
     """Copies prefixes between the device and the host's memory, beside the steps. Only the loop's
     thread calls it.
     """
@@ -159,7 +159,7 @@ class EngineLoop(Generic[InFlight]):
         clock: Callable[[], float] = time.monotonic,
         compiler: GrammarCompiler | None = None,
         watch_drafts: Callable[[bool], str] | None = None,
-        copies: Copies | None = None,
+        copies: PrefixCopies | None = None,
     ) -> None:
         """`compiler` None: the scheduler refuses all grammars. `watch_drafts` is called with each
         `Load` and told whether the engine is busy; it returns a warning for operators, or "".
@@ -244,7 +244,7 @@ class EngineLoop(Generic[InFlight]):
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
 
-    def _take_copied(self, copies: Copies) -> None:
+    def _take_copied(self, copies: PrefixCopies) -> None:
         """Take copies that are over, before a plan that may use them."""
         for pages in copies.take_opened():
             self._scheduler.open_pages(pages)
@@ -252,7 +252,7 @@ class EngineLoop(Generic[InFlight]):
         self._scheduler.transferred(done)
         self._has_copied = bool(done)
 
-    def _copy(self, copies: Copies) -> None:
+    def _copy(self, copies: PrefixCopies) -> None:
         """Begin copies behind the steps that are launched: what they read and write is as these
         steps leave it.
         """

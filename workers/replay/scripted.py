@@ -39,7 +39,7 @@ _PROBE_RULE: Final = Rule(answer="", finish="hang")
 Death = Literal["kill", "exit", "hang"]
 
 
-class Output(NamedTuple):
+class ScriptedOutput(NamedTuple):
     """What is due of a sequence: token ids, or why it fails, or the end of the process."""
 
     ids: tuple[int, ...] = ()
@@ -75,19 +75,21 @@ class Playback:
         if self._die_at is not None and num_outputs >= self._die_at > 0:
             self._die_at = None
 
-    def next_output(self) -> Output:
+    def next_output(self) -> ScriptedOutput:
         """What is due; the next one is `token_ms` later for each of its tokens."""
         if self._num_outputs == self._die_at:
-            return Output(die=self._rule.die)
+            return ScriptedOutput(die=self._rule.die)
         ids = self._next_ids()
         if not ids:
             if self._rule.finish == "error":
-                return Output(error=f"the script's rule {self._rule.name!r} ends with an error")
+                return ScriptedOutput(
+                    error=f"the script's rule {self._rule.name!r} ends with an error"
+                )
             self.due_at = _NEVER
-            return Output()
+            return ScriptedOutput()
         self._num_outputs += len(ids)
         self.due_at += len(ids) * self._rule.token_ms / 1e3
-        return Output(ids)
+        return ScriptedOutput(ids)
 
     def _next_ids(self) -> tuple[int, ...]:
         """The next chunk, cut where the process dies; none where the answer breaks off."""
@@ -161,12 +163,12 @@ class ScriptedRunner(ReplayRunner):
         self._has_output = bool(plan.started or failed or any(item.ids for item in answers))
         return StepResult(plan.step, tuple(answers), tuple(failed))
 
-    def _output(self, chunk: Chunk, now: float) -> Output:
+    def _output(self, chunk: Chunk, now: float) -> ScriptedOutput:
         playback, _ = self._playbacks[chunk.seq]
         if isinstance(playback, str):
-            return Output(error=playback)
+            return ScriptedOutput(error=playback)
         if playback.due_at > now:
-            return Output()
+            return ScriptedOutput()
         output = playback.next_output()
         if output.die is not None:
             _die(output.die)

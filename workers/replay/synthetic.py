@@ -85,7 +85,7 @@ class Pace:
 
 
 @final
-class Vocabulary:
+class OrdinaryText:
     """`ids` of ordinary text. Where the model has them, only words of letters with a space before
     them: such an answer has as many spaces as tokens, whatever order they come in.
     """
@@ -99,7 +99,7 @@ class Vocabulary:
         return self.ids[xxhash.xxh3_64_intdigest(noise) % len(self.ids)]
 
 
-def read_vocabulary(model_dir: Path) -> Vocabulary:
+def read_vocabulary(model_dir: Path) -> OrdinaryText:
     """The words of the model's tokenizer.json. Raises `ConfigError` if it has no ordinary token."""
     tokenizer = read_json(model_dir / TOKENIZER_NAME)
     special = {int(token["id"]) for token in tokenizer.get("added_tokens", ())}
@@ -110,7 +110,7 @@ def read_vocabulary(model_dir: Path) -> Vocabulary:
     if not (plain := ids - special):
         raise ConfigError(f"{model_dir}/tokenizer.json has no ordinary token")
     words = _words(vocab) & plain if isinstance(vocab, dict) else set()
-    return Vocabulary(array("I", sorted(words if len(words) >= _ENOUGH_WORDS else plain)))
+    return OrdinaryText(array("I", sorted(words if len(words) >= _ENOUGH_WORDS else plain)))
 
 
 def _words(vocab: dict[str, int]) -> set[int]:

@@ -4,7 +4,7 @@ from workers.scheduler.admission import largest_id
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
-from workers.scheduler.drafting import Candidate, Proposer
+from workers.scheduler.drafting import DraftCandidate, Proposer
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import (
     NO_MOVES,
@@ -12,9 +12,9 @@ from workers.scheduler.plan import (
     ON_CARD,
     Chunk,
     DraftTiming,
-    Move,
-    Moves,
     Sampled,
+    SequenceMove,
+    SequenceMoves,
     SequenceStart,
     StepPlan,
     StepResult,
@@ -33,12 +33,10 @@ __all__ = [
     "ON_CARD",
     "BlockEvents",
     "BlockManager",
-    "Candidate",
     "Chunk",
+    "DraftCandidate",
     "DraftTiming",
     "Key",
-    "Move",
-    "Moves",
     "Outgoing",
     "PrefixStates",
     "Proposer",
@@ -46,6 +44,8 @@ __all__ = [
     "SavePolicy",
     "Scheduler",
     "SchedulerLimits",
+    "SequenceMove",
+    "SequenceMoves",
     "SequenceStart",
     "StepCost",
     "StepMeter",

@@ -27,10 +27,10 @@ from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
-from workers.scheduler.retention import EvictionMeter, Expectation, KeptChains
+from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
-from workers.scheduler.tier import HostTier, Kind, Name
+from workers.scheduler.tier import EntryKind, HostTier, Name
 
 _NOT_CACHED: Final = -1
 
@@ -269,7 +269,7 @@ class BlockManager:
         self._kept.keep(chain, free, name, self.now)
         self._let_go_blank(block_ids[num_stored:][::-1])
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> bool:
         """Set on all tiers what is expected of the prefix that was released under `name`; see
         `KeptChains`.
         """
@@ -306,7 +306,7 @@ class BlockManager:
     def _announce(self, name: Name, is_known: bool) -> None:
         """A block or a state came into the first tier that has it, or left the last."""
         events = self._events
-        if name.kind is Kind.BLOCK:
+        if name.kind is EntryKind.BLOCK:
             (events.stored if is_known else events.dropped)(name.digest)
         else:
             (events.saved if is_known else events.forgotten)(name.digest)
@@ -396,7 +396,7 @@ class BlockManager:
                 digest = evicted.digest
                 del self._by_digest[digest]
                 self._cached[block_id] = None
-                if tier is None or not tier.left(Kind.BLOCK, digest):
+                if tier is None or not tier.left(EntryKind.BLOCK, digest):
                     self._events.dropped(digest)
                     self.evictions.evicted(digest)
                 if self.states is not None:

@@ -23,7 +23,7 @@ from protocol.tokens import pack_token, pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
 from workers.scheduler.queues import Queues
-from workers.scheduler.sequence import Ending, Sequence
+from workers.scheduler.sequence import Sequence, SequenceEnd
 
 
 class Outgoing(NamedTuple):
@@ -37,14 +37,14 @@ _Part = tuple[int, tuple[TokenLogprobs, ...]]
 """The position of a prompt token, and the log-probabilities from there on."""
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """Messages to send (each sequence's acceptance, then its tokens), and which sequences ended."""
 
     messages: list[Outgoing]
-    ended: list[tuple[Sequence, Ending]]
+    ended: list[tuple[Sequence, SequenceEnd]]
 
 
-def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManager) -> Outcome:
+def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManager) -> StepOutcome:
     """Bring the live sequences up to date with `result`, the answer to `plan`.
 
     Sequences that ended after the plan was made are skipped. Raises `ValueError` if the runner did
@@ -55,7 +55,7 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
     failed, embeddings = dict(result.failed), dict(result.embeddings)
     scores = {seq: (offset, found) for seq, offset, found in result.scores}
     accepted: list[Outgoing] = []
-    ended: list[tuple[Sequence, Ending]] = []
+    ended: list[tuple[Sequence, SequenceEnd]] = []
     items: defaultdict[int, list[TokenItem]] = defaultdict(list)
     for chunk in plan.chunks:
         seq = chunk.seq
@@ -68,12 +68,12 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         if seq in failed:
             _settle(chunk, None, blocks)
             reason: FinishReason = "grammar" if seq in result.ungrammatical else "error"
-            ended.append((sequence, Ending(reason, detail=failed[seq])))
+            ended.append((sequence, SequenceEnd(reason, detail=failed[seq])))
             continue
         end = _end(sequence, chunk)
         if sequence.embeds:
             accepted += _read(sequence, chunk, scores.get(seq), embeddings.get(seq))
-            ended += [(sequence, Ending("length"))] * chunk.samples
+            ended += [(sequence, SequenceEnd("length"))] * chunk.samples
         elif chunk.samples:
             answer = sampled.get(seq)
             item, ending = _sample(sequence, chunk, end, answer)
@@ -88,7 +88,7 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
         _settle(chunk, sequence, blocks)
-    return Outcome([*accepted, *_tokens(plan.step, items)], ended)
+    return StepOutcome([*accepted, *_tokens(plan.step, items)], ended)
 
 
 def _settle(chunk: Chunk, sequence: Sequence | None, blocks: BlockManager) -> None:
@@ -160,7 +160,7 @@ def _scored(
 
 def _sample(
     sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None
-) -> tuple[TokenItem | None, Ending | None]:
+) -> tuple[TokenItem | None, SequenceEnd | None]:
     """What to send of `answer`, and the ending of the sequence if this is its last answer. `end` is
     that of `_end`.
     """

@@ -12,21 +12,21 @@ from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
 
-from protocol.messages import Drafting
+from protocol.messages import DraftResults
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import ON_CARD, Chunk, DraftTiming, StepPlan, StepResult
 from workers.scheduler.queues import Queues
 
 
-class Candidate(NamedTuple):
+class DraftCandidate(NamedTuple):
     """A sequence whose next step computes one token, and may verify up to `most` drafts."""
 
     seq: int
     most: int
 
 
-class Grammar(Protocol):
+class GrammarState(Protocol):
     """What the answer of one sequence must follow."""
 
     def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
@@ -36,7 +36,7 @@ class Grammar(Protocol):
 class Proposer(Protocol):
     """Proposes drafts for the sequences of one scheduler."""
 
-    def summary(self) -> Drafting:
+    def summary(self) -> DraftResults:
         """What operators see."""
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
@@ -57,16 +57,18 @@ class Proposer(Protocol):
         whether a drafter on the host takes that step in. Their sequences have started.
         """
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """Whether the next plan should wait for the tokens of the step in flight, because drafts
         behind them should pay.
         """
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """Drafts by sequence (ids, or `ON_CARD` for each), at most `room` in all."""
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """Drafts for a step that is planned before the result of `in_flight`, which has or makes
         drafts, is known. None at all: wait for that result.
@@ -90,12 +92,12 @@ class Proposer(Protocol):
         """
 
 
-def candidates_of(queues: Queues) -> list[Candidate]:
+def candidates_of(queues: Queues) -> list[DraftCandidate]:
     """The running sequences that decode. No draft stands at a sequence's last possible token,
     because nothing is computed from that.
     """
     return [
-        Candidate(sequence.seq, sequence.max_due - 1 - sequence.num_planned)
+        DraftCandidate(sequence.seq, sequence.max_due - 1 - sequence.num_planned)
         for sequence in queues.running.values()
         if sequence.num_due - sequence.num_planned == 1
     ]
@@ -129,7 +131,7 @@ def drafts_ahead(
     most = {chunk.seq: len(chunk.drafts) for chunk in in_flight.chunks}
     found = candidates_of(queues)
     moves = {seq: most.get(seq, 0) for seq, _ in found}
-    candidates = [Candidate(seq, max(0, left - moves[seq])) for seq, left in found]
+    candidates = [DraftCandidate(seq, max(0, left - moves[seq])) for seq, left in found]
     drafts = proposer.propose_ahead(in_flight, candidates, room) if candidates else {}
     if not drafts:
         return WAITS
@@ -160,7 +162,7 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
     table = sequence.table
     # Drafts on the card are not known here: the runner asks the grammar about them.
     if sequence.grammar is not None and own[0] != ON_CARD:
-        grammar = cast("Grammar", sequence.grammar)
+        grammar = cast("GrammarState", sequence.grammar)
         own = own[: grammar.num_allowed(sequence.token_ids[sequence.num_prompt :], own)]
     if blocks.states is not None:
         own = own[: blocks.states.most_drafts(sequence, end)]

@@ -21,9 +21,9 @@ from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager, PrefixHit
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.snapshots import Place
-from workers.scheduler.tier import Entry, HostTier, Kind, Name
-from workers.scheduler.tier.host_tier import Load
+from workers.scheduler.snapshots import SnapshotPlace
+from workers.scheduler.tier import EntryKind, HostTier, Name, TierEntry
+from workers.scheduler.tier.host_tier import TierLoad
 
 _LEAST_TOKENS: Final = 64
 """A load must spare so many, or two blocks if these are fewer. An 8B on an H200 computes them in
@@ -40,8 +40,8 @@ class _Found(NamedTuple):
 
     num_blocks: int
     num_cached: int
-    entries: list[Entry]
-    state: Entry | None
+    entries: list[TierEntry]
+    state: TierEntry | None
 
 
 @final
@@ -69,7 +69,7 @@ class HostLoads:
         digests = sequence.table.digests[: (len(sequence.token_ids) - 1) // size]
         num_hit, num_cached = len(hit.block_ids), hit.num_matched
         if num_cached < len(digests):
-            following = Name(Kind.BLOCK, digests[num_cached])
+            following = Name(EntryKind.BLOCK, digests[num_cached])
             if self._tier.is_coming(following):
                 sequence.awaits_host = following
                 return True
@@ -116,7 +116,7 @@ class HostLoads:
         slot: int | None = None
         if found.state is not None:
             assert blocks.states is not None
-            slot = blocks.states.pool.reserve(digests, Place.END)
+            slot = blocks.states.pool.reserve(digests, SnapshotPlace.END)
             if slot is None:
                 return False
         table.digests = list(digests)
@@ -125,7 +125,7 @@ class HostLoads:
         token_ids = sequence.token_ids[: found.num_blocks * blocks.block_size]
         pairs = list(zip(found.entries, new, strict=True))
         state = None if found.state is None or slot is None else (found.state, slot)
-        self._tier.load(Load(pairs, state, partial(self._done, table, token_ids, slot)))
+        self._tier.load(TierLoad(pairs, state, partial(self._done, table, token_ids, slot)))
         first = found.entries[0] if found.entries else found.state
         assert first is not None
         sequence.awaits_host = first.name

@@ -98,7 +98,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         return self.length + len(self.drafts)
 
 
-class Move(msgspec.Struct, frozen=True, gc=False):
+class SequenceMove(msgspec.Struct, frozen=True, gc=False):
     """A copy of a preempted sequence's keys and values: block i of `block_ids` on the card from or
     to page i of `pages` on the host; and of its recurrent state, from or to `state_pages`, if the
     model has one.
@@ -110,14 +110,14 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     state_pages: tuple[int, ...] = ()
 
 
-class Moves(msgspec.Struct, frozen=True, gc=False):
+class SequenceMoves(msgspec.Struct, frozen=True, gc=False):
     """The copies before a step: first those `out` to the host, then those `back` to the card."""
 
-    out: tuple[Move, ...] = ()
-    back: tuple[Move, ...] = ()
+    out: tuple[SequenceMove, ...] = ()
+    back: tuple[SequenceMove, ...] = ()
 
 
-NO_MOVES: Final = Moves()
+NO_MOVES: Final = SequenceMoves()
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     started: tuple[SequenceStart, ...]
     chunks: tuple[Chunk, ...]
     ended: tuple[int, ...]
-    moves: Moves = NO_MOVES
+    moves: SequenceMoves = NO_MOVES
     takes_in: bool = True
 
 

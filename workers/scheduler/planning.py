@@ -25,7 +25,7 @@ from workers.scheduler.prompt_shares import share
 from workers.scheduler.queues import Queues
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.starts import Starts
+from workers.scheduler.starts import PlanStarts
 from workers.scheduler.step_cost import StepCost
 
 
@@ -66,7 +66,7 @@ def choose(
     may_start = num_preempted == 0 and len(queues.waiting) > 0
     started: list[SequenceStart] = []
     if prefills or may_start:
-        starts = Starts(queues, blocks, limits.max_running if may_start else 0, loads)
+        starts = PlanStarts(queues, blocks, limits.max_running if may_start else 0, loads)
         chunks += _prompts(prefills, starts, chunks, limits, cost, blocks)
         started = starts.started
     if draft_depth:
@@ -76,7 +76,7 @@ def choose(
 
 def _prompts(
     prefills: list[Sequence],
-    starts: Starts,
+    starts: PlanStarts,
     decodes: list[Chunk],
     limits: SchedulerLimits,
     cost: StepCost,

@@ -19,11 +19,11 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk
 from workers.scheduler.prompt_budget import LEAST_TOKENS, PromptBudget
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.starts import Starts
+from workers.scheduler.starts import PlanStarts
 
 
 def share(
-    prefills: list[Sequence], starts: Starts, budget: PromptBudget, blocks: BlockManager
+    prefills: list[Sequence], starts: PlanStarts, budget: PromptBudget, blocks: BlockManager
 ) -> list[Chunk]:
     """Chunks for `prefills`, which are in progress, oldest first, and for sequences that start."""
     shares = _Shares(starts, budget, blocks)
@@ -38,7 +38,7 @@ def share(
 class _Shares:
     """The chunks of one step, while its budget is shared."""
 
-    def __init__(self, starts: Starts, budget: PromptBudget, blocks: BlockManager) -> None:
+    def __init__(self, starts: PlanStarts, budget: PromptBudget, blocks: BlockManager) -> None:
         self.chunks: list[Chunk] = []
         self._starts = starts
         self._budget = budget

@@ -41,7 +41,7 @@ classes. Within a class the one that was released first has the least value.
 """
 
 
-class Expectation(NamedTuple):
+class ReturnExpectation(NamedTuple):
     """With probability `chance` a conversation sends another request; half of those that come have
     come within `within_s` seconds.
     """
@@ -50,8 +50,8 @@ class Expectation(NamedTuple):
     within_s: float
 
 
-UNKNOWN: Final = Expectation(0.5, 10.0)
-NEVER: Final = Expectation(0.0, 1.0)
+UNKNOWN: Final = ReturnExpectation(0.5, 10.0)
+NEVER: Final = ReturnExpectation(0.0, 1.0)
 
 ReturnClass = tuple[float, float, float]
 """Chance, seconds, and what a block saves, in prefills of a first block."""
@@ -63,7 +63,7 @@ OVER: Final[ReturnClass] = (*NEVER, 1.0)
 """Of what no request will want."""
 
 
-def class_of(expected: Expectation, num_tokens: int) -> ReturnClass:
+def class_of(expected: ReturnExpectation, num_tokens: int) -> ReturnClass:
     """The class of a chain of `num_tokens` tokens."""
     chance = min(1.0, max(0.0, round(_LEVELS * expected.chance) / _LEVELS))
     within_s = 2.0 ** round(math.log2(min(86_400.0, max(1 / 16, expected.within_s))))
@@ -126,13 +126,13 @@ class KeptChain:
         self.is_kept = True
 
 
-class Named(Protocol):
+class NamedChain(Protocol):
     """A chain with a name: at first that of its request, then its conversation, at last None."""
 
     name: object
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedChain)
 
 
 @final
@@ -220,7 +220,7 @@ class KeptChains:
         self._by_name.enter(kept)
         self._victim = None
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> bool:
         """Set what is expected of the chain of that name, which belongs to `conversation` from now
         on. What an earlier turn of the conversation left beyond its next prompt is of no use: it
         goes first. False if there is no such chain.

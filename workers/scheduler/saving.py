@@ -22,7 +22,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_SLOT, Chunk
 from workers.scheduler.sequence import NEVER, Sequence
-from workers.scheduler.snapshots import Place, SnapshotPool
+from workers.scheduler.snapshots import SnapshotPlace, SnapshotPool
 
 _GRAIN: Final = 64
 """Tokens. A state is saved only where a chunk of the delta rule and a block end."""
@@ -148,7 +148,7 @@ class PrefixStates:
             state.saves_at = place
             return chunk
         state.saves_at = place + self.policy.along
-        slot = self.pool.reserve(digests, Place.ANSWER)
+        slot = self.pool.reserve(digests, SnapshotPlace.ANSWER)
         return chunk if slot is None else msgspec.structs.replace(chunk, saves=((place, slot),))
 
     def most_drafts(self, sequence: Sequence, end: int) -> int:
@@ -184,15 +184,15 @@ class PrefixStates:
         for place in sorted(awaited.union(positions)):
             if start < place <= end:
                 digests = table.digests[: place // self._size]
-                kind = Place.END if place in awaited else self._kind(place, num_prompt)
+                kind = SnapshotPlace.END if place in awaited else self._kind(place, num_prompt)
                 if (slot := self.pool.reserve(digests, kind)) is not None:
                     found.append((place, slot))
         return tuple(found)
 
-    def _kind(self, place: int, num_prompt: int) -> Place:
+    def _kind(self, place: int, num_prompt: int) -> SnapshotPlace:
         if place >= num_prompt:
-            return Place.ANSWER if place > num_prompt else Place.WHOLE
-        return Place.END if place % self.policy.every else Place.WITHIN
+            return SnapshotPlace.ANSWER if place > num_prompt else SnapshotPlace.WHOLE
+        return SnapshotPlace.END if place % self.policy.every else SnapshotPlace.WITHIN
 
     def settle(self, chunk: Chunk, sequence: Sequence | None) -> None:
         """Release or keep the slots of a chunk whose step is over. `sequence` is None if it failed

@@ -16,7 +16,6 @@ from itertools import count
 from typing import final
 
 from protocol.messages import (
-    Alive,
     BlocksSnapshot,
     CacheUse,
     Embed,
@@ -24,6 +23,7 @@ from protocol.messages import (
     Rejected,
     Retain,
     Score,
+    SequenceAlive,
     Submit,
 )
 from workers.ipc import BROADCAST, SUPERVISOR
@@ -39,8 +39,8 @@ from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
 from workers.scheduler.planning import StepChoice, choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
-from workers.scheduler.retention import Expectation
-from workers.scheduler.sequence import Ending, Key, Sequence
+from workers.scheduler.retention import ReturnExpectation
+from workers.scheduler.sequence import Key, Sequence, SequenceEnd
 from workers.scheduler.step_cost import StepCost
 from workers.scheduler.tier import Transfer, Transferred
 
@@ -125,7 +125,7 @@ class Scheduler:
         except Refusal as refusal:
             return (Outgoing(link, refusal.answer(message)),)
         if sequence.num_outputs >= sequence.max_outputs:
-            return (Outgoing(link, sequence.finished(Ending("length"))),)
+            return (Outgoing(link, sequence.finished(SequenceEnd("length"))),)
         if self._is_full:
             self._intake_queue.add(sequence)
         else:
@@ -154,13 +154,13 @@ class Scheduler:
     def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
         """End a sequence and free its blocks. An unknown one is ignored."""
         sequence = self._find((link, request_id, attempt))
-        return () if sequence is None else (self._end(sequence, Ending("abort")),)
+        return () if sequence is None else (self._end(sequence, SequenceEnd("abort")),)
 
     def retain(self, link: int, message: Retain, now: float) -> None:
         """Take what is expected of a conversation. It counts from the end of its sequence."""
         self._blocks.now = now
         key = link, message.request_id, message.attempt
-        expected = Expectation(message.chance, message.within_s)
+        expected = ReturnExpectation(message.chance, message.within_s)
         sequence = self._find(key)
         if sequence is not None:
             sequence.expected = message.conversation, expected
@@ -173,7 +173,7 @@ class Scheduler:
         compiling = [sequence for key, sequence in self._compiling.items() if key[0] == link]
         waiting = self._intake_queue.of_link(link)
         for sequence in waiting + compiling + self._queues.of_link(link):
-            self._end(sequence, Ending("abort"))
+            self._end(sequence, SequenceEnd("abort"))
         self._intake_queue.forget(link)
 
     def expire(self, now: float) -> tuple[Outgoing, ...]:
@@ -184,7 +184,7 @@ class Scheduler:
             deadline_at, key = heappop(self._deadlines)
             sequence = self._find(key)
             if sequence is not None and sequence.deadline_at == deadline_at:
-                messages.append(self._end(sequence, Ending("abort", detail="deadline passed")))
+                messages.append(self._end(sequence, SequenceEnd("abort", detail="deadline passed")))
         return tuple(messages)
 
     def plan(self) -> StepPlan | None:
@@ -364,7 +364,7 @@ class Scheduler:
         begun += [
             one for one in self._queues.running.values() if one.num_planned < len(one.token_ids) - 1
         ]
-        return tuple(Outgoing(one.link, Alive(*one.key[1:])) for one in begun)
+        return tuple(Outgoing(one.link, SequenceAlive(*one.key[1:])) for one in begun)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` if the books contradict each other. O(blocks), for idle times."""
@@ -459,7 +459,7 @@ class Scheduler:
         sequence.seq = next(self._next_seq)
         self._queues.add(sequence)
 
-    def _end(self, sequence: Sequence, ending: Ending) -> Outgoing:
+    def _end(self, sequence: Sequence, ending: SequenceEnd) -> Outgoing:
         self._remove(sequence)
         return Outgoing(sequence.link, sequence.finished(ending))
 

@@ -19,7 +19,7 @@ from protocol.messages import Embed, Finished, FinishReason, Score, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
-from workers.scheduler.retention import Expectation
+from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier import Name
 
 NEVER: Final = sys.maxsize
@@ -33,7 +33,7 @@ _NO_SAMPLING: Final = SamplingParams(max_tokens=1)
 """The parameters of a sequence that embeds its prompt and samples nothing."""
 
 
-class Ending(NamedTuple):
+class SequenceEnd(NamedTuple):
     """Why a sequence is over; `matched` is the stop token, if one ended it."""
 
     reason: FinishReason
@@ -184,7 +184,7 @@ class Sequence:
         self.awaits_host: Name | None = None
         self.num_loads = 0
         self.swapped: Swapped | None = None
-        self.expected: tuple[bytes, Expectation] | None = None
+        self.expected: tuple[bytes, ReturnExpectation] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -206,17 +206,17 @@ class Sequence:
             num_top=self.num_top,
         )
 
-    def take(self, ids: tuple[int, ...]) -> Ending | None:
+    def take(self, ids: tuple[int, ...]) -> SequenceEnd | None:
         """Append sampled ids up to the first stop token or the limit. Returns the ending if one was
         reached. `num_outputs` grows by the ids to send, and by one for the stop token.
         """
         for token_id in ids:
             self.num_outputs = num_outputs = self.num_outputs + 1
             if token_id in self.stop_ids:
-                return Ending("stop", token_id)
+                return SequenceEnd("stop", token_id)
             self.token_ids.append(token_id)
             if num_outputs >= self.max_outputs:
-                return Ending("length")
+                return SequenceEnd("length")
         if len(ids) > 1:  # one was due already
             self.num_due = len(self.token_ids)
         return None
@@ -226,7 +226,7 @@ class Sequence:
         self.num_due = len(self.token_ids)
         self.num_planned = min(self.num_planned, self.num_due - 1)
 
-    def finished(self, ending: Ending) -> Finished:
+    def finished(self, ending: SequenceEnd) -> Finished:
         """The last message about this sequence."""
         return Finished(
             self.request_id,

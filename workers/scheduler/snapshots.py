@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from protocol.ids import BlockDigest
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.integrity import require
-from workers.scheduler.tier import HostTier, Kind
+from workers.scheduler.tier import EntryKind, HostTier
 
 
 class Hit(NamedTuple):
@@ -56,7 +56,7 @@ reasoning. So it competes with snapshots of answers. With 0.5 it evicted ends: t
 """
 
 
-class Place(Enum):
+class SnapshotPlace(Enum):
     """Where a snapshot lies: at the `END` of a prompt or a junction, `WITHIN` a prompt, behind the
     `WHOLE` prompt, or in an `ANSWER`. When a sequence begins from one of the last two, it becomes
     an `END`.
@@ -72,7 +72,7 @@ class Place(Enum):
         """Whether no sequence has begun from it yet. Then it takes no worth from the snapshot
         before it.
         """
-        return self in (Place.ANSWER, Place.WHOLE)
+        return self in (SnapshotPlace.ANSWER, SnapshotPlace.WHOLE)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ class _Snapshot:
     digest: BlockDigest
     num_blocks: int
     slot: int
-    place: Place
+    place: SnapshotPlace
     parent: _Snapshot | None
     saved_at: int
     used_at: int
@@ -99,10 +99,10 @@ class _Snapshot:
         spared = self.num_blocks - (0 if base is None else base.num_blocks)
         since_use = 1 + now - self.used_at
         if self.place.is_unsure:
-            return spared * (_GROWS if self.place is Place.WHOLE else _UNSURE) / since_use
+            return spared * (_GROWS if self.place is SnapshotPlace.WHOLE else _UNSURE) / since_use
         num_behind = sum([not child.place.is_unsure for child in self.children])
         if num_behind == 0:
-            return spared * (1.0 if self.place is Place.END else _PARTS_BEFORE) / since_use
+            return spared * (1.0 if self.place is SnapshotPlace.END else _PARTS_BEFORE) / since_use
         parting = (num_behind - 1) / (1 + now - self.saved_at)
         return spared * max(parting, _PARTS_BEFORE / since_use)
 
@@ -112,7 +112,11 @@ class _Snapshot:
         last snapshot, so its earlier ones do not count.
         """
         found = self.parent
-        while self.place is Place.ANSWER and found is not None and found.place is Place.ANSWER:
+        while (
+            self.place is SnapshotPlace.ANSWER
+            and found is not None
+            and found.place is SnapshotPlace.ANSWER
+        ):
             found = found.parent
         return found
 
@@ -169,7 +173,7 @@ class SnapshotPool:
             found = self._snapshots.get(digest)
             if found is not None and found.is_saved:
                 if is_next and found.place.is_unsure:
-                    found.place = Place.END
+                    found.place = SnapshotPlace.END
                     if self.tier is not None:
                         self.tier.settled(digest)
                 found.used_at = self._num_saved
@@ -177,7 +181,9 @@ class SnapshotPool:
                 return Hit(found.num_blocks, found.slot)
         return None
 
-    def reserve(self, digests: Sequence[BlockDigest], place: Place = Place.END) -> int | None:
+    def reserve(
+        self, digests: Sequence[BlockDigest], place: SnapshotPlace = SnapshotPlace.END
+    ) -> int | None:
         """A slot for the state behind these blocks, pinned until `save` or `drop`. None if the
         state is there or on its way, or if all snapshots are pinned or worth more. A snapshot of an
         answer replaces the one before it in the same answer: here if no slot is free, else when it
@@ -202,7 +208,7 @@ class SnapshotPool:
         found = self._by_slot[slot]
         if self._snapshots.get(found.digest) is found:
             found.is_saved = True
-            is_final = found.place is not Place.ANSWER
+            is_final = found.place is not SnapshotPlace.ANSWER
             if self.tier is None or not self.tier.saved(found.digest, slot, is_final=is_final):
                 self.events.saved(found.digest)
             self._give_up_for(found)
@@ -256,7 +262,11 @@ class SnapshotPool:
     def _give_up_for(self, made: _Snapshot) -> bool:
         """Remove the snapshot before this one in the same answer. Returns whether it did."""
         before = made.parent
-        if made.place is not Place.ANSWER or before is None or before.place is not Place.ANSWER:
+        if (
+            made.place is not SnapshotPlace.ANSWER
+            or before is None
+            or before.place is not SnapshotPlace.ANSWER
+        ):
             return False
         if before.pins > 0:
             return False
@@ -278,7 +288,9 @@ class SnapshotPool:
     def _remove(self, found: _Snapshot) -> None:
         """Make a snapshot unfindable. Its slot is free once it is not pinned any more."""
         del self._snapshots[found.digest]
-        if found.is_saved and (self.tier is None or not self.tier.left(Kind.STATE, found.digest)):
+        if found.is_saved and (
+            self.tier is None or not self.tier.left(EntryKind.STATE, found.digest)
+        ):
             self.events.forgotten(found.digest)
         if found.parent is not None:
             found.parent.children.remove(found)

@@ -32,7 +32,7 @@ for the few common words of a template would take longer than to compute them.""
 _NO_HIT: Final = PrefixHit((), 0, 0)
 
 
-class Candidate(NamedTuple):
+class StartCandidate(NamedTuple):
     """A sequence that may start: there are blocks for all its tokens, of which `num_cached` need
     not be computed and `num_left` must.
     """
@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
 
 @final
-class Starts:
+class PlanStarts:
     """The starts of one plan, in order of arrival; sequences that wait for a block, or for `loads`
     from the host, are passed over. `started` are those that the runner has not seen before.
     """
@@ -62,7 +62,7 @@ class Starts:
         self._blocks = blocks
         self._max_running = max_running
         self._waiting: Iterator[Sequence] | None = None
-        self._candidate: Candidate | None = None
+        self._candidate: StartCandidate | None = None
         self._pinned: int | None = None
         self._is_over = False
 
@@ -71,7 +71,7 @@ class Starts:
         """Sequences that may start or wait, in this plan or later."""
         return len(self._queues.waiting)
 
-    def candidate(self) -> Candidate | None:
+    def candidate(self) -> StartCandidate | None:
         """The next sequence to start, if one can. If one does not fit, none behind it starts
         either, so that none overtakes it (decision 0018). No blocks are freed while a plan is made.
         """
@@ -86,7 +86,7 @@ class Starts:
             self._blocks.states.pool.unpin(self._pinned)
             self._pinned = None
 
-    def start(self, candidate: Candidate) -> Sequence:
+    def start(self, candidate: StartCandidate) -> Sequence:
         """Let the candidate run and hold its blocks."""
         sequence, hit, num_cached, *_ = candidate
         self._candidate = None
@@ -104,7 +104,7 @@ class Starts:
             self.started.append(sequence.start())
         return sequence
 
-    def _find(self) -> Candidate | None:
+    def _find(self) -> StartCandidate | None:
         """The first of the waiting sequences that can start. One block stays free for each running
         sequence: otherwise a prompt would be computed only to be preempted when an older sequence
         needs its next block.
@@ -132,7 +132,7 @@ class Starts:
                 num_cached = blocks.swap.num_kept(sequence, num_cached)
             if sequence.swapped is None:
                 self._prepare_states(sequence, hit)
-            return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
+            return StartCandidate(sequence, hit, num_cached, num_tokens - num_cached)
         return None
 
     def _hit(self, sequence: Sequence, reserve: int) -> PrefixHit | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import final
 
 from workers.scheduler.integrity import require
-from workers.scheduler.plan import NO_MOVES, Move, Moves
+from workers.scheduler.plan import NO_MOVES, SequenceMove, SequenceMoves
 from workers.scheduler.sequence import Sequence, Swapped
 from workers.scheduler.tier import HostTier
 
@@ -26,8 +26,8 @@ class SwapSpace:
     def __init__(self, tier: HostTier, block_size: int) -> None:
         self._tier = tier
         self._size = block_size
-        self._out: list[Move] = []
-        self._back: list[Move] = []
+        self._out: list[SequenceMove] = []
+        self._back: list[SequenceMove] = []
 
     def __repr__(self) -> str:
         return f"<SwapSpace in {self._tier!r}>"
@@ -46,7 +46,7 @@ class SwapSpace:
             return
         sequence.swapped = Swapped(pages[:count], num_tokens, pages[count:])
         block_ids = sequence.table.leading(count)
-        self._out.append(Move(sequence.seq, block_ids, pages[:count], pages[count:]))
+        self._out.append(SequenceMove(sequence.seq, block_ids, pages[:count], pages[count:]))
 
     def num_kept(self, sequence: Sequence, num_cached: int) -> int:
         """How many leading tokens of a sequence need not be computed again, `num_cached` of which
@@ -70,7 +70,7 @@ class SwapSpace:
             return
         pages = swapped.pages[num_found:]
         block_ids = sequence.table.leading(len(swapped.pages))[num_found:]
-        self._back.append(Move(sequence.seq, block_ids, pages, swapped.state_pages))
+        self._back.append(SequenceMove(sequence.seq, block_ids, pages, swapped.state_pages))
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
@@ -79,11 +79,11 @@ class SwapSpace:
         if swapped is not None:
             self._tier.pool.give_back([*swapped.pages, *swapped.state_pages])
 
-    def take_moves(self) -> Moves:
+    def take_moves(self) -> SequenceMoves:
         """The copies to make before the next step; each is returned once."""
         if not self._out and not self._back:
             return NO_MOVES
-        moves = Moves(tuple(self._out), tuple(self._back))
+        moves = SequenceMoves(tuple(self._out), tuple(self._back))
         self._out.clear()
         self._back.clear()
         return moves

@@ -1,12 +1,12 @@
 """Drafts for the next steps: where they come from, how likely they are right, how many pay."""
 
-from workers.speculation.counters import Counters
+from workers.speculation.counters import DraftCounters
 from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode, depths_up_to
 from workers.speculation.fit import Fit
 from workers.speculation.offers import MatchOdds, Offer, Rate
 from workers.speculation.pass_cost import FINE_SIZES, TimeTable
 from workers.speculation.place_odds import PlaceOdds
-from workers.speculation.policy import Policy
+from workers.speculation.policy import SpeculationPolicy
 from workers.speculation.sources import CardSource, TextSource
 from workers.speculation.speculation import Speculation
 from workers.speculation.taking_in import Expense, Mean, TakingIn
@@ -16,7 +16,7 @@ __all__ = [
     "FINE_SIZES",
     "NUM_TEXT_SOURCES",
     "CardSource",
-    "Counters",
+    "DraftCounters",
     "DraftDepth",
     "DraftTimes",
     "Expense",
@@ -26,9 +26,9 @@ __all__ = [
     "Mode",
     "Offer",
     "PlaceOdds",
-    "Policy",
     "Rate",
     "Speculation",
+    "SpeculationPolicy",
     "TakingIn",
     "TextSource",
     "TimeTable",

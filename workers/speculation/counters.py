@@ -16,7 +16,7 @@ _WEIGHT: Final = 0.01
 
 
 @final
-class Counters:
+class DraftCounters:
     """Counts since the start of the engine. A pass is one sequence's part of a step of decodes:
     `num_passes` passes made `num_tokens` tokens. `verified` and `accepted` count drafts by place.
     `drafting_s`: seconds of steps with drafts; `bare_s`: the time of as many tokens without drafts.

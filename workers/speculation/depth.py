@@ -19,7 +19,7 @@ LEAST_CHANCE: Final = 0.02
 _FEW: Final = 16
 
 
-class Choice(NamedTuple):
+class DepthChoice(NamedTuple):
     """The number of drafts for each offer (`depths`); `gain` is the expected number of accepted
     drafts, and `pace` the expected tokens a second.
     """
@@ -37,7 +37,7 @@ def choose_depths(
     bare_s: float,
     seconds: Callable[[int], float],
     sizes: Sequence[int],
-) -> Choice:
+) -> DepthChoice:
     """The best choice of at most `room` drafts, possibly none, in a step of `num_sequences`.
 
     `chances`: for each offer the chance of each draft, given that those before it are right. The
@@ -66,7 +66,7 @@ def choose_depths(
     depths = [0] * len(chances)
     for _, offer in ranked[:best]:
         depths[offer] += 1
-    return Choice(depths, best, gains[best], best_pace)
+    return DepthChoice(depths, best, gains[best], best_pace)
 
 
 def _counts(base: int, most: int, sizes: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from workers.speculation.pass_cost import TimeTable
 from workers.speculation.place_odds import FADED_TRIES, PlaceOdds
-from workers.speculation.policy import MARGIN, Policy
+from workers.speculation.policy import MARGIN, SpeculationPolicy
 
 DEPTHS: Final = (1, 2, 3, 4, 5, 7, 10, 15)
 """The depths to choose from: few, because a card captures a graph of a pass for each of them."""
@@ -98,7 +98,7 @@ class DraftDepth:
     """
 
     def __init__(
-        self, odds: PlaceOdds, policy: Policy, most: int, times: DraftTimes | None = None
+        self, odds: PlaceOdds, policy: SpeculationPolicy, most: int, times: DraftTimes | None = None
     ) -> None:
         self.times = times or DraftTimes()
         self.mode = Mode.RESTING

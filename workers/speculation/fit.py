@@ -23,8 +23,8 @@ Times = dict[Place, Seconds]
 class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The measurements of an engine.
 
-    - `ahead` and `awaiting`: the two tables of step times (see `Policy`), whose sizes are
-      `ahead_sizes` and `sizes`.
+    - `ahead` and `awaiting`: the two tables of step times (see `SpeculationPolicy`), whose sizes
+      are `ahead_sizes` and `sizes`.
     - `drafting`: times of draft passes, by depth, then by their number of sequences.
     - `places`: rates of a network's drafts by place. `matches`: rates of drafts from text, by
       source and length of the match.

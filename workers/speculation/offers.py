@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
-from workers.speculation.texts import Match
+from workers.speculation.texts import TextMatch
 
 LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Matches of up to so many tokens have a rate of their own."""
@@ -73,7 +73,7 @@ class Offer(NamedTuple):
         )
 
 
-def behind(match: Match, most: int) -> tuple[list[int], list[float]]:
+def behind(match: TextMatch, most: int) -> tuple[list[int], list[float]]:
     """Up to `most` tokens behind a match, each the one of most places, and its share of these."""
     texts = [match.read(place, most) for place in match.places]
     longest = max(texts, key=len, default=[])
@@ -129,7 +129,7 @@ class MatchOdds:
         """The sequence is over."""
         self._luck.pop(seq, None)
 
-    def offer(self, seq: int, source: int, match: Match, most: int) -> Offer | None:
+    def offer(self, seq: int, source: int, match: TextMatch, most: int) -> Offer | None:
         """Drafts behind a match, if it has any."""
         ids, shares = behind(match, most)
         if not ids:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, final
 
-from workers.speculation.depth import Choice, choose_depths
+from workers.speculation.depth import DepthChoice, choose_depths
 from workers.speculation.pass_cost import TimeTable
 
 MARGIN: Final = 1.02
@@ -51,7 +51,7 @@ _NEVER_S: Final = 1e9
 
 
 @final
-class Policy:
+class SpeculationPolicy:
     """Decides by two tables of seconds by rows: `ahead`, of steps planned before the tokens of the
     step before are known, and `awaiting`, of steps planned after.
 
@@ -115,7 +115,7 @@ class Policy:
         self._pause = min(_MOST_PAUSE, self._num_looks // 4)
         return choice.num_drafts > 0
 
-    def found(self, choice: Choice) -> None:
+    def found(self, choice: DepthChoice) -> None:
         """What was chosen once the tokens that `wants` waited for were known."""
         if self._hoped > 0.0:
             share = min(1.0, choice.gain / self._hoped)
@@ -128,14 +128,14 @@ class Policy:
         num_sequences: int,
         room: int,
         draft_s: float = 0.0,
-    ) -> Choice:
+    ) -> DepthChoice:
         """Which of the offered drafts to verify, at most `room`; in a trial at least some. The
         draft pass for the next step takes `draft_s`. Prompts in the step would make drafts cheaper;
         that is ignored.
         """
         bare_s = self.ahead.seconds(num_sequences)
         if bare_s is None:
-            return Choice([0] * len(chances), 0, 0.0, 0.0)
+            return DepthChoice([0] * len(chances), 0, 0.0, 0.0)
         is_trial = self._num_in_vain >= _TRIAL_EVERY
         worst_s = _NEVER_S if is_trial else bare_s / MARGIN
         times = self._drafting_s

@@ -14,14 +14,14 @@ from typing import Protocol, final
 
 import msgspec
 
-from workers.scheduler import ON_CARD, Candidate, StepPlan
+from workers.scheduler import ON_CARD, DraftCandidate, StepPlan
 from workers.speculation.fit import Fit
 from workers.speculation.offers import MatchOdds, Offer
 from workers.speculation.place_odds import PlaceOdds
 from workers.speculation.text_drafter import TextDrafter
 
 
-class Source(Protocol):
+class DraftSource(Protocol):
     """Offers drafts for sequences. `name` is for people."""
 
     name: str
@@ -34,10 +34,10 @@ class Source(Protocol):
     def end(self, seq: int) -> None:
         """The sequence is over."""
 
-    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+    def offers(self, candidates: Sequence[DraftCandidate]) -> list[Offer]:
         """Drafts for the next step; for some of the sequences, perhaps none."""
 
-    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[DraftCandidate]) -> list[Offer]:
         """The same behind a step that is not known yet; of a source that drafts behind steps."""
 
     def verified(self, offer: Offer, num_right: int) -> None:
@@ -67,36 +67,36 @@ class TextSource:
         self._drafter = TextDrafter(odds, uses_fleet=uses_fleet)
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
-        """See `Source`."""
+        """See `DraftSource`."""
         self._drafter.start(seq, tokens, shared_from)
 
     def end(self, seq: int) -> None:
-        """See `Source`."""
+        """See `DraftSource`."""
         self._drafter.end(seq)
         self.odds.end(seq)
 
-    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
-        """See `Source`."""
+    def offers(self, candidates: Sequence[DraftCandidate]) -> list[Offer]:
+        """See `DraftSource`."""
         return self._drafter.offers(candidates)
 
-    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
-        """See `Source`. Nothing matches tokens that are not known."""
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[DraftCandidate]) -> list[Offer]:
+        """See `DraftSource`. Nothing matches tokens that are not known."""
         del plan, candidates
         return []
 
     def verified(self, offer: Offer, num_right: int) -> None:
-        """See `Source`."""
+        """See `DraftSource`."""
         self.odds.learn(offer, num_right)
 
     def planned(self, plan: StepPlan) -> None:
         """The host drafts when it is asked."""
 
     def expected_length(self) -> float | None:
-        """See `Source`."""
+        """See `DraftSource`."""
         return None
 
     def fitted(self, fit: Fit) -> Fit:
-        """See `Source`."""
+        """See `DraftSource`."""
         rates = tuple([tuple(row) for row in self.odds.export()])
         return msgspec.structs.replace(fit, matches=rates)
 
@@ -116,19 +116,19 @@ class CardSource:
         """Its state is the card's."""
 
     def end(self, seq: int) -> None:
-        """See `Source`."""
+        """See `DraftSource`."""
         self._held.pop(seq, None)
         self.odds.end(seq)
 
-    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
-        """See `Source`."""
+    def offers(self, candidates: Sequence[DraftCandidate]) -> list[Offer]:
+        """See `DraftSource`."""
         return self._offers(self._held, candidates)
 
-    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
-        """See `Source`."""
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[DraftCandidate]) -> list[Offer]:
+        """See `DraftSource`."""
         return self._offers({one.seq: one.num_to_draft for one in plan.chunks}, candidates)
 
-    def _offers(self, held: Mapping[int, int], candidates: Sequence[Candidate]) -> list[Offer]:
+    def _offers(self, held: Mapping[int, int], candidates: Sequence[DraftCandidate]) -> list[Offer]:
         found = []
         for seq, most in candidates:
             if depth := min(held.get(seq, 0), most):
@@ -137,11 +137,11 @@ class CardSource:
         return found
 
     def verified(self, offer: Offer, num_right: int) -> None:
-        """See `Source`."""
+        """See `DraftSource`."""
         self.odds.learn(offer.seq, len(offer.ids), num_right)
 
     def planned(self, plan: StepPlan) -> None:
-        """See `Source`. A sequence that samples has other drafts from then on, or none."""
+        """See `DraftSource`. A sequence that samples has other drafts from then on, or none."""
         for chunk in plan.chunks:
             if chunk.num_to_draft:
                 self._held[chunk.seq] = chunk.num_to_draft
@@ -149,10 +149,10 @@ class CardSource:
                 self._held.pop(chunk.seq, None)
 
     def expected_length(self) -> float | None:
-        """See `Source`. Places that were hardly verified count as good."""
+        """See `DraftSource`. Places that were hardly verified count as good."""
         reached: list[float] = list(accumulate(self.odds.chances(None, self.odds.depth), mul))
         return 1.0 + sum(reached)
 
     def fitted(self, fit: Fit) -> Fit:
-        """See `Source`."""
+        """See `DraftSource`."""
         return msgspec.structs.replace(fit, places=tuple(self.odds.export()))

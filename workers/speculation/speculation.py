@@ -12,14 +12,14 @@ from typing import Final, final
 
 import msgspec
 
-from protocol.messages import Drafting
-from workers.scheduler import Candidate, Chunk, DraftTiming, StepPlan, StepResult
-from workers.speculation.counters import Counters
+from protocol.messages import DraftResults
+from workers.scheduler import Chunk, DraftCandidate, DraftTiming, StepPlan, StepResult
+from workers.speculation.counters import DraftCounters
 from workers.speculation.draft_depth import DraftDepth, Mode
 from workers.speculation.fit import Fit
 from workers.speculation.offers import Offer
-from workers.speculation.policy import Policy
-from workers.speculation.sources import Source
+from workers.speculation.policy import SpeculationPolicy
+from workers.speculation.sources import DraftSource
 from workers.speculation.taking_in import Expense, TakingIn
 
 _MOST_UNVERIFIED: Final = 4
@@ -49,15 +49,15 @@ class Speculation:
 
     def __init__(
         self,
-        source: Source,
-        policy: Policy,
+        source: DraftSource,
+        policy: SpeculationPolicy,
         depth: int | None = None,
         draft_depth: DraftDepth | None = None,
         promised: float | None = None,
         taking_in: TakingIn | None = None,
     ) -> None:
         self.taking_in = taking_in
-        self.counters = Counters()
+        self.counters = DraftCounters()
         self.source = source
         self.policy = policy
         self.draft_depth = draft_depth
@@ -69,10 +69,10 @@ class Speculation:
         self._offers: dict[int, Offer] = {}
         self._had_offers = False
 
-    def summary(self) -> Drafting:
+    def summary(self) -> DraftResults:
         """See `Proposer`."""
         seen = self.counters
-        return Drafting(
+        return DraftResults(
             self.source.name,
             seen.num_passes,
             seen.num_tokens,
@@ -143,7 +143,7 @@ class Speculation:
             self.taking_in.end(seq)
         self._offers.pop(seq, None)
 
-    def waits(self, candidates: Sequence[Candidate]) -> bool:
+    def waits(self, candidates: Sequence[DraftCandidate]) -> bool:
         """See `Proposer`. The offers of the known tokens stand for those behind the token in
         flight.
         """
@@ -157,7 +157,9 @@ class Speculation:
         chances = [offer.chances for offer in offers]
         return self.policy.wants(chances, len(candidates), _ANY_ROOM)
 
-    def propose(self, candidates: Sequence[Candidate], room: int) -> Mapping[int, tuple[int, ...]]:
+    def propose(
+        self, candidates: Sequence[DraftCandidate], room: int
+    ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`."""
         offers = self.source.offers(candidates)
         self._had_offers = bool(offers)
@@ -170,7 +172,7 @@ class Speculation:
         return {seq: offer.ids for seq, offer in self._offers.items()}
 
     def propose_ahead(
-        self, in_flight: StepPlan, candidates: Sequence[Candidate], room: int
+        self, in_flight: StepPlan, candidates: Sequence[DraftCandidate], room: int
     ) -> Mapping[int, tuple[int, ...]]:
         """See `Proposer`. Trials and measurements do not run ahead: each is judged by its step."""
         is_steady = self.draft_depth is None or self.draft_depth.mode is Mode.DRAFTING

@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 
 from workers.speculation.offers import MatchOdds, Offer
-from workers.speculation.texts import FleetText, Match, OwnText, Words
+from workers.speculation.texts import FleetText, OwnText, TextMatch, Words
 
 MOST_DRAFTS: Final = 15
 """Of a sequence in a step."""
@@ -102,7 +102,7 @@ class TextDrafter:
                 break
         return found
 
-    def _matches(self, text: OwnText) -> Iterator[tuple[int, Match]]:
+    def _matches(self, text: OwnText) -> Iterator[tuple[int, TextMatch]]:
         """As many as this step may still look for."""
         own = None
         if text.follows or (self._searches > 0 and self._scanned > 0):

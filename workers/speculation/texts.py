@@ -36,7 +36,7 @@ Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint32]]
 Places: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-class Match(NamedTuple):
+class TextMatch(NamedTuple):
     """The places behind the longest matches of a text's end, the latest first: indices into `text`,
     of which those below `end` hold tokens; it is a ring where `mask` cuts indices.
     """
@@ -97,13 +97,13 @@ class OwnText:
         """A copy of some tokens."""
         return self._words[begin:end].copy()
 
-    def match(self) -> Match | None:
+    def match(self) -> TextMatch | None:
         """The longest match of the end, by what the last one has become, or by a scan."""
         if not self._places:
             self._search()
         if not self._places:
             return None
-        return Match(self._length, self._places, self._text, self.size)
+        return TextMatch(self._length, self._places, self._text, self.size)
 
     def _follow(self, size: int) -> None:
         """Keep the places that the tokens behind the first `size` agree with."""
@@ -179,7 +179,7 @@ class FleetText:
         self.size += len(fresh)
         self._link(places)
 
-    def match(self, tail: list[int]) -> Match | None:
+    def match(self, tail: list[int]) -> TextMatch | None:
         """The longest match of the end of a text, at least `KEY_TOKENS`."""
         if len(tail) < KEY_TOKENS:
             return None
@@ -197,7 +197,7 @@ class FleetText:
             return None
         places = [end + 1 for end, length in zip(ends, lengths, strict=True) if length == longest]
         places = [place for place in places if place < self.size]
-        return Match(longest, places, self._text, self.size, self._mask) if places else None
+        return TextMatch(longest, places, self._text, self.size, self._mask) if places else None
 
     def _link(self, places: Places) -> None:
         """Put the places at the heads of their chains, the later before the earlier."""

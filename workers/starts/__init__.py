@@ -4,10 +4,10 @@ Owns the record, the reading of its facts from a host, the file in the state dir
 comparison in words. Must not know processes, engines' APIs or torch.
 """
 
-from workers.starts.compare import SLOWER, Difference, differences, slower_than
+from workers.starts.compare import SLOWER, StartDifference, differences, slower_than
 from workers.starts.deep import deep_differences, hashes_path
 from workers.starts.gather import (
-    Origin,
+    MachineOrigin,
     driver_version,
     gather,
     model_folder,
@@ -15,10 +15,10 @@ from workers.starts.gather import (
     read_weights,
     this_origin,
 )
-from workers.starts.record import Library, StartRecord, Starts, WeightFile
+from workers.starts.record import Library, StartRecord, StartRecords, WeightFile
 from workers.starts.speed_watch import SpeedWatch
 from workers.starts.store import (
-    Verdict,
+    StartVerdict,
     judged,
     load_starts,
     record_path,
@@ -32,13 +32,13 @@ from workers.starts.withheld import WITHHELD
 __all__ = [
     "SLOWER",
     "WITHHELD",
-    "Difference",
     "Library",
-    "Origin",
+    "MachineOrigin",
     "SpeedWatch",
+    "StartDifference",
     "StartRecord",
-    "Starts",
-    "Verdict",
+    "StartRecords",
+    "StartVerdict",
     "WeightFile",
     "deep_differences",
     "differences",

@@ -22,7 +22,7 @@ _HASH_LETTERS: Final = 12
 _LAUNCH: Final = "launch"
 
 
-class Difference(msgspec.Struct, frozen=True):
+class StartDifference(msgspec.Struct, frozen=True):
     """One difference. `boundary` is its place: host, code, environment, arguments, config,
     libraries, weights or speed.
     """
@@ -31,7 +31,7 @@ class Difference(msgspec.Struct, frozen=True):
     what: str
 
 
-def differences(before: StartRecord, now: StartRecord) -> list[Difference]:
+def differences(before: StartRecord, now: StartRecord) -> list[StartDifference]:
     """The differences, grouped by boundary. Facts that `now` does not have yet are not compared."""
     grouped = {
         "host": _host(before, now),
@@ -43,7 +43,9 @@ def differences(before: StartRecord, now: StartRecord) -> list[Difference]:
         "weights": _weights(before, now),
         "speed": slower_than(before.speed, now.speed),
     }
-    return [Difference(boundary, what) for boundary, found in grouped.items() for what in found]
+    return [
+        StartDifference(boundary, what) for boundary, found in grouped.items() for what in found
+    ]
 
 
 def slower_than(before: StartSpeed, now: StartSpeed) -> Iterator[str]:

@@ -13,7 +13,7 @@ import xxhash
 
 from protocol.errors import ConfigError
 from protocol.state_file import write_atomically
-from workers.starts.compare import Difference
+from workers.starts.compare import StartDifference
 from workers.starts.gather import drop_read_pages
 from workers.starts.record import StartRecord, WeightFile
 
@@ -38,7 +38,7 @@ def hashes_path(record: Path) -> Path:
 
 def deep_differences(
     path: Path, good: StartRecord, now: StartRecord, folder: Path
-) -> list[Difference]:
+) -> list[StartDifference]:
     """The differences in the content of the files in `folder`. Keeps at `path` the hashes of files
     that are unchanged since the good start. Blocks until all files are read. Raises `ConfigError`.
     """
@@ -61,10 +61,12 @@ def deep_differences(
     return list(_changed(known, found))
 
 
-def _changed(known: Mapping[str, FullHash], found: Mapping[str, FullHash]) -> Iterator[Difference]:
+def _changed(
+    known: Mapping[str, FullHash], found: Mapping[str, FullHash]
+) -> Iterator[StartDifference]:
     for name, one in found.items():
         if name in known and known[name].content != one.content:
-            yield Difference("weights", f"{name} has another content")
+            yield StartDifference("weights", f"{name} has another content")
 
 
 def _load(path: Path) -> dict[str, FullHash]:

@@ -37,7 +37,7 @@ _NOT_OF_THE_ENGINE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MachineOrigin:
     """A machine. `root` is the place of its file system on this host. `packages` is its folder of
     installed Python packages, `source` the folder of Herma's source; both are absolute paths on
     that machine.
@@ -57,14 +57,14 @@ class Origin:
         return ""
 
 
-def this_origin() -> Origin:
-    return Origin(
+def this_origin() -> MachineOrigin:
+    return MachineOrigin(
         Path("/"), Path(sysconfig.get_paths()["purelib"]), Path(__file__).resolve().parents[2]
     )
 
 
 def gather(
-    origin: Origin,
+    origin: MachineOrigin,
     config: WorkerConfig | None,
     *,
     arguments: Sequence[str],
@@ -120,7 +120,7 @@ def effective(config: WorkerConfig) -> dict[str, Any]:
     return table
 
 
-def _versions(origin: Origin) -> Iterator[tuple[str, str]]:
+def _versions(origin: MachineOrigin) -> Iterator[tuple[str, str]]:
     yield "herma", VERSION
     yield "python", platform.python_version()
     for name in PACKAGES:
@@ -128,7 +128,7 @@ def _versions(origin: Origin) -> Iterator[tuple[str, str]]:
             yield name, found.name.removeprefix(f"{name}-").removesuffix(".dist-info")
 
 
-def commit_of(origin: Origin) -> str:
+def commit_of(origin: MachineOrigin) -> str:
     """The commit of the checkout of Herma's source; "" if the source is no checkout."""
     folder = origin.path(origin.source) / ".git"
     with suppress(OSError):
@@ -149,7 +149,7 @@ def commit_of(origin: Origin) -> str:
     return ""
 
 
-def _image(origin: Origin, environ: Mapping[str, str]) -> str:
+def _image(origin: MachineOrigin, environ: Mapping[str, str]) -> str:
     """The image of the container: Podman writes it into a file; for other engines a variable can
     name it.
     """
@@ -167,7 +167,7 @@ def driver_version(root: Path = Path("/")) -> str:
     return ""
 
 
-def read_weights(origin: Origin, model_dir: str) -> dict[str, WeightFile]:
+def read_weights(origin: MachineOrigin, model_dir: str) -> dict[str, WeightFile]:
     """The files of the model's directory; empty if there is no directory."""
     if not model_dir:
         return {}
@@ -195,7 +195,7 @@ def _header(path: Path) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def read_libraries(origin: Origin, environ: Mapping[str, str]) -> dict[str, Library]:
+def read_libraries(origin: MachineOrigin, environ: Mapping[str, str]) -> dict[str, Library]:
     """The libraries of `/etc/ld.so.preload` and `LD_PRELOAD`, by name."""
     names = origin.text("/etc/ld.so.preload").split()
     names += environ.get("LD_PRELOAD", "").replace(":", " ").split()

@@ -61,7 +61,7 @@ class StartRecord(msgspec.Struct, frozen=True):
     steps: dict[str, float] = {}
 
 
-class Starts(msgspec.Struct, frozen=True):
+class StartRecords(msgspec.Struct, frozen=True):
     """The file of one worker: its good starts, and its latest start, good or not."""
 
     good: tuple[StartRecord, ...] = ()
@@ -71,6 +71,6 @@ class Starts(msgspec.Struct, frozen=True):
     def last_good(self) -> StartRecord | None:
         return self.good[-1] if self.good else None
 
-    def with_good(self, record: StartRecord) -> "Starts":
+    def with_good(self, record: StartRecord) -> "StartRecords":
         """The starts with one more good start, which is also the latest one."""
-        return Starts((*self.good, record)[-MAX_GOOD:], record)
+        return StartRecords((*self.good, record)[-MAX_GOOD:], record)

@@ -17,8 +17,8 @@ from config import state_dir
 from protocol.errors import ConfigError
 from protocol.state_file import write_atomically
 from workers.ipc import StartSpeed
-from workers.starts.compare import Difference, differences, slower_than
-from workers.starts.record import StartRecord, Starts
+from workers.starts.compare import StartDifference, differences, slower_than
+from workers.starts.record import StartRecord, StartRecords
 
 MAX_SHOWN: Final = 8
 """Differences in one line of the log."""
@@ -26,7 +26,7 @@ MAX_SHOWN_LETTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StartVerdict:
     """The judgement of a start. `figures` are over 10 % slower; `warnings` are the figures, then
     the changes since the last good start. `changes` describes these changes in words ("" for none),
     `num_changes` counts them. `steps` are the measure of its steps.
@@ -42,7 +42,7 @@ class Verdict:
     def is_good(self) -> bool:
         return not self.figures
 
-    def of_steps(self, figures: tuple[str, ...], path: Path) -> "Verdict":
+    def of_steps(self, figures: tuple[str, ...], path: Path) -> "StartVerdict":
         """The verdict on the same start after its steps have become slower."""
         return replace(self, figures=figures, warnings=_warnings(figures, self.changes, path))
 
@@ -65,19 +65,19 @@ def recorded_workers(folder: Path) -> list[str]:
     ]
 
 
-def load_starts(path: Path) -> Starts:
+def load_starts(path: Path) -> StartRecords:
     """The record; empty if there is no file. Raises `ConfigError` if it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Starts)
+        return msgspec.json.decode(path.read_bytes(), type=StartRecords)
     except FileNotFoundError:
-        return Starts()
+        return StartRecords()
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"the record of the last good start cannot be read: {error}; remove {path}"
         ) from error
 
 
-def save_starts(path: Path, starts: Starts) -> None:
+def save_starts(path: Path, starts: StartRecords) -> None:
     """Replace the file. Raises `ConfigError`."""
     try:
         write_atomically(path, msgspec.json.encode(starts))
@@ -85,38 +85,40 @@ def save_starts(path: Path, starts: Starts) -> None:
         raise ConfigError(f"this start cannot be recorded: {error}") from error
 
 
-def judged(starts: Starts, record: StartRecord, path: Path) -> tuple[Starts, Verdict]:
+def judged(
+    starts: StartRecords, record: StartRecord, path: Path
+) -> tuple[StartRecords, StartVerdict]:
     """The starts with `record`, which proved good, and the verdict on it. It replaces the last good
     start if that was of the same make, so that the kept starts differ.
     """
     before = starts.last_good
     if before is None:
-        return starts.with_good(record), Verdict()
+        return starts.with_good(record), StartVerdict()
     measures = [before, *(one for one in starts.good if not _made_otherwise(one, record))]
     found = _made_otherwise(before, record)
     slower = tuple(slower_than(_best_speed(measures, record), record.speed))
     changes, steps = _in_words(found), _best_steps(measures)
-    verdict = Verdict((), changes, slower, len(found), steps)
+    verdict = StartVerdict((), changes, slower, len(found), steps)
     if slower:
-        return Starts(starts.good, record), verdict.of_steps(slower, path)
+        return StartRecords(starts.good, record), verdict.of_steps(slower, path)
     if found:
         return starts.with_good(record), verdict
     best = _best_speed([before, record], record)
     kept = msgspec.structs.replace(record, speed=best, steps=before.steps)
-    return Starts((*starts.good[:-1], kept), record), verdict
+    return StartRecords((*starts.good[:-1], kept), record), verdict
 
 
-def with_steps(starts: Starts, steps: Mapping[str, float]) -> Starts:
+def with_steps(starts: StartRecords, steps: Mapping[str, float]) -> StartRecords:
     """The starts, with the step times in ms that the last good start has reached since."""
     last = starts.last_good
     if last is None:
         return starts
     best = {kind: min(ms, last.steps.get(kind, ms)) for kind, ms in steps.items()}
     kept = msgspec.structs.replace(last, steps={**last.steps, **best})
-    return Starts((*starts.good[:-1], kept), starts.latest)
+    return StartRecords((*starts.good[:-1], kept), starts.latest)
 
 
-def _made_otherwise(before: StartRecord, now: StartRecord) -> list[Difference]:
+def _made_otherwise(before: StartRecord, now: StartRecord) -> list[StartDifference]:
     return [one for one in differences(before, now) if one.boundary != "speed"]
 
 
@@ -146,7 +148,7 @@ def _warnings(figures: tuple[str, ...], changes: str, path: Path) -> tuple[str, 
     return (*figures, f"changed since the last good start: {changed}")
 
 
-def _in_words(found: Sequence[Difference]) -> str:
+def _in_words(found: Sequence[StartDifference]) -> str:
     shown = [f"{one.boundary}: {one.what[:MAX_SHOWN_LETTERS]}" for one in found[:MAX_SHOWN]]
     if len(found) > MAX_SHOWN:
         shown.append(f"{len(found) - MAX_SHOWN} more")

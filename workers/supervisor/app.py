@@ -53,11 +53,11 @@ from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.group import open_group
-from workers.supervisor.hold import Hold
+from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache
 from workers.supervisor.identity import changed_keys, take_changes, worker_identity
 from workers.supervisor.lifecycle import Lifecycle
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.sleeper import TurnsOf
 from workers.supervisor.successor import HeldStart, Successor, successor_of
 from workers.supervisor.turn_taker import TurnTaker
@@ -72,7 +72,7 @@ _GC_THRESHOLDS: Final = (10_000, 10, 20)
 
 
 @final
-class Worker:
+class WorkerApp:
     """One supervisor. `run` returns when a drain is over. `reread` reads the configuration file
     again; it blocks, and raises `ConfigError`. `file` is the absolute path of that file.
     """
@@ -80,7 +80,7 @@ class Worker:
     def __init__(
         self,
         config: WorkerConfig,
-        log: Log,
+        log: WorkerLog,
         engine_command: Sequence[str],
         reread: Callable[[], WorkerConfig],
         arguments: Sequence[str] = (),
@@ -106,7 +106,7 @@ class Worker:
         self._held_start = HeldStart.take(os.environ)
         lease_s = None if self._held_start is None else self._held_start.lease_s
         self._cache = HostCache.take(os.environ)
-        self._hold = Hold(trio.current_time(), lease_s)
+        self._hold = WorkerHold(trio.current_time(), lease_s)
         self._lease = trio.CancelScope()
         self.successor: Successor | None = None
         self._engine = EngineSupervisor(
@@ -411,7 +411,7 @@ def _check_files(config: WorkerConfig, environ: Mapping[str, str], version: str)
 
 async def run_worker(
     config: WorkerConfig,
-    log: Log,
+    log: WorkerLog,
     engine_command: Sequence[str],
     reread: Callable[[], WorkerConfig],
     arguments: Sequence[str] = (),
@@ -431,7 +431,7 @@ async def run_worker(
         status = 128 + number
         served.cancel()
 
-    worker = Worker(config, log, engine_command, reread, arguments, file)
+    worker = WorkerApp(config, log, engine_command, reread, arguments, file)
     worker.dial()
     with (
         graceful_stop(lambda: worker.drain(config.drain_s, "SIGTERM or SIGINT"), leave_now),
@@ -458,7 +458,7 @@ def serve(
     config = read()
     setproctitle(f"herma worker {config.name}")
     outlive_hangups()
-    log = Log(config.name, beside_gateway=beside_gateway, style=log_style(os.environ))
+    log = WorkerLog(config.name, beside_gateway=beside_gateway, style=log_style(os.environ))
     # Imported objects are never freed. The garbage collector stops the loop, so it must not scan
     # them.
     gc.freeze()

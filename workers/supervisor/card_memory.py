@@ -25,7 +25,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class CardReading:
+class CardUse:
     """Bytes of the device: all, and those in use."""
 
     total_bytes: int
@@ -50,7 +50,7 @@ class CardMemory:
         """Whether there is a program that says what is in use."""
         return self._program is not None or not self.is_card
 
-    async def read(self) -> CardReading | None:
+    async def read(self) -> CardUse | None:
         """None if nobody can say: then workers of the device are resident one at a time."""
         return await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
 
@@ -69,10 +69,10 @@ class CardMemory:
         found = [mib for mib in held if mib is not None]
         return sum(found) * MIB if found else None
 
-    def _read(self) -> CardReading | None:
+    def _read(self) -> CardUse | None:
         return self._read_card() if self.is_card else host_reading()
 
-    def _read_card(self) -> CardReading | None:
+    def _read_card(self) -> CardUse | None:
         table = self._query("gpu=memory.total,memory.used")
         return None if table is None else parse_reading(table)
 
@@ -96,7 +96,7 @@ class CardMemory:
         return None
 
 
-def parse_reading(table: str) -> CardReading | None:
+def parse_reading(table: str) -> CardUse | None:
     """The sum over the lines `TOTAL, USED` in MiB; None where a card has no memory of its own."""
     total = used = 0
     for line in filter(str.strip, table.splitlines()):
@@ -104,10 +104,10 @@ def parse_reading(table: str) -> CardReading | None:
         if len(words) != 2 or not all(word.isdigit() for word in words):
             return None
         total, used = total + int(words[0]) * MIB, used + int(words[1]) * MIB
-    return CardReading(total, used) if total else None
+    return CardUse(total, used) if total else None
 
 
-def host_reading(proc: Path = _PROC, cgroup: Path = _CGROUP) -> CardReading | None:
+def host_reading(proc: Path = _PROC, cgroup: Path = _CGROUP) -> CardUse | None:
     """The host's memory: all, or the limit of this control group; and what of it cannot be had."""
     fields: dict[str, int] = {}
     with suppress(OSError, ValueError):
@@ -121,7 +121,7 @@ def host_reading(proc: Path = _PROC, cgroup: Path = _CGROUP) -> CardReading | No
         limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
         used = int((cgroup / "memory.current").read_text(encoding="ascii"))
         total, free = min(total, limit), min(free, max(0, limit - used))
-    return CardReading(total, max(0, total - free))
+    return CardUse(total, max(0, total - free))
 
 
 def tree_of(pid: int, proc: Path = _PROC) -> list[int]:

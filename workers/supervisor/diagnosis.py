@@ -29,7 +29,7 @@ configuration was read, and another try would fail in the same way.
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class DeathEvidence:
     """The evidence about a dead engine. `killed_for` is the supervisor's reason for killing it,
     `reported` the cause that the engine reported, `is_config` whether it reported a configuration
     error, `phase` the phase of its start. `exit_code` is as in a shell, None while unknown.
@@ -247,7 +247,7 @@ def shell_code(returncode: int) -> int:
     return returncode if returncode >= 0 else _SIGNAL_BASE - returncode
 
 
-def diagnose(ending: Ending) -> Diagnosis:
+def diagnose(ending: DeathEvidence) -> Diagnosis:
     """The diagnosis: from the supervisor's verdict, else the engine's report, else its exit code
     and log.
     """
@@ -257,7 +257,7 @@ def diagnose(ending: Ending) -> Diagnosis:
     return found
 
 
-def _diagnose(ending: Ending) -> Diagnosis:
+def _diagnose(ending: DeathEvidence) -> Diagnosis:
     # A report is older than a verdict: a killed engine's frames are dropped. An engine that has
     # said why it ends may take longer to do so than the supervisor waits.
     if ending.reported is not None:
@@ -300,7 +300,7 @@ def _of_verdict(verdict: str) -> Diagnosis:
     return Diagnosis("ranks" if is_of_group else "error", verdict)
 
 
-def _of_report(ending: Ending, reported: str) -> Diagnosis:
+def _of_report(ending: DeathEvidence, reported: str) -> Diagnosis:
     sign = _find(reported)
     # A GPU or a port may be back at the next try; a wrong name stays wrong.
     is_fixed = sign is None or sign.kind in ("file_not_found", "configuration")

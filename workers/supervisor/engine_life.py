@@ -36,12 +36,12 @@ from workers.ipc import (
     encode_control,
 )
 from workers.model_dir import NO_FILES, ModelFiles, read_model_files
-from workers.supervisor.diagnosis import Ending
+from workers.supervisor.diagnosis import DeathEvidence
 from workers.supervisor.engine_process import EngineProcess
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.host_cache import HostCache
-from workers.supervisor.lifecycle import Event
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import LifeEvent
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.progress_watch import HangWatch, StartWatch
 
 TICK_S: Final = 0.1
@@ -62,8 +62,8 @@ class EngineLife:
         self,
         config: WorkerConfig,
         relay: FrameRelay,
-        log: Log,
-        on_event: Callable[[Event], None],
+        log: WorkerLog,
+        on_event: Callable[[LifeEvent], None],
         *,
         command: Sequence[str],
         environ: Mapping[str, str],
@@ -178,7 +178,7 @@ class EngineLife:
         if not self.is_ready:
             self.ready_at = trio.current_time()
             self.starting.cancel()
-            self._on_event(Event.PROVEN)
+            self._on_event(LifeEvent.PROVEN)
             self._log.info(f"ready: rank {self._config.rank} of group {self._config.group}")
 
     async def leave(self) -> None:
@@ -196,9 +196,9 @@ class EngineLife:
         self.process.kill("it did not leave when asked")
         await self.ended.wait()
 
-    def ending(self, exit_code: int | None, oom_kills: int) -> Ending:
+    def ending(self, exit_code: int | None, oom_kills: int) -> DeathEvidence:
         """The evidence of the engine's end."""
-        return Ending(
+        return DeathEvidence(
             killed_for=self.process.killed_for,
             reported=self.failure.cause if self.failure is not None else None,
             is_config=self.failure is not None and self.failure.is_config,
@@ -305,7 +305,7 @@ class EngineLife:
             self.process.kill(str(error))
             return
         self.loaded = ready
-        self._on_event(Event.LOADED)
+        self._on_event(LifeEvent.LOADED)
         # The digest covers the bytes that gateways receive, for every kind of engine.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
@@ -323,7 +323,7 @@ class EngineLife:
             self.proven.set()
             # The start watch has judged until here; the hang watch begins now.
             self.hang_watch = HangWatch(self._config.stall_s, now)
-            self._on_event(Event.PROVEN)
+            self._on_event(LifeEvent.PROVEN)
             self._log.info_unless_shared(
                 f"ready: serves {self._config.serves} ({self.facts.kind} engine)"
             )

@@ -30,7 +30,7 @@ from workers.ipc import AnswerProbe, ClearCache
 from workers.supervisor.death import Death
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
-    Ending,
+    DeathEvidence,
     count_oom_kills,
     diagnose,
     fault_cause,
@@ -41,18 +41,18 @@ from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import memory_of
 from workers.supervisor.group import Group, Run
-from workers.supervisor.hold import Hold
+from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache, may_keep
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,
     SERVING,
     SHOWN,
-    Event,
+    EngineState,
     Lifecycle,
-    State,
+    LifeEvent,
 )
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
@@ -78,13 +78,13 @@ class EngineSupervisor:
     def __init__(
         self,
         config: WorkerConfig,
-        log: Log,
+        log: WorkerLog,
         *,
         command: Sequence[str] = NATIVE_ENGINE,
         policy: RestartPolicy | None = None,
         group: Group | None = None,
         arguments: Sequence[str] = (),
-        hold: Hold | None = None,
+        hold: WorkerHold | None = None,
         cache: HostCache | None = None,
         turns: TurnsOf | None = None,
     ) -> None:
@@ -128,7 +128,7 @@ class EngineSupervisor:
         self._relay = relay
         if self.sleeper is not None:
             self.sleeper.join(relay)
-        if self.lifecycle.state is State.ASLEEP:
+        if self.lifecycle.state is EngineState.ASLEEP:
             self._give_place_up()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -142,9 +142,9 @@ class EngineSupervisor:
             nursery.start_soon(self._sweep_and_measure)
             if self.sleeper is not None:
                 nursery.start_soon(self.sleeper.run)
-            while self.lifecycle.state is not State.LEAVING:
+            while self.lifecycle.state is not EngineState.LEAVING:
                 self._wake = trio.Event()
-                if self.sleeper is not None and self.lifecycle.state is State.ASLEEP:
+                if self.sleeper is not None and self.lifecycle.state is EngineState.ASLEEP:
                     await self.sleeper.wait_turn()
                     await self._take_config()
                 if self._group is not None:
@@ -157,13 +157,13 @@ class EngineSupervisor:
         """Wait until the engine has no sequence, at most `deadline_s`. Starts no other engine
         afterwards.
         """
-        self.lifecycle.on(Event.LEAVE)
+        self.lifecycle.on(LifeEvent.LEAVE)
         if self._life is not None:
             await self._life.finish(deadline_s)
 
     async def stop(self) -> None:
         """End the engine, within three seconds."""
-        self.lifecycle.on(Event.LEAVE)
+        self.lifecycle.on(LifeEvent.LEAVE)
         if self._life is not None:
             await self._life.leave()
 
@@ -174,7 +174,7 @@ class EngineSupervisor:
         assert self._nursery is not None
         if self._group is not None:
             raise ConfigError("it is a rank of a group, and groups are not moved between versions")
-        if self.lifecycle.on(Event.HOLD) is State.YIELDING:
+        if self.lifecycle.on(LifeEvent.HOLD) is EngineState.YIELDING:
             assert self._life is not None
             self._log.info(f"held for another version; draining for at most {drain_s:g} s")
             self._nursery.start_soon(self._yield_for_hold, self._life, drain_s)
@@ -183,12 +183,12 @@ class EngineSupervisor:
         """End the hold. An engine that has stopped is started again, in the current version."""
         assert self._relay is not None
         self.lifecycle.hold.end()
-        before, state = self.lifecycle.state, self.lifecycle.on(Event.UNHOLD)
+        before, state = self.lifecycle.state, self.lifecycle.on(LifeEvent.UNHOLD)
         self._finishing.cancel()
-        if state is State.READY and self._life is not None:
+        if state is EngineState.READY and self._life is not None:
             self._life.accepted.set()
         self._relay.end_hold()
-        if before is State.STOPPED:
+        if before is EngineState.STOPPED:
             self.lifecycle.policy.reset()
             self._give_place_up(is_wanted=True)
             self._start_again(self._relay)
@@ -201,12 +201,12 @@ class EngineSupervisor:
         assert self._relay is not None
         self.lifecycle.hold.end()
         self._relay.end_hold(drops_engine=True)
-        if self.lifecycle.state is not State.LEAVING:
+        if self.lifecycle.state is not EngineState.LEAVING:
             self.restart(self._next_config, force=True)
 
     def ask(self, number: int, questions: Sequence[ProbeQuestion], *, has_leads: bool) -> None:
         """Put questions to the engine. Raises `ConfigError` unless it is ready and idle."""
-        life, is_idle = self._life, self.lifecycle.state in (State.READY, State.HELD)
+        life, is_idle = self._life, self.lifecycle.state in (EngineState.READY, EngineState.HELD)
         if life is None or life.facts is None or not is_idle:
             raise ConfigError("its engine is not ready")
         request_id, now = os.urandom(16), trio.current_time()
@@ -227,28 +227,28 @@ class EngineSupervisor:
         before = self.lifecycle.state
         # A trial of another version waits for the drain that its hold has begun.
         is_forced = force and not (self.lifecycle.hold.is_on and before in DRAINS)
-        state = self.lifecycle.on(Event.RESTART_NOW if is_forced else Event.RESTART)
+        state = self.lifecycle.on(LifeEvent.RESTART_NOW if is_forced else LifeEvent.RESTART)
         self._next_config = config
         self.lifecycle.policy.reset()
-        if before is State.STOPPED:
+        if before is EngineState.STOPPED:
             self._give_place_up()
             self._start_again(self._relay)
-        elif before is State.ASLEEP:  # the next wake takes the configuration
+        elif before is EngineState.ASLEEP:  # the next wake takes the configuration
             if self._life is not None:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._life.leave)
-        elif before is State.WAITING or state in OVER:
+        elif before is EngineState.WAITING or state in OVER:
             self._wake.set()
-        elif before is not State.REPLACING:
+        elif before is not EngineState.REPLACING:
             assert self._nursery is not None
             assert self._life is not None
-            if state is State.DRAINING:
+            if state is EngineState.DRAINING:
                 self._nursery.start_soon(self._drain_and_replace, self._life)
             else:
                 self._finishing.cancel()
                 self._replace(self._life)
         # The epoch of the next start has begun, unless the engine of this one is not gone yet.
-        return self._relay.epoch + (state is State.DRAINING or state in OVER)
+        return self._relay.epoch + (state is EngineState.DRAINING or state in OVER)
 
     def clear_cache(self) -> None:
         """Forget cached prefixes that no request uses. Raises `ConfigError` if that is impossible
@@ -335,15 +335,15 @@ class EngineSupervisor:
     async def _yield_for_hold(self, life: EngineLife, drain_s: float) -> None:
         with trio.CancelScope() as self._finishing:
             await life.finish(drain_s)
-        if self._life is life and self.lifecycle.state is State.YIELDING:
-            self.lifecycle.on(Event.YIELDED)
+        if self._life is life and self.lifecycle.state is EngineState.YIELDING:
+            self.lifecycle.on(LifeEvent.YIELDED)
 
     async def _drain_and_replace(self, life: EngineLife) -> None:
         self._log.info(f"a restart is asked for; draining for at most {self._config.drain_s:g} s")
         with trio.CancelScope() as self._finishing:
             await life.finish(self._config.drain_s)
-        if self._life is life and self.lifecycle.state is State.DRAINING:
-            self.lifecycle.on(Event.DRAINED)
+        if self._life is life and self.lifecycle.state is EngineState.DRAINING:
+            self.lifecycle.on(LifeEvent.DRAINED)
             self._replace(life)
 
     def _replace(self, life: EngineLife) -> None:
@@ -361,7 +361,7 @@ class EngineSupervisor:
         """
         if self.sleeper is None or not self.sleeper.turns.is_on_demand:
             return
-        self.lifecycle.on(Event.SLEEP)
+        self.lifecycle.on(LifeEvent.SLEEP)
         if is_wanted or self.lifecycle.hold.is_on:
             self.sleeper.turns.wish("wake")
 
@@ -391,7 +391,7 @@ class EngineSupervisor:
         """The actions of the group on this engine."""
         return Run(life.process.kill, life.seems_alive, life.group_serves)
 
-    def _tell_group(self, ending: Ending) -> None:
+    def _tell_group(self, ending: DeathEvidence) -> None:
         """Report the end to the group at once: most engines wait for a dead rank without a
         bound.
         """
@@ -407,7 +407,7 @@ class EngineSupervisor:
     async def _one_life(self, relay: FrameRelay) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
-        if self.lifecycle.on(Event.START) is State.LEAVING:
+        if self.lifecycle.on(LifeEvent.START) is EngineState.LEAVING:
             return
         life: EngineLife | None = None
         scratch: Path | None = None
@@ -423,9 +423,9 @@ class EngineSupervisor:
             except (OSError, ConfigError) as error:
                 is_missing = isinstance(error, FileNotFoundError | ConfigError)
                 code = _NOT_FOUND if is_missing else _NOT_STARTED
-                ending = Ending(exit_code=code, spawn_error=str(error))
+                ending = DeathEvidence(exit_code=code, spawn_error=str(error))
                 self._tell_group(ending)
-                self.lifecycle.on(Event.EXITED)
+                self.lifecycle.on(LifeEvent.EXITED)
             else:
                 exit_code = await self._live(relay, life)
                 ending = life.ending(exit_code, count_oom_kills() - oom_kills)
@@ -438,23 +438,23 @@ class EngineSupervisor:
             self.sleeper.life = None
         own = frozenset(() if life is None else (life.process.pid,))
         match self.lifecycle.state:
-            case State.LEAVING:
+            case EngineState.LEAVING:
                 return
-            case State.REPLACING:  # the next start has its epoch already
-                self.lifecycle.on(Event.RETRY)
+            case EngineState.REPLACING:  # the next start has its epoch already
+                self.lifecycle.on(LifeEvent.RETRY)
                 await self._pause(0.0, own)
-            case State.FALLING_ASLEEP:
+            case EngineState.FALLING_ASLEEP:
                 await self._sleeps(relay, ending, own)
             case _:
                 await self._after_death(relay, ending, own)
 
-    async def _sleeps(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
+    async def _sleeps(self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]) -> None:
         """The process has ended on purpose: nothing is lost with it."""
         assert self.sleeper is not None
         if self._memory is not None and own:
             await self._memory.wait_drained(own, self._log.info)
         await self.sleeper.has_slept()
-        self.lifecycle.on(Event.SLEPT)
+        self.lifecycle.on(LifeEvent.SLEPT)
         relay.engine_restarts()
         if ending.killed_for is not None:
             self.sleeper.turns.failed(
@@ -462,12 +462,14 @@ class EngineSupervisor:
             )
         await self._prepare()
 
-    async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
+    async def _after_death(
+        self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]
+    ) -> None:
         diagnosis = diagnose(ending)
         if diagnosis.kind == "port_taken" and (port := _port_of(self._config)) is not None:
             holder = await trio.to_thread.run_sync(port_holder, port)
             ending = replace(ending, port_holder=holder)
-        is_told = self.lifecycle.state is State.LINGERING
+        is_told = self.lifecycle.state is EngineState.LINGERING
         delay_s = self.lifecycle.delay_after_death(
             trio.current_time(),
             is_permanent=diagnosis.is_permanent,
@@ -478,12 +480,12 @@ class EngineSupervisor:
             delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
         if delay_s is not None:
             self._report_death(relay, ending, is_told=is_told, next_s=delay_s)
-            self.lifecycle.on(Event.RETRY)
+            self.lifecycle.on(LifeEvent.RETRY)
             relay.engine_restarts()
             await self._pause(delay_s, own)
         else:
             self._report_death(relay, ending, is_told=False, is_final=True)
-            self.lifecycle.on(Event.GIVE_UP)
+            self.lifecycle.on(LifeEvent.GIVE_UP)
             await self._wake.wait()  # the epoch of the next start begins with the request
             await self._pause(0.0, own)
 
@@ -507,7 +509,7 @@ class EngineSupervisor:
             self._config = config
             if self.sleeper is not None:
                 is_other = self.sleeper.turns.reconfigure(config)
-                if is_other and self.lifecycle.state is State.WAITING:
+                if is_other and self.lifecycle.state is EngineState.WAITING:
                     self._give_place_up()  # what it takes now may not fit beside the others
             if is_elsewhere:
                 self._memory = memory_of(config)
@@ -550,8 +552,8 @@ class EngineSupervisor:
                 known_code = await life.run()
                 nursery.cancel_scope.cancel()
             self._tell_group(life.ending(known_code, 0))
-            event = Event.LINGERS if known_code is None else Event.EXITED
-            if self.lifecycle.on(event) is State.LINGERING:
+            event = LifeEvent.LINGERS if known_code is None else LifeEvent.EXITED
+            if self.lifecycle.on(event) is EngineState.LINGERING:
                 self._report_death(relay, life.ending(None, 0), is_told=False)
         finally:
             exit_code = await self._reap(life)
@@ -577,18 +579,18 @@ class EngineSupervisor:
             "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
         )
 
-    def _took(self, event: Event) -> None:
+    def _took(self, event: LifeEvent) -> None:
         """Take an event of the running engine: it has loaded its model, or has proven itself."""
-        if event is Event.PROVEN and self.sleeper is not None:
+        if event is LifeEvent.PROVEN and self.sleeper is not None:
             self.sleeper.turns.is_measuring = self.sleeper.turns.record.awake_bytes is None
         state = self.lifecycle.on(event)
-        if event is not Event.PROVEN:
+        if event is not LifeEvent.PROVEN:
             return
         if self.sleeper is not None and self._life is not None:
             assert self._nursery is not None
             self._nursery.start_soon(self.sleeper.after_start, self._life)
         self.lifecycle.policy.ready(trio.current_time())
-        if state is State.READY and self._life is not None:
+        if state is EngineState.READY and self._life is not None:
             self._life.accepted.set()
         if self._group is not None:
             self._group.ready()
@@ -596,7 +598,7 @@ class EngineSupervisor:
     def _report_death(
         self,
         relay: FrameRelay,
-        ending: Ending,
+        ending: DeathEvidence,
         *,
         is_told: bool,
         is_final: bool = False,

@@ -57,11 +57,11 @@ from workers.ipc import (
 from workers.model_dir import ModelFiles
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import WorkerIdentity
-from workers.supervisor.lifecycle import REFUSALS, Lifecycle, State
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import REFUSALS, EngineState, Lifecycle
+from workers.supervisor.log import WorkerLog
 
 
-class Engine(Protocol):
+class EngineFrames(Protocol):
     """The part of the engine's process that the relay uses."""
 
     def put(self, link: int, payload: bytes) -> None:
@@ -92,7 +92,7 @@ class FrameRelay:
     def __init__(
         self,
         identity: WorkerIdentity,
-        log: Log,
+        log: WorkerLog,
         lifecycle: Lifecycle,
         *,
         on_work: Callable[[], None],
@@ -118,16 +118,16 @@ class FrameRelay:
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
         self._speed_loss: SpeedLoss | None = None
-        self._engine: Engine | None = None
+        self._engine: EngineFrames | None = None
         # Gateways know the engine of this epoch, so they must learn of its end.
         self._is_known = False
         # The last engine, also while it ends: a paused engine could not read its shutdown.
-        self._pausable: Engine | None = None
+        self._pausable: EngineFrames | None = None
         self._has_put_work = False
 
     # The engine's life.
 
-    def engine_starts(self, engine: Engine) -> None:
+    def engine_starts(self, engine: EngineFrames) -> None:
         """Take a new process. Gateways are notified once it is ready."""
         self._engine = self._pausable = engine
         self.update_pause()
@@ -240,7 +240,7 @@ class FrameRelay:
     @property
     def _serves(self) -> bool:
         """Whether gateways may submit work. An engine without facts is a rank, which has no API."""
-        return self._lifecycle.state is State.READY and self._facts is not None
+        return self._lifecycle.state is EngineState.READY and self._facts is not None
 
     @property
     def is_shared(self) -> bool:

@@ -29,7 +29,7 @@ from protocol.messages import (
 )
 from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
 from protocol.wire import encode
-from workers.supervisor.log import Log, LogDeduper
+from workers.supervisor.log import LogDeduper, WorkerLog
 from workers.supervisor.progress_watch import GatewayWatch
 
 MAX_UNREAD_BYTES: Final = 2 * 2**20
@@ -144,7 +144,7 @@ class GatewayLink:
         address: str,
         identity: WorkerId,
         relay: FrameSource,
-        log: Log,
+        log: WorkerLog,
         keys: CurveClient | None = None,
         *,
         admits_others: bool = False,

@@ -25,7 +25,7 @@ from workers.ipc import (
 )
 from workers.supervisor.group_state import GroupHead, GroupRank
 from workers.supervisor.host_facts import host_facts
-from workers.supervisor.log import Log, LogDeduper
+from workers.supervisor.log import LogDeduper, WorkerLog
 
 _T = TypeVar("_T")
 
@@ -70,7 +70,7 @@ async def _carry(socket: RouterSocket | DealerSocket, *acts: Callable[[], None])
 class HeadGroup:
     """Rank 0. Its answers decide the health of all ranks."""
 
-    def __init__(self, config: WorkerConfig, log: Log) -> None:
+    def __init__(self, config: WorkerConfig, log: WorkerLog) -> None:
         """Listen for the ranks. Raises `ConfigError`."""
         assert config.group is not None
         assert config.group_address is not None
@@ -178,7 +178,7 @@ class HeadGroup:
 class RankGroup:
     """A rank without an API: its engine starts and ends with the head's."""
 
-    def __init__(self, config: WorkerConfig, log: Log) -> None:
+    def __init__(self, config: WorkerConfig, log: WorkerLog) -> None:
         """Start dialling. Raises `ConfigError`."""
         assert config.group_address is not None
         self._config = config
@@ -290,7 +290,7 @@ class RankGroup:
 Group = HeadGroup | RankGroup
 
 
-def open_group(config: WorkerConfig, log: Log) -> Group | None:
+def open_group(config: WorkerConfig, log: WorkerLog) -> Group | None:
     """The worker's place in its group, if it has one. Raises `ConfigError`."""
     if config.group is None:
         return None

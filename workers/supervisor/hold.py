@@ -13,7 +13,7 @@ CURRENT: Final = ""
 
 
 @final
-class Hold:
+class WorkerHold:
     """The hold of one worker. With `lease_s` it begins held: the process that this one has replaced
     was held.
     """

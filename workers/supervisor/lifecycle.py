@@ -12,11 +12,11 @@ from protocol.control_messages import State as ShownState
 from protocol.errors import ConfigError
 from protocol.life_tables import LifeTable
 from protocol.messages import RejectReason
-from workers.supervisor.hold import Hold
+from workers.supervisor.hold import WorkerHold
 from workers.supervisor.restart_policy import RestartPolicy
 
 
-class State(Enum):
+class EngineState(Enum):
     """Where an engine is in its life."""
 
     WAITING = auto()
@@ -51,7 +51,7 @@ class State(Enum):
     """The worker ends, and its engine with it."""
 
 
-class Event(Enum):
+class LifeEvent(Enum):
     """What happens to an engine, or is asked of it."""
 
     START = "a process is spawned"
@@ -73,17 +73,25 @@ class Event(Enum):
     LEAVE = "the worker ends"
 
 
-_UNPROVEN: Final = (State.STARTING, State.PROBING)
-OVER: Final = (State.ENDING, State.LINGERING)
+_UNPROVEN: Final = (EngineState.STARTING, EngineState.PROBING)
+OVER: Final = (EngineState.ENDING, EngineState.LINGERING)
 """The process is dead by itself, and the verdict on its death is due."""
-DRAINS: Final = (State.YIELDING, State.DRAINING, State.DROWSY)
+DRAINS: Final = (EngineState.YIELDING, EngineState.DRAINING, EngineState.DROWSY)
 """The engine finishes its sequences and takes no others."""
-SERVING: Final = frozenset((State.READY, State.YIELDING, State.HELD, State.DRAINING, State.DROWSY))
+SERVING: Final = frozenset(
+    (
+        EngineState.READY,
+        EngineState.YIELDING,
+        EngineState.HELD,
+        EngineState.DRAINING,
+        EngineState.DROWSY,
+    )
+)
 """The engine has generated the health probe's tokens, and lives."""
 
 
-def _of_sleep() -> dict[tuple[State, Event], State]:
-    s, e = State, Event
+def _of_sleep() -> dict[tuple[EngineState, LifeEvent], EngineState]:
+    s, e = EngineState, LifeEvent
     return {
         (s.READY, e.SLEEP): s.DROWSY,
         (s.WAITING, e.SLEEP): s.ASLEEP,  # between two tries to start
@@ -94,8 +102,8 @@ def _of_sleep() -> dict[tuple[State, Event], State]:
     }
 
 
-def _table() -> dict[tuple[State, Event], State]:
-    s, e = State, Event
+def _table() -> dict[tuple[EngineState, LifeEvent], EngineState]:
+    s, e = EngineState, LifeEvent
     moves = {
         (s.WAITING, e.START): s.STARTING,
         (s.STARTING, e.LOADED): s.PROBING,
@@ -151,67 +159,79 @@ def _table() -> dict[tuple[State, Event], State]:
         s.LEAVING: tuple(e),
     }
     table = {(state, event): state for state, events in stays.items() for event in events}
-    return table | moves | {(state, e.LEAVE): s.LEAVING for state in State}
+    return table | moves | {(state, e.LEAVE): s.LEAVING for state in EngineState}
 
 
 _ASLEEP_WORDS: Final = "it is asleep or on its way; `herma worker wake` it first"
 _REFUSED: Final = {
-    (State.YIELDING, Event.HOLD): "the worker is draining",
-    (State.DRAINING, Event.HOLD): "the worker is draining",
-    (State.HELD, Event.HOLD): "the worker is held already",
-    (State.LEAVING, Event.HOLD): "the worker is leaving",
-    (State.DROWSY, Event.HOLD): _ASLEEP_WORDS,
-    (State.FALLING_ASLEEP, Event.HOLD): _ASLEEP_WORDS,
-    (State.ASLEEP, Event.HOLD): _ASLEEP_WORDS,
-    (State.FALLING_ASLEEP, Event.RESTART): "it is falling asleep; its next wake can be a restart",
-    (State.FALLING_ASLEEP, Event.RESTART_NOW): "it is falling asleep; ask again in a moment",
-    (State.YIELDING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
-    (State.DRAINING, Event.RESTART): "it is draining and restarts then; --force restarts at once",
-    (State.LEAVING, Event.RESTART): "the worker is leaving",
-    (State.LEAVING, Event.RESTART_NOW): "the worker is leaving",
+    (EngineState.YIELDING, LifeEvent.HOLD): "the worker is draining",
+    (EngineState.DRAINING, LifeEvent.HOLD): "the worker is draining",
+    (EngineState.HELD, LifeEvent.HOLD): "the worker is held already",
+    (EngineState.LEAVING, LifeEvent.HOLD): "the worker is leaving",
+    (EngineState.DROWSY, LifeEvent.HOLD): _ASLEEP_WORDS,
+    (EngineState.FALLING_ASLEEP, LifeEvent.HOLD): _ASLEEP_WORDS,
+    (EngineState.ASLEEP, LifeEvent.HOLD): _ASLEEP_WORDS,
+    (
+        EngineState.FALLING_ASLEEP,
+        LifeEvent.RESTART,
+    ): "it is falling asleep; its next wake can be a restart",
+    (
+        EngineState.FALLING_ASLEEP,
+        LifeEvent.RESTART_NOW,
+    ): "it is falling asleep; ask again in a moment",
+    (
+        EngineState.YIELDING,
+        LifeEvent.RESTART,
+    ): "it is draining and restarts then; --force restarts at once",
+    (
+        EngineState.DRAINING,
+        LifeEvent.RESTART,
+    ): "it is draining and restarts then; --force restarts at once",
+    (EngineState.LEAVING, LifeEvent.RESTART): "the worker is leaving",
+    (EngineState.LEAVING, LifeEvent.RESTART_NOW): "the worker is leaving",
 }
 """What an operator asks for and cannot have, with the words of the refusal."""
 
 TABLE: Final = LifeTable({pair: to for pair, to in _table().items() if pair not in _REFUSED})
 
-SHOWN: Final[dict[State, ShownState]] = {
-    State.WAITING: "waiting",
-    State.STARTING: "starting",
-    State.PROBING: "starting",
-    State.READY: "ready",
-    State.YIELDING: "draining",
-    State.HELD: "ready",
-    State.DRAINING: "draining",
-    State.REPLACING: "ending",
-    State.ENDING: "ending",
-    State.LINGERING: "ending",
-    State.STOPPED: "stopped",
-    State.DROWSY: "falling asleep",
-    State.FALLING_ASLEEP: "falling asleep",
-    State.ASLEEP: "asleep",
-    State.LEAVING: "leaving",
+SHOWN: Final[dict[EngineState, ShownState]] = {
+    EngineState.WAITING: "waiting",
+    EngineState.STARTING: "starting",
+    EngineState.PROBING: "starting",
+    EngineState.READY: "ready",
+    EngineState.YIELDING: "draining",
+    EngineState.HELD: "ready",
+    EngineState.DRAINING: "draining",
+    EngineState.REPLACING: "ending",
+    EngineState.ENDING: "ending",
+    EngineState.LINGERING: "ending",
+    EngineState.STOPPED: "stopped",
+    EngineState.DROWSY: "falling asleep",
+    EngineState.FALLING_ASLEEP: "falling asleep",
+    EngineState.ASLEEP: "asleep",
+    EngineState.LEAVING: "leaving",
 }
 """The word for a state in the worker's status, which says beside it whether the worker is held."""
 
 _STARTS: Final[tuple[RejectReason, str]] = ("not_ready", "the engine is starting")
 _HELD: Final[tuple[RejectReason, str]] = ("draining", "the worker is held for another version")
-REFUSALS: Final[dict[State, tuple[RejectReason, str]]] = {
-    State.WAITING: _STARTS,
-    State.STARTING: _STARTS,
-    State.PROBING: _STARTS,
-    State.READY: _STARTS,  # of a rank, which no gateway may ask
-    State.YIELDING: _HELD,
-    State.HELD: _HELD,
-    State.DRAINING: ("draining", "the worker is leaving"),
-    State.REPLACING: _STARTS,
-    State.ENDING: _STARTS,
-    State.LINGERING: _STARTS,
+REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
+    EngineState.WAITING: _STARTS,
+    EngineState.STARTING: _STARTS,
+    EngineState.PROBING: _STARTS,
+    EngineState.READY: _STARTS,  # of a rank, which no gateway may ask
+    EngineState.YIELDING: _HELD,
+    EngineState.HELD: _HELD,
+    EngineState.DRAINING: ("draining", "the worker is leaving"),
+    EngineState.REPLACING: _STARTS,
+    EngineState.ENDING: _STARTS,
+    EngineState.LINGERING: _STARTS,
     # Not `draining`: the worker comes back in its next turn.
-    State.DROWSY: ("not_ready", "the engine is falling asleep"),
-    State.FALLING_ASLEEP: ("not_ready", "the engine is falling asleep"),
-    State.ASLEEP: ("not_ready", "the engine is asleep"),
-    State.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
-    State.LEAVING: ("draining", "the worker is leaving"),
+    EngineState.DROWSY: ("not_ready", "the engine is falling asleep"),
+    EngineState.FALLING_ASLEEP: ("not_ready", "the engine is falling asleep"),
+    EngineState.ASLEEP: ("not_ready", "the engine is asleep"),
+    EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
+    EngineState.LEAVING: ("draining", "the worker is leaving"),
 }
 """The answer to a submission that no engine takes."""
 
@@ -222,21 +242,21 @@ class Lifecycle:
 
     def __init__(
         self,
-        hold: Hold | None = None,
+        hold: WorkerHold | None = None,
         policy: RestartPolicy | None = None,
         *,
         begins_asleep: bool = False,
     ) -> None:
         """A worker that takes turns `begins_asleep`: its first turn starts it."""
-        self.state = State.ASLEEP if begins_asleep else State.WAITING
+        self.state = EngineState.ASLEEP if begins_asleep else EngineState.WAITING
         self.on_change: Callable[[], None] = _ignore
-        self.hold = Hold(0.0) if hold is None else hold
+        self.hold = WorkerHold(0.0) if hold is None else hold
         self.policy = RestartPolicy() if policy is None else policy
 
     def __repr__(self) -> str:
         return f"<Lifecycle {self.state.name}{' in a hold' * self.hold.is_on}>"
 
-    def on(self, event: Event) -> State:
+    def on(self, event: LifeEvent) -> EngineState:
         """Take an event; return the new state. What becomes ready in a hold is held.
 
         Raises `ConfigError` if an operator cannot have it, `ImpossibleEventError` for what cannot
@@ -246,8 +266,8 @@ class Lifecycle:
         if (why := _REFUSED.get(pair)) is not None:
             raise ConfigError(why)
         to = TABLE[pair]
-        if to is State.READY and self.hold.is_on:
-            to = State.HELD
+        if to is EngineState.READY and self.hold.is_on:
+            to = EngineState.HELD
         if to is not self.state:
             self.state = to
             self.on_change()
@@ -272,7 +292,7 @@ class Lifecycle:
 
 def diagram() -> str:
     """The table, without what changes nothing and without `LEAVE`."""
-    return TABLE.diagram(State.WAITING, without=Event.LEAVE, direction="LR")
+    return TABLE.diagram(EngineState.WAITING, without=LifeEvent.LEAVE, direction="LR")
 
 
 def _ignore() -> None:

@@ -19,7 +19,7 @@ _CLOSE_S: Final = 0.5
 
 
 @final
-class Log:
+class WorkerLog:
     """The log of one worker. `info` never blocks. `close` waits at most half a second for queued
     lines.
 

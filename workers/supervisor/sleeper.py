@@ -9,11 +9,11 @@ from typing import Final, final
 
 import trio
 
-from workers.supervisor.card_memory import CardReading
+from workers.supervisor.card_memory import CardUse
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
-from workers.supervisor.lifecycle import Event, Lifecycle, State
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.turn_taker import TurnTaker
 from workers.turns import Change, bytes_in_words
 
@@ -31,7 +31,7 @@ SLACK: Final = 0.02
 class Sleeper:
     """The sleep of one worker's engines, one after another. `life` is the running one."""
 
-    def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: Log) -> None:
+    def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: WorkerLog) -> None:
         self.turns = turns
         self.life: EngineLife | None = None
         self._lifecycle = lifecycle
@@ -39,7 +39,7 @@ class Sleeper:
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
         self._turn = trio.Event()
-        self._before: CardReading | None = None
+        self._before: CardUse | None = None
         self._began_at = 0.0
         turns.on_order = self.take
         turns.on_news = self.tell
@@ -65,13 +65,13 @@ class Sleeper:
     def take(self, change: Change) -> None:
         """Carry out an order. One that does not fit the state is left: the table is told of it."""
         state, life = self._lifecycle.state, self.life
-        if change == "wake" and state is State.ASLEEP:
+        if change == "wake" and state is EngineState.ASLEEP:
             self._began_at = trio.current_time()
             self.turns.is_rising = True
             self._turn.set()
-        elif change == "sleep" and state is State.READY and life is not None:
+        elif change == "sleep" and state is EngineState.READY and life is not None:
             assert self._nursery is not None
-            self._lifecycle.on(Event.SLEEP)
+            self._lifecycle.on(LifeEvent.SLEEP)
             self._nursery.start_soon(self._fall_asleep, life)
         else:
             self.turns.failed("")
@@ -84,7 +84,7 @@ class Sleeper:
 
     async def wait_turn(self) -> None:
         """Without a process: wait for the turn, and for room on the device."""
-        while self._lifecycle.state is State.ASLEEP:
+        while self._lifecycle.state is EngineState.ASLEEP:
             if not self.turns.is_rising:  # else the order came before this wait
                 self._turn = trio.Event()
             self.turns.note()
@@ -127,9 +127,9 @@ class Sleeper:
 
     async def _fall_asleep(self, life: EngineLife) -> None:
         await life.finish(float("inf"))
-        if self.life is not life or self._lifecycle.state is not State.DROWSY:
+        if self.life is not life or self._lifecycle.state is not EngineState.DROWSY:
             return  # it has died, or is restarted
-        self._lifecycle.on(Event.RESTED)
+        self._lifecycle.on(LifeEvent.RESTED)
         self._log.info("falls asleep: its turn is over")
         self._began_at = trio.current_time()
         await life.leave()
@@ -163,6 +163,6 @@ class Sleeper:
         return None if after is None else max(0, after.used_bytes - self._before.used_bytes)
 
     def _changed(self) -> None:
-        self.turns.is_rising = self.turns.is_rising and self._lifecycle.state is State.ASLEEP
+        self.turns.is_rising = self.turns.is_rising and self._lifecycle.state is EngineState.ASLEEP
         self.turns.note()
         self.tell()

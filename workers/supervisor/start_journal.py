@@ -19,8 +19,8 @@ from workers.ipc import EngineReady
 from workers.starts import (
     SpeedWatch,
     StartRecord,
-    Starts,
-    Verdict,
+    StartRecords,
+    StartVerdict,
     gather,
     judged,
     load_starts,
@@ -32,7 +32,7 @@ from workers.starts import (
     with_steps,
 )
 from workers.supervisor.engine_life import EngineLife
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 
 LOOK_EVERY_S: Final = 10.0
 
@@ -41,7 +41,7 @@ LOOK_EVERY_S: Final = 10.0
 class StartJournal:
     """The journal of one worker. `arguments` are the words of the worker's command."""
 
-    def __init__(self, arguments: Sequence[str], log: Log) -> None:
+    def __init__(self, arguments: Sequence[str], log: WorkerLog) -> None:
         self._arguments = arguments
         self._log = log
 
@@ -62,7 +62,7 @@ class StartJournal:
             await life.accepted.wait()
             await trio.to_thread.run_sync(save_starts, path, starts)
         except ConfigError as error:
-            verdict = Verdict((f"starts are not compared: {error}",))
+            verdict = StartVerdict((f"starts are not compared: {error}",))
             life.warnings = verdict.warnings
         for warning in verdict.warnings:
             self._log.info(f"warning: {warning}")
@@ -75,7 +75,7 @@ class StartJournal:
         if verdict.is_good and not verdict.warnings and is_native:
             await self._watch(life, path, verdict)
 
-    async def _watch(self, life: EngineLife, path: Path, good: Verdict) -> None:
+    async def _watch(self, life: EngineLife, path: Path, good: StartVerdict) -> None:
         """Compare the steps of a good start with those of earlier ones, and keep the best."""
         watch = SpeedWatch(good.steps)
         life.on_load = watch.add
@@ -95,7 +95,7 @@ class StartJournal:
                 except ConfigError as error:
                     self._log.info(f"the speed of steps is not kept: {error}")
 
-    def _warn(self, life: EngineLife, verdict: Verdict, *, is_news: bool) -> None:
+    def _warn(self, life: EngineLife, verdict: StartVerdict, *, is_news: bool) -> None:
         """Update the status with the slow kinds of work; log a warning when a loss begins."""
         life.report_speed_loss(verdict.figures, verdict.warnings, verdict.num_changes)
         for warning in verdict.warnings if is_news else ():
@@ -113,7 +113,7 @@ class StartJournal:
             at=time.time(),
             folder=str(Path.cwd()),
         )
-        save_starts(path, Starts(load_starts(path).good, record))
+        save_starts(path, StartRecords(load_starts(path).good, record))
         return record
 
 
@@ -121,7 +121,9 @@ def _keep_steps(path: Path, steps: dict[str, float]) -> None:
     save_starts(path, with_steps(load_starts(path), steps))
 
 
-def _proved(path: Path, record: StartRecord, loaded: EngineReady) -> tuple[Starts, Verdict]:
+def _proved(
+    path: Path, record: StartRecord, loaded: EngineReady
+) -> tuple[StartRecords, StartVerdict]:
     """The starts with the new one, and the verdict on it. Only the engine knows the files of a
     model from the hub.
     """

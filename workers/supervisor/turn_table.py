@@ -18,14 +18,14 @@ from typing import Final, final
 import trio
 
 from protocol.errors import WireError
-from workers.supervisor.card_memory import CardMemory, CardReading
+from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.turns import (
-    Card,
     Change,
     Member,
     MemberReport,
     Order,
-    Plan,
+    SharedCard,
+    TurnPlan,
     TurnPolicy,
     decode_report,
     encode_line,
@@ -66,7 +66,7 @@ class TurnTable:
         self._seats: dict[int, _Seat] = {}
         self._numbers = 0
         self._changed = trio.Event()
-        self._card = Card()
+        self._card = SharedCard()
         self._read_at = float("-inf")
 
     async def serve(self, listener: trio.SocketListener) -> None:
@@ -122,7 +122,7 @@ class TurnTable:
                 one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
             yield replace(one, wants_look=False) if is_new else one
 
-    async def _tell(self, seat: _Seat, plan: Plan, name: str) -> None:
+    async def _tell(self, seat: _Seat, plan: TurnPlan, name: str) -> None:
         """Send the worker its order, or its forecast if that differs by a second."""
         due_s, why = plan.due_s.get(name, 0.0), plan.why.get(name, "")
         do: Change | None = None
@@ -155,18 +155,18 @@ class TurnTable:
         self._card = card_of(reading, members, self._card)
 
 
-def card_of(reading: CardReading | None, members: list[Member], before: Card) -> Card:
+def card_of(reading: CardUse | None, members: list[Member], before: SharedCard) -> SharedCard:
     """The device after a reading. What members hold without having been measured cannot be told
     from what others hold.
     """
     if reading is None:
-        return Card()
+        return SharedCard()
     awake = [one for one in members if one.state == "awake"]
     if any(one.awake_bytes is None for one in awake):
-        return Card(reading.total_bytes, before.other_bytes)
+        return SharedCard(reading.total_bytes, before.other_bytes)
     own = sum(one.awake_bytes or 0 for one in awake)
     own += sum(one.asleep_bytes for one in members if one.state == "asleep")
-    return Card(reading.total_bytes, max(0, reading.used_bytes - own))
+    return SharedCard(reading.total_bytes, max(0, reading.used_bytes - own))
 
 
 def member_of(report: MemberReport, now: float) -> Member:

@@ -18,8 +18,8 @@ from protocol.errors import ConfigError, WireError
 from protocol.leftovers import runtime_dir
 from protocol.messages import ResidencyState, Wanted
 from workers.supervisor.card_memory import CardMemory
-from workers.supervisor.lifecycle import Lifecycle, State
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import EngineState, Lifecycle
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.turn_table import TurnTable, lines_of, lock_of, opened_at
 from workers.turns import (
     Change,
@@ -38,23 +38,23 @@ AGAIN_S: Final = 5.0
 """The pause after a change that failed."""
 _DIAL_AGAIN_S: Final = 0.1
 
-_SEEN: Final[dict[State, MemberState]] = {
-    State.WAITING: "waking",
-    State.STARTING: "waking",
-    State.PROBING: "waking",
-    State.READY: "awake",
-    State.YIELDING: "awake",
-    State.HELD: "awake",
-    State.DRAINING: "awake",
+_SEEN: Final[dict[EngineState, MemberState]] = {
+    EngineState.WAITING: "waking",
+    EngineState.STARTING: "waking",
+    EngineState.PROBING: "waking",
+    EngineState.READY: "awake",
+    EngineState.YIELDING: "awake",
+    EngineState.HELD: "awake",
+    EngineState.DRAINING: "awake",
     # The memory is held until the process has ended, and another process follows.
-    State.REPLACING: "waking",
-    State.ENDING: "waking",
-    State.LINGERING: "waking",
-    State.STOPPED: "away",
-    State.DROWSY: "falling asleep",
-    State.FALLING_ASLEEP: "falling asleep",
-    State.ASLEEP: "asleep",
-    State.LEAVING: "awake",
+    EngineState.REPLACING: "waking",
+    EngineState.ENDING: "waking",
+    EngineState.LINGERING: "waking",
+    EngineState.STOPPED: "away",
+    EngineState.DROWSY: "falling asleep",
+    EngineState.FALLING_ASLEEP: "falling asleep",
+    EngineState.ASLEEP: "asleep",
+    EngineState.LEAVING: "awake",
 }
 _SHOWN: Final[dict[MemberState, ResidencyState]] = {
     "awake": "awake",
@@ -77,7 +77,7 @@ class TurnTaker:
         config: WorkerConfig,
         lifecycle: Lifecycle,
         memory: CardMemory,
-        log: Log,
+        log: WorkerLog,
         record: Path | None,
         file: str,
     ) -> None:
@@ -347,7 +347,7 @@ class TurnTaker:
 
     @property
     def _is_kept(self) -> bool:
-        return self._lifecycle.hold.is_on or self._lifecycle.state is State.LEAVING
+        return self._lifecycle.hold.is_on or self._lifecycle.state is EngineState.LEAVING
 
     @property
     def _has_work(self) -> bool:

@@ -17,10 +17,10 @@ from workers.turns.messages import (
 from workers.turns.policy import (
     MAX_PATIENCE_ROUNDS,
     MIN_PATIENCE_S,
-    Card,
     Member,
     MemberState,
-    Plan,
+    SharedCard,
+    TurnPlan,
     TurnPolicy,
     bytes_in_words,
 )
@@ -37,13 +37,13 @@ from workers.turns.record import (
 __all__ = [
     "MAX_PATIENCE_ROUNDS",
     "MIN_PATIENCE_S",
-    "Card",
     "Change",
     "Member",
     "MemberReport",
     "MemberState",
     "Order",
-    "Plan",
+    "SharedCard",
+    "TurnPlan",
     "TurnPolicy",
     "TurnRecord",
     "bytes_in_words",

@@ -99,7 +99,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class SharedCard:
     """The card: all of its memory in bytes, None if it cannot be read, and what processes hold that
     are no members.
     """
@@ -109,7 +109,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TurnPlan:
     """What is to begin now: workers that fall asleep or wake. `due_s` is the forecast, for each
     that sleeps and is wanted, of the seconds until it serves. `why` says what keeps one from
     waking. The next decision is due at `next_at` if nothing happens before.
@@ -132,14 +132,14 @@ class TurnPolicy:
         self.promised: str | None = None
         self._patience_rounds = patience_rounds
 
-    def decide(self, members: Sequence[Member], card: Card, now: float) -> Plan:
+    def decide(self, members: Sequence[Member], card: SharedCard, now: float) -> TurnPlan:
         """The plan at `now`. Call it after every change and at `next_at`."""
         wanted = sorted(_wanted(members, now), key=self._order)
         if self.promised is not None and all(one.name != self.promised for one in wanted):
             self.promised = None
         due_s = self._due_s(wanted, members, now)
         if any(_is_changing(one) for one in members):
-            return Plan(due_s=due_s)
+            return TurnPlan(due_s=due_s)
         later: list[float] = [
             one.must_wait_until for one in members if now < one.must_wait_until and one.has_work
         ]
@@ -152,7 +152,7 @@ class TurnPolicy:
                 later.append(now + RETRY_S)
             elif not victims:
                 self.promised = one.name
-                return Plan((), (one.name,), due_s, why)
+                return TurnPlan((), (one.name,), due_s, why)
             elif one.waiting == 0 and one.wish is None:
                 pass  # a first look takes nobody's place
             elif is_first:
@@ -160,7 +160,7 @@ class TurnPolicy:
                 at = max(self._takes_at(one, victim, now) for victim in victims)
                 if at <= now:
                     self.promised = one.name
-                    return Plan(tuple(v.name for v in victims), (), due_s, why)
+                    return TurnPlan(tuple(v.name for v in victims), (), due_s, why)
                 later.append(at)
         rest = tuple(one.name for one in members if _may_rest(one, now))
         later += [
@@ -168,7 +168,7 @@ class TurnPolicy:
             for one in members
             if one.idle_s is not None and _is_idle(one) and one.name not in rest
         ]
-        return Plan(rest, (), due_s, why, min(later, default=None))
+        return TurnPlan(rest, (), due_s, why, min(later, default=None))
 
     def patience_s(self, one: Member, victim: Member) -> float:
         """How long `one` waits at most until `victim` takes no more work."""
@@ -255,13 +255,13 @@ def _may_rest(one: Member, now: float) -> bool:
     return _is_idle(one) and one.idle_s is not None and now - one.idle_since >= one.idle_s
 
 
-def _free_bytes(members: Iterable[Member], card: Card) -> int | None:
+def _free_bytes(members: Iterable[Member], card: SharedCard) -> int | None:
     if card.total_bytes is None:
         return None
     return card.total_bytes - card.other_bytes - sum(one.held_bytes for one in members)
 
 
-def _victims(one: Member, members: Sequence[Member], card: Card) -> tuple[Member, ...] | None:
+def _victims(one: Member, members: Sequence[Member], card: SharedCard) -> tuple[Member, ...] | None:
     """The workers that must fall asleep for `one`; None if even all of them are not enough.
 
     What is not measured shares the card with no worker that takes turns: an engine may take all
@@ -295,7 +295,7 @@ def _freed(one: Member) -> int:
     return max(0, (one.awake_bytes or 0) - one.asleep_bytes)
 
 
-def _no_room(one: Member, members: Sequence[Member], card: Card) -> str:
+def _no_room(one: Member, members: Sequence[Member], card: SharedCard) -> str:
     total, need = card.total_bytes or 0, one.awake_bytes or 0
     kept = sum(other.held_bytes for other in members if other.is_always)
     parts = [f"it needs {bytes_in_words(need)} of {bytes_in_words(total)}"]

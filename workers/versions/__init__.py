@@ -7,7 +7,7 @@ worker's launch. Must not install, start or judge anything.
 from workers.versions.installation import (
     HERMA,
     Installation,
-    Version,
+    InstalledVersion,
     VersionKind,
     installation_of,
     versions_dir,
@@ -19,7 +19,7 @@ __all__ = [
     "HERMA",
     "PLACEHOLDER",
     "Installation",
-    "Version",
+    "InstalledVersion",
     "VersionKind",
     "installation_of",
     "launch_problems",

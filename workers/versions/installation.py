@@ -27,7 +27,7 @@ _CURRENT: Final = "current"
 _PREVIOUS: Final = "previous"
 
 
-class Version(msgspec.Struct, frozen=True):
+class InstalledVersion(msgspec.Struct, frozen=True):
     """`reference` is that of an image, "" for an environment. `source` says in words where it came
     from, `made_at` when, in seconds since 1970. `shares` is the environment whose packages this one
     sees too.
@@ -74,24 +74,24 @@ class Installation:
         """Whether `prefix` is the environment of a version."""
         return prefix.resolve() in (place.resolve() for place in self.folder.glob("*/env"))
 
-    def version(self, version_id: str) -> Version | None:
+    def version(self, version_id: str) -> InstalledVersion | None:
         """The record of a version; None if there is none. Raises `ConfigError` if it is broken."""
         path = self.place(version_id) / _RECORD
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Version)
+            return msgspec.json.decode(path.read_bytes(), type=InstalledVersion)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise ConfigError(f"{path} cannot be read: {error}; install it again") from error
 
-    def versions(self) -> Iterator[Version]:
+    def versions(self) -> Iterator[InstalledVersion]:
         """All that are complete, the oldest first."""
         places = [path.parent for path in self.folder.glob(f"*/{_RECORD}")]
         found = [self.version(unquote(one.name)) for one in places if not one.is_symlink()]
         whole = (version for version in found if version is not None)
         yield from sorted(whole, key=lambda version: version.made_at)
 
-    def add(self, version: Version) -> None:
+    def add(self, version: InstalledVersion) -> None:
         """Record a version whose files are there: from now on it exists. Raises `ConfigError`."""
         try:
             write_atomically(self.place(version.id) / _RECORD, msgspec.json.encode(version))
@@ -103,11 +103,11 @@ class Installation:
         (self.place(version_id) / _RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.place(version_id), ignore_errors=True)
 
-    def current(self) -> Version | None:
+    def current(self) -> InstalledVersion | None:
         """The current version; None if there is none yet."""
         return self._linked(_CURRENT)
 
-    def previous(self) -> Version | None:
+    def previous(self) -> InstalledVersion | None:
         """The version that was current before."""
         return self._linked(_PREVIOUS)
 
@@ -123,7 +123,7 @@ class Installation:
         except OSError as error:
             raise ConfigError(f"{self.folder}: the link cannot be changed: {error}") from error
 
-    def _linked(self, name: str) -> Version | None:
+    def _linked(self, name: str) -> InstalledVersion | None:
         target = self._target(name)
         return None if target is None else self.version(unquote(target))
 

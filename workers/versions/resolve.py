@@ -13,7 +13,7 @@ import msgspec
 
 from config import LaunchConfig, WorkerConfig
 from protocol.errors import ConfigError
-from workers.versions.installation import Version, installation_of
+from workers.versions.installation import InstalledVersion, installation_of
 
 PLACEHOLDER: Final = "{version}"
 BASE: Final = "base"
@@ -87,5 +87,5 @@ def launch_problems(
             yield f"launch.{key}[0] {words[0]} is no program of this host"
 
 
-def _place(version: Version, environment: str) -> str:
+def _place(version: InstalledVersion, environment: str) -> str:
     return version.reference if version.kind == "image" else environment

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.routing.policies.aibrix import AibrixPrefix
-from benchmarks.routing.policies.base import Policy, Setting
+from benchmarks.routing.policies.base import RoutingPolicy, Setting
 from benchmarks.routing.policies.bounds import BoundInfinite, BoundOracle
 from benchmarks.routing.policies.dynamo import DynamoKv
 from benchmarks.routing.policies.herma import Herma
@@ -17,7 +17,7 @@ from benchmarks.routing.policies.session_hash import SessionHash
 from benchmarks.routing.policies.simple import Chance, LeastRequests, PowerOfTwo, RoundRobin
 from benchmarks.routing.policies.smg import SmgCacheAware
 
-Maker = Callable[[Setting], Policy]
+Maker = Callable[[Setting], RoutingPolicy]
 
 OURS: Final = "herma"
 

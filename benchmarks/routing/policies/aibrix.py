@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks.routing.policies.base import Baseline, Setting
 from benchmarks.routing.policies.routed_blocks import RoutedBlocks
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 IMBALANCE_ABS: Final = 8
 LOAD_FACTOR: Final = 1
@@ -25,13 +25,13 @@ class AibrixPrefix(Baseline):
         super().__init__(setting)
         self._table = RoutedBlocks(setting.num_workers, TABLE_TOKENS // setting.block_size)
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The rule of the module's docstring; the prompt is remembered in any case."""
         worker = self._choose(turn)
         self._table.insert(turn.digests, worker)
         return worker
 
-    def _choose(self, turn: Turn) -> int:
+    def _choose(self, turn: TracedTurn) -> int:
         in_flight = self.in_flight
         if max(in_flight) - min(in_flight) > IMBALANCE_ABS:
             return self.least_loaded()

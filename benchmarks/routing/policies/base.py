@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from benchmarks.routing.trace import Turn
-from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
+from benchmarks.routing.trace import TracedTurn
+from benchmarks.routing.worker import SimWorker, WorkerReport, WorkerSpec
 from protocol.ids import ID_BYTES, BlockDigest
 from protocol.messages import BlocksDropped, BlocksStored, Load
 
@@ -36,15 +36,15 @@ class Setting:
     workers: Sequence[SimWorker]
 
 
-class Policy(Protocol):
+class RoutingPolicy(Protocol):
     """`tick_s`: the period of `tick`, None for never."""
 
     tick_s: float | None
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         """A turn has arrived."""
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """A worker's report has arrived."""
 
     def tick(self, now: float) -> Sequence[Placed]:
@@ -61,16 +61,16 @@ class Baseline(ABC):
         self.in_flight = [0] * setting.num_workers
 
     @abstractmethod
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The worker for this turn."""
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         """Place the turn at once."""
         worker = self.route(turn)
         self.in_flight[worker] += 1
         return (Placed(turn.number, worker),)
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """Count finished requests; no turn waits here."""
         self.in_flight[report.worker] -= len(report.finished)
         return ()
@@ -91,7 +91,7 @@ class EventFed(Baseline):
         self.held: list[set[BlockDigest]] = [set() for _ in range(setting.num_workers)]
         self.loads: list[Load | None] = [None] * setting.num_workers
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """Apply block events and counters."""
         held = self.held[report.worker]
         for event in report.events:
@@ -107,11 +107,11 @@ class EventFed(Baseline):
         self.loads[report.worker] = report.load
         return super().on_report(report, now)
 
-    def matched(self, turn: Turn) -> list[int]:
+    def matched(self, turn: TracedTurn) -> list[int]:
         """The number of leading blocks of the prompt that each worker holds."""
         return [_run(held, turn.digests) for held in self.held]
 
-    def uncached(self, turn: Turn) -> list[int]:
+    def uncached(self, turn: TracedTurn) -> list[int]:
         """The number of prompt tokens that each worker would have to compute."""
         size = self.setting.block_size
         return [max(1, turn.prompt_tokens - size * blocks) for blocks in self.matched(turn)]

@@ -7,14 +7,14 @@ earliest first token at the least cost to others.
 """
 
 from benchmarks.routing.policies.base import Baseline
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 from benchmarks.routing.worker import SimWorker
 
 
 class BoundInfinite(Baseline):
     """Every block ever computed is on every worker."""
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The least waiting prompt work, then the fewest sequences."""
 
         def ahead(worker: SimWorker) -> tuple[float, int]:
@@ -26,11 +26,11 @@ class BoundInfinite(Baseline):
 class BoundOracle(Baseline):
     """Knows caches, queues and answer lengths exactly."""
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The least sum of its own delay and the delay of the sequences that run there."""
         return min(self.setting.workers, key=lambda worker: self._cost_s(turn, worker)).number
 
-    def _cost_s(self, turn: Turn, worker: SimWorker) -> float:
+    def _cost_s(self, turn: TracedTurn, worker: SimWorker) -> float:
         cost, size = worker.spec.cost, self.setting.block_size
         cached = worker.cache.match(turn.digests)[0] * size
         own_s = cost.chunk_s(cached, max(1, turn.prompt_tokens - cached))
@@ -39,7 +39,7 @@ class BoundOracle(Baseline):
         harm_s = len(worker.decoding) * (own_s + min(turn.output_tokens, 512) * each_s)
         return worker.uncached_ahead_s() + self._room_s(turn, worker, step_s) + own_s + harm_s
 
-    def _room_s(self, turn: Turn, worker: SimWorker, step_s: float) -> float:
+    def _room_s(self, turn: TracedTurn, worker: SimWorker, step_s: float) -> float:
         """The time until the worker has a place and blocks for it and for the turns ahead of it."""
         size = self.setting.block_size
         num_blocks = sum(-(-one.num_tokens // size) for one in worker.waiting)

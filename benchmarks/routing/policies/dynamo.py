@@ -13,8 +13,8 @@ from random import Random
 from typing import Final
 
 from benchmarks.routing.policies.base import EventFed, Placed, Setting
-from benchmarks.routing.trace import Turn
-from benchmarks.routing.worker import Report
+from benchmarks.routing.trace import TracedTurn
+from benchmarks.routing.worker import WorkerReport
 
 OVERLAP_WEIGHT: Final = 1.0
 
@@ -29,7 +29,7 @@ class DynamoKv(EventFed):
         self._active_blocks = [0] * setting.num_workers
         self._booked: dict[int, tuple[int, int]] = {}
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The least cost, which is added to the worker's load."""
         size, uncached = self.setting.block_size, self.uncached(turn)
         blocks = -(-turn.prompt_tokens // size)
@@ -46,7 +46,7 @@ class DynamoKv(EventFed):
         self._booked[turn.number] = uncached[worker], blocks
         return worker
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """Remove finished prompts and ended sequences from the load."""
         for number in report.started:
             self._prefill_tokens[report.worker] -= self._booked[number][0]

@@ -6,8 +6,8 @@ The baseline of the fairness experiment. It serves one worker, so it is in no ta
 from collections.abc import Sequence
 
 from benchmarks.routing.policies.base import Baseline, Placed, Setting
-from benchmarks.routing.trace import Turn
-from benchmarks.routing.worker import Report
+from benchmarks.routing.trace import TracedTurn
+from benchmarks.routing.worker import WorkerReport
 
 
 class Fifo(Baseline):
@@ -17,14 +17,14 @@ class Fifo(Baseline):
         super().__init__(setting)
         self._waiting: list[int] = []
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         return 0
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         self._waiting.append(turn.number)
         return self._fill()
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """The first in the queue takes the place of each finished turn."""
         super().on_report(report, now)
         return self._fill()

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.routing.policies.base import Placed, Setting
-from benchmarks.routing.trace import Turn
-from benchmarks.routing.worker import Report
+from benchmarks.routing.trace import TracedTurn
+from benchmarks.routing.worker import WorkerReport
 from config import ModelConfig
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, RouteRequest
@@ -58,7 +58,7 @@ class Herma:
             self.dispatch.register(worker_id, register, 0.0)
             self.dispatch.heard(worker_id, BlocksSnapshot(0, b""), 0.0)
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         """Ask for a place."""
         self._outputs[turn.number] = turn.output_tokens
         request = RouteRequest(
@@ -73,7 +73,7 @@ class Herma:
         )
         return self._placed(self.dispatch.tickets.ask(request, now))
 
-    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
         """Pass on a worker's messages in the order in which a worker sends them."""
         dispatch, worker_id = self.dispatch, self._ids[report.worker]
         placed: list[Placed] = []

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from benchmarks.routing.policies.base import EventFed, Placed, Setting
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 PREFIX_WEIGHT: Final = 3.0
 UTILISATION_WEIGHT: Final = 2.0
@@ -30,7 +30,7 @@ class LlmdPrecise(EventFed):
         self._waiting: list[int] = []
         self._free: list[float] = []
 
-    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+    def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
         """Place it at once, by counters at most 50 ms old."""
         if self._scraped_at < 0 or now - self._scraped_at >= SCRAPE_S:
             self._scraped_at = now
@@ -39,7 +39,7 @@ class LlmdPrecise(EventFed):
             self._free = [load.free_blocks / load.num_blocks for load in loads]
         return super().arrived(turn, now)
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         most, least = max(self._waiting), min(self._waiting)
         scores = [
             PREFIX_WEIGHT * prefix

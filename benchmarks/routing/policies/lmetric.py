@@ -6,13 +6,13 @@ included, so that caches distinguish idle workers.
 """
 
 from benchmarks.routing.policies.base import EventFed
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 
 class LMetric(EventFed):
     """The product, without weights."""
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The least product; the least busy among equals."""
         uncached = self.uncached(turn)
 

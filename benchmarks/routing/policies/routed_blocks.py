@@ -12,7 +12,7 @@ from typing import NamedTuple
 from protocol.ids import BlockDigest
 
 
-class Match(NamedTuple):
+class RoutedMatch(NamedTuple):
     """The longest known prefix and the worker that last received it; None if there is none."""
 
     num_blocks: int
@@ -34,7 +34,7 @@ class RoutedBlocks:
         """The assumed number of blocks of the worker."""
         return len(self._by_worker[worker])
 
-    def longest(self, digests: Sequence[BlockDigest]) -> Match:
+    def longest(self, digests: Sequence[BlockDigest]) -> RoutedMatch:
         """The longest prefix that was sent to any worker."""
         num_blocks, worker = 0, None
         for digest in digests:
@@ -42,7 +42,7 @@ class RoutedBlocks:
             if not holders:
                 break
             num_blocks, worker = num_blocks + 1, next(reversed(holders))
-        return Match(num_blocks, worker)
+        return RoutedMatch(num_blocks, worker)
 
     def matched(self, digests: Sequence[BlockDigest]) -> list[int]:
         """The number of leading blocks that each worker received."""

@@ -11,7 +11,7 @@ from typing import Final
 import xxhash
 
 from benchmarks.routing.policies.base import Baseline
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 _BEGINNING_BLOCKS: Final = 4
 
@@ -19,7 +19,7 @@ _BEGINNING_BLOCKS: Final = 4
 class SessionHash(Baseline):
     """The same worker for the same name."""
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         beginning = turn.digests[:_BEGINNING_BLOCKS]
         name = turn.session.encode() if turn.session is not None else b"".join(beginning)
         return xxhash.xxh3_64_intdigest(name) % self.setting.num_workers

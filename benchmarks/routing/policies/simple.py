@@ -7,7 +7,7 @@ Envoy, LiteLLM's weighted random), by their textbook definitions.
 from random import Random
 
 from benchmarks.routing.policies.base import Baseline, Setting
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 
 class RoundRobin(Baseline):
@@ -17,7 +17,7 @@ class RoundRobin(Baseline):
         super().__init__(setting)
         self._next = 0
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         worker = self._next
         self._next = (worker + 1) % self.setting.num_workers
         return worker
@@ -30,7 +30,7 @@ class Chance(Baseline):
         super().__init__(setting)
         self._chance = Random(setting.seed)
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         return self._chance.randrange(self.setting.num_workers)
 
 
@@ -41,7 +41,7 @@ class LeastRequests(Baseline):
         super().__init__(setting)
         self._last = -1
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         num_workers = self.setting.num_workers
         order = [(self._last + 1 + step) % num_workers for step in range(num_workers)]
         self._last = min(order, key=self.in_flight.__getitem__)
@@ -55,6 +55,6 @@ class PowerOfTwo(Baseline):
         super().__init__(setting)
         self._chance = Random(setting.seed)
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         drawn = self._chance.sample(range(self.setting.num_workers), 2)
         return min(drawn, key=self.in_flight.__getitem__)

@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.routing.policies.base import Baseline, Setting
 from benchmarks.routing.policies.routed_blocks import RoutedBlocks
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 CACHE_THRESHOLD: Final = 0.3
 BALANCE_ABS: Final = 64
@@ -27,13 +27,13 @@ class SmgCacheAware(Baseline):
         max_tokens = MAX_TREE_CHARACTERS // CHARACTERS_PER_TOKEN
         self._tree = RoutedBlocks(setting.num_workers, max_tokens // setting.block_size)
 
-    def route(self, turn: Turn) -> int:
+    def route(self, turn: TracedTurn) -> int:
         """The rule of the module's docstring; the prompt is remembered in any case."""
         worker = self._choose(turn)
         self._tree.insert(turn.digests, worker)
         return worker
 
-    def _choose(self, turn: Turn) -> int:
+    def _choose(self, turn: TracedTurn) -> int:
         most, least = max(self.in_flight), min(self.in_flight)
         if most - least > BALANCE_ABS and most > BALANCE_REL * least:
             return self.least_loaded()

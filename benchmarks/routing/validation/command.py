@@ -24,17 +24,23 @@ import trio
 from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import CostModel
 from benchmarks.routing.policies import OURS, POLICIES
-from benchmarks.routing.policies.base import Policy, Setting
+from benchmarks.routing.policies.base import RoutingPolicy, Setting
 from benchmarks.routing.simulation import Simulation
-from benchmarks.routing.trace import Trace, Turn
-from benchmarks.routing.validation.real_fleet import ANSWER_S, EventResult, Limits, ask, gateways
-from benchmarks.routing.worker import ENGINE_BLOCK, Report, SimWorker, WorkerSpec
+from benchmarks.routing.trace import RoutingTrace, TracedTurn
+from benchmarks.routing.validation.real_fleet import (
+    ANSWER_S,
+    AnswerTimes,
+    FleetLimits,
+    ask,
+    gateways,
+)
+from benchmarks.routing.worker import ENGINE_BLOCK, SimWorker, WorkerReport, WorkerSpec
 from protocol.hashing import block_digests, root_digest
 from protocol.messages import Load
 from protocol.tokens import pack_tokens
 
 NUM_WORKERS: Final = 2
-LIMITS: Final = Limits(kv_tokens=4_096, max_seqs=8, token_budget=512)
+LIMITS: Final = FleetLimits(kv_tokens=4_096, max_seqs=8, token_budget=512)
 VALIDATED: Final = (OURS, "session_hash", "round_robin")
 """Policies that need only the ends of answers, which a client sees."""
 MAX_GAP: Final = 0.03
@@ -58,7 +64,7 @@ _NO_LOAD: Final = Load(1, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ValidationFigures:
     """The results of one policy in one world."""
 
     hit_rate: float
@@ -69,14 +75,14 @@ class Figures:
 class Scaled:
     """A fleet that a small CPU can serve: the trace, and each turn's token ids."""
 
-    trace: Trace
+    trace: RoutingTrace
     prompts: tuple[tuple[int, ...], ...]
 
 
 def run_validation() -> int:
     """Play traces in both worlds. Returns 0 if the bars hold, else 1. Needs an idle machine."""
-    theory: dict[str, list[Figures]] = {name: [] for name in VALIDATED}
-    practice: dict[str, list[Figures]] = {name: [] for name in VALIDATED}
+    theory: dict[str, list[ValidationFigures]] = {name: [] for name in VALIDATED}
+    practice: dict[str, list[ValidationFigures]] = {name: [] for name in VALIDATED}
     for number in range(ROUNDS):
         cost = measured_cost(number)
         turn_s = cost.stretch_s(1, 0, _ANSWER_TOKENS) + cost.chunk_s(0, _TYPICAL_TOKENS)
@@ -93,7 +99,7 @@ def run_validation() -> int:
     )
 
 
-def judged(theory: dict[str, Figures], practice: dict[str, Figures]) -> int:
+def judged(theory: dict[str, ValidationFigures], practice: dict[str, ValidationFigures]) -> int:
     """Print whether the bars hold. Returns 0 if they do, else 1."""
     print("all rounds:")
     for name, figures in theory.items():
@@ -115,7 +121,7 @@ def scaled_fleet(turn_s: float, seed: int = 0) -> Scaled:
         return [chance.randrange(*_VOCABULARY) for _ in range(num_tokens)]
 
     shared = text(_PREFIX_TOKENS)
-    turns: list[Turn] = []
+    turns: list[TracedTurn] = []
     prompts: list[tuple[int, ...]] = []
     for number in range(_NUM_SESSIONS):
         prompt = list(shared)
@@ -124,7 +130,7 @@ def scaled_fleet(turn_s: float, seed: int = 0) -> Scaled:
             prompt = prompt + text(chance.randint(*_GROWTH_TOKENS))
             names = block_digests(root_digest("tiny"), pack_tokens(prompt), ENGINE_BLOCK)
             turns.append(
-                Turn(
+                TracedTurn(
                     number=len(turns),
                     session=f"session-{number}",
                     arrival_s=number * _START_GAP_TURNS * turn_s,
@@ -137,7 +143,7 @@ def scaled_fleet(turn_s: float, seed: int = 0) -> Scaled:
             )
             prompts.append(tuple(prompt))
             after = (turns[-1].number,)
-    return Scaled(Trace("scaled", ENGINE_BLOCK, tuple(turns)), tuple(prompts))
+    return Scaled(RoutingTrace("scaled", ENGINE_BLOCK, tuple(turns)), tuple(prompts))
 
 
 def measured_cost(seed: int = 0) -> CostModel:
@@ -166,7 +172,7 @@ def measured_cost(seed: int = 0) -> CostModel:
     return CostModel(step_s, step_s / 10, 0.0, max(1e-6, median(prefills_s)), 0.0)
 
 
-def simulated(scaled: Scaled, name: str, cost: CostModel) -> Figures:
+def simulated(scaled: Scaled, name: str, cost: CostModel) -> ValidationFigures:
     """The figures in virtual time."""
     spec = WorkerSpec(cost, LIMITS.kv_tokens, LIMITS.max_seqs, LIMITS.token_budget)
     workers = [
@@ -181,7 +187,7 @@ def simulated(scaled: Scaled, name: str, cost: CostModel) -> Figures:
     return _figures(scaled, [one.cached_tokens for one in outcomes], ttfts_s)
 
 
-def real(scaled: Scaled, name: str) -> Figures:
+def real(scaled: Scaled, name: str) -> ValidationFigures:
     """The figures on real workers."""
     num_workers = [NUM_WORKERS] if name == OURS else [1] * NUM_WORKERS
     with gateways(num_workers, LIMITS) as urls:
@@ -191,17 +197,19 @@ def real(scaled: Scaled, name: str) -> Figures:
     )
 
 
-def _router(name: str) -> Policy:
+def _router(name: str) -> RoutingPolicy:
     spec = WorkerSpec(CostModel(1, 0, 0, 0, 0), LIMITS.kv_tokens, LIMITS.max_seqs, 1)
     return POLICIES[name](Setting(NUM_WORKERS, spec, ENGINE_BLOCK, 0, ()))
 
 
-async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> list[EventResult]:
+async def _play(
+    scaled: Scaled, urls: Sequence[str], policy: RoutingPolicy | None
+) -> list[AnswerTimes]:
     """Every session sends its turns at their times. Returns the results of each turn."""
     turns, began_at = scaled.trace.turns, time.monotonic()
-    heard: dict[int, EventResult] = {}
+    heard: dict[int, AnswerTimes] = {}
 
-    async def live(session: Sequence[Turn]) -> None:
+    async def live(session: Sequence[TracedTurn]) -> None:
         await trio.sleep(max(0.0, began_at + session[0].arrival_s - time.monotonic()))
         for turn in session:
             if turn.after:
@@ -213,7 +221,7 @@ async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> l
             if policy is not None:
                 numbers = (turn.number,)
                 now = time.monotonic() - began_at
-                policy.on_report(Report(worker, now, (), (), numbers, numbers, _NO_LOAD), now)
+                policy.on_report(WorkerReport(worker, now, (), (), numbers, numbers, _NO_LOAD), now)
 
     async with httpx.AsyncClient(timeout=ANSWER_S) as client, trio.open_nursery() as nursery:
         for start in range(0, len(turns), _NUM_TURNS):
@@ -221,23 +229,27 @@ async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> l
     return [heard[turn.number] for turn in turns]
 
 
-def _figures(scaled: Scaled, cached: Sequence[int], ttfts_s: Sequence[float]) -> Figures:
+def _figures(scaled: Scaled, cached: Sequence[int], ttfts_s: Sequence[float]) -> ValidationFigures:
     num_prompt = sum(turn.prompt_tokens for turn in scaled.trace.turns)
-    return Figures(sum(cached) / num_prompt, sum(ttfts_s) / len(ttfts_s))
+    return ValidationFigures(sum(cached) / num_prompt, sum(ttfts_s) / len(ttfts_s))
 
 
-def _mean(rounds: Sequence[Figures]) -> Figures:
-    return Figures(fmean(one.hit_rate for one in rounds), fmean(one.ttft_mean_s for one in rounds))
+def _mean(rounds: Sequence[ValidationFigures]) -> ValidationFigures:
+    return ValidationFigures(
+        fmean(one.hit_rate for one in rounds), fmean(one.ttft_mean_s for one in rounds)
+    )
 
 
-def _said(theory: Figures, practice: Figures) -> str:
+def _said(theory: ValidationFigures, practice: ValidationFigures) -> str:
     return (
         f"hit rate simulated {theory.hit_rate:.1%}, real {practice.hit_rate:.1%}; "
         f"mean first token {theory.ttft_mean_s:.2f} s, real {practice.ttft_mean_s:.2f} s"
     )
 
 
-def same_order(theory: dict[str, Figures], practice: dict[str, Figures]) -> bool:
+def same_order(
+    theory: dict[str, ValidationFigures], practice: dict[str, ValidationFigures]
+) -> bool:
     """Whether each policy that is faster in the simulation, by more than chance, is faster in
     reality.
     """

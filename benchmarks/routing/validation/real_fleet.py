@@ -48,7 +48,7 @@ kv_tokens = {kv_tokens}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FleetLimits:
     """The limits of each worker."""
 
     kv_tokens: int
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class EventResult:
+class AnswerTimes:
     """A client's view of one answer, in seconds since its request."""
 
     first_token_s: float
@@ -66,7 +66,7 @@ class EventResult:
 
 
 @contextmanager
-def gateways(num_workers: Sequence[int], limits: Limits) -> Iterator[list[str]]:
+def gateways(num_workers: Sequence[int], limits: FleetLimits) -> Iterator[list[str]]:
     """The base URLs of gateways with that many workers each, all ready."""
     with ExitStack() as stack:
         urls = [stack.enter_context(_herma_up(number, limits)) for number in num_workers]
@@ -77,7 +77,7 @@ def gateways(num_workers: Sequence[int], limits: Limits) -> Iterator[list[str]]:
 
 async def ask(
     client: httpx.AsyncClient, url: str, prompt: Sequence[int], session: str, num_tokens: int
-) -> EventResult:
+) -> AnswerTimes:
     """Stream one completion. Raises `httpx.HTTPError` or `RuntimeError`."""
     body = {
         "model": MODEL,
@@ -101,11 +101,11 @@ async def ask(
                 raise RuntimeError(f"{url} failed: {event['error']}")
             if usage := event.get("usage"):
                 cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return EventResult(first_at - asked_at, time.monotonic() - asked_at, cached)
+    return AnswerTimes(first_at - asked_at, time.monotonic() - asked_at, cached)
 
 
 @contextmanager
-def _herma_up(num_workers: int, limits: Limits) -> Iterator[str]:
+def _herma_up(num_workers: int, limits: FleetLimits) -> Iterator[str]:
     with TemporaryDirectory(prefix="herma-validate-") as folder:
         path = Path(folder) / "herma.toml"
         tables = [

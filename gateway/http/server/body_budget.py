@@ -22,7 +22,7 @@ MAX_WAITING: Final = 512
 WAIT_S: Final = 30.0
 
 
-class Hold:
+class BodyHold:
     """What one body has taken. `resume` is called once it may read on. `length` is what its head
     announces, None for a chunked body. `waits_since` is when it was told to wait, None while it may
     read.
@@ -70,8 +70,8 @@ class BodyBudget:
         self._shared_bytes = shared_bytes
         self._small_bytes = small_bytes
         self._by_peer: Counter[str] = Counter()
-        self._waiting: dict[Hold, None] = {}
-        self._first: Hold | None = None
+        self._waiting: dict[BodyHold, None] = {}
+        self._first: BodyHold | None = None
         self.num_bytes = 0
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class BodyBudget:
         """Whether no further body may wait."""
         return len(self._waiting) >= MAX_WAITING
 
-    def may_read(self, hold: Hold, now: float) -> bool:
+    def may_read(self, hold: BodyHold, now: float) -> bool:
         """Whether the body may read on. If not, it waits."""
         if self._has_room(hold):
             return True
@@ -96,13 +96,13 @@ class BodyBudget:
             return True
         return False
 
-    def add(self, hold: Hold, num_bytes: int) -> None:
+    def add(self, hold: BodyHold, num_bytes: int) -> None:
         """The body has so many bytes more."""
         hold.num_bytes += num_bytes
         self.num_bytes += num_bytes
         self._by_peer[hold.peer] += num_bytes
 
-    def end(self, hold: Hold) -> None:
+    def end(self, hold: BodyHold) -> None:
         """The body goes, and others may read on."""
         self._waiting.pop(hold, None)
         self.num_bytes -= hold.num_bytes
@@ -120,17 +120,17 @@ class BodyBudget:
             self._stop_waiting(other)
             other.resume()
 
-    def _has_room(self, hold: Hold) -> bool:
+    def _has_room(self, hold: BodyHold) -> bool:
         first = self._first
         if hold is first:
             return True
         num_others = self.num_bytes - (first.num_bytes if first is not None else 0)
         return num_others < self._shared_bytes + (self._small_bytes if hold.is_small else 0)
 
-    def _next_first(self) -> Hold:
+    def _next_first(self) -> BodyHold:
         # A dict keeps the order in which bodies began to wait.
         return min(self._waiting, key=lambda hold: self._by_peer[hold.peer])
 
-    def _stop_waiting(self, hold: Hold) -> None:
+    def _stop_waiting(self, hold: BodyHold) -> None:
         self._waiting.pop(hold, None)
         hold.waits_since = None

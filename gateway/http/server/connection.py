@@ -22,9 +22,9 @@ from starlette.types import ASGIApp
 
 from gateway.api import ApiError, unavailable
 from gateway.http.responses import ClientGone, error_of, send_error
-from gateway.http.server.body_budget import WAIT_S, BodyBudget, Hold
+from gateway.http.server.body_budget import WAIT_S, BodyBudget, BodyHold
 from gateway.http.server.exchange import Exchange, SendBuffer, WriteBatch
-from gateway.http.server.parser import Limits, Request, RequestParser
+from gateway.http.server.parser import ParsedRequest, ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 from gateway.runtime import Wakeup, coalesced_tick
 
@@ -41,7 +41,7 @@ class Service:
     """
 
     app: ASGIApp
-    limits: Limits
+    limits: ParserLimits
     deadlines: Deadlines
     silent_peer_s: float
     date: Callable[[], bytes]
@@ -50,7 +50,7 @@ class Service:
     budget: BodyBudget
 
 
-class Connection:
+class ServerConnection:
     """One accepted socket. `serve` runs in a task of `nursery`, which ends with the connection.
     `Readers` calls `read` meanwhile, as long as the parser has room.
 
@@ -197,15 +197,15 @@ class Connection:
         self._parser.close()
         self._send_buffer.close()
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, request: ParsedRequest) -> None:
         """Count a body that has not come at once."""
         peer = self._peer[0] if self._peer is not None else ""
         length = next((v for name, v in request.headers if name == b"content-length"), None)
         announced = int(length) if length is not None else None
-        request.hold = Hold(self._service.budget, peer, self.on_body_taken, announced)
+        request.hold = BodyHold(self._service.budget, peer, self.on_body_taken, announced)
         request.hold.grow_to(request.num_body_bytes)
 
-    def _may_read(self, request: Request) -> bool:
+    def _may_read(self, request: ParsedRequest) -> bool:
         """Whether there is room for more of this body."""
         hold = request.hold
         if hold is None or hold.may_read(trio.current_time()):
@@ -233,7 +233,7 @@ class Connection:
             self._is_read = False
             self._service.readers.drop(self._socket)
 
-    async def _next(self) -> Request | None:
+    async def _next(self) -> ParsedRequest | None:
         parser = self._parser
         while True:
             if parser.waiting and (request := parser.take()) is not None:
@@ -244,7 +244,7 @@ class Connection:
                 return None
             await self._changed.wait()
 
-    async def _answer(self, request: Request) -> bool:
+    async def _answer(self, request: ParsedRequest) -> bool:
         """Answer; returns whether another request can follow."""
         service = self._service
         keeps_alive = request.keeps_alive and not (self._is_last or self._takes_one)
@@ -269,7 +269,7 @@ class Connection:
 
     async def _refuse(self, error: ApiError) -> None:
         """Answer bytes that are not a valid request."""
-        request = Request("GET", b"/", [], "1.1", keeps_alive=False)
+        request = ParsedRequest("GET", b"/", [], "1.1", keeps_alive=False)
         exchange = Exchange(request, self, self._send_buffer, self._service.date, keeps_alive=False)
         await send_error(exchange.send, error)
 
@@ -292,7 +292,7 @@ def _no_room() -> ApiError:
     return unavailable("Too many large requests are being read; send this one again soon.", 5)
 
 
-class Reader(Protocol):
+class ConnectionReader(Protocol):
     """A connection, as the reading task sees it."""
 
     def read(self) -> None:
@@ -314,12 +314,12 @@ class Readers:
 
     def __init__(self) -> None:
         self._selector: Final = selectors.DefaultSelector()
-        self._at: Reader | None = None
+        self._at: ConnectionReader | None = None
 
     def close(self) -> None:
         self._selector.close()
 
-    def add(self, connection: socket.socket, reader: Reader) -> None:
+    def add(self, connection: socket.socket, reader: ConnectionReader) -> None:
         """Read `connection` until `drop`, which must be called before the socket is closed."""
         self._selector.register(connection, selectors.EVENT_READ, reader)
 
@@ -346,16 +346,16 @@ class Connections:
     def __init__(self, service: Service, here: Address | None) -> None:
         self._service = service
         self._here = here
-        self._open: set[Connection] = set()
+        self._open: set[ServerConnection] = set()
         self._is_ending = False
-        self._draining: set[Connection] = set()
+        self._draining: set[ServerConnection] = set()
         self._drained: trio.Event | None = None
 
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
         """Serve one connection to its end."""
         with accepted:
             async with trio.open_nursery() as nursery:
-                connection = Connection(self._service, accepted, peer, self._here, nursery)
+                connection = ServerConnection(self._service, accepted, peer, self._here, nursery)
                 self._open.add(connection)
                 if self._is_ending:
                     connection.end_soon()
@@ -393,7 +393,7 @@ class Connections:
         if self._draining:
             await self._drained.wait()
 
-    def _leave(self, connection: Connection) -> None:
+    def _leave(self, connection: ServerConnection) -> None:
         if connection in self._draining:
             self._draining.discard(connection)
             if not self._draining and self._drained is not None:
@@ -406,5 +406,5 @@ class Connections:
             connection.end_soon()
 
 
-async def _sweep(connection: Connection, now: float) -> None:
+async def _sweep(connection: ServerConnection, now: float) -> None:
     connection.sweep(now)

@@ -14,7 +14,7 @@ from starlette.types import Message, Scope
 
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header
-from gateway.http.server.parser import Request
+from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
 
 _MAX_SEND_BYTES: Final = 2**20
@@ -226,7 +226,7 @@ class Exchange:
 
     def __init__(
         self,
-        request: Request,
+        request: ParsedRequest,
         body: BodySource,
         send_buffer: SendBuffer,
         date: Callable[[], bytes],

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import httptools
 
 from gateway.api import ApiError
-from gateway.http.server.body_budget import Hold
+from gateway.http.server.body_budget import BodyHold
 
 _SLICE_BYTES: Final = 4096
 """Bytes that are parsed at once, so that parsing stops soon after the bound on waiting requests."""
@@ -28,7 +28,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ParserLimits:
     """What a client may send. `max_target_bytes` bounds the request's target; `max_head_bytes`
     bounds the head, the trailers and each chunk's header. Reading pauses while
     `max_waiting_requests` pipelined requests wait, or more than `max_body_ahead_bytes` of a body
@@ -42,7 +42,7 @@ class Limits:
     max_body_ahead_bytes: int = 256 * 2**10
 
 
-class Request:
+class ParsedRequest:
     """A request whose head is complete. `error`: the rest of its body will not come, for this
     reason. `hold` counts a body that did not come at once.
     """
@@ -75,7 +75,7 @@ class Request:
         self.has_plain_body = True
         self.is_complete = False
         self.error: ApiError | None = None
-        self.hold: Hold | None = None
+        self.hold: BodyHold | None = None
         self.parts: list[bytes] = []
         self.num_waiting_bytes = 0
         self.num_body_bytes = 0
@@ -112,7 +112,7 @@ class RequestParser:
     own body is broken. `is_over`: nothing more is parsed.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ParserLimits) -> None:
         self._limits = limits
         self._llhttp = httptools.HttpRequestParser(self)
         self._rest = b""
@@ -121,9 +121,9 @@ class RequestParser:
         self._headers: Headers = []
         self._num_trailers = 0
         self._is_replaying = False
-        self.waiting: deque[Request] = deque()
+        self.waiting: deque[ParsedRequest] = deque()
         self.is_in_head = False
-        self.body_of: Request | None = None
+        self.body_of: ParsedRequest | None = None
         self.error: ApiError | None = None
         self.is_over = False
 
@@ -158,7 +158,7 @@ class RequestParser:
                 return
             self._parse(data[start : start + _SLICE_BYTES])
 
-    def take(self) -> Request | None:
+    def take(self) -> ParsedRequest | None:
         """The next request, if there is one."""
         if not self.waiting:
             return None
@@ -258,7 +258,7 @@ class RequestParser:
             return
         llhttp = self._llhttp
         method = llhttp.get_method().decode("ascii")
-        request = Request(
+        request = ParsedRequest(
             method,
             self._target,
             self._headers,
@@ -293,7 +293,7 @@ class RequestParser:
             raise _refusal(431, f"There are more than {self._limits.max_headers} trailers.")
 
 
-def check_head(request: Request) -> None:
+def check_head(request: ParsedRequest) -> None:
     """Set the request's fields that follow from its head. Raises `ApiError` for a request that is
     refused.
     """
@@ -321,20 +321,20 @@ def check_head(request: Request) -> None:
     _check_target(request)
 
 
-def _check_coding(request: Request, value: bytes) -> None:
+def _check_coding(request: ParsedRequest, value: bytes) -> None:
     if request.version == "1.0":
         raise _refusal(400, "HTTP/1.0 does not have Transfer-Encoding.")
     if value.strip().lower() != b"chunked":
         raise _refusal(501, "The only transfer coding supported is chunked.")
 
 
-def _check_expectation(request: Request, value: bytes) -> None:
+def _check_expectation(request: ParsedRequest, value: bytes) -> None:
     if value.strip().lower() != b"100-continue":
         raise _refusal(417, "The only expectation supported is 100-continue.")
     request.expects_continue = request.version == "1.1"
 
 
-def _check_target(request: Request) -> None:
+def _check_target(request: ParsedRequest) -> None:
     target = request.target
     if request.method == "CONNECT":
         raise _refusal(501, "CONNECT is not supported; this is not a proxy.")

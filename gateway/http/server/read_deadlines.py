@@ -10,9 +10,9 @@ noticed one period late. In return bytes that arrive cost nothing, and a request
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.http.server.parser import Request, RequestParser
+from gateway.http.server.parser import ParsedRequest, RequestParser
 
-Phase = Literal["idle", "head"] | Request
+Phase = Literal["idle", "head"] | ParsedRequest
 """What the server waits for: the next request, the rest of a head, or the rest of the body of this
 request.
 """
@@ -82,7 +82,7 @@ class ReadDeadlines:
 
     def _due_at(self, phase: Phase, now: float) -> float:
         deadlines = self._deadlines
-        if isinstance(phase, Request):
+        if isinstance(phase, ParsedRequest):
             if phase.num_body_bytes != self._num_bytes:
                 self._num_bytes = phase.num_body_bytes
                 self._heard_at = now

@@ -19,7 +19,7 @@ from gateway.http.responses import error_of
 from gateway.http.server.body_budget import BodyBudget
 from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.exchange import write_batch
-from gateway.http.server.parser import Limits
+from gateway.http.server.parser import ParserLimits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 from gateway.http.server.tls import Certificates, serve_tls
@@ -53,7 +53,7 @@ async def serve(
     shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
     drain_s: float = SHUTDOWN_GRACE_S,
     silent_peer_s: float = SILENT_PEER_S,
-    limits: Limits | None = None,
+    limits: ParserLimits | None = None,
     deadlines: Deadlines | None = None,
     is_shared: bool = False,
     certificates: Certificates | None = None,
@@ -72,7 +72,7 @@ async def serve(
     readers = Readers()
     service = Service(
         app=app,
-        limits=limits or Limits(),
+        limits=limits or ParserLimits(),
         deadlines=deadlines or Deadlines(),
         silent_peer_s=silent_peer_s,
         date=HttpDate(time.time),

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.output.tools import schema
 from gateway.output.tools.grammar import CallSink, Read
-from gateway.output.tools.value_end import Example, Path, ValueEnd
+from gateway.output.tools.value_end import ExampleCall, Path, ValueEnd
 
 MAX_VALUE: Final = 2**18
 """A longer value becomes a string whatever its schema says, so that little is held back."""
@@ -44,7 +44,7 @@ class ArgumentsWriter:
         paths: Sequence[Path],
         skip: str = "",
         begun: str = "",
-        example: Example | None = None,
+        example: ExampleCall | None = None,
     ) -> Read[Path]:
         """Read the value of a parameter up to one of `paths`; returns which one.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.output.tools.call_syntax import CallSyntax
-from gateway.output.tools.parameter_grammar import Limit
+from gateway.output.tools.parameter_grammar import UnenforcedKeyword
 
 ARGUMENTS: Final = "arguments_"
 """The rule of a tool's arguments, with the tool's index behind it. Engines name it in errors."""
@@ -74,7 +74,7 @@ class CallGrammar:
             start = "TEXT (call TEXT)*"
         return self._grammar(start, tools) + rest
 
-    def limits(self, schema: str) -> tuple[Limit, ...]:
+    def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What of a tool's schema these grammars do not enforce beside what no engine does."""
         form = self._syntax.arguments
         return () if form is None else form.limits(schema)

@@ -27,8 +27,8 @@ from gateway.output.tools import (
     qwen_coder,
 )
 from gateway.output.tools.formats import ToolFormat
-from gateway.output.tools.notation import Names, Notation, Quotes
-from gateway.output.tools.parameter_grammar import Limit, ParameterTags, quoted
+from gateway.output.tools.notation import Notation, ObjectNotation, Quotes
+from gateway.output.tools.parameter_grammar import ParameterTags, UnenforcedKeyword, quoted
 
 LoneId = Callable[[str], int | None]
 """The token that is a text, if there is one."""
@@ -58,7 +58,7 @@ class Arguments(Protocol):
         """The lines of `rule` for arguments of the schema, which is JSON."""
         ...
 
-    def limits(self, schema: str) -> tuple[Limit, ...]:
+    def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What the rules of such a schema leave out."""
         ...
 
@@ -335,7 +335,7 @@ def _gemma(tags: gemma.GemmaTags) -> "_Make":
             return None
         opening, closing, escape = lone
         quotes = Quotes(escape, escape, "(.|\\n)", "(.|\\n)", re.escape(tags.escape))
-        names = Names('"{"', '"}"', '":"', _GEMMA_NAME, (quotes,))
+        names = ObjectNotation('"{"', '"}"', '":"', _GEMMA_NAME, (quotes,))
         return CallSyntax(
             f"{opening} {quoted(gemma.PREFIX[:-1])}",
             lambda name: quoted(f":{name}"),
@@ -364,8 +364,8 @@ def _lfm2(_template: str, lone_id: LoneId) -> CallSyntax | None:
         lead='"["',
         named_end=f"{pythonic.OPEN}[NAME",
         arguments=Notation(
-            Names('"("', '")"', '"="', _PYTHON_NAME),
-            Names('"{"', '"}"', f'":" {_SPACE}', quotes=_PYTHON_QUOTES),
+            ObjectNotation('"("', '")"', '"="', _PYTHON_NAME),
+            ObjectNotation('"{"', '"}"', f'":" {_SPACE}', quotes=_PYTHON_QUOTES),
             _PYTHON_QUOTES,
             (("None", "null"), ("True", "true"), ("False", "false")),
             comma,

@@ -19,7 +19,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import NAME, Example, Path
+from gateway.output.tools.value_end import NAME, ExampleCall, Path
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -27,7 +27,7 @@ KEY: Final = "<arg_key>"
 END_KEY: Final = "</arg_key>"
 VALUE: Final = "<arg_value>"
 END_VALUE: Final = "</arg_value>"
-_EXAMPLE: Final = Example((OPEN, NAME, KEY), CLOSE)
+_EXAMPLE: Final = ExampleCall((OPEN, NAME, KEY), CLOSE)
 _VALUE_ENDS: Final[tuple[Path, ...]] = ((END_VALUE, KEY), (END_VALUE, CLOSE))
 
 

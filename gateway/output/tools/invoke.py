@@ -21,7 +21,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import Example, Path
+from gateway.output.tools.value_end import ExampleCall, Path
 
 _IS_STRING: Final = re.compile(r'string\s*=\s*"(true|false)"')
 
@@ -53,9 +53,9 @@ class InvokeTags(NamedTuple):
         )
 
     @property
-    def example(self) -> Example:
+    def example(self) -> ExampleCall:
         """A call in a section of its own."""
-        return Example((self.sections[0], self.invoke), self.end_sections[0])
+        return ExampleCall((self.sections[0], self.invoke), self.end_sections[0])
 
 
 def read_section(calls: CallSink, tags: InvokeTags) -> Read[None]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.output.tools.parameter_grammar import (
     OPTIONS,
-    Limit,
+    UnenforcedKeyword,
     decoded,
     pattern_of,
     quoted,
@@ -61,7 +61,7 @@ class Quotes(NamedTuple):
         return f"{self.opening} {quoted(text)} {self.closing}"
 
 
-class Names(NamedTuple):
+class ObjectNotation(NamedTuple):
     """The brackets of an object, and its names: as they stand (`bare`, a regular expression), or in
     quotes; `after` stands behind a name, in Lark.
     """
@@ -85,8 +85,8 @@ class Notation(NamedTuple):
     and false. With `is_sorted` the names of an object come in their alphabetical order.
     """
 
-    arguments: Names
-    objects: Names
+    arguments: ObjectNotation
+    objects: ObjectNotation
     quotes: tuple[Quotes, ...]
     words: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
     comma: str
@@ -96,7 +96,7 @@ class Notation(NamedTuple):
         """The lines of `rule` for arguments of the schema, which is JSON."""
         return _compiled(self, rule, schema)[0]
 
-    def limits(self, schema: str) -> tuple[Limit, ...]:
+    def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What the rules of such a schema leave out."""
         return _compiled(self, "limits", schema)[1]
 
@@ -104,7 +104,7 @@ class Notation(NamedTuple):
 @lru_cache(maxsize=512)
 def _compiled(
     notation: Notation, rule: str, schema: str
-) -> tuple[tuple[str, ...], tuple[Limit, ...]]:
+) -> tuple[tuple[str, ...], tuple[UnenforcedKeyword, ...]]:
     """Agents repeat their tools with every turn."""
     rules = _Rules(notation, rule, decoded(schema))
     rules.write_arguments()
@@ -121,7 +121,7 @@ class _Rules:
         self._known: dict[str, str] = {}
         self._num_rules = 0
         self.lines: list[str] = []
-        self.limits: list[Limit] = []
+        self.limits: list[UnenforcedKeyword] = []
 
     def write_arguments(self) -> None:
         """The arguments are an object in brackets of their own, whatever else the schema allows."""
@@ -132,7 +132,7 @@ class _Rules:
         self.lines.insert(0, f"{self._rule}: {' | '.join(parts) or self._object({}, names, '')}")
 
     def _leave_out(self, at: str, keyword: str) -> None:
-        self.limits.append(Limit(f"{at}/{_step(keyword)}", keyword))
+        self.limits.append(UnenforcedKeyword(f"{at}/{_step(keyword)}", keyword))
 
     def _new_rule(self) -> str:
         self._num_rules += 1
@@ -251,7 +251,7 @@ class _Rules:
         found = f"{item} ({comma} {item}){more}"
         return found if least else f"({found})?"
 
-    def _object(self, schema: Json, names: Names, at: str) -> str:
+    def _object(self, schema: Json, names: ObjectNotation, at: str) -> str:
         comma = self._notation.comma
         members, others = self._members(schema, names, at), self._others(schema, names, at)
         if not members:
@@ -279,7 +279,7 @@ class _Rules:
         inner = f"({inner}){'' if ways[-1] else '?'}"
         return f"{names.opening} {inner} {names.closing}"
 
-    def _members(self, schema: Json, names: Names, at: str) -> list[tuple[str, bool]]:
+    def _members(self, schema: Json, names: ObjectNotation, at: str) -> list[tuple[str, bool]]:
         """The properties that the schema names, each with whether it must be there."""
         required = schema.get("required", ())
         shown = dict(schema.get("properties", {}))
@@ -294,10 +294,10 @@ class _Rules:
             if (key := names.known(name)) is not None:
                 found.append((f"{key} {self._value(shown[name], where)}", name in required))
             elif name in required:
-                self.limits.append(Limit(where, name))
+                self.limits.append(UnenforcedKeyword(where, name))
         return found
 
-    def _others(self, schema: Json, names: Names, at: str) -> str:
+    def _others(self, schema: Json, names: ObjectNotation, at: str) -> str:
         """The properties that the schema does not name; empty if there are none."""
         known = [*schema.get("properties", {}), *schema.get("required", ())]
         patterns = schema.get("patternProperties", {})
@@ -318,7 +318,7 @@ class _Rules:
             found.append(f"{self._other_name(names, '', taken)} {value}")
         return " | ".join(found)
 
-    def _other_name(self, names: Names, regex: str, taken: Sequence[str]) -> str:
+    def _other_name(self, names: ObjectNotation, regex: str, taken: Sequence[str]) -> str:
         not_taken = f"~/{slashed('|'.join(taken))}/" if taken else ""
         wanted = (regex,) if regex else ()
         if names.bare:

@@ -27,7 +27,7 @@ _EMPTY: Final = '""'
 _NULL: Final = "null"
 
 
-class Limit(NamedTuple):
+class UnenforcedKeyword(NamedTuple):
     """A keyword that is not enforced, at `pointer`."""
 
     pointer: str
@@ -49,7 +49,7 @@ class ParameterTags(NamedTuple):
         """The lines of `rule` for arguments of the schema, which is JSON."""
         return _compiled(self, rule, schema)[0]
 
-    def limits(self, schema: str) -> tuple[Limit, ...]:
+    def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What the rules of such a schema leave out."""
         return _compiled(self, "limits", schema)[1]
 
@@ -68,7 +68,7 @@ class ParameterTags(NamedTuple):
 @lru_cache(maxsize=512)
 def _compiled(
     tags: ParameterTags, rule: str, schema: str
-) -> tuple[tuple[str, ...], tuple[Limit, ...]]:
+) -> tuple[tuple[str, ...], tuple[UnenforcedKeyword, ...]]:
     """The lines of `rule` and what they leave out: agents repeat their tools with every turn."""
     rules = _Rules(tags, rule, decoded(schema))
     rules.write()
@@ -84,7 +84,7 @@ class _Rules:
         self._root = root
         self._num_values = 0
         self.lines: list[str] = []
-        self.limits: list[Limit] = []
+        self.limits: list[UnenforcedKeyword] = []
 
     def write(self) -> None:
         """All rules; those of the arguments come first."""
@@ -100,7 +100,7 @@ class _Rules:
         self.lines.insert(0, f"{self._rule}: {' | '.join(parts)}")
 
     def _leave_out(self, at: str, keyword: str) -> None:
-        self.limits.append(Limit(f"{at}/{keyword}", keyword))
+        self.limits.append(UnenforcedKeyword(f"{at}/{keyword}", keyword))
 
     def _parameters(self, schema: Mapping[str, Any]) -> str:
         """The parameters of one form of the arguments, in the order of the schema."""

@@ -25,7 +25,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import types_of
-from gateway.output.tools.value_end import Example, Path
+from gateway.output.tools.value_end import ExampleCall, Path
 
 FUNCTION: Final = "<function="
 PARAMETER: Final = "<parameter="
@@ -116,8 +116,8 @@ def _value_ends(close: str) -> tuple[Path, ...]:
 
 
 _EXAMPLES: Final = {
-    hermes.CLOSE: Example((hermes.OPEN, FUNCTION), hermes.CLOSE),
-    SEED_CLOSE: Example((SEED_OPEN, FUNCTION), SEED_CLOSE),
+    hermes.CLOSE: ExampleCall((hermes.OPEN, FUNCTION), hermes.CLOSE),
+    SEED_CLOSE: ExampleCall((SEED_OPEN, FUNCTION), SEED_CLOSE),
 }
 _VALUE_ENDS: Final = {close: _value_ends(close) for close in (hermes.CLOSE, SEED_CLOSE)}
 _SEED_ENDS: Final = tuple(path for path in _VALUE_ENDS[SEED_CLOSE] if path[0] == END_PARAMETER)

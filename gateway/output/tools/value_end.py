@@ -18,7 +18,7 @@ NAME: Final = ""
 """In the place of a tag, the name of a function; another tag follows it."""
 
 
-class Example(NamedTuple):
+class ExampleCall(NamedTuple):
     """The tags that begin a call, one behind the other, and the one that ends it."""
 
     opening: Path
@@ -100,7 +100,7 @@ class ValueEnd:
     another value has begun, the call breaks off.
     """
 
-    def __init__(self, paths: Sequence[Path], example: Example | None = None) -> None:
+    def __init__(self, paths: Sequence[Path], example: ExampleCall | None = None) -> None:
         self._paths = paths
         self.first = frozenset(path[0][0] for path in paths)
         self._held = ""

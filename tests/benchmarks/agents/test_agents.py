@@ -11,16 +11,16 @@ import trio
 
 from benchmarks.agents.command import plan_of
 from benchmarks.agents.shape import TOOLS, conversation, num_fitting
-from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, running
+from benchmarks.gateway.processes import LinkKind, MeasuredFleet, MeasuredGateway, running
 from herma.cli import _parser, main
 from protocol.errors import ConfigError
 from tests.fakes.openai_server import FakeOpenAI, open_fake_openai
 
 
 @pytest.fixture(scope="module", name="gateway")
-def _gateway() -> Iterator[Gateway]:
+def _gateway() -> Iterator[MeasuredGateway]:
     """A gateway with a worker that computes nothing and keeps a prefix cache."""
-    with running(Fleet(step_ms=2.0, max_seqs=16), LinkKind()) as gateway:
+    with running(MeasuredFleet(step_ms=2.0, max_seqs=16), LinkKind()) as gateway:
         yield gateway
 
 
@@ -44,7 +44,7 @@ def test_a_size_multiplies_all_lengths() -> None:
 
 
 async def test_agents_work_at_two_servers(
-    gateway: Gateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: MeasuredGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each multiple runs at each; turns find their prefix in the cache of a real worker."""
     report = tmp_path / "agents.json"

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.gateway.answers import (
+    AnswerCheck,
     BytesCheck,
-    Check,
     Dechunker,
     StreamCheck,
     WholeCheck,
@@ -31,7 +31,7 @@ def stream(words: list[str], *, counted: int = 6, done: int = 1) -> bytes:
     return b"".join([*events, event({}), usage, b"data: [DONE]\n\n" * done])
 
 
-def feed(check: Check, data: bytes, cuts: list[int]) -> int:
+def feed(check: AnswerCheck, data: bytes, cuts: list[int]) -> int:
     """All of `data` in pieces that end at `cuts`; what was counted."""
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = (data[a:b] for a, b in pairwise(edges) if a < b)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gateway.bench import Bench, Figures, Size
+from benchmarks.gateway.bench import GatewayBench, GatewayFigures, Size
 from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.command import named_tests
-from benchmarks.gateway.job import Outcome, Spread, spread
+from benchmarks.gateway.job import LoadOutcome, Spread, spread
 from benchmarks.gateway.soak import leaving_job
 from benchmarks.gateway.table import BARS, table, verdict, with_derived
 from herma.cli import main
@@ -29,11 +29,11 @@ KEYS = {
 }
 
 
-def outcome(**fields: object) -> Outcome:
+def outcome(**fields: object) -> LoadOutcome:
     none = Spread(0, 0.0, 0.0, 0.0)
     values = {"seconds": 1.0, "answers": 2, "tokens": 6, "latencies": none, "gaps": none}
     rest = {"errors": [], "num_errors": 0, "num_left": 0, "deaf_cut": 0, "cpu_s": 0.0}
-    return Outcome(**{**values, **rest, **fields})  # type: ignore[arg-type]
+    return LoadOutcome(**{**values, **rest, **fields})  # type: ignore[arg-type]
 
 
 def test_names_of_tests_are_checked() -> None:
@@ -53,14 +53,14 @@ def test_percentiles_are_in_milliseconds() -> None:
 
 def test_a_run_that_warms_up_does_not_count() -> None:
     """One before those that do, unless there is nothing to warm."""
-    bench = Bench(Size(runs=2), lambda _: None)
+    bench = GatewayBench(Size(runs=2), lambda _: None)
     assert list(bench.runs("x")) == [False, True, True]
     assert list(bench.runs("x", is_warmed=False)) == [True, True]
 
 
 def test_figures_are_medians_and_memory_is_the_worst() -> None:
     """Of all runs."""
-    figures = Figures()
+    figures = GatewayFigures()
     for value in (3.0, 1.0, 2.0):
         figures.add("start_s", value)
         figures.add("rss_mb", value)
@@ -69,7 +69,7 @@ def test_figures_are_medians_and_memory_is_the_worst() -> None:
 
 def test_what_is_wrong_is_kept() -> None:
     """An answer or a token too few, or an error of the load generator."""
-    figures = Figures()
+    figures = GatewayFigures()
     figures.add_outcome("good", outcome(), answers=2, tokens=6)
     assert not figures.errors
     figures.add_outcome("few", outcome(tokens=5), answers=2, tokens=6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.http.answer import Answer
+from benchmarks.http.answer import HttpAnswer
 
 
 def event(**fields: Any) -> bytes:
@@ -43,7 +43,7 @@ STREAM = b"".join(
 def test_pieces_of_any_size_say_the_same(cuts: list[int], *, has_returns: bool) -> None:
     """Reads end anywhere; content counts when its event is complete."""
     stream = STREAM.replace(b"\n", b"\r\n") if has_returns else STREAM
-    answer = Answer(0.0)
+    answer = HttpAnswer(0.0)
     ends = [*sorted(cuts), len(stream)]
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         answer.feed(stream[start:end], float(number))
@@ -57,7 +57,7 @@ def test_pieces_of_any_size_say_the_same(cuts: list[int], *, has_returns: bool) 
 
 def test_content_has_the_time_of_its_read() -> None:
     """Several events of a read have one time; reads without content have none."""
-    answer = Answer(1.0)
+    answer = HttpAnswer(1.0)
     assert answer.last_at == 1.0
     answer.feed(content(" a") + content(" b"), 2.0)
     answer.feed(b": still here\n\n", 3.0)
@@ -77,7 +77,7 @@ def test_content_has_the_time_of_its_read() -> None:
 )
 def test_what_is_wrong_has_a_kind(stream: bytes, kind: str, detail: str) -> None:
     """And a detail that names it."""
-    answer = Answer(0.0)
+    answer = HttpAnswer(0.0)
     answer.feed(stream, 1.0)
     answer.end()
     assert answer.error_kind == kind
@@ -86,7 +86,7 @@ def test_what_is_wrong_has_a_kind(stream: bytes, kind: str, detail: str) -> None
 
 def test_answers_that_are_no_stream_have_a_kind() -> None:
     """By their status; the first failure is kept."""
-    refused, plain = Answer(0.0), Answer(0.0)
+    refused, plain = HttpAnswer(0.0), HttpAnswer(0.0)
     refused.reject(429, b' {"error": "full"}\n')
     refused.fail("cut", "later")
     plain.reject(200, b"{}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, running
+from benchmarks.gateway.processes import LinkKind, MeasuredFleet, MeasuredGateway, running
 from benchmarks.http.command import plan_of
 from benchmarks.http.workload import Agents, Cold, Streams
 from herma.cli import _parser, main
@@ -24,8 +24,8 @@ NUM_PROBES = 2
 
 
 @pytest.fixture(scope="module", name="gateway")
-def _gateway() -> Iterator[Gateway]:
-    with running(Fleet(step_ms=2.0, max_seqs=16), LinkKind()) as gateway:
+def _gateway() -> Iterator[MeasuredGateway]:
+    with running(MeasuredFleet(step_ms=2.0, max_seqs=16), LinkKind()) as gateway:
         yield gateway
 
 
@@ -46,7 +46,7 @@ def rows(report: dict[str, Any], server: str) -> dict[str, dict[str, Any]]:
 
 
 async def test_two_servers_in_turns(
-    gateway: Gateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: MeasuredGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Our gateway, and a server that sends three tokens per event: every token is counted, prompts
     have their lengths by each server's own count, and each runs first in half of the turns.

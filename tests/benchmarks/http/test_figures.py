@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.http.answer import Answer, Usage
+from benchmarks.http.answer import HttpAnswer, ServerUsage
 from benchmarks.http.figures import RoundFigures, merge, percentile, rate_ratio, round_figures
 
 
 def answer(
     sent_at: float, content_at: list[float], events: list[int] | None = None, tokens: int = 0
-) -> Answer:
+) -> HttpAnswer:
     """A whole answer; without `tokens` it has no usage."""
-    made = Answer(sent_at, content_at, events or [1] * len(content_at), is_done=True)
+    made = HttpAnswer(sent_at, content_at, events or [1] * len(content_at), is_done=True)
     if tokens:
-        made.usage = Usage(prompt_tokens=10, completion_tokens=tokens)
+        made.usage = ServerUsage(prompt_tokens=10, completion_tokens=tokens)
     return made
 
 
-def failed(sent_at: float, kind: str = "cut") -> Answer:
-    made = Answer(sent_at)
+def failed(sent_at: float, kind: str = "cut") -> HttpAnswer:
+    made = HttpAnswer(sent_at)
     made.fail(kind, "because")
     return made
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.http.client import Endpoint, RequestOptions
 from benchmarks.http.figures import RoundFigures
 from benchmarks.http.plot import plot
-from benchmarks.http.run import Plan, ResultRow, Results, summary
+from benchmarks.http.run import HttpPlan, ResultRow, Results, summary
 from benchmarks.http.table import notes, table
 from benchmarks.http.workload import Agents, PromptWords, Streams, TokenScale
 
@@ -23,7 +23,7 @@ def figures(**fields: object) -> RoundFigures:
 def results(ours: list[RoundFigures], theirs: list[RoundFigures] | None = None) -> Results:
     """Two rounds of a cell at `a`, and at `b` if there is something of it."""
     endpoints = [Endpoint("a", "http://a/v1"), Endpoint("b", "http://b/v1")]
-    plan = Plan(
+    plan = HttpPlan(
         tuple(endpoints[: 1 if theirs is None else 2]),
         (Streams(8, 550), Agents(32, 4, 4000, 8000)),
         rounds=len(ours),

@@ -15,7 +15,7 @@ from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
-from workers.scheduler.retention import Expectation
+from workers.scheduler.retention import ReturnExpectation
 
 SIZE = 2
 ROOT = root_digest("tiny")
@@ -97,9 +97,9 @@ class CacheAgainstManager(RuleBasedStateMachine):
     @rule(
         back=st.integers(0, 3),
         conversation=st.sampled_from("abc"),
-        expected=st.builds(Expectation, st.floats(0, 1), st.floats(0.01, 1e3)),
+        expected=st.builds(ReturnExpectation, st.floats(0, 1), st.floats(0.01, 1e3)),
     )
-    def is_expected(self, back: int, conversation: str, expected: Expectation) -> None:
+    def is_expected(self, back: int, conversation: str, expected: ReturnExpectation) -> None:
         """The same is expected of what one of the last sequences left."""
         for world in (self.manager, self.cache):
             world.retain(self.num_gone - back, conversation, expected)

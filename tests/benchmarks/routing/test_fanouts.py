@@ -4,15 +4,15 @@ from collections import defaultdict
 
 from benchmarks.routing.fanouts import fanout_trace
 from benchmarks.routing.fleet import BLOCK
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import TracedTurn
 
 TRACE = fanout_trace("shared", 40, 1)
 
 
-def questions() -> dict[int, list[Turn]]:
+def questions() -> dict[int, list[TracedTurn]]:
     """The turns that follow each task at once, by its number."""
     tasks = {turn.number for turn in TRACE.turns if not turn.after}
-    found: dict[int, list[Turn]] = defaultdict(list)
+    found: dict[int, list[TracedTurn]] = defaultdict(list)
     for turn in TRACE.turns:
         if turn.after and turn.after[0] in tasks:
             found[turn.after[0]].append(turn)

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.fleet import KINDS, fleet_trace
-from benchmarks.routing.run import Case, busy_time_s, simulate
-from benchmarks.routing.trace import Trace, Turn
+from benchmarks.routing.run import SimulationCase, busy_time_s, simulate
+from benchmarks.routing.trace import RoutingTrace, TracedTurn
 from benchmarks.routing.worker import WorkerSpec
 
 ROOMY = WorkerSpec(QWEN3_8B_H200, 50_000_000, 64, 8192)
@@ -15,33 +15,33 @@ NUM_SESSIONS = 20
 
 
 @pytest.fixture(name="fleet", params=KINDS, scope="module")
-def _fleet(request: pytest.FixtureRequest) -> Trace:
+def _fleet(request: pytest.FixtureRequest) -> RoutingTrace:
     """One fleet of each kind."""
     return fleet_trace(request.param, NUM_SESSIONS, 1)
 
 
-def sessions(fleet: Trace) -> dict[str, list[Turn]]:
+def sessions(fleet: RoutingTrace) -> dict[str, list[TracedTurn]]:
     """Turns by session."""
-    found: dict[str, list[Turn]] = {}
+    found: dict[str, list[TracedTurn]] = {}
     for turn in fleet.turns:
         assert turn.session is not None
         found.setdefault(turn.session, []).append(turn)
     return found
 
 
-def test_prompts_outweigh_answers_28_to_1(fleet: Trace) -> None:
+def test_prompts_outweigh_answers_28_to_1(fleet: RoutingTrace) -> None:
     """As reported of a real agent fleet."""
     prompts = sum(turn.prompt_tokens for turn in fleet.turns)
     assert 25 <= prompts / sum(turn.output_tokens for turn in fleet.turns) <= 31
 
 
-def test_one_replica_with_room_hits_90_to_96_percent(fleet: Trace) -> None:
+def test_one_replica_with_room_hits_90_to_96_percent(fleet: RoutingTrace) -> None:
     """As reported, too."""
-    case = Case("round_robin", fleet, busy_time_s(fleet, ROOMY), 1, 0.5, 0, ROOMY)
+    case = SimulationCase("round_robin", fleet, busy_time_s(fleet, ROOMY), 1, 0.5, 0, ROOMY)
     assert 0.90 <= simulate(case)["hit_rate"] <= 0.96
 
 
-def test_sessions_have_10_to_40_turns_that_grow_on_one_prefix(fleet: Trace) -> None:
+def test_sessions_have_10_to_40_turns_that_grow_on_one_prefix(fleet: RoutingTrace) -> None:
     """Each turn holds the one before, and all sessions of an agent begin alike."""
     by_name = sessions(fleet)
     parents = {name: turns for name, turns in by_name.items() if "." not in name}
@@ -70,7 +70,7 @@ def test_subagents_fork_by_two_or_three_and_their_parent_waits() -> None:
         assert all(fleet.turns[end].session in children for end in ends), name
 
 
-def test_a_seed_is_one_fleet(fleet: Trace) -> None:
+def test_a_seed_is_one_fleet(fleet: RoutingTrace) -> None:
     """The same seed makes the same fleet, another one another; the numbers are in order."""
     kind = fleet.name.removeprefix("fleet_")
     assert fleet_trace(kind, NUM_SESSIONS, 1) == fleet

@@ -5,17 +5,17 @@ import statistics
 import pytest
 
 from benchmarks.routing.long_prompts import LONG_KINDS, OVERLOAD_KINDS, long_trace
-from benchmarks.routing.trace import Trace
+from benchmarks.routing.trace import RoutingTrace
 
 NUM_SESSIONS = 400
 
 
 @pytest.fixture(name="trace", params=LONG_KINDS, scope="module")
-def _trace(request: pytest.FixtureRequest) -> Trace:
+def _trace(request: pytest.FixtureRequest) -> RoutingTrace:
     return long_trace(request.param, NUM_SESSIONS, 1)
 
 
-def test_lengths_have_a_heavy_tail(trace: Trace) -> None:
+def test_lengths_have_a_heavy_tail(trace: RoutingTrace) -> None:
     """Few prompts hold most tokens; none is longer than the window."""
     lengths = sorted(turn.prompt_tokens for turn in trace.turns)
     assert lengths[-1] <= 120_000
@@ -23,7 +23,7 @@ def test_lengths_have_a_heavy_tail(trace: Trace) -> None:
     assert trace.name in ("long_documents", "long_bursts")
 
 
-def test_a_turn_continues_its_conversation(trace: Trace) -> None:
+def test_a_turn_continues_its_conversation(trace: RoutingTrace) -> None:
     last: dict[str | None, tuple[bytes, ...]] = {}
     for turn in trace.turns:
         before = last.get(turn.session, ())
@@ -57,7 +57,7 @@ def test_bursts_wait_for_nothing() -> None:
     assert 4 < statistics.mean(turn.prompt_tokens for turn in trace.turns) / 1_000 < 20
 
 
-def test_equal_seeds_make_equal_traces(trace: Trace) -> None:
+def test_equal_seeds_make_equal_traces(trace: RoutingTrace) -> None:
     kind = trace.name.removeprefix("long_")
     assert long_trace(kind, NUM_SESSIONS, 1) == trace
     assert long_trace(kind, NUM_SESSIONS, 2) != trace

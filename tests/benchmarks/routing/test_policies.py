@@ -17,15 +17,15 @@ from benchmarks.routing.policies.routed_blocks import RoutedBlocks
 from benchmarks.routing.policies.session_hash import SessionHash
 from benchmarks.routing.policies.simple import LeastRequests, RoundRobin
 from benchmarks.routing.policies.smg import SmgCacheAware
-from benchmarks.routing.run import Case, busy_time_s, simulate
-from benchmarks.routing.trace import Chains, Turn
-from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
+from benchmarks.routing.run import SimulationCase, busy_time_s, simulate
+from benchmarks.routing.trace import DigestChains, TracedTurn
+from benchmarks.routing.worker import SimWorker, WorkerReport, WorkerSpec
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksStored, Load
 
 BLOCK = 512
 SPEC = WorkerSpec(QWEN3_8B_H200, 200_000, 64, 8192)
-CHAINS = Chains()
+CHAINS = DigestChains()
 
 
 def setting(num_workers: int) -> Setting:
@@ -36,28 +36,28 @@ def setting(num_workers: int) -> Setting:
     return Setting(num_workers, SPEC, BLOCK, 0, workers)
 
 
-def turn(number: int, ids: list[int], session: str | None = None) -> Turn:
+def turn(number: int, ids: list[int], session: str | None = None) -> TracedTurn:
     """A prompt of these blocks and a few tokens."""
-    return Turn(number, session, 0.0, len(ids) * BLOCK + 9, 50, CHAINS.digests(ids))
+    return TracedTurn(number, session, 0.0, len(ids) * BLOCK + 9, 50, CHAINS.digests(ids))
 
 
-def place(policy: Baseline, asked: Turn) -> int:
+def place(policy: Baseline, asked: TracedTurn) -> int:
     """Where the policy sends it."""
     ((number, worker),) = policy.arrived(asked, 0.0)
     assert number == asked.number
     return worker
 
 
-def stored(worker: int, digests: tuple[BlockDigest, ...]) -> Report:
+def stored(worker: int, digests: tuple[BlockDigest, ...]) -> WorkerReport:
     """The worker tells that it holds these."""
     load = Load(1, 0, 0, 390, 390, 1, 0, 5.0, 40_000.0)
-    return Report(worker, 0.0, (BlocksStored(1, b"".join(digests)),), (), (), (), load)
+    return WorkerReport(worker, 0.0, (BlocksStored(1, b"".join(digests)),), (), (), (), load)
 
 
-def finished(worker: int, *numbers: int) -> Report:
+def finished(worker: int, *numbers: int) -> WorkerReport:
     """The worker tells that these are over."""
     load = Load(1, 0, 0, 390, 390, 1, 0, 5.0, 40_000.0)
-    return Report(worker, 0.0, (), (), numbers, numbers, load)
+    return WorkerReport(worker, 0.0, (), (), numbers, numbers, load)
 
 
 def test_round_robin_goes_round() -> None:
@@ -151,7 +151,7 @@ def test_routed_blocks_forget_tails_first() -> None:
 def test_every_policy_serves_every_turn_and_does_so_again(name: str) -> None:
     """Each turn of a fleet ends, and a second run gives the very same row."""
     trace = fleet_trace("forks", 3, 0)
-    case = Case(name, trace, busy_time_s(trace, SPEC), 3, 0.9, 0, SPEC)
+    case = SimulationCase(name, trace, busy_time_s(trace, SPEC), 3, 0.9, 0, SPEC)
     row = simulate(case)
     assert row == simulate(case)
     assert row["ttft_p50_ms"] > 0

@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from benchmarks.routing.trace import Chains, TraceError, _spread, read_trace
+from benchmarks.routing.trace import DigestChains, TraceError, _spread, read_trace
 
 
 def line(**changes: object) -> bytes:
@@ -44,7 +44,7 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
 
 def test_equal_ids_after_different_ids_are_different_blocks() -> None:
     """A block is named with all that is before it."""
-    chains = Chains()
+    chains = DigestChains()
     assert chains.digests([1, 2])[1] != chains.digests([3, 2])[1]
     assert chains.digests([1, 2]) == chains.digests([1, 2])
 

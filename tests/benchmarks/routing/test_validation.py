@@ -5,7 +5,7 @@ from benchmarks.routing.validation.command import (
     LIMITS,
     MAX_GAP,
     VALIDATED,
-    Figures,
+    ValidationFigures,
     judged,
     same_order,
     scaled_fleet,
@@ -36,14 +36,24 @@ def test_it_tells_policies_apart() -> None:
 
 def test_only_what_differs_must_be_in_order() -> None:
     """A tie in theory may fall either way in practice; a lead may not be lost."""
-    theory = {"a": Figures(0.5, 1.0), "b": Figures(0.5, 1.05), "c": Figures(0.5, 2.0)}
-    assert same_order(theory, {**theory, "a": Figures(0.5, 1.9)})
-    assert not same_order(theory, {**theory, "a": Figures(0.5, 2.1)})
+    theory = {
+        "a": ValidationFigures(0.5, 1.0),
+        "b": ValidationFigures(0.5, 1.05),
+        "c": ValidationFigures(0.5, 2.0),
+    }
+    assert same_order(theory, {**theory, "a": ValidationFigures(0.5, 1.9)})
+    assert not same_order(theory, {**theory, "a": ValidationFigures(0.5, 2.1)})
 
 
 def test_both_bars_decide() -> None:
     """Hit rates within three points, and the order."""
-    theory = {"a": Figures(0.70, 1.0), "b": Figures(0.60, 2.0)}
-    assert judged(theory, {"a": Figures(0.68, 1.5), "b": Figures(0.62, 1.6)}) == 0
-    assert judged(theory, {"a": Figures(0.66, 1.5), "b": Figures(0.60, 1.6)}) == 1
-    assert judged(theory, {"a": Figures(0.70, 1.7), "b": Figures(0.60, 1.6)}) == 1
+    theory = {"a": ValidationFigures(0.70, 1.0), "b": ValidationFigures(0.60, 2.0)}
+    assert (
+        judged(theory, {"a": ValidationFigures(0.68, 1.5), "b": ValidationFigures(0.62, 1.6)}) == 0
+    )
+    assert (
+        judged(theory, {"a": ValidationFigures(0.66, 1.5), "b": ValidationFigures(0.60, 1.6)}) == 1
+    )
+    assert (
+        judged(theory, {"a": ValidationFigures(0.70, 1.7), "b": ValidationFigures(0.60, 1.6)}) == 1
+    )

@@ -14,8 +14,8 @@ from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import QWEN3_8B_H200, CostModel
 from benchmarks.routing.policies.base import Setting
 from benchmarks.routing.policies.simple import RoundRobin
-from benchmarks.routing.simulation import Outcome, Simulation
-from benchmarks.routing.trace import Trace, Turn
+from benchmarks.routing.simulation import Simulation, TurnOutcome
+from benchmarks.routing.trace import RoutingTrace, TracedTurn
 from benchmarks.routing.worker import ENGINE_BLOCK, SimWorker, WorkerSpec
 from protocol.hashing import block_digests, root_digest
 from protocol.messages import Finished, Submit, Tokens
@@ -95,30 +95,30 @@ def test_times_hits_and_preemptions_are_the_engines(
         assert mine.cached_tokens == real.cached_tokens
 
 
-def simulated(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], SimWorker]:
+def simulated(requests: list[Asked], spec: WorkerSpec) -> tuple[list[TurnOutcome], SimWorker]:
     """What the simulation says."""
     turns = []
     for number, one in enumerate(requests):
         prompt = one.prompt(number)
         names = tuple(block_digests(root_digest(MODEL), pack_tokens(prompt), ENGINE_BLOCK))
-        turns.append(Turn(number, None, one.arrival_s, len(prompt), one.output, names))
+        turns.append(TracedTurn(number, None, one.arrival_s, len(prompt), one.output, names))
     states = PrefixStates.of(spec.num_states, ENGINE_BLOCK, POLICY)
     cache = BlockCache(spec.kv_tokens // ENGINE_BLOCK, states)
     worker = SimWorker(0, spec, cache, ENGINE_BLOCK)
     policy = RoundRobin(Setting(1, spec, ENGINE_BLOCK, 0, [worker]))
-    simulation = Simulation(Trace("t", ENGINE_BLOCK, tuple(turns)), policy, [worker])
+    simulation = Simulation(RoutingTrace("t", ENGINE_BLOCK, tuple(turns)), policy, [worker])
     simulation.run()
     return simulation.outcomes, worker
 
 
-def engine(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], int]:
+def engine(requests: list[Asked], spec: WorkerSpec) -> tuple[list[TurnOutcome], int]:
     """What the scheduler does when its steps take as long as the model says."""
     limits = SchedulerLimits(spec.max_seqs, spec.token_budget, 10**6, 10**6)
     states = PrefixStates.of(spec.num_states, ENGINE_BLOCK, POLICY)
     blocks = BlockManager(spec.kv_tokens // ENGINE_BLOCK, ENGINE_BLOCK, states=states)
     scheduler = Scheduler(limits, blocks, (MODEL,), frozenset())
     scheduler.expects_growth = False
-    outcomes = [Outcome() for _ in requests]
+    outcomes = [TurnOutcome() for _ in requests]
     num_submitted, now, num_tokens = 0, 0.0, 0
     while True:
         while num_submitted < len(requests) and requests[num_submitted].arrival_s <= now:
@@ -151,7 +151,7 @@ def duration_s(plan: StepPlan) -> float:
     return COST.step_s + sum(COST.chunk_s(chunk.start, chunk.length) for chunk in plan.chunks)
 
 
-def note(outcomes: list[Outcome], message: object, now: float) -> None:
+def note(outcomes: list[TurnOutcome], message: object, now: float) -> None:
     """Which requests got a first token, and which are finished."""
     if isinstance(message, Tokens):
         for item in message.items:
@@ -191,7 +191,7 @@ def test_the_first_token_comes_as_it_was_measured(num_tokens: int, measured_ms: 
 def test_step_times_are_averaged_as_the_engine_does() -> None:
     """Over a prefill and a stretch of decode steps, as by adding each of them to its meter."""
     worker = SimWorker(0, WorkerSpec(COST, 10_000, 4, 4096), BlockCache(300), ENGINE_BLOCK)
-    worker.submit(Turn(0, None, 0.0, 1000, 31, ()), 0.0)
+    worker.submit(TracedTurn(0, None, 0.0, 1000, 31, ()), 0.0)
     meter, began_at = StepMeter(), 0.0
     for num_steps, context in ((1, 0), (24, 1001), (6, 1025)):
         assert worker.next_at is not None

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from config import AlertConfig, Config, GatewayConfig, HostConfig
 from gateway.alerts import Alerting
 from gateway.alerts.host_actions import magic_packet
-from gateway.spending import SpendingFigures, Window
+from gateway.spending import LimitWindow, SpendingFigures
 from gateway.spending.limits import Account
 from gateway.telemetry import EventFeed, FallbackOff, FallbackOn, WorkerLost, WorkerReady
 from protocol.errors import ConfigError
@@ -143,7 +143,7 @@ async def test_passed_thresholds_are_events(autojump_clock: trio.abc.Clock) -> N
     account, spent = Account("provider", "cloud"), [60]
 
     def figures() -> SpendingFigures:
-        return SpendingFigures(windows=(Window(account, "daily", 100, spent[0], 0),))
+        return SpendingFigures(windows=(LimitWindow(account, "daily", 100, spent[0], 0),))
 
     feed = EventFeed()
     config = Config(gateway=GatewayConfig(spending_thresholds=(50, 80)))

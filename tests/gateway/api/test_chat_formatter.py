@@ -12,7 +12,7 @@ from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter, CompletionBuilder
 from gateway.api.errors import ApiError, connection_lost
 from gateway.api.events import (
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -118,7 +118,7 @@ def test_thoughts_go_out_under_both_names() -> None:
     (chunk,) = payloads(formatter().format(ReasoningDelta(1, "hm")))
     assert chunk["choices"][0]["delta"] == {"reasoning_content": "hm", "reasoning": "hm"}
     thoughts = (ReasoningDelta(0, "h"), ReasoningDelta(0, "m"))
-    _, body = built(*thoughts, TextDelta(0, "yes"), Finished(0, "stop"))
+    _, body = built(*thoughts, TextDelta(0, "yes"), ChoiceFinished(0, "stop"))
     message = body["choices"][0]["message"]
     assert (message["content"], message["reasoning"]) == ("yes", "hm")
     assert message["reasoning_content"] == "hm"
@@ -126,7 +126,7 @@ def test_thoughts_go_out_under_both_names() -> None:
 
 def test_the_finish_says_why() -> None:
     """The last chunk of a choice has an empty delta and the reason."""
-    (chunk,) = chunks(formatter().format(Finished(0, "tool_calls")))
+    (chunk,) = chunks(formatter().format(ChoiceFinished(0, "tool_calls")))
     assert chunk.choices[0].finish_reason == "tool_calls"
     assert chunk.choices[0].delta.content is None
 
@@ -193,8 +193,8 @@ def test_a_completion_joins_the_deltas_of_each_choice() -> None:
         TextDelta(1, "b"),
         TextDelta(0, "a"),
         TextDelta(0, "a", SCORED),
-        Finished(0, "stop"),
-        Finished(1, "length"),
+        ChoiceFinished(0, "stop"),
+        ChoiceFinished(1, "length"),
         USAGE,
     )
     assert [choice.message.content for choice in completion.choices] == ["aa", "b"]
@@ -207,19 +207,21 @@ def test_a_completion_joins_the_deltas_of_each_choice() -> None:
 
 def test_only_tool_calls_means_null_content() -> None:
     """Content is null beside calls, and text where there is some."""
-    completion, _ = built(*CALL, Finished(0, "tool_calls"))
+    completion, _ = built(*CALL, ChoiceFinished(0, "tool_calls"))
     assert completion.choices[0].message.content is None
     (call,) = completion.choices[0].message.tool_calls or []
     assert (call.id, call.function.arguments) == ("call_1", '{"a": 1}')
     assert (
-        built(TextDelta(0, "x"), *CALL, Finished(0, "tool_calls"))[0].choices[0].message.content
+        built(TextDelta(0, "x"), *CALL, ChoiceFinished(0, "tool_calls"))[0]
+        .choices[0]
+        .message.content
         == "x"
     )
 
 
 def test_an_empty_answer_has_empty_content() -> None:
     """No text and no call is an empty string, as clients expect."""
-    assert built(Finished(0, "stop"))[0].choices[0].message.content == ""
+    assert built(ChoiceFinished(0, "stop"))[0].choices[0].message.content == ""
 
 
 def test_an_error_keeps_its_repr() -> None:

@@ -10,7 +10,7 @@ from gateway.api.completions_formatter import Echo, completions_format
 from gateway.api.errors import busy
 from gateway.api.events import (
     ChoiceEvent,
-    Finished,
+    ChoiceFinished,
     Started,
     TextDelta,
     TokenLogprob,
@@ -36,8 +36,8 @@ EVENTS: tuple[ChoiceEvent, ...] = (
     TextDelta(0, "Hel", (_scored("Hel"),)),
     TextDelta(1, 'quote " and \n'),
     TextDelta(0, "lo", (_scored("l"), _scored("o"))),
-    Finished(0, "stop"),
-    Finished(1, "length"),
+    ChoiceFinished(0, "stop"),
+    ChoiceFinished(1, "length"),
     Usage(5, 3, 4),
 )
 
@@ -87,7 +87,7 @@ def test_of_tokens_with_one_text_the_likeliest_counts() -> None:
     tops = (TopLogprob(part, -0.5, [0xE2]), other, TopLogprob(part, -9.0, [0xE3]))
     whole = completions_format().whole(HEAD)
     scored = (TokenLogprob("x", -1.0, [120], tops), TokenLogprob(part, -9.0, [0xE3], tops))
-    for event in (TextDelta(0, "x", scored), Finished(0, "stop")):
+    for event in (TextDelta(0, "x", scored), ChoiceFinished(0, "stop")):
         whole.add(event)
     started = Started("worker", "gpu0", 3, "because", "alpha")
     (choice,) = json.loads(whole.body(started, Usage(5, 3, 4)))["choices"]
@@ -106,9 +106,9 @@ def test_a_keep_alive_speaks_for_a_choice_that_goes_on() -> None:
     """Nothing comes after the end of a choice."""
     stream = completions_format().streamed(HEAD)
     stream.head(2)
-    stream.format(Finished(0, "stop"))
+    stream.format(ChoiceFinished(0, "stop"))
     assert _chunks(stream.keep_alive())[0]["choices"][0]["index"] == 1
-    stream.format(Finished(1, "stop"))
+    stream.format(ChoiceFinished(1, "stop"))
     assert stream.keep_alive() == b""
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from gateway.api.api_format import AnswerHead
 from gateway.api.errors import ApiError, context_length_exceeded
 from gateway.api.events import (
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -42,7 +42,7 @@ def streamed(events: list[TurnEvent]) -> MessagesChecker:
 def whole_of(events: list[TurnEvent]) -> dict[str, Any]:
     builder = FORMAT.whole(HEAD)
     for event in events:
-        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
+        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | ChoiceFinished):
             builder.add(event)
     body = builder.body(STARTED, USAGE)
     msgspec.json.decode(body, type=MessageObject)
@@ -87,7 +87,7 @@ def test_of_a_call_that_was_cut_the_whole_members_stay(
         ToolCallStart(0, 0, "x", "f"),
         ToolCallArguments(0, 0, arguments),
         ToolCallEnd(0, 0),
-        Finished(0, "length"),
+        ChoiceFinished(0, "length"),
     ]
     body = whole_of(events)
     assert body["stop_reason"] == "max_tokens"
@@ -109,7 +109,7 @@ def test_thinking_is_signed_once_before_its_end() -> None:
 def test_a_call_without_arguments_is_an_empty_object() -> None:
     """Fragments join to one object in any case."""
     events: list[TurnEvent] = [STARTED, ToolCallStart(0, 0, "x", "f"), ToolCallEnd(0, 0)]
-    checked = streamed([*events, Finished(0, "tool_calls"), USAGE])
+    checked = streamed([*events, ChoiceFinished(0, "tool_calls"), USAGE])
     assert checked.message is not None
     (call,) = checked.message["content"]
     assert (call["id"], call["name"], call["input"]) == ("toolu_x", "f", {})

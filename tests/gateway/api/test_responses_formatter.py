@@ -8,7 +8,7 @@ from hypothesis import given
 from gateway.api.api_format import AnswerHead
 from gateway.api.errors import ApiError, busy, context_length_exceeded
 from gateway.api.events import (
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -56,7 +56,7 @@ def streamed(events: list[TurnEvent], error: ApiError | None = None) -> Response
 def whole(events: list[TurnEvent]) -> dict[str, Any]:
     builder = FORMAT.whole(HEAD)
     for event in events:
-        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
+        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | ChoiceFinished):
             builder.add(event)
     body = builder.body(STARTED, USAGE)
     msgspec.json.decode(body, type=ResponseObject)
@@ -70,7 +70,7 @@ def test_any_output_makes_a_sound_stream_that_equals_the_whole(events: list[Turn
     checked = streamed(events)
     assert checked.response == whole(events)
     assert checked.response is not None
-    is_cut = isinstance(events[-2], Finished) and events[-2].reason == "length"
+    is_cut = isinstance(events[-2], ChoiceFinished) and events[-2].reason == "length"
     assert checked.response["status"] == ("incomplete" if is_cut else "completed")
     assert bool(checked.response["incomplete_details"]) == is_cut
 
@@ -86,7 +86,7 @@ def test_calls_have_the_client_s_names_and_forms() -> None:
             ToolCallArguments(0, at, arguments),
             ToolCallEnd(0, at),
         ]
-    found = streamed([*events, Finished(0, "tool_calls"), USAGE]).items
+    found = streamed([*events, ChoiceFinished(0, "tool_calls"), USAGE]).items
     spaced, custom, plain = found
     assert (spaced["namespace"], spaced["name"], spaced["call_id"]) == ("mcp", "look_up", "call_0")
     assert (custom["type"], custom["name"], custom["input"]) == (

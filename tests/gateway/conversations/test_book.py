@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api import ChatRequest, Message, Usage
 from gateway.api.request import ToolCall
-from gateway.conversations import Conversation, ConversationBook, Visit, named_by
+from gateway.conversations import ConversationBook, ConversationVisit, KnownConversation, named_by
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
 
 Header = tuple[bytes, bytes]
@@ -30,7 +30,7 @@ def enter(
     key: str = "k",
     now: float = 0.0,
     status: int | None = 200,
-) -> Conversation:
+) -> KnownConversation:
     """The conversation of a request, which ends at once unless `status` is None."""
     visit = book.enter(named_by(headers, request), key, "agent", request, now)
     assert visit is not None
@@ -39,7 +39,7 @@ def enter(
     return visit.conversation
 
 
-def leave(book: ConversationBook, visit: Visit, now: float, status: int = 200) -> None:
+def leave(book: ConversationBook, visit: ConversationVisit, now: float, status: int = 200) -> None:
     usage = Usage(100, 60, 10)
     given: dict[str, Any] = {"usage": usage, "is_cloud": False, "cost": 5, "busy_s": 1.0}
     book.leave(visit, now, status=status, error="" if status == 200 else "busy", **given)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import Message
 from gateway.api.request import ToolCall
-from gateway.conversations import Finding, PrefixDoctor, Prompt, tools_of
+from gateway.conversations import PrefixDoctor, PrefixFinding, SentPrompt, tools_of
 from gateway.conversations.chains import hashes_of
 from gateway.conversations.prefix_doctor import first_difference
 from gateway.prompt import ModelText, decode_raw
@@ -162,10 +162,10 @@ class Examined:
         self._text = text
         self.doctor = PrefixDoctor()
 
-    def turn(self, turn: Turn, owner: object = "one", now: datetime = NOW) -> Finding | None:
+    def turn(self, turn: Turn, owner: object = "one", now: datetime = NOW) -> PrefixFinding | None:
         messages = [Message("system", turn.system), *turn.said]
         ids = pack_tokens(self._text.encode_chat(messages, turn.tools, {}, now))
-        prompt = Prompt(ids, hashes_of(messages), tools_of(turn.tools), 1)
+        prompt = SentPrompt(ids, hashes_of(messages), tools_of(turn.tools), 1)
         return self.doctor.note(owner, prompt, messages, partial(decode_raw, self._text))
 
 
@@ -217,8 +217,8 @@ def test_clean_traffic_has_no_finding(seed: int) -> None:
 def test_findings_are_counted_by_client() -> None:
     doctor = PrefixDoctor()
     for lost in (100, 300):
-        doctor.count("openclaw", Finding("time stamp", "system", 40, 8, lost), 0.5)
-    doctor.count("codex", Finding("edited result", "messages[7] (tool)", 900, 80, 150), 0.1)
+        doctor.count("openclaw", PrefixFinding("time stamp", "system", 40, 8, lost), 0.5)
+    doctor.count("codex", PrefixFinding("edited result", "messages[7] (tool)", 900, 80, 150), 0.1)
     first, second = doctor.rows()
     assert (first.client, first.kind, first.times, first.lost_tokens) == (
         "openclaw",
@@ -233,7 +233,7 @@ def test_the_oldest_prompts_go_first() -> None:
     doctor = PrefixDoctor(max_bytes=100_000)
     for number in range(50):
         ids = pack_tokens(range(number, number + 1000))
-        doctor.note(number, Prompt(ids, hashes_of([Message("user", "a")]), (), 0), (), str)
+        doctor.note(number, SentPrompt(ids, hashes_of([Message("user", "a")]), (), 0), (), str)
         assert doctor.num_bytes <= 100_000
     assert 10 < len(doctor) < 25
     for number in range(50):

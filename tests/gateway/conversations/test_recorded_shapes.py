@@ -15,7 +15,7 @@ import pytest
 
 from gateway.api import ChatRequest, parse_any_chat, parse_messages, parse_responses
 from gateway.api.signatures import Signer
-from gateway.conversations import Conversation, ConversationBook, LoopFinder, named_by
+from gateway.conversations import ConversationBook, KnownConversation, LoopFinder, named_by
 from tests.clients.shapes import SHAPES, Shape, own, read
 
 SIGNER: Final = Signer(b"k" * 32)
@@ -77,7 +77,7 @@ class Talk:
         self.number = number
         self.at = 0
         self.owners: dict[bool, set[int]] = {False: set(), True: set()}
-        self.found: dict[bool, Conversation] = {}
+        self.found: dict[bool, KnownConversation] = {}
 
     def next(self, book: ConversationBook, now: float) -> None:
         """Send the next request."""

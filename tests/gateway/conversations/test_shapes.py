@@ -14,7 +14,7 @@ import pytest
 
 from gateway.api import ChatRequest, parse_any_chat, parse_messages
 from gateway.api.signatures import Signer
-from gateway.conversations import Conversation, ConversationBook, named_by
+from gateway.conversations import ConversationBook, KnownConversation, named_by
 
 SIGNER = Signer(b"k" * 32)
 TASKS = ("Mend the build.", "Write a test.", "Go on.", "Why is it slow?")
@@ -101,7 +101,7 @@ def test_1000_interleaved_conversations_are_told_apart(seed: int) -> None:
     agents += [Agent(1000 + at, random_, one) for at, one in enumerate(with_children)]
     turns = [one for one in agents for _ in range(random_.randint(1, 6))]
     random_.shuffle(turns)
-    owners: dict[str, dict[int, Conversation]] = {}
+    owners: dict[str, dict[int, KnownConversation]] = {}
     for at, agent in enumerate(turns):
         request, headers = agent.next()
         visit = book.enter(named_by(headers, request), "key", agent.client, request, float(at))

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dashboard import Source, explain
+from gateway.dashboard import OverviewSource, explain
 from gateway.routing import QueuePosition
-from gateway.telemetry import AttemptTrace, Candidate, RequestTrace
+from gateway.telemetry import AttemptTrace, CandidateWorker, RequestTrace
 
 NOW = 1_000.0
 
@@ -18,12 +18,13 @@ class Decided:
     def __init__(self, why: str, chosen: str) -> None:
         self.why = why
         self.candidates = tuple(
-            Candidate(name, name == chosen, 1, 64, 36, 1.0, 2.0, 3.0, 6.0) for name in ("a", "b")
+            CandidateWorker(name, name == chosen, 1, 64, 36, 1.0, 2.0, 3.0, 6.0)
+            for name in ("a", "b")
         )
 
 
-def source() -> Source:
-    return Source("1", None, 1e9, 9e8, NOW)
+def source() -> OverviewSource:
+    return OverviewSource("1", None, 1e9, 9e8, NOW)
 
 
 def test_a_resumed_request_shows_both_workers_and_why_it_moved() -> None:
@@ -62,7 +63,7 @@ def test_an_open_request_ends_now() -> None:
         ("preparing", 1000.0)
     ]
     trace.turn.ticket = 1
-    waits = Source("1", None, 1e9, 9e8, NOW, positions={1: QueuePosition(1, 999.25)})
+    waits = OverviewSource("1", None, 1e9, 9e8, NOW, positions={1: QueuePosition(1, 999.25)})
     assert [(one.stage, one.end_ms) for one in explain(trace, waits).spans] == [
         ("preparing", 250.0),
         ("queued", 1000.0),
@@ -100,7 +101,7 @@ def test_spans_fill_the_time_without_gaps(path: list[tuple[str, float]], is_over
                 attempt.fail(now, "lost")
     trace.ended_at = now if is_over else None
     positions = {1: QueuePosition(1, asked_at)}
-    spans = explain(trace, Source("1", None, 1e9, 9e8, now, positions=positions)).spans
+    spans = explain(trace, OverviewSource("1", None, 1e9, 9e8, now, positions=positions)).spans
     at = 0.0
     for span in spans:
         assert span.start_ms == at

@@ -7,7 +7,7 @@ import pytest
 
 from config import FallbackConfig
 from gateway.api import Usage
-from gateway.dashboard import Overview, Source, condition_of, event_row, overview_of
+from gateway.dashboard import Overview, OverviewSource, condition_of, event_row, overview_of
 from gateway.dashboard.overview import MAX_REQUESTS, away_since
 from gateway.routing import QueuePosition, with_refusals
 from gateway.routing.worker_view import Worker
@@ -23,9 +23,9 @@ LOAD = Load(
 CLOUD = (FallbackConfig(provider="sky", model="sky-large"),)
 
 
-def source(**fields: Any) -> Source:
+def source(**fields: Any) -> OverviewSource:
     """Taken at 100 s of the clock of requests."""
-    return Source("1", None, unix_time=1e9, started_at=9e8, now=100.0, **fields)
+    return OverviewSource("1", None, unix_time=1e9, started_at=9e8, now=100.0, **fields)
 
 
 def request(name: str, *, received_at: float = 90.0, **fields: Any) -> RequestTrace:

@@ -11,7 +11,7 @@ import trio
 
 from config import KeyConfig, hash_api_key
 from gateway.app import edge_of
-from gateway.dashboard import Explanation, State
+from gateway.dashboard import DashboardState, Explanation
 from gateway.http.routes import edge_app
 from gateway.telemetry import WorkerLost
 from tests.fakes.asgi import Exchange
@@ -33,10 +33,10 @@ async def get(whole: WholeGateway, path: str, **headers: str) -> Reply:
     return await ask(whole.url, "GET", path, **{**HERE, **headers})
 
 
-async def state_of(whole: WholeGateway) -> State:
+async def state_of(whole: WholeGateway) -> DashboardState:
     reply = await get(whole, "/dashboard/state")
     assert reply.status == 200, reply
-    return msgspec.json.decode(reply.body, type=State)
+    return msgspec.json.decode(reply.body, type=DashboardState)
 
 
 class PageStream:

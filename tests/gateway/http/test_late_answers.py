@@ -9,7 +9,14 @@ from starlette.types import ASGIApp
 from trio.testing import MockClock
 
 from gateway.api.errors import connection_lost
-from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody, UpstreamChunk
+from gateway.api.events import (
+    ChoiceFinished,
+    Failed,
+    Started,
+    TextDelta,
+    UpstreamBody,
+    UpstreamChunk,
+)
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 
@@ -129,8 +136,8 @@ async def test_whoever_fails_late_is_named_too(end: Any, autojump_clock: MockClo
 
 async def test_of_several_choices_one_is_enough(autojump_clock: MockClock) -> None:
     """All run on one worker."""
-    answer = (STARTED, TextDelta(1, "b"), TextDelta(0, "a"), Finished(0, "stop"))
-    exchange = await _answer(12.0, *answer, Finished(1, "stop"), USAGE, n=2)
+    answer = (STARTED, TextDelta(1, "b"), TextDelta(0, "a"), ChoiceFinished(0, "stop"))
+    exchange = await _answer(12.0, *answer, ChoiceFinished(1, "stop"), USAGE, n=2)
     assert [told for told in _told(exchange) if told] == [HERMA]
 
 

@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from config import Config, GatewayConfig, KeyConfig, RateLimitConfig, hash_api_key
-from gateway.api.events import Finished, Started, TextDelta, Usage
+from gateway.api.events import ChoiceFinished, Started, TextDelta, Usage
 from gateway.http.edge import Edge
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import STARTED, Script, chat_body, scripted_edge
@@ -78,7 +78,7 @@ async def test_an_address_over_its_limit_gets_429() -> None:
 async def test_an_answer_pays_what_it_used(stream: bool) -> None:
     """The usage of its end, not the estimate of its beginning."""
     usage = Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=30)
-    script = Script(STARTED, TextDelta(0, "Hi"), Finished(0, "stop"), usage)
+    script = Script(STARTED, TextDelta(0, "Hi"), ChoiceFinished(0, "stop"), usage)
     edge = _edge(script, rate_limit=RateLimitConfig(tokens_per_minute=100_000))
     async with served(edge_app(edge)) as url:
         assert (await _ask(url, SECRET, body=chat_body(stream=stream))).status == 200
@@ -104,7 +104,7 @@ async def test_a_providers_limits_are_not_shown_beside_our_own() -> None:
     """Two headers of one name would mean nothing; without ours, the provider's pass."""
     far = ((b"x-ratelimit-remaining-tokens", b"7"), (b"openai-version", b"1"))
     started = Started("provider", "", 0, "cloud", "alpha", headers=far)
-    script = Script(started, TextDelta(0, "Hi"), Finished(0, "stop"), Usage(1, 0, 1))
+    script = Script(started, TextDelta(0, "Hi"), ChoiceFinished(0, "stop"), Usage(1, 0, 1))
     edge = _edge(script)
     async with served(edge_app(edge)) as url:
         passed = await _ask(url, SECRET)

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from gateway.api import ApiError
-from gateway.api.events import Finished, TextDelta, UpstreamChunk
+from gateway.api.events import ChoiceFinished, TextDelta, UpstreamChunk
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import STARTED, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.messages_checker import check_messages
@@ -148,7 +148,7 @@ async def test_comments_of_a_provider_are_no_events(autojump_clock: MockClock) -
     data = UpstreamChunk(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
     came_at = trio.current_time()
     asked = await exchange(
-        STARTED, data, *comments, data, Finished(0, "stop"), path="/v1/chat/completions"
+        STARTED, data, *comments, data, ChoiceFinished(0, "stop"), path="/v1/chat/completions"
     ).run()
     lines = [line for line in asked.content.split(b"\n") if line.startswith(b"data: {")]
     deltas = [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in lines]

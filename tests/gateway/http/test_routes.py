@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from config import FallbackConfig
 from gateway.api.errors import ApiError, busy
-from gateway.api.events import Finished, Started
+from gateway.api.events import ChoiceFinished, Started
 from gateway.http.edge import FleetGauges
 from gateway.http.responses import header
 from gateway.http.routes import edge_app
@@ -163,7 +163,7 @@ async def test_an_answer_without_words_has_a_first_token_too(
     is_streamed: bool, autojump_clock: MockClock
 ) -> None:
     """Its end is all that the model says."""
-    script = Script(STARTED, 2.0, Finished(0, "stop"), USAGE)
+    script = Script(STARTED, 2.0, ChoiceFinished(0, "stop"), USAGE)
     app = edge_app(scripted_edge(script))
     await Exchange(app, body=chat_body(stream=is_streamed)).run()
     lines = (await _get(app, "/metrics")).content.decode().splitlines()

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.http.metrics import _Spending
-from gateway.spending.limits import Account, SpendingFigures, Window
+from gateway.spending.limits import Account, LimitWindow, SpendingFigures
 
 CLOUD = Account("provider", "cloud")
 
@@ -15,7 +15,7 @@ def test_amounts_are_in_units_and_labels_are_names() -> None:
         spent={"cloud": 1_500_000},
         reserved={"cloud": 250_000},
         refusals={(CLOUD, "daily"): 3},
-        windows=(Window(CLOUD, "daily", limit=5_000_000, spent=1_500_000, reserved=250_000),),
+        windows=(LimitWindow(CLOUD, "daily", limit=5_000_000, spent=1_500_000, reserved=250_000),),
     )
     registry = CollectorRegistry()
     registry.register(_Spending(lambda: figures))

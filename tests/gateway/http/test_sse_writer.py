@@ -9,7 +9,14 @@ import trio
 from trio.testing import MockClock
 
 from gateway.api.errors import ApiError, connection_lost
-from gateway.api.events import Failed, Finished, TextDelta, TurnEvent, UpstreamBody, UpstreamChunk
+from gateway.api.events import (
+    ChoiceFinished,
+    Failed,
+    TextDelta,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+)
 from gateway.http.edge import Emit
 from gateway.http.response_writer import MAX_PENDING_BYTES
 from gateway.http.routes import edge_app
@@ -55,7 +62,7 @@ async def test_a_silent_stream_is_kept_alive_at_exact_times(autojump_clock: Mock
 async def test_content_restarts_the_silence(autojump_clock: MockClock) -> None:
     """A keep-alive comes ten seconds after the last chunk, not ten after the last keep-alive."""
     words = (TextDelta(0, "a"), 7.0, TextDelta(0, "b"), 11.0)
-    exchange, came_at = await _answer(STARTED, *words, Finished(0, "stop"))
+    exchange, came_at = await _answer(STARTED, *words, ChoiceFinished(0, "stop"))
     assert [at - came_at for at, _ in exchange.timed_bodies] == [0.0, 7.0, 17.0, 18.0]
 
 
@@ -164,8 +171,8 @@ async def test_a_provider_refusal_after_the_head_is_an_event(autojump_clock: Moc
 
 async def test_every_choice_gets_a_role(autojump_clock: MockClock) -> None:
     """With n = 2 there are two role chunks and two finish reasons."""
-    answer = (STARTED, TextDelta(1, "b"), TextDelta(0, "a"), Finished(0, "stop"))
-    exchange, _ = await _answer(*answer, Finished(1, "length"), USAGE, n=2)
+    answer = (STARTED, TextDelta(1, "b"), TextDelta(0, "a"), ChoiceFinished(0, "stop"))
+    exchange, _ = await _answer(*answer, ChoiceFinished(1, "length"), USAGE, n=2)
     choices = [event["choices"][0] for event in exchange.events[:-1]]
     assert [c["index"] for c in choices if c["delta"].get("role")] == [0, 1]
     assert {c["index"]: c["finish_reason"] for c in choices if c["finish_reason"]} == {
@@ -209,14 +216,21 @@ async def test_the_end_leaves_with_the_last_event(autojump_clock: MockClock) -> 
 
 async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockClock) -> None:
     """Though it has all that the end of an answer has."""
-    exchange = _stream_of(Finished(0, "stop"), USAGE)
+    exchange = _stream_of(ChoiceFinished(0, "stop"), USAGE)
     await exchange.run()
     assert exchange.status == 502
 
 
 async def test_of_two_choices_one_end_is_none(autojump_clock: MockClock) -> None:
     """The usage so far between them ends nothing."""
-    more = (Finished(0, "stop"), USAGE, 1.0, TextDelta(1, "more"), Finished(1, "stop"), USAGE)
+    more = (
+        ChoiceFinished(0, "stop"),
+        USAGE,
+        1.0,
+        TextDelta(1, "more"),
+        ChoiceFinished(1, "stop"),
+        USAGE,
+    )
     exchange, _ = await _timed(*ANSWER[:3], *more, n=2)
     assert exchange.events[-1] == "[DONE]"
     assert b"more" in exchange.content
@@ -228,14 +242,14 @@ async def test_silence_is_filled_at_exact_times(autojump_clock: MockClock) -> No
         STARTED, 13.0, TextDelta(0, "a"), 7.0, TextDelta(0, "b"), 21.0, *ANSWER[3:]
     )
     assert [at for at, _ in bodies[:5]] == [10.0, 13.0, 20.0, 30.0, 40.0]
-    _, early = await _timed(STARTED, 1.0, TextDelta(0, "a"), 25.0, Finished(0, "stop"), USAGE)
+    _, early = await _timed(STARTED, 1.0, TextDelta(0, "a"), 25.0, ChoiceFinished(0, "stop"), USAGE)
     assert [at for at, _ in early[:3]] == [1.0, 11.0, 21.0]
 
 
 async def test_a_keep_alive_speaks_for_a_choice_that_goes_on(autojump_clock: MockClock) -> None:
     """Nothing follows the finish of a choice; when all have theirs, silence is silence."""
-    steps = (STARTED, TextDelta(0, "a"), TextDelta(1, "b"), Finished(0, "stop"), 12.0)
-    _, bodies = await _timed(*steps, Finished(1, "stop"), 12.0, USAGE, n=2)
+    steps = (STARTED, TextDelta(0, "a"), TextDelta(1, "b"), ChoiceFinished(0, "stop"), 12.0)
+    _, bodies = await _timed(*steps, ChoiceFinished(1, "stop"), 12.0, USAGE, n=2)
     kept = [events[0]["choices"][0]["index"] for at, events in bodies if at == 10.0]
     assert kept == [1]
     assert [at for at, _ in bodies if at > 12.0] == [24.0]

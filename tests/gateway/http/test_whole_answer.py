@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from gateway.api.errors import busy, connection_lost, stopping
-from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody
+from gateway.api.events import ChoiceFinished, Failed, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 
@@ -122,7 +122,10 @@ async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock:
 
 async def test_usage_before_the_last_end_is_no_answer_yet(autojump_clock: MockClock) -> None:
     """Of two choices both are told, though the usage so far came between them."""
-    first, second = (Finished(0, "stop"), USAGE), (TextDelta(1, "More"), Finished(1, "length"))
+    first, second = (
+        (ChoiceFinished(0, "stop"), USAGE),
+        (TextDelta(1, "More"), ChoiceFinished(1, "length")),
+    )
     app = edge_app(scripted_edge(Script(*ANSWER[:3], *first, 1.0, *second, USAGE)))
     exchange = Exchange(app, body=chat_body(stream=False, n=2))
     await exchange.run()

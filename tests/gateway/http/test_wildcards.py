@@ -3,7 +3,7 @@
 import pytest
 
 from config import ParamsConfig, parse_config, wildcard_of
-from gateway.http.edge import Edge, Settings, model_named
+from gateway.http.edge import Edge, EdgeSettings, model_named
 from protocol.errors import ConfigError
 from tests.fakes.asgi import Script, model_view, scripted_edge
 
@@ -40,7 +40,7 @@ def test_an_exact_name_comes_before_any_wildcard() -> None:
     plain = scripted_edge(Script(), models=views)
     params = {"c-*": ParamsConfig(set={"temperature": 0.0})}
     edge = Edge(
-        Settings(plain.config, alias_params=params),
+        EdgeSettings(plain.config, alias_params=params),
         version="1",
         run_turn=plain.run_turn,
         models=plain.models,

@@ -6,7 +6,7 @@ from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import RequestTrace
-from protocol.messages import CacheUse, Drafting, Fault, Load
+from protocol.messages import CacheUse, DraftResults, Fault, Load
 from tests.fakes.fleet import W1, facts, hello
 
 
@@ -48,7 +48,7 @@ def test_an_engine_that_drafts_says_what_it_brings() -> None:
     worker.load = Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0)
     gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
     assert "draft_gain{" not in Metrics(lambda: (), lambda: gauges).render().decode()
-    drafting = Drafting("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
+    drafting = DraftResults("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
     worker.load = msgspec.structs.replace(worker.load, drafting=drafting)
     gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
     lines = set(Metrics(lambda: (), lambda: gauges).render().decode().splitlines())

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from gateway.api.errors import ApiError
-from gateway.link.model_files import MAX_DIGESTS, ModelFiles
+from gateway.link.model_files import MAX_DIGESTS, ModelTexts
 from protocol.errors import ConfigError
 from protocol.files_digest import files_digest
 from protocol.ids import WorkerId
@@ -79,7 +79,7 @@ def _digest_of(number: int) -> bytes:
 
 async def test_more_files_than_can_wait_are_refused() -> None:
     """A flood of files is an error of its sender."""
-    files = ModelFiles()
+    files = ModelTexts()
     for number in range(MAX_DIGESTS):
         files.put(SENDER, number.to_bytes(16, "little"), {})
     with pytest.raises(ConfigError, match="wait"):
@@ -88,7 +88,7 @@ async def test_more_files_than_can_wait_are_refused() -> None:
 
 async def test_files_that_have_come_need_no_worker() -> None:
     """They are built all the same; what has not come is not waited for without a sender."""
-    files = ModelFiles()
+    files = ModelTexts()
     files.put(SENDER, DIGEST, make_text_files())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(files.run)
@@ -99,7 +99,7 @@ async def test_files_that_have_come_need_no_worker() -> None:
 
 async def test_files_in_use_are_not_the_ones_that_are_forgotten() -> None:
     """Beyond the bound the files go that were not used for longest."""
-    files = ModelFiles()
+    files = ModelTexts()
     async with trio.open_nursery() as nursery:
         await nursery.start(files.run)
         for number in range(MAX_DIGESTS + 10):

@@ -11,9 +11,9 @@ from gateway.link.attempts import OVERDUE, STALLED, Attempt, Attempts
 from gateway.link.relays import RelayAttempt
 from gateway.link.silence import MOST_RENEWALS, SECOND_PLACE, Silence
 from gateway.routing.lease import Lease
-from gateway.telemetry import Counters
+from gateway.telemetry import GatewayCounters
 from protocol.ids import RequestId, WorkerId
-from protocol.messages import Accepted, Alive, RelayData, RelayHead, RelayTaken, TokenItem
+from protocol.messages import Accepted, RelayData, RelayHead, RelayTaken, SequenceAlive, TokenItem
 from protocol.tokens import pack_tokens
 
 FIRST_S: Final = 600.0
@@ -30,7 +30,7 @@ class Engine:
     """Attempts on one worker, and what its engine says of them."""
 
     def __init__(self, *, has_steps: bool = False) -> None:
-        self.attempts = Attempts(Counters())
+        self.attempts = Attempts(GatewayCounters())
         self.now = 0.0
         self.has_steps = has_steps
         self.all: list[Attempt] = []
@@ -55,7 +55,7 @@ class Engine:
         assert self.attempts.tokens(W, (item,)) is None
 
     def alive(self, attempt: Attempt) -> None:
-        self.attempts.alive(W, Alive(attempt.request_id, 1))
+        self.attempts.alive(W, SequenceAlive(attempt.request_id, 1))
 
     def run(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
         """Let time pass; `step` is called each second."""

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.events import Finished, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from gateway.api.events import (
+    ChoiceFinished,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from gateway.output.answer_format import answer_format
 from gateway.output.harmony_splitter import HarmonySplitter
 from gateway.output.sequence_output import OutputEvent, OutputPipeline
@@ -103,18 +109,18 @@ def test_channels_are_told_apart(
         seen = run(text, size)
         expected = "12 + 7 is 19\n\n12 + 7 is 19" if thoughts is None else thoughts
         reason = "tool_calls" if calls else "stop"
-        assert seen == (expected, answer, calls, Finished(0, reason))
+        assert seen == (expected, answer, calls, ChoiceFinished(0, reason))
 
 
 def test_stops_end_the_final_text_only() -> None:
     """Not the thoughts that spell them."""
     seen = run(f"{ANALYSIS}{FINAL} 1 + 1", 3, stops=("+",))
-    assert seen == ("12 + 7 is 19", "It is 19. 1 ", [], Finished(0, "stop", "+"))
+    assert seen == ("12 + 7 is 19", "It is 19. 1 ", [], ChoiceFinished(0, "stop", "+"))
 
 
 def test_a_cut_call_is_not_run() -> None:
     """The answer ends within the arguments."""
-    assert run(f"{ANALYSIS}{CALL[:-12]}", 1)[3] == Finished(0, "length")
+    assert run(f"{ANALYSIS}{CALL[:-12]}", 1)[3] == ChoiceFinished(0, "length")
 
 
 PIECES = st.lists(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.events import (
-    Finished,
+    ChoiceFinished,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
@@ -56,7 +56,7 @@ def test_tokens_become_text_and_a_finish() -> None:
     """Plain output is text deltas of the choice, then one finish with the worker's reason."""
     out = pipeline(index=2)
     assert out.push(ids_of("hello")) == [TextDelta(2, "hello")]
-    assert out.finish("length") == [Finished(2, "length")]
+    assert out.finish("length") == [ChoiceFinished(2, "length")]
 
 
 def test_a_push_without_text_says_nothing() -> None:
@@ -64,7 +64,7 @@ def test_a_push_without_text_says_nothing() -> None:
     out = pipeline()
     assert out.push([*letters("ðŁ"), END]) == []
     assert out.num_unread == 0
-    assert out.finish("stop") == [TextDelta(0, "\ufffd"), Finished(0, "stop")]
+    assert out.finish("stop") == [TextDelta(0, "\ufffd"), ChoiceFinished(0, "stop")]
 
 
 def test_usage_counts_through_the_token_that_completes_the_stop() -> None:
@@ -74,21 +74,21 @@ def test_usage_counts_through_the_token_that_completes_the_stop() -> None:
     assert (out.stopped, out.num_unread) == (True, 3)
     assert out.push(letters("gh")) == []
     assert out.num_unread == 5
-    assert out.finish("length") == [Finished(0, "stop", "bc")]
+    assert out.finish("length") == [ChoiceFinished(0, "stop", "bc")]
 
 
 def test_held_text_comes_with_the_finish() -> None:
     """The start of a stop string that never came is shown at the end."""
     out = pipeline("END")
     assert text_of(out.push(letters("xEN"))) == "x"
-    assert out.finish("length") == [TextDelta(0, "EN"), Finished(0, "length")]
+    assert out.finish("length") == [TextDelta(0, "EN"), ChoiceFinished(0, "length")]
 
 
 def test_a_stop_may_be_completed_by_the_flush() -> None:
     """A broken last character can be the stop string, too."""
     out = pipeline("\ufffd")
     assert out.push(letters("að")) == [TextDelta(0, "a")]
-    assert out.finish("length") == [Finished(0, "stop", "\ufffd")]
+    assert out.finish("length") == [ChoiceFinished(0, "stop", "\ufffd")]
 
 
 def test_tool_calls_change_the_reason() -> None:
@@ -101,15 +101,18 @@ def test_tool_calls_change_the_reason() -> None:
     assert [event for event in events if not isinstance(event, ToolCallArguments)] == [
         ToolCallStart(0, 0, "call_" + "0" * 24, "f"),
         ToolCallEnd(0, 0),
-        Finished(0, "tool_calls"),
+        ChoiceFinished(0, "tool_calls"),
     ]
 
 
 @pytest.mark.parametrize(
     ("stop", "end"),
-    [(',"b"', Finished(0, "stop", ',"b"')), ("</tool_call>", Finished(0, "tool_calls"))],
+    [
+        (',"b"', ChoiceFinished(0, "stop", ',"b"')),
+        ("</tool_call>", ChoiceFinished(0, "tool_calls")),
+    ],
 )
-def test_a_stop_within_a_call_cuts_it(stop: str, end: Finished) -> None:
+def test_a_stop_within_a_call_cuts_it(stop: str, end: ChoiceFinished) -> None:
     """What was written so far looks whole, and is half a call; its own end tag cuts nothing."""
     out = pipeline(stop, tools=True)
     text = '<tool_call>\n{"name": "f", "arguments": {"a":1,"b":2}}\n</tool_call>'
@@ -135,14 +138,14 @@ def test_a_lone_call_ends_the_answer() -> None:
     assert [event for event in taken if isinstance(event, ToolCallStart)] == [
         ToolCallStart(0, 0, "call_" + "0" * 24, "f")
     ]
-    assert taken[-1] == Finished(0, "tool_calls")
+    assert taken[-1] == ChoiceFinished(0, "tool_calls")
 
 
 def test_a_cut_answer_stays_cut() -> None:
     """Length is told even after a call, since more was to come."""
     out = pipeline(tools=True)
     out.push(ids_of(CALL + " and"))
-    assert out.finish("length")[-1] == Finished(0, "length")
+    assert out.finish("length")[-1] == ChoiceFinished(0, "length")
 
 
 def test_a_cut_call_is_not_completed() -> None:
@@ -161,15 +164,17 @@ def test_a_cut_call_is_not_completed() -> None:
 @pytest.mark.parametrize(
     ("written", "ends"),
     [
-        ('"a": "half', Finished(0, "length")),
-        ('"a": "half\\', Finished(0, "length")),
-        ('"a', Finished(0, "length")),
-        ('"a": "whole"', Finished(0, "tool_calls")),
-        ('"a": "whole"}}</tool_call> and', Finished(0, "tool_calls")),
-        ('"a": "half STOP', Finished(0, "stop", "STOP")),
+        ('"a": "half', ChoiceFinished(0, "length")),
+        ('"a": "half\\', ChoiceFinished(0, "length")),
+        ('"a', ChoiceFinished(0, "length")),
+        ('"a": "whole"', ChoiceFinished(0, "tool_calls")),
+        ('"a": "whole"}}</tool_call> and', ChoiceFinished(0, "tool_calls")),
+        ('"a": "half STOP', ChoiceFinished(0, "stop", "STOP")),
     ],
 )
-def test_a_call_that_breaks_off_is_no_reason_to_make_calls(written: str, ends: Finished) -> None:
+def test_a_call_that_breaks_off_is_no_reason_to_make_calls(
+    written: str, ends: ChoiceFinished
+) -> None:
     """Also where the model ended by itself: clients parse the arguments of "tool_calls"."""
     out = pipeline("STOP", tools=True)
     events = out.push(ids_of('<tool_call>{"name": "f", "arguments": {' + written))
@@ -252,4 +257,4 @@ def test_a_prompt_may_open_the_reasoning() -> None:
         ByteDetokenizer(TABLE), StopMatcher(()), reasoning=ReasoningSplitter(is_open=True)
     )
     events = [*out.push(ids_of("hm</think>yes")), *out.finish("stop")]
-    assert events == [ReasoningDelta(0, "hm"), TextDelta(0, "yes"), Finished(0, "stop")]
+    assert events == [ReasoningDelta(0, "hm"), TextDelta(0, "yes"), ChoiceFinished(0, "stop")]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter, CompletionBuilder
-from gateway.api.events import Finished
+from gateway.api.events import ChoiceFinished
 from gateway.output.answer_format import answer_format
 from gateway.output.reasoning import ReasoningSplitter
 from gateway.output.sequence_output import OutputEvent, OutputPipeline
@@ -95,4 +95,4 @@ def test_streamed_or_not_it_is_the_same_message(
     calls = [{k: v for k, v in call.items() if k != "index"} for call in streamed["tool_calls"]]
     assert calls == message.get("tool_calls", [])
     assert streamed["reason"] == whole["finish_reason"]
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], ChoiceFinished)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.events import Finished, TextDelta, TurnEvent
+from gateway.api.events import ChoiceFinished, TextDelta, TurnEvent
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
 from gateway.output.reasoning import ReasoningSplitter
 from gateway.output.sequence_output import EventSink, OutputPipeline, SequenceOutput
@@ -42,7 +42,7 @@ def said(events: list[TurnEvent]) -> list[tuple[type, str]]:
     """The text of each kind of event, joined, and the ends."""
     joined: dict[type, str] = {}
     for event in events:
-        text = event.reason if isinstance(event, Finished) else getattr(event, "text", "")
+        text = event.reason if isinstance(event, ChoiceFinished) else getattr(event, "text", "")
         joined[type(event)] = joined.get(type(event), "") + text
     return list(joined.items())
 
@@ -60,7 +60,9 @@ def test_frames_of_any_size_say_the_same(cuts: list[int], stops: bool) -> None:
     one.finish("length")
     many.finish("length")
     assert said(events) == said(expected)
-    assert events[-1] == (Finished(0, "stop", "STOP") if stops else Finished(0, "length"))
+    assert events[-1] == (
+        ChoiceFinished(0, "stop", "STOP") if stops else ChoiceFinished(0, "length")
+    )
     assert any(ends) == stops
     counts = [(x.completion_tokens, x.reasoning_tokens, x.packed) for x in (one, many)]
     assert counts[0] == counts[1]
@@ -90,7 +92,7 @@ def test_events_go_where_the_sink_says_now() -> None:
     choice.take(pack_tokens(ids_of("b")))
     choice.finish("stop")
     assert said(first) == [(TextDelta, "a")]
-    assert said(second) == [(TextDelta, "b"), (Finished, "stop")]
+    assert said(second) == [(TextDelta, "b"), (ChoiceFinished, "stop")]
 
 
 def test_more_than_was_ordered_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.events import Finished, ReasoningDelta, TextDelta
+from gateway.api.events import ChoiceFinished, ReasoningDelta, TextDelta
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
 from gateway.output.reasoning import REASONING_FORMATS, ReasoningSplitter
 from gateway.output.sequence_output import OutputEvent, OutputPipeline
@@ -54,7 +54,7 @@ def test_a_stop_string_in_the_thoughts_is_text(is_open: bool) -> None:
     ids = ids_of(text.removeprefix("<think>") if is_open else text)
     for steps in ([ids], [[one] for one in ids]):
         out = pipeline("+", is_open=is_open)
-        assert run(out, *steps) == ("12 + 7 = 19", "It is 19. 1 ", Finished(0, "stop", "+"))
+        assert run(out, *steps) == ("12 + 7 = 19", "It is 19. 1 ", ChoiceFinished(0, "stop", "+"))
 
 
 @given(st.integers(0, 60))
@@ -72,12 +72,12 @@ def test_usage_is_exact_behind_thoughts(cut: int) -> None:
 def test_a_stop_that_spans_the_end_of_the_thoughts_is_none() -> None:
     """The tag is markup: its text is neither in the thoughts nor in the answer."""
     out = pipeline("19</think>", "</think>", "19\n\n")
-    assert run(out, ids_of(f"{THOUGHT}yes")) == ("12 + 7 = 19", "yes", Finished(0, "stop"))
+    assert run(out, ids_of(f"{THOUGHT}yes")) == ("12 + 7 = 19", "yes", ChoiceFinished(0, "stop"))
 
 
 def test_thoughts_that_never_end_meet_no_stop() -> None:
     """There is no answer to end."""
-    assert run(pipeline("+"), ids_of("<think>1 + 1")) == ("1 + 1", "", Finished(0, "stop"))
+    assert run(pipeline("+"), ids_of("<think>1 + 1")) == ("1 + 1", "", ChoiceFinished(0, "stop"))
 
 
 def test_entries_of_logprobs_end_where_the_answer_does() -> None:
@@ -89,7 +89,7 @@ def test_entries_of_logprobs_end_where_the_answer_does() -> None:
         entry for one in events if isinstance(one, TextDelta) for entry in one.logprobs or ()
     ]
     assert [entry.token for entry in entries][-2:] == ["a", "b"]
-    assert said(events) == ("12 + 7 = 19", "ab", Finished(0, "stop", "cd"))
+    assert said(events) == ("12 + 7 = 19", "ab", ChoiceFinished(0, "stop", "cd"))
 
 
 def test_a_stop_token_of_text_ends_only_the_answer() -> None:
@@ -98,5 +98,5 @@ def test_a_stop_token_of_text_ends_only_the_answer() -> None:
     ids = [*ids_of("<think>a"), plus, *ids_of("b</think>one EN"), plus, *ids_of("two")]
     for steps in ([ids], [[one] for one in ids]):
         out = pipeline("END", stop_ids=frozenset({plus}))
-        assert run(out, *steps) == ("a+b", "one EN", Finished(0, "stop"))
+        assert run(out, *steps) == ("a+b", "one EN", ChoiceFinished(0, "stop"))
         assert out.num_unread == len(ids_of("two"))

@@ -9,14 +9,14 @@ import trio.testing
 from gateway.responses.archive import MAX_QUEUED_BYTES, Archive
 from gateway.responses.background import Background
 from gateway.store import ResponseStore
-from gateway.store.response_store import Bounds, Change, Insert, SetObject
+from gateway.store.response_store import Change, Insert, SetObject, StoreBounds
 
 PART = bytes(MAX_QUEUED_BYTES // 4)
 
 
 async def _archive(folder: Path) -> Archive:
     def open_store() -> ResponseStore:
-        return ResponseStore(folder / "responses.sqlite", Bounds(10, 10, 10, 10))
+        return ResponseStore(folder / "responses.sqlite", StoreBounds(10, 10, 10, 10))
 
     archive = Archive(open_store, expire_s=60.0)
     await archive.open()

@@ -6,14 +6,14 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.prefix_index import NUM_SHARDS, SHARDS_AT_ONCE, BlockTable
+from gateway.routing.prefix_index import NUM_SHARDS, SHARDS_AT_ONCE, HolderTable
 from protocol.ids import BlockDigest
 from tests.fakes.fleet import chain
 
 BLOCKS = chain(("p", 12))
 
 
-def _sweep_all(table: BlockTable) -> None:
+def _sweep_all(table: HolderTable) -> None:
     """Two passes: one may have begun before the last death."""
     for _ in range(2 * NUM_SHARDS // SHARDS_AT_ONCE):
         table.sweep()
@@ -32,7 +32,7 @@ _steps = st.lists(
 @given(_steps)
 def test_the_table_equals_sets(steps: list[tuple[str, int, set[int]]]) -> None:
     """Every holder has exactly what it stored and did not drop; a bit used again has nothing."""
-    table, model = BlockTable(), dict[int, set[BlockDigest]]()
+    table, model = HolderTable(), dict[int, set[BlockDigest]]()
     for kind, pick, picks in steps:
         digests = [BLOCKS[number] for number in sorted(picks)]
         bits = sorted(model)
@@ -68,7 +68,7 @@ def test_the_table_equals_sets(steps: list[tuple[str, int, set[int]]]) -> None:
 def test_depths_are_those_of_a_walk(held: list[tuple[int, bool]], asked: int) -> None:
     """Bisection over all holders at once finds what walking finds for each, the dead left out."""
     prompt = chain(("p", 64))
-    table, expected = BlockTable(), dict[int, int]()
+    table, expected = HolderTable(), dict[int, int]()
     for num_blocks, is_alive in held:
         bit = table.open()
         table.store(bit, b"".join(prompt[:num_blocks]))
@@ -81,7 +81,7 @@ def test_depths_are_those_of_a_walk(held: list[tuple[int, bool]], asked: int) ->
 
 def test_bits_of_the_dead_are_used_again_once_swept() -> None:
     """Workers that come and go for months do not make the masks longer."""
-    table, bits = BlockTable(), set[int]()
+    table, bits = HolderTable(), set[int]()
     for _ in range(20):
         bit = table.open()
         table.store(bit, b"".join(BLOCKS))
@@ -94,7 +94,7 @@ def test_bits_of_the_dead_are_used_again_once_swept() -> None:
 
 def test_churn_does_not_leave_the_table_large() -> None:
     """Blocks that come and go at a steady number end as tight as they began."""
-    table, rng = BlockTable(), random.Random(1)
+    table, rng = HolderTable(), random.Random(1)
     bit, held = table.open(), list[bytes]()
     for _ in range(60):
         held.append(rng.randbytes(16 * 2_000))

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from gateway.routing.placement_cost import Option, Work, choose
-from gateway.routing.worker_view import Reservation, Worker
+from gateway.routing.placement_cost import Option, PlacementWork, choose
+from gateway.routing.worker_view import PlaceReservation, Worker
 from protocol.ids import WorkerId
-from protocol.messages import Drafting, Fault
+from protocol.messages import DraftResults, Fault
 from tests.fakes.fleet import BLOCK, W1, W2, W3, facts, hello, load, request
 
 
@@ -24,8 +24,8 @@ def _work(
     prefer: WorkerId | None = None,
     session: str = "s",
     num_waiting: float = 0.0,
-) -> Work:
-    return Work(
+) -> PlacementWork:
+    return PlacementWork(
         session=session,
         prompt_tokens=blocks * BLOCK + 8,
         block_size=BLOCK,
@@ -139,7 +139,7 @@ def test_answers_of_several_tokens_a_step_are_slowed_in_fewer_steps() -> None:
     said = load(running=4, rate=10_000.0)
 
     def tell(passes: int, tokens: int) -> None:
-        figures = Drafting("dflash", passes, tokens, (passes,), (tokens - passes,), 7.0, 2.0)
+        figures = DraftResults("dflash", passes, tokens, (passes,), (tokens - passes,), 7.0, 2.0)
         drafting.report(msgspec.structs.replace(said, drafting=figures), 0.0)
 
     def harms() -> list[float]:
@@ -163,7 +163,7 @@ def test_a_prefix_that_is_still_computed_is_waited_for() -> None:
     """A short rest behind a prefix on its way cannot begin beside it: it would compute it again."""
     worker = _worker(W1)
     worker.take(
-        Reservation(request(1), "s", worker, 0, 32_000, 100, 0, 0.0, 3.2, fresh_tokens=32_000)
+        PlaceReservation(request(1), "s", worker, 0, 32_000, 100, 0, 0.0, 3.2, fresh_tokens=32_000)
     )
     stored, coming = (Option(worker, 1000, 0, 0.0, number) for number in (0, 1000))
     work = _work(blocks=1001)
@@ -182,7 +182,7 @@ def test_a_prefix_that_others_share_is_charged_in_part() -> None:
 
 def test_a_hit_never_covers_the_last_token() -> None:
     """One token at least is computed, so the block of the last token is never counted."""
-    whole = Work("s", 10 * BLOCK, BLOCK, 100)
+    whole = PlacementWork("s", 10 * BLOCK, BLOCK, 100)
     choice = choose(whole, [Option(_worker(W1), 10, 0)], 0.0)
     assert choice.best.uncached_tokens == BLOCK
     assert choice.reason.endswith("the only one with room")
@@ -228,7 +228,7 @@ def test_the_lot_is_the_same_each_time_and_fair_over_conversations() -> None:
 
 def test_model_without_block_size_is_all_uncached() -> None:
     """Before the block size is known nothing can be cached."""
-    work = Work("s", 100, 0, 10)
+    work = PlacementWork("s", 100, 0, 10)
     assert choose(work, [Option(_worker(W1), 0, 0)], 0.0).best.cached_tokens == 0
 
 

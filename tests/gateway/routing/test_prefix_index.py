@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.prefix_index import SNAPSHOT_PATIENCE_S, EventResult, PrefixIndex
+from gateway.routing.prefix_index import SNAPSHOT_PATIENCE_S, BlockEventResult, PrefixIndex
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from tests.fakes.fleet import W1, W2, chain, stored
@@ -30,38 +30,38 @@ def test_match_counts_leading_blocks_only() -> None:
 def test_events_are_applied_in_order() -> None:
     """Stored blocks are matched, dropped ones no more."""
     index = _index()
-    assert index.apply(W1, stored(1, PROMPT), 0.0) is EventResult.APPLIED
+    assert index.apply(W1, stored(1, PROMPT), 0.0) is BlockEventResult.APPLIED
     assert index.match(PROMPT).get(W1, 0) == 10
-    assert index.apply(W1, BlocksDropped(seq=2, digests=PROMPT[9]), 0.0) is EventResult.APPLIED
+    assert index.apply(W1, BlocksDropped(seq=2, digests=PROMPT[9]), 0.0) is BlockEventResult.APPLIED
     assert index.match(PROMPT).get(W1, 0) == 9
 
 
 def test_a_gap_forgets_that_worker_until_a_snapshot() -> None:
     """After a missed event nothing is promised; the snapshot restores the truth."""
     index = _index(*PROMPT)
-    assert index.apply(W1, stored(2, PROMPT), 0.0) is EventResult.GAP
+    assert index.apply(W1, stored(2, PROMPT), 0.0) is BlockEventResult.GAP
     assert index.match(PROMPT).get(W1, 0) == 0
-    assert index.apply(W1, stored(3, PROMPT), 0.0) is EventResult.STALE
-    assert index.apply(W1, BlocksSnapshot(3, b"".join(PROMPT[:7])), 0.0) is EventResult.APPLIED
+    assert index.apply(W1, stored(3, PROMPT), 0.0) is BlockEventResult.STALE
+    assert index.apply(W1, BlocksSnapshot(3, b"".join(PROMPT[:7])), 0.0) is BlockEventResult.APPLIED
     assert index.match(PROMPT).get(W1, 0) == 7
-    assert index.apply(W1, stored(4, PROMPT[7:]), 0.0) is EventResult.APPLIED
+    assert index.apply(W1, stored(4, PROMPT[7:]), 0.0) is BlockEventResult.APPLIED
     assert index.match(PROMPT).get(W1, 0) == 10
 
 
 def test_repeated_and_foreign_events_change_nothing() -> None:
     """An event with an old number, or of a worker without an engine, is stale."""
     index = _index(*PROMPT, seq=5)
-    assert index.apply(W1, BlocksDropped(seq=5, digests=PROMPT[0]), 0.0) is EventResult.STALE
-    assert index.apply(W1, BlocksSnapshot(seq=4, digests=b""), 0.0) is EventResult.STALE
-    assert index.apply(W2, stored(1, PROMPT), 0.0) is EventResult.STALE
+    assert index.apply(W1, BlocksDropped(seq=5, digests=PROMPT[0]), 0.0) is BlockEventResult.STALE
+    assert index.apply(W1, BlocksSnapshot(seq=4, digests=b""), 0.0) is BlockEventResult.STALE
+    assert index.apply(W2, stored(1, PROMPT), 0.0) is BlockEventResult.STALE
     assert index.match(PROMPT).get(W1, 0) == 10
 
 
 def test_torn_digests_are_never_applied() -> None:
     """Digests that are no multiple of 16 bytes are a gap; such a snapshot is none."""
     index = _index(*PROMPT)
-    assert index.apply(W1, BlocksStored(seq=1, digests=b"short"), 0.0) is EventResult.GAP
-    assert index.apply(W1, BlocksSnapshot(seq=1, digests=b"short"), 0.0) is EventResult.STALE
+    assert index.apply(W1, BlocksStored(seq=1, digests=b"short"), 0.0) is BlockEventResult.GAP
+    assert index.apply(W1, BlocksSnapshot(seq=1, digests=b"short"), 0.0) is BlockEventResult.STALE
     assert index.overdue_snapshots(SNAPSHOT_PATIENCE_S) == (W1,)
 
 
@@ -102,7 +102,7 @@ def test_the_index_equals_a_naive_set(events: list[tuple[str, set[int]]]) -> Non
             event_type = BlocksStored if kind == "store" else BlocksDropped
             (truth.update if kind == "store" else truth.difference_update)(digests)
             heard = index.apply(W1, event_type(seq, b"".join(digests)), 0.0)
-            known = heard is EventResult.APPLIED
+            known = heard is BlockEventResult.APPLIED
         if kind != "skip":
             held = {digest for digest in PROMPT if index.holds(W1, digest)}
             assert held == (truth if known else set())
@@ -161,7 +161,7 @@ def _one_step(
 ) -> None:
     digests = [PROMPT[pick] for pick in sorted(picks)]
     if engine is None:
-        assert index.apply(worker_id, stored(1, digests), 0.0) is EventResult.STALE
+        assert index.apply(worker_id, stored(1, digests), 0.0) is BlockEventResult.STALE
         return
     if kind == "snapshot":
         index.apply(worker_id, BlocksSnapshot(engine.seq, b"".join(engine.held)), 0.0)
@@ -169,7 +169,7 @@ def _one_step(
         return
     if kind == "repeat":
         if engine.last is not None:
-            assert index.apply(worker_id, engine.last, 0.0) is not EventResult.APPLIED
+            assert index.apply(worker_id, engine.last, 0.0) is not BlockEventResult.APPLIED
         return
     engine.seq += 1
     change = BlocksDropped if kind == "drop" else BlocksStored
@@ -179,6 +179,6 @@ def _one_step(
     engine.last = change(engine.seq, b"".join(digests))
     if kind == "swap":
         engine.seq += 1
-        assert index.apply(worker_id, stored(engine.seq, ()), 0.0) is not EventResult.APPLIED
+        assert index.apply(worker_id, stored(engine.seq, ()), 0.0) is not BlockEventResult.APPLIED
     heard = index.apply(worker_id, engine.last, 0.0)
-    engine.told = set(engine.held) if heard is EventResult.APPLIED else set()
+    engine.told = set(engine.held) if heard is BlockEventResult.APPLIED else set()

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.routing.prefix_index import EventResult, PrefixIndex
-from gateway.routing.worker_view import Reservation, Worker
+from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
+from gateway.routing.worker_view import PlaceReservation, Worker
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
     BlockEvent,
@@ -53,7 +53,7 @@ def test_a_prefix_ends_at_its_deepest_state() -> None:
     for worker_id in (W1, W2):
         index.apply(worker_id, BlocksSnapshot(0, b"".join(PROMPT)), 0.0)
     assert index.match(PROMPT) == {W2: 10}
-    assert index.apply(W1, _saved(1, PROMPT[3], PROMPT[7]), 0.0) is EventResult.APPLIED
+    assert index.apply(W1, _saved(1, PROMPT[3], PROMPT[7]), 0.0) is BlockEventResult.APPLIED
     assert index.match(PROMPT) == {W1: 8, W2: 10}
     assert index.match(PROMPT[:6]) == {W1: 4, W2: 6}
     index.apply(W1, BlocksDropped(2, PROMPT[7]), 0.0)
@@ -69,12 +69,12 @@ def test_a_gap_and_a_death_take_the_states_too() -> None:
     blocks = b"".join(PROMPT)
     index.apply(W1, BlocksSnapshot(0, blocks, PROMPT[5]), 0.0)
     assert index.match(PROMPT) == {W1: 6}
-    assert index.apply(W1, _saved(2, PROMPT[8]), 0.0) is EventResult.GAP
+    assert index.apply(W1, _saved(2, PROMPT[8]), 0.0) is BlockEventResult.GAP
     index.apply(W1, BlocksSnapshot(2, blocks), 0.0)
     assert index.match(PROMPT) == {}
     index.apply(W1, BlocksSnapshot(3, blocks, PROMPT[2]), 0.0)
     assert index.match(PROMPT) == {W1: 3}
-    assert index.apply(W1, BlocksSnapshot(4, blocks, b"torn"), 0.0) is EventResult.STALE
+    assert index.apply(W1, BlocksSnapshot(4, blocks, b"torn"), 0.0) is BlockEventResult.STALE
     index.add(W1, 0.0, needs_states=True)
     index.apply(W1, BlocksSnapshot(0, blocks), 0.0)
     assert index.match(PROMPT) == {}
@@ -114,7 +114,7 @@ def test_the_index_equals_naive_sets(steps: list[tuple[str, WorkerId, int]]) -> 
         (changed.difference_update if kind in ("drop", "forget") else changed.update)(digests)
         if kind != "lose":
             event = EVENTS[kind](seqs[worker_id], b"".join(digests))
-            applied = index.apply(worker_id, event, 0.0) is EventResult.APPLIED
+            applied = index.apply(worker_id, event, 0.0) is BlockEventResult.APPLIED
             is_known[worker_id] = applied
             expected = {each: _depth(*truth[each], each != W3) for each in truth if is_known[each]}
             assert index.match(PROMPT) == {each: depth for each, depth in expected.items() if depth}
@@ -151,7 +151,7 @@ def test_a_prompt_in_progress_is_worth_what_it_will_share(engine: EngineFacts, b
     worker = Worker(W1, hello("w1", engine), 0.0)
     first, second = chain(("shared", 300), ("a", 4)), chain(("shared", 300), ("b", 4))
     asked = request(1, first)
-    place = Reservation(asked, "s", worker, 0, asked.prompt_tokens, 100, 0, 0.0, 1.0)
+    place = PlaceReservation(asked, "s", worker, 0, asked.prompt_tokens, 100, 0, 0.0, 1.0)
     assert worker.coming_depth(second) == 0
     worker.take(place)
     assert worker.coming_depth(second) == 300

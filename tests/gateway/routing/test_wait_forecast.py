@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.fair_shares import FairShares
-from gateway.routing.wait_forecast import Lane, Prompt, WaitForecast, passed_s, starts
+from gateway.routing.wait_forecast import ForecastPrompt, Lane, WaitForecast, passed_s, starts
 from gateway.routing.worker_view import PrefillRateEstimator, Worker
 from tests.fakes.fleet import W1, dispatch, facts, hello, load, placed, request
 
@@ -38,10 +38,10 @@ def lane(
     )
 
 
-def prompt(ticket: int, tokens: int, *, cached: tuple[int, ...] = (0,)) -> Prompt:
+def prompt(ticket: int, tokens: int, *, cached: tuple[int, ...] = (0,)) -> ForecastPrompt:
     """Of the key `k`, with answers of 100 tokens."""
     resident = (0,) * len(cached)
-    return Prompt(ticket, "k", tokens, 100, cached, resident, float(tokens))
+    return ForecastPrompt(ticket, "k", tokens, 100, cached, resident, float(tokens))
 
 
 def test_prompts_start_one_after_the_other() -> None:

@@ -1,12 +1,12 @@
 """Whose text is encoded next."""
 
-from gateway.routing.work_line import MAX_WAITING_BYTES, SHORT_BYTES, Visit, WorkLine
+from gateway.routing.work_line import MAX_WAITING_BYTES, SHORT_BYTES, LineVisit, WorkLine
 
 LONG = 7_000_000
 STEP = SHORT_BYTES
 
 
-def started(line: WorkLine) -> list[Visit]:
+def started(line: WorkLine) -> list[LineVisit]:
     found = []
     while (visit := line.next()) is not None:
         found.append(visit)

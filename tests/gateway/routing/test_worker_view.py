@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.routing.effects import RouteRequest
-from gateway.routing.worker_view import Reservation, Worker
+from gateway.routing.worker_view import PlaceReservation, Worker
 from protocol.messages import Fault
 from tests.fakes.fleet import BLOCK, W1, chain, facts, hello, load, request
 
@@ -23,8 +23,8 @@ def _take(
     now: float = 0.0,
     prefill_s: float = 1.0,
     fresh_tokens: int = 0,
-) -> Reservation:
-    place = Reservation(
+) -> PlaceReservation:
+    place = PlaceReservation(
         request=asked,
         session="s",
         worker=worker,
@@ -202,7 +202,7 @@ def test_reserved_blocks_equal_the_distinct_blocks(
 ) -> None:
     """Whatever comes and goes, pinned KV is the number of distinct blocks, and at last zero."""
     worker = _worker()
-    places: list[Reservation] = []
+    places: list[PlaceReservation] = []
     for ticket, (shared, name, own, leaves) in enumerate(steps):
         if leaves and places:
             worker.drop(places.pop(ticket % len(places)), 0.0)

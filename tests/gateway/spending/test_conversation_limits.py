@@ -12,7 +12,15 @@ import trio
 
 from config import AllLimitsConfig, ConversationLimitsConfig, KeyConfig
 from gateway.spending.conversation_limits import limit_error
-from gateway.store import Hold, HoldEnd, LedgerStore, Most, OfConversations, Reached, read_report
+from gateway.store import (
+    HoldEnd,
+    LedgerStore,
+    Most,
+    OfConversations,
+    SumHold,
+    SumReached,
+    read_report,
+)
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
 
 MOST = Most(tokens=1000, cost=500, turns=10, seconds=60)
@@ -22,8 +30,10 @@ def open_store(path: Path) -> LedgerStore:
     return LedgerStore(path, "USD")
 
 
-def try_hold(store: LedgerStore, number: int, now: float = 100.0, **wanted: Any) -> Reached | None:
-    hold = Hold(number, "k", "talk", now, MOST, **wanted)
+def try_hold(
+    store: LedgerStore, number: int, now: float = 100.0, **wanted: Any
+) -> SumReached | None:
+    hold = SumHold(number, "k", "talk", now, MOST, **wanted)
     store.write((), (), (), OfConversations(holds=[hold]))
     return store.reached.get(number)
 
@@ -36,7 +46,7 @@ def test_two_processes_share_a_limit(tmp_path: Path) -> None:
     one, other = open_store(tmp_path / "l.sqlite"), open_store(tmp_path / "l.sqlite")
     assert try_hold(one, 1, tokens=600) is None
     reached = try_hold(other, 1, tokens=600)
-    assert reached == Reached("tokens", 1000, 0, 600, 600)
+    assert reached == SumReached("tokens", 1000, 0, 600, 600)
     assert reached.is_for_others
     end_hold(one, 1, tokens=300)
     assert try_hold(other, 2, tokens=600) is None
@@ -91,7 +101,7 @@ def test_what_a_killed_process_held_counts_as_used(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL
     store.look(())
     reached = try_hold(store, 1, tokens=301)
-    assert reached == Reached("tokens", 1000, 700, 0, 301)
+    assert reached == SumReached("tokens", 1000, 700, 0, 301)
     assert try_hold(store, 2, tokens=300) is None
     store.close()
 

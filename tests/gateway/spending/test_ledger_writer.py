@@ -11,10 +11,10 @@ import trio.testing
 from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
 from gateway.store import (
     Balances,
-    Claim,
-    Entry,
+    LedgerEntry,
     LedgerError,
     LedgerStore,
+    ReservationClaim,
     Settlement,
     read_report,
 )
@@ -36,9 +36,9 @@ class SlowDisk(LedgerStore):
 
     def write(
         self,
-        claims: Iterable[Claim],
+        claims: Iterable[ReservationClaim],
         settlements: Iterable[Settlement],
-        entries: Iterable[Entry],
+        entries: Iterable[LedgerEntry],
     ) -> frozenset[int]:
         assert self.gate.wait(PATIENCE_S)
         if self.num_failures:
@@ -49,12 +49,14 @@ class SlowDisk(LedgerStore):
         return super().write(rows, settlements, entries)
 
 
-def reservation(number: int) -> Claim:
-    return Claim(number, Entry(DAY, "k", "m", "cloud", False, True, 1, 10, 0, 10, 5))
+def reservation(number: int) -> ReservationClaim:
+    return ReservationClaim(
+        number, LedgerEntry(DAY, "k", "m", "cloud", False, True, 1, 10, 0, 10, 5)
+    )
 
 
 def record(writer: LedgerWriter, tokens: int = 1) -> None:
-    writer.record(Entry(DAY, "k", "m", "", True, True, 1, tokens, 0, tokens, 0))
+    writer.record(LedgerEntry(DAY, "k", "m", "", True, True, 1, tokens, 0, tokens, 0))
 
 
 async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:
@@ -152,7 +154,7 @@ async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         writer, _ = await start(nursery, path)
         await writer.reserve(reservation(1))
-        entry = Entry(DAY, "k", "m", "cloud", True, True, 1, 5, 0, 5, 4)
+        entry = LedgerEntry(DAY, "k", "m", "cloud", True, True, 1, 5, 0, 5, 4)
         writer.settle(Settlement(1, entry))
         record(writer)
         nursery.cancel_scope.cancel()

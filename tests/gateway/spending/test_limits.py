@@ -16,11 +16,11 @@ from gateway.spending.limits import (
     OPEN_RETRY_AFTER_S,
     Account,
     Books,
-    Limits,
+    LimitWindow,
+    MoneyReservation,
     OverLimit,
-    Reservation,
+    SpendingLimits,
     Unbounded,
-    Window,
     WorstCase,
 )
 from gateway.spending.refusals import refusal_error, soonest_refusal
@@ -47,9 +47,9 @@ def worst(cost: int | None = 4, *, provider: str = "cloud", bounded: bool = True
     )
 
 
-def reserved(books: Books, cost: int, now: float = NOON) -> Reservation:
+def reserved(books: Books, cost: int, now: float = NOON) -> MoneyReservation:
     answer = books.reserve(worst(cost), now)
-    assert isinstance(answer, Reservation)
+    assert isinstance(answer, MoneyReservation)
     return answer
 
 
@@ -61,7 +61,7 @@ def refused(books: Books, cost: int = 4, now: float = NOON) -> OverLimit:
 
 def test_only_what_fits_is_reserved() -> None:
     """Two of 4 fit into 10, a third does not, and 2 more do."""
-    books = Books({CLOUD: Limits(daily=10)})
+    books = Books({CLOUD: SpendingLimits(daily=10)})
     reserved(books, 4)
     reserved(books, 4)
     refused(books)
@@ -72,7 +72,7 @@ def test_only_what_fits_is_reserved() -> None:
 
 def test_what_was_not_spent_is_free_again() -> None:
     """Settling for less than was reserved makes room; what was spent stays spent."""
-    books = Books({CLOUD: Limits(daily=10)})
+    books = Books({CLOUD: SpendingLimits(daily=10)})
     first = reserved(books, 10)
     books.settle(first, 3)
     reserved(books, 7)
@@ -82,7 +82,7 @@ def test_what_was_not_spent_is_free_again() -> None:
 @pytest.mark.parametrize("account", [CLOUD, ALICE])
 def test_a_limit_of_either_account_holds(account: Account) -> None:
     """The provider's and the key's limits are kept apart, and the refusal says which it is."""
-    books = Books({account: Limits(monthly=5)})
+    books = Books({account: SpendingLimits(monthly=5)})
     reserved(books, 5)
     refusal = refused(books)
     assert (refusal.window.account, refusal.window.period) == (account, "monthly")
@@ -90,15 +90,15 @@ def test_a_limit_of_either_account_holds(account: Account) -> None:
 
 def test_another_provider_may_have_room() -> None:
     """The provider's limit does not bind others; the key's does."""
-    books = Books({CLOUD: Limits(daily=5), ALICE: Limits(daily=8)})
+    books = Books({CLOUD: SpendingLimits(daily=5), ALICE: SpendingLimits(daily=8)})
     reserved(books, 5)
     assert isinstance(books.reserve(worst(4, provider="other"), NOON), OverLimit)
-    assert isinstance(books.reserve(worst(3, provider="other"), NOON), Reservation)
+    assert isinstance(books.reserve(worst(3, provider="other"), NOON), MoneyReservation)
 
 
 def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
     """In UTC; a request counts on the day on which it was reserved."""
-    books = Books({CLOUD: Limits(daily=5, monthly=9)})
+    books = Books({CLOUD: SpendingLimits(daily=5, monthly=9)})
     late = reserved(books, 5)
     tomorrow = NOON + DAY_S
     reserved(books, 4, tomorrow)
@@ -110,7 +110,7 @@ def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
 
 def test_the_retry_waits_for_the_window_but_not_for_ever() -> None:
     """Open reservations may come free at once; a window is waited for an hour at the most."""
-    books = Books({CLOUD: Limits(daily=5)})
+    books = Books({CLOUD: SpendingLimits(daily=5)})
     open_one = reserved(books, 5)
     assert refused(books).retry_after_s == OPEN_RETRY_AFTER_S
     books.settle(open_one, 5)
@@ -123,7 +123,7 @@ def test_the_retry_waits_for_the_window_but_not_for_ever() -> None:
 
 def test_a_limit_is_news_once_per_window() -> None:
     """The event comes again the next day."""
-    books = Books({CLOUD: Limits(daily=0)})
+    books = Books({CLOUD: SpendingLimits(daily=0)})
     days = [NOON, NOON, NOON + DAY_S, NOON + DAY_S]
     assert [refused(books, now=now).is_news for now in days] == [True, False, True, False]
 
@@ -142,7 +142,7 @@ def test_a_limit_is_reached_by_what_is_spent_not_by_a_large_request(
     """What could cost more than was spent says nothing of the limit, and leaves the alarm to what
     comes after it.
     """
-    books = Books({CLOUD: Limits(daily=limit)})
+    books = Books({CLOUD: SpendingLimits(daily=limit)})
     books.settle(reserved(books, 0), spent)
     assert refused(books, cost).is_news == is_news
     books.settle(reserved(books, 0), limit - spent)
@@ -151,7 +151,7 @@ def test_a_limit_is_reached_by_what_is_spent_not_by_a_large_request(
 
 def test_requests_under_way_do_not_reach_a_limit() -> None:
     """They may cost nothing yet."""
-    books = Books({CLOUD: Limits(daily=10)})
+    books = Books({CLOUD: SpendingLimits(daily=10)})
     books.settle(reserved(books, 5), 5)
     open_one = reserved(books, 5)
     assert not refused(books, 4).is_news
@@ -161,7 +161,7 @@ def test_requests_under_way_do_not_reach_a_limit() -> None:
 
 def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
     """What fits into it fits into all; of equals the one that lasts longer."""
-    books = Books({CLOUD: Limits(daily=5, monthly=5), ALICE: Limits(daily=3)})
+    books = Books({CLOUD: SpendingLimits(daily=5, monthly=5), ALICE: SpendingLimits(daily=3)})
     told = refused(books, 6)
     assert (told.window.account, told.window.period, told.left) == (ALICE, "daily", 3)
     books.see(balances([("2026-11-21", "bob", "cloud", 4)]))
@@ -171,7 +171,7 @@ def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
 
 def test_what_is_waited_for_in_vain_is_told_first() -> None:
     """The month has less left, but no day would ever hold it."""
-    books = Books({CLOUD: Limits(daily=5, monthly=50)})
+    books = Books({CLOUD: SpendingLimits(daily=5, monthly=50)})
     books.see(balances([("2026-11-20", "bob", "cloud", 48)]))
     assert refused(books, 5).window.period == "monthly"
     told = refused(books, 6)
@@ -180,16 +180,16 @@ def test_what_is_waited_for_in_vain_is_told_first() -> None:
 
 def test_without_price_or_bound_a_limit_refuses() -> None:
     """What cannot be counted is not sent; without a limit it is, and what is free always is."""
-    limited = Books({ALICE: Limits(monthly=5)})
+    limited = Books({ALICE: SpendingLimits(monthly=5)})
     assert limited.reserve(worst(None), NOON) == Unbounded(ALICE, "price", 5)
     assert limited.reserve(worst(9, bounded=False), NOON) == Unbounded(ALICE, "output", 5)
-    assert isinstance(limited.reserve(worst(0, bounded=False), NOON), Reservation)
-    assert isinstance(Books({}).reserve(worst(None, bounded=False), NOON), Reservation)
+    assert isinstance(limited.reserve(worst(0, bounded=False), NOON), MoneyReservation)
+    assert isinstance(Books({}).reserve(worst(None, bounded=False), NOON), MoneyReservation)
 
 
 def test_what_an_earlier_run_spent_counts() -> None:
     """Of this day and this month, by key and by provider."""
-    books = Books({CLOUD: Limits(daily=10, monthly=12), ALICE: Limits(daily=100)})
+    books = Books({CLOUD: SpendingLimits(daily=10, monthly=12), ALICE: SpendingLimits(daily=100)})
     earlier = ("2026-11-20", "bob", "cloud", 5), ("2026-11-21", "alice", "cloud", 4)
     books.see(balances(earlier))
     assert refused(books, 4).window.period == "monthly"
@@ -204,7 +204,7 @@ def test_what_an_earlier_run_spent_counts() -> None:
 
 def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
     """The books do not grow with time; a settlement over the month's end still counts right."""
-    books = Books({CLOUD: Limits(monthly=10)})
+    books = Books({CLOUD: SpendingLimits(monthly=10)})
     over = reserved(books, 6, datetime(2026, 11, 30, 23, 59, tzinfo=UTC).timestamp())
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     reserved(books, 10, december)
@@ -217,14 +217,14 @@ def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
 
 def test_no_bound_is_asked_for_where_none_would_help() -> None:
     """A limit that leaves less than the smallest answer refuses the request."""
-    spent = Books({ALICE: Limits(monthly=LEAST - 1)})
+    spent = Books({ALICE: SpendingLimits(monthly=LEAST - 1)})
     answer = spent.reserve(worst(9, bounded=False), NOON)
     assert isinstance(answer, OverLimit)
     assert answer.cost == LEAST
 
 
 def over(limit: int, spent: int, reserved: int, cost: int, *, cap: int) -> ApiError:
-    window = Window(CLOUD, "daily", limit, spent, reserved)
+    window = LimitWindow(CLOUD, "daily", limit, spent, reserved)
     resets_at = datetime(2026, 11, 22, tzinfo=UTC)
     refusal = OverLimit(window, cost, window.left, resets_at, 60, is_news=True)
     return refusal_error(refusal, "cloud", cap)

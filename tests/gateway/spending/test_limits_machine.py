@@ -14,19 +14,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.spending.limits import (
     Account,
     Books,
-    Limits,
+    MoneyReservation,
     OverLimit,
-    Reservation,
+    SpendingLimits,
     WorstCase,
     day_of,
 )
-from gateway.store import Balance, Balances, Place, add_cost, places_of
+from gateway.store import Balance, BalanceKey, Balances, add_cost, places_of
 
 WORTH = 10
 LIMITS = {
-    Account("provider", "p0"): Limits(daily=WORTH),
-    Account("provider", "p1"): Limits(monthly=3 * WORTH),
-    Account("key", "k0"): Limits(daily=WORTH, monthly=2 * WORTH),
+    Account("provider", "p0"): SpendingLimits(daily=WORTH),
+    Account("provider", "p1"): SpendingLimits(monthly=3 * WORTH),
+    Account("key", "k0"): SpendingLimits(daily=WORTH, monthly=2 * WORTH),
 }
 START = datetime(2026, 11, 29, 22, tzinfo=UTC).timestamp()
 HOUR_S = 3600.0
@@ -35,7 +35,7 @@ REQUESTS = 40
 
 def balances(lines: Iterable[tuple[str, str, str, int]]) -> Balances:
     """What a ledger with these costs (day, key, provider, cost) tells its readers."""
-    totals: dict[Place, Balance] = {}
+    totals: dict[BalanceKey, Balance] = {}
     for day, key, provider, cost in lines:
         add_cost(totals, places_of(provider, key, day), Balance(cost))
     return totals
@@ -48,7 +48,7 @@ class BooksMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.books = Books(LIMITS)
-        self.open: list[Reservation] = []
+        self.open: list[MoneyReservation] = []
         self.billed: list[tuple[str, str, str, int]] = []
 
     @rule(
@@ -62,7 +62,7 @@ class BooksMachine(RuleBasedStateMachine):
         for _ in range(count):
             case = WorstCase(key, "m", provider, 10, 10, is_bounded=True, cost=worst, least_cost=1)
             answer = self.books.reserve(case, self.now)
-            if isinstance(answer, Reservation):
+            if isinstance(answer, MoneyReservation):
                 self.open.append(answer)
             else:
                 assert isinstance(answer, OverLimit)
@@ -105,14 +105,14 @@ class BooksMachine(RuleBasedStateMachine):
             span = day if window.period == "daily" else day[:7]
             assert window.spent + window.reserved == self._at_most(window.account, span)
 
-    def _end(self, one: Reservation, cost: int) -> None:
+    def _end(self, one: MoneyReservation, cost: int) -> None:
         self.books.settle(one, cost)
         self._bill(one, cost)
 
-    def _bill(self, one: Reservation, cost: int) -> None:
+    def _bill(self, one: MoneyReservation, cost: int) -> None:
         self.billed.append(_line(one, cost))
 
-    def _windows(self, limits: Limits) -> list[tuple[str, int]]:
+    def _windows(self, limits: SpendingLimits) -> list[tuple[str, int]]:
         days = {day for day, *_ in self.billed} | {one.day for one in self.open}
         daily = [] if limits.daily is None else [(day, limits.daily) for day in days]
         months = {day[:7] for day in days}
@@ -138,7 +138,7 @@ class BooksMachine(RuleBasedStateMachine):
         return self._at_most(window.account, span) + worst > limit
 
 
-def _line(one: Reservation, cost: int) -> tuple[str, str, str, int]:
+def _line(one: MoneyReservation, cost: int) -> tuple[str, str, str, int]:
     return one.day, one.worst.key, one.worst.provider, cost
 
 

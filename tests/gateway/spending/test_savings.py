@@ -20,7 +20,7 @@ from gateway.api import Usage
 from gateway.spending.limits import Saving, day_of
 from gateway.spending.prices import Price
 from gateway.spending.savings import CloudPrice, LocalUse, cloud_prices
-from gateway.store import Entry, LedgerStore
+from gateway.store import LedgerEntry, LedgerStore
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import open_worker
 
@@ -169,7 +169,7 @@ def with_ledger(path: Path, day: str, usage: Usage) -> None:
     """A ledger of an earlier process: our own worker's answer, and a provider's."""
     store = LedgerStore(path, "USD")
     counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
-    ours = Entry(day, "", "alpha", "", True, True, 1, *counts, 0)
-    theirs = Entry(day, "", "alpha", "cloud", True, True, 1, *counts, 5)
+    ours = LedgerEntry(day, "", "alpha", "", True, True, 1, *counts, 0)
+    theirs = LedgerEntry(day, "", "alpha", "cloud", True, True, 1, *counts, 5)
     store.write([], [], [ours, theirs])
     store.close()

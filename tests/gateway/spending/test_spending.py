@@ -28,7 +28,14 @@ from gateway.app import edge_of
 from gateway.http.routes import health_of
 from gateway.spending.limits import Account, day_of
 from gateway.spending.prices import Price
-from gateway.store import Claim, Entry, LedgerStore, Row, Settlement, read_report
+from gateway.store import (
+    LedgerEntry,
+    LedgerRow,
+    LedgerStore,
+    ReservationClaim,
+    Settlement,
+    read_report,
+)
 from gateway.turn.caller import Caller
 from protocol.errors import ConfigError
 from protocol.messages import Progress
@@ -58,14 +65,14 @@ class Shop:
     async def ask(self, caller: Caller | None = None, **fields: Any) -> Asked:
         return await self.gateway.ask(caller, **{**ASK, **fields})
 
-    async def rows(self, *by: Any) -> list[Row]:
+    async def rows(self, *by: Any) -> list[LedgerRow]:
         """What the ledger holds once no request is open and all is written."""
         await wait_until(self._is_written)
         report = read_report(self.ledger, by, "2000-01-01")
         assert report is not None
         return list(report.rows) if report.total is not None else []
 
-    async def row(self) -> Row:
+    async def row(self) -> LedgerRow:
         (row,) = await self.rows()
         return row
 
@@ -308,8 +315,8 @@ async def test_what_another_gateway_holds_is_not_left(tmp_path: Path) -> None:
     fake, day = FakeProvider(usage=COUNTED), day_of(time.time())
     async with open_shop(tmp_path, fake, limits=LimitsConfig(monthly=units(4_000))) as shop:
         other = await trio.to_thread.run_sync(LedgerStore, shop.ledger, "USD")
-        held = Entry(day, "", "m", "p0", False, True, 1, 3_990, 0, 0, 3_990)
-        other.write([Claim(1, held)], [], [])
+        held = LedgerEntry(day, "", "m", "p0", False, True, 1, 3_990, 0, 0, 3_990)
+        other.write([ReservationClaim(1, held)], [], [])
         asked = await shop.ask()
         assert asked.error is not None
         assert (asked.error.status, asked.error.code) == (429, "spending_limit_reached")

@@ -16,7 +16,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.store import Claim, CommonLimits, Entry, LedgerError, LedgerStore, Settlement
+from gateway.store import (
+    CommonLimits,
+    LedgerEntry,
+    LedgerError,
+    LedgerStore,
+    ReservationClaim,
+    Settlement,
+)
 from gateway.store import common_limits as module
 from tests.fakes.ports import free_ports
 from tests.fakes.worker import PATIENCE_S
@@ -260,7 +267,7 @@ class HostsMachine(RuleBasedStateMachine):
         at = data.draw(st.sampled_from([at for at in range(3) if self.open[at]]))
         number = data.draw(st.sampled_from(sorted(self.open[at])))
         cost = self.open[at].pop(number) * share // 4
-        entry = Entry(DAY, "", "m", "cloud", True, True, 1, 1, 0, 1, cost)
+        entry = LedgerEntry(DAY, "", "m", "cloud", True, True, 1, 1, 0, 1, cost)
         self.stores[at].write([], [Settlement(number, entry if share else None)], [])
         self.charged += cost
 
@@ -300,7 +307,7 @@ class HostsMachine(RuleBasedStateMachine):
         """Whatever was lost."""
         assert self._most() <= WORTH
 
-    def _claims(self, costs: list[int]) -> list[Claim]:
+    def _claims(self, costs: list[int]) -> list[ReservationClaim]:
         """Each of a key of its own."""
         first, self.next = self.next, self.next + len(costs)
         return [claim(first + at, cost, f"k{first + at}") for at, cost in enumerate(costs)]

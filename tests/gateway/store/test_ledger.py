@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from gateway.store import (
+    BalanceKey,
     Cap,
-    Claim,
-    Entry,
+    LedgerEntry,
     LedgerError,
+    LedgerRow,
     LedgerStore,
-    Place,
-    Row,
+    ReservationClaim,
     Settlement,
     check_ledger,
     read_report,
@@ -31,7 +31,7 @@ from gateway.store.ledger import LEDGER
 from protocol.errors import ConfigError
 
 DAY = "2026-11-21"
-CLOUD = Place("provider", "cloud", DAY)
+CLOUD = BalanceKey("provider", "cloud", DAY)
 
 
 @pytest.fixture
@@ -48,12 +48,14 @@ def opened(path: Path, currency: str = "USD") -> Iterator[LedgerStore]:
         store.close()
 
 
-def reservation(number: int, *, cost: int = 100, key: str = "k", most: int = 10_000) -> Claim:
-    worst = Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
-    return Claim(number, worst, (Cap(CLOUD, most),))
+def reservation(
+    number: int, *, cost: int = 100, key: str = "k", most: int = 10_000
+) -> ReservationClaim:
+    worst = LedgerEntry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
+    return ReservationClaim(number, worst, (Cap(CLOUD, most),))
 
 
-def spent(store: LedgerStore, *places: Place) -> list[tuple[int, int]]:
+def spent(store: LedgerStore, *places: BalanceKey) -> list[tuple[int, int]]:
     """What others have spent and reserved, as `store` sees it."""
     seen = store.look(places)
     return [tuple(seen[place]) for place in places]
@@ -66,8 +68,8 @@ def entry(
     day: str = DAY,
     settled: bool = True,
     key: str = "k",
-) -> Entry:
-    return Entry(
+) -> LedgerEntry:
+    return LedgerEntry(
         day=day,
         key=key,
         model="m",
@@ -82,7 +84,7 @@ def entry(
     )
 
 
-def total_of(path: Path) -> Row:
+def total_of(path: Path) -> LedgerRow:
     report = read_report(path, (), "2000-01-01")
     assert report is not None
     assert report.total is not None
@@ -118,7 +120,7 @@ def test_the_next_run_finds_what_was_left_open(path: Path) -> None:
         store.write([reservation(1), reservation(2, key="other")], [], [entry(cost=7)])
         store.write([], [], [entry(provider="", cost=0), entry(day="2026-10-01")])
     with opened(path) as store:
-        places = CLOUD, CLOUD._replace(window="2026-11"), Place("key", "other", DAY)
+        places = CLOUD, CLOUD._replace(window="2026-11"), BalanceKey("key", "other", DAY)
         assert spent(store, *places) == [(207, 0), (207, 0), (100, 0)]
         assert total_of(path).unsettled == 2
         store.write([reservation(1)], [], [])
@@ -178,7 +180,7 @@ def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
             )
     one, both = total_of(second), read_report(first, ("key",), DAY)
     assert both is not None
-    assert both.total == Row((), *(2 * count for count in astuple(one)[1:]))
+    assert both.total == LedgerRow((), *(2 * count for count in astuple(one)[1:]))
     assert [(row.group, row.requests) for row in both.rows] == [
         (("k",), 6),
         (("k1",), 1),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.store import AddEvents, AddItems, Bounds, Insert, Remove, ResponseStore, SetObject
+from gateway.store import AddEvents, AddItems, Insert, Remove, ResponseStore, SetObject, StoreBounds
 from protocol.errors import ConfigError
 
-WIDE = Bounds(100, 2**20, 1000, 2**24)
+WIDE = StoreBounds(100, 2**20, 1000, 2**24)
 SECRET = "a-secret-that-nobody-may-find"
 
 
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 @contextmanager
 def opened(
     path: Path,
-    bounds: Bounds = WIDE,
+    bounds: StoreBounds = WIDE,
     process: int = 0,
     clock: Clock | None = None,
     steady: Clock | None = None,
@@ -158,7 +158,7 @@ def test_what_expires_is_overwritten_too(path: Path) -> None:
 def test_bounds_let_go_of_what_was_used_longest_ago(path: Path) -> None:
     """Of the key that is over its own bound, else of all; what runs stays."""
     clock = Clock()
-    with opened(path, Bounds(3, 2**20, 4, 2**20), clock=clock) as store:
+    with opened(path, StoreBounds(3, 2**20, 4, 2**20), clock=clock) as store:
         for number in range(3):
             clock.now += 1
             store.write([insert(number)])
@@ -174,7 +174,7 @@ def test_bounds_let_go_of_what_was_used_longest_ago(path: Path) -> None:
 def test_a_key_s_bytes_are_bounded(path: Path) -> None:
     """Events and items count, packed."""
     text = "".join(f"{number * 7919 % 1_000_003:x}" for number in range(2000))
-    with opened(path, Bounds(100, 12_000, 100, 2**20)) as store:
+    with opened(path, StoreBounds(100, 12_000, 100, 2**20)) as store:
         store.write([insert(1, text=text)])
         store.write([insert(2, text=text)])
         assert store.response("k", "resp_1") is not None
@@ -255,7 +255,7 @@ def test_the_counts_are_those_of_the_rows(
 ) -> None:
     """Whatever was added, grown, replaced and removed, and however a batch has failed."""
     path = tmp_path_factory.mktemp("counts") / "responses.sqlite"
-    bounds = Bounds(4, 2**20, 6, 2**20)
+    bounds = StoreBounds(4, 2**20, 6, 2**20)
     with opened(path, bounds) as store:
         seen: set[str] = set()
         for batch in batches:

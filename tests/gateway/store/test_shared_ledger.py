@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.store import (
+    BalanceKey,
     Cap,
-    Claim,
-    Entry,
+    LedgerEntry,
     LedgerError,
     LedgerStore,
-    Place,
+    ReservationClaim,
     Settlement,
     places_of,
     read_report,
@@ -31,19 +31,21 @@ from protocol.errors import ConfigError
 from tests.fakes.worker import PATIENCE_S
 
 DAY = "2026-11-21"
-CLOUD = Place("provider", "cloud", DAY)
+CLOUD = BalanceKey("provider", "cloud", DAY)
 WORTH = 10
 IN_MEMORY = Path("/dev/shm")
 """Where a sync costs nothing."""
 
 
-def claim(number: int, cost: int = 1, key: str = "k") -> Claim:
-    worst = Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
-    return Claim(number, worst, (Cap(CLOUD, WORTH), Cap(Place("key", key, DAY), WORTH // 2)))
+def claim(number: int, cost: int = 1, key: str = "k") -> ReservationClaim:
+    worst = LedgerEntry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
+    return ReservationClaim(
+        number, worst, (Cap(CLOUD, WORTH), Cap(BalanceKey("key", key, DAY), WORTH // 2))
+    )
 
 
-def settled(cost: int, key: str = "k") -> Entry:
-    return Entry(DAY, key, "m", "cloud", True, True, 1, 10, 0, 3, cost)
+def settled(cost: int, key: str = "k") -> LedgerEntry:
+    return LedgerEntry(DAY, key, "m", "cloud", True, True, 1, 10, 0, 3, cost)
 
 
 @contextmanager
@@ -155,7 +157,7 @@ class SharedMachine(RuleBasedStateMachine):
         self.folder = TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
         self.path = Path(self.folder.name) / "ledger"
         self.stores = [LedgerStore(self.path, "USD") for _ in range(3)]
-        self.open: list[list[Claim]] = [[] for _ in self.stores]
+        self.open: list[list[ReservationClaim]] = [[] for _ in self.stores]
         self.charged: list[tuple[str, int]] = []
         self.next = 1
 

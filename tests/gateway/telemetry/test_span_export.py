@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
-from gateway.telemetry import Counters, RequestSpan, RequestTrace, SpanExport
+from gateway.telemetry import GatewayCounters, RequestSpan, RequestTrace, SpanExport
 from gateway.telemetry.span_export import LAST_S, MAX_BATCH, MAX_WAITING, RETRY_S
 
 FOR_EVER = 10**6
@@ -38,7 +38,7 @@ class Collector:
 
 
 @asynccontextmanager
-async def exporting(collector: Collector, counters: Counters) -> AsyncIterator[SpanExport]:
+async def exporting(collector: Collector, counters: GatewayCounters) -> AsyncIterator[SpanExport]:
     export = SpanExport(collector.send, counters)
     async with trio.open_nursery() as nursery:
         await nursery.start(export.run)
@@ -57,7 +57,7 @@ async def test_each_span_is_sent_once_and_in_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Although the collector fails at first; those that come meanwhile wait."""
-    collector, counters = Collector(3), Counters()
+    collector, counters = Collector(3), GatewayCounters()
     async with exporting(collector, counters) as export:
         names = add(export, 0, 5)
         await trio.sleep(4)
@@ -72,7 +72,7 @@ async def test_what_does_not_fit_is_counted_as_lost(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A dead collector costs bounded memory, and loses batch after batch; the rest arrives."""
-    collector, counters = Collector(FOR_EVER), Counters()
+    collector, counters = Collector(FOR_EVER), GatewayCounters()
     async with exporting(collector, counters) as export:
         add(export, 0, MAX_WAITING + 7)
         assert counters.spans_lost == 7
@@ -87,7 +87,7 @@ async def test_what_does_not_fit_is_counted_as_lost(
 
 async def test_the_end_sends_what_is_left(autojump_clock: trio.testing.MockClock) -> None:
     """Also the batch that was being tried."""
-    collector, counters = Collector(1), Counters()
+    collector, counters = Collector(1), GatewayCounters()
     async with exporting(collector, counters) as export:
         names = add(export, 0, 3)
         await trio.sleep(1.5)
@@ -100,7 +100,7 @@ async def test_the_end_does_not_wait_for_a_collector_that_hangs(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its spans are lost, and counted."""
-    collector, counters = Collector(hangs=True), Counters()
+    collector, counters = Collector(hangs=True), GatewayCounters()
     async with exporting(collector, counters) as export:
         add(export, 0, 3)
         ended_at = trio.current_time()

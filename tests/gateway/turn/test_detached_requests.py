@@ -13,14 +13,14 @@ from gateway.telemetry.event_feed import EventFeed
 from gateway.turn.open_turns import (
     MAX_DETACHED,
     MAX_KEPT,
-    Claim,
     Emit,
     OpenTurns,
+    RetryClaim,
     StreamedTurn,
 )
 
 GRACE_S = 10.0
-CLAIM = Claim("alice", b"bytes", "alpha")
+CLAIM = RetryClaim("alice", b"bytes", "alpha")
 STARTED = Started("worker", "w1", 0, "the only one", "alpha")
 
 
@@ -57,11 +57,11 @@ class Client:
         self.failure: Exception | None = None
         self.over = False
 
-    def ask(self, turn: Turn, claim: Claim = CLAIM) -> "Client":
+    def ask(self, turn: Turn, claim: RetryClaim = CLAIM) -> "Client":
         self._nursery.start_soon(self._run, turn.work, claim)
         return self
 
-    async def _run(self, work: Callable[[Emit], Awaitable[None]], claim: Claim) -> None:
+    async def _run(self, work: Callable[[Emit], Awaitable[None]], claim: RetryClaim) -> None:
         with self.scope:
             try:
                 await self._open_turns.stream(claim, work, self.events.append, RequestTrace())
@@ -141,10 +141,10 @@ async def test_connected_clients_are_never_merged(
 
 
 @pytest.mark.parametrize(
-    "claim", [Claim("bob", b"bytes", "alpha"), Claim("alice", b"other", "alpha")]
+    "claim", [RetryClaim("bob", b"bytes", "alpha"), RetryClaim("alice", b"other", "alpha")]
 )
 async def test_others_do_not_take_over(
-    claim: Claim, open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
+    claim: RetryClaim, open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Another key or another byte is another request."""
     turn, other = Turn(), Turn()
@@ -211,7 +211,7 @@ async def test_detached_turns_and_their_events_are_bounded(
     """One too many is cancelled at once, as is one that writes without end."""
     turns = [Turn() for _ in range(MAX_DETACHED + 1)]
     for number, turn in enumerate(turns):
-        claim = Claim("alice", str(number).encode(), "alpha")
+        claim = RetryClaim("alice", str(number).encode(), "alpha")
         client = Client(open_turns, nursery).ask(turn, claim)
         await wait_all_tasks_blocked()
         await client.leave()

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.counters import Counters
+from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.event_feed import EventFeed, Listener
 from gateway.turn.retry_policy import FLOOR_PER_S, MAX_ERRORS, MOST, PER_REQUEST, RetryBudget
 from protocol.messages import Abort, Bye, Finished, Submit
@@ -132,7 +132,7 @@ async def test_a_first_token_that_is_late_moves_the_sequence() -> None:
 
 def test_a_budget_is_spent_and_comes_back() -> None:
     """With time, and with requests."""
-    feed, counters = EventFeed(), Counters()
+    feed, counters = EventFeed(), GatewayCounters()
     budget = RetryBudget(feed, counters)
     assert all(budget.may_retry("m", 0.0) for _ in range(int(MOST)))
     assert not budget.may_retry("m", 0.0)
@@ -146,7 +146,7 @@ def test_a_budget_is_spent_and_comes_back() -> None:
 @given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=200))
 def test_retries_are_a_share_of_requests_and_a_floor(steps: list[float | None]) -> None:
     """Never more than the first allowance, the share and what time gives."""
-    counters, now, taken = Counters(), 0.0, 0
+    counters, now, taken = GatewayCounters(), 0.0, 0
     budget = RetryBudget(EventFeed(), counters)
     for seconds in steps:
         if seconds is None:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.events import Finished, ToolCallStart, TurnEvent, Usage
+from gateway.api.events import ChoiceFinished, ToolCallStart, TurnEvent, Usage
 from gateway.api.request import ChatRequest
 from gateway.link.attempts import Attempt
 from gateway.routing.breaker import FAILURES
@@ -51,7 +51,7 @@ async def test_the_end_is_told_while_its_frame_is_taken_apart() -> None:
     running: list[int] = []
 
     def note(event: TurnEvent) -> None:
-        if isinstance(event, Finished | Usage):
+        if isinstance(event, ChoiceFinished | Usage):
             running.append(gateway.services.dispatcher.statistics().running)
 
     async with open_gateway() as gateway, open_worker(gateway.address):
@@ -69,7 +69,7 @@ async def test_who_cannot_take_the_end_fails_alone() -> None:
     refused: list[str] = []
 
     def refuse(event: TurnEvent) -> None:
-        if isinstance(event, Finished):
+        if isinstance(event, ChoiceFinished):
             raise ValueError("no room for the end")  # noqa: TRY004 - of a type that nobody expects
 
     async def ask() -> None:

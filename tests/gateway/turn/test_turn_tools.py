@@ -4,7 +4,7 @@ import pytest
 
 from config import ModelConfig
 from config.model import ToolParserName
-from gateway.api.events import Finished, ReasoningDelta, ToolCallArguments, ToolCallStart
+from gateway.api.events import ChoiceFinished, ReasoningDelta, ToolCallArguments, ToolCallStart
 from protocol.messages import Submit
 from tests.fakes.running_gateway import open_gateway
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
@@ -50,7 +50,7 @@ async def test_a_demanded_call_begins_in_the_prompt(
         (start,) = asked.all_of(ToolCallStart)
         assert start.name == "f"
         assert "".join(e.text for e in asked.all_of(ToolCallArguments)) == '{"count": 1}'
-        assert asked.all_of(Finished) == [Finished(0, "tool_calls")]
+        assert asked.all_of(ChoiceFinished) == [ChoiceFinished(0, "tool_calls")]
         assert asked.usage.prompt_tokens == len(prompt_ids(await worker.wait(Submit)))
 
 
@@ -82,7 +82,7 @@ async def test_a_demanded_call_that_is_none_is_text() -> None:
         asked = await gateway.ask(tools=[TOOL, OTHER], tool_choice="required")
         assert asked.text == '<tool_call>\n{"name": "f",",",.'
         assert not asked.all_of(ToolCallStart)
-        assert asked.all_of(Finished) == [Finished(0, "stop")]
+        assert asked.all_of(ChoiceFinished) == [ChoiceFinished(0, "stop")]
 
 
 async def test_the_configuration_names_the_parsers_of_a_model() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api import (
+    ChoiceFinished,
     Failed,
-    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
@@ -60,7 +60,7 @@ def test_a_stream_is_read_to_its_usage() -> None:
         ReasoningDelta(0, "Hm"),
         ReasoningDelta(0, "."),
         TextDelta(0, "Yes"),
-        Finished(0, "stop"),
+        ChoiceFinished(0, "stop"),
         Usage(9, 4, 2),
     ]
 
@@ -83,13 +83,13 @@ def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:
         ToolCallArguments(0, 1, "{}"),
         ToolCallEnd(0, 1),
         TextDelta(0, "Wait."),
-        Finished(0, "tool_calls"),
+        ChoiceFinished(0, "tool_calls"),
     ]
 
 
 def test_a_reason_of_calls_without_a_call_is_a_stop() -> None:
     """A client would wait for a call that never comes."""
-    assert read(chunk(content="Hi"), chunk("tool_calls"), DONE)[-1] == Finished(0, "stop")
+    assert read(chunk(content="Hi"), chunk("tool_calls"), DONE)[-1] == ChoiceFinished(0, "stop")
 
 
 @pytest.mark.parametrize("arguments", ["x is 1", "[1]", '"x"', '{"x":1}}', "7"])
@@ -101,7 +101,7 @@ def test_arguments_that_are_no_object_are_a_failure_where_there_is_no_place_for_
     said += [chunk(tool_calls=[part(0, char)]) for char in arguments]
     events = *said, chunk("tool_calls"), DONE
     assert isinstance(read(*events, needs_objects=True)[-1], Failed)
-    assert read(*events)[-1] == Finished(0, "tool_calls")
+    assert read(*events)[-1] == ChoiceFinished(0, "tool_calls")
     two = chunk(tool_calls=[part(0, "{}", id="a", name="f"), part(1, arguments, id="b", name="g")])
     assert isinstance(read(two, chunk("tool_calls"), DONE, needs_objects=True)[-1], Failed)
 
@@ -124,7 +124,7 @@ def test_what_stands_for_an_object_is_one(arguments: str, seen: str) -> None:
         assert [found[0], *found[-2:]] == [
             ToolCallStart(0, 0, "a", "f"),
             ToolCallEnd(0, 0),
-            Finished(0, "tool_calls"),
+            ChoiceFinished(0, "tool_calls"),
         ]
         assert "".join(one.text for one in found if isinstance(one, ToolCallArguments)) == seen
 
@@ -134,7 +134,7 @@ def test_a_call_that_the_limit_cut_stays_cut(arguments: str) -> None:
     """Its beginning is passed on, and the reason is the limit."""
     said = chunk(tool_calls=[part(0, arguments, id="a", name="f")])
     found = read(said, chunk("length"), DONE, needs_objects=True)
-    assert found[-2:] == [ToolCallEnd(0, 0, is_whole=False), Finished(0, "length")]
+    assert found[-2:] == [ToolCallEnd(0, 0, is_whole=False), ChoiceFinished(0, "length")]
 
 
 def test_a_whole_answer_is_read_at_once() -> None:
@@ -152,7 +152,7 @@ def test_a_whole_answer_is_read_at_once() -> None:
         ToolCallStart(0, 0, "a", "f"),
         ToolCallArguments(0, 0, '{"x":1}'),
         ToolCallEnd(0, 0),
-        Finished(0, "tool_calls"),
+        ChoiceFinished(0, "tool_calls"),
         Usage(9, 4, 2),
     ]
 
@@ -164,7 +164,7 @@ def calls_of(found: list[TurnEvent]) -> tuple[str, str, str]:
     """The id, the name and the arguments of the only call."""
     (start,) = [one for one in found if isinstance(one, ToolCallStart)]
     arguments = "".join(one.text for one in found if isinstance(one, ToolCallArguments))
-    assert found[-1] == Finished(0, "tool_calls")
+    assert found[-1] == ChoiceFinished(0, "tool_calls")
     return start.id, start.name, arguments
 
 
@@ -232,4 +232,4 @@ def test_no_shape_raises(deltas: list[Any]) -> None:
         for delta in deltas
     ]
     found = read(*chunks, DONE, DONE)
-    assert [type(event) for event in found].count(Finished) == bool(deltas)
+    assert [type(event) for event in found].count(ChoiceFinished) == bool(deltas)

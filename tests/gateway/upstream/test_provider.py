@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from config import ProviderConfig
-from gateway.upstream import Provider, ProviderCut, ProviderFailed
+from gateway.upstream import Provider, ProviderCut, ProviderUnavailable
 from protocol.errors import ConfigError
 from protocol.transport import HttpClient
 from tests.fakes.certificates import certificate_for
@@ -103,7 +103,7 @@ async def test_the_deadline_and_the_first_token_in_the_same_moment(
     fake = FakeProvider(before_first=lambda: mock_clock.jump(61.0))
     async with open_provider(fake):
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderUnavailable):
             await provider.stream(RAW, "large", events.append)
         assert events == []
         await provider.aclose()
@@ -114,7 +114,7 @@ async def test_a_web_page_is_no_answer(body: bytes) -> None:
     """A 200 or a 4xx that is not a JSON object is a failure of the provider."""
     async with open_provider(FakeProvider(status=400, error_body=body)) as fake:
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderUnavailable):
             await provider.complete(RAW, "large")
         await provider.aclose()
 
@@ -124,7 +124,7 @@ async def test_a_redirect_is_not_followed() -> None:
     fake = FakeProvider(status=302, headers={"location": "http://127.0.0.1:9/"})
     async with open_provider(fake):
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed, match="far failed with status 302"):
+        with pytest.raises(ProviderUnavailable, match="far failed with status 302"):
             await provider.complete(RAW, "large")
         await provider.aclose()
 
@@ -142,7 +142,7 @@ async def test_a_pause_that_is_asked_for_is_read(value: str, seconds: int | None
     fake = FakeProvider(status=429, headers={"retry-after": value})
     async with open_provider(fake):
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed) as caught:
+        with pytest.raises(ProviderUnavailable) as caught:
             await provider.complete(RAW, "large")
         assert (caught.value.status, caught.value.retry_after_s) == (429, seconds)
         await provider.aclose()
@@ -154,7 +154,7 @@ async def test_a_pause_may_be_a_date() -> None:
     fake = FakeProvider(status=429, headers={"retry-after": at})
     async with open_provider(fake):
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed) as caught:
+        with pytest.raises(ProviderUnavailable) as caught:
             await provider.complete(RAW, "large")
         assert 1 <= (caught.value.retry_after_s or 0) <= 60
         await provider.aclose()
@@ -180,7 +180,7 @@ async def test_a_whole_answer_may_take_longer_than_silence_in_a_stream() -> None
         provider = Provider("far", config, None)
         whole = {**RAW, "stream": False}
         assert (await provider.complete(whole, "large")).status == 200
-        with pytest.raises(ProviderFailed):
+        with pytest.raises(ProviderUnavailable):
             await provider.stream(RAW, "large", lambda _: None)
         await provider.aclose()
 
@@ -195,7 +195,7 @@ async def test_a_certificate_for_another_name_is_a_failure(
     async with trio.open_nursery() as nursery:
         url = await nursery.start(functools.partial(fake.serve, tls=context))
         provider = Provider("far", ProviderConfig(base_url=url), KEY)
-        with pytest.raises(ProviderFailed, match=r"^far cannot be reached$") as caught:
+        with pytest.raises(ProviderUnavailable, match=r"^far cannot be reached$") as caught:
             await provider.complete(RAW, "large")
         assert not caught.value.may_be_charged
         assert not fake.requests
@@ -242,7 +242,7 @@ async def test_a_thousand_streams_cancelled_at_any_moment_leave_no_lost_slot() -
         async def cancelled(steps: int) -> None:
             try:
                 await cancelled_after(steps, ask)
-            except ProviderFailed:
+            except ProviderUnavailable:
                 # The wait for a slot may be over; a lost slot shows below.
                 return
 
@@ -319,6 +319,6 @@ async def test_a_key_that_cannot_be_a_header() -> None:
         assert (await provider.complete(whole, "large")).status == 200
         await provider.aclose()
         provider = Provider("far", ProviderConfig(base_url=fake.base_url), "sk-1\nx: y")
-        with pytest.raises(ProviderFailed, match="broke the exchange off"):
+        with pytest.raises(ProviderUnavailable, match="broke the exchange off"):
             await provider.complete(whole, "large")
     assert len(fake.requests) == 1

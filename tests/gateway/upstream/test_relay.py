@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.upstream.relay import MAX_HELD_BYTES, BadStream, StreamRelay
-from gateway.upstream.sse import Kind, kind_of, kind_within
+from gateway.upstream.sse import EventKind, kind_of, kind_within
 from gateway.upstream.usage import StreamUsage
 
 
@@ -41,42 +41,42 @@ def test_events_without_data_are_not_passed_on(hollow: bytes) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (b": thinking\n\n", Kind.COMMENT),
-        (b": one\n: two\r\n\r\n", Kind.COMMENT),
-        (b"\n\n", Kind.COMMENT),
-        (b"data: \n\n", Kind.HOLLOW),
-        (b"data\n\n", Kind.HOLLOW),
-        (b"retry: 3000\n\n", Kind.HOLLOW),
-        (b": a\nevent: ping\r\n\r\n", Kind.HOLLOW),
-        (ROLE, Kind.EMPTY),
-        (event(choices=[]), Kind.EMPTY),
-        (event(choices=None), Kind.EMPTY),
-        (event(id="x"), Kind.EMPTY),
-        (HELLO, Kind.CONTENT),
-        (chunk(reasoning_content="so"), Kind.CONTENT),
-        (chunk(tool_calls=[{"index": 0}]), Kind.CONTENT),
-        (chunk("stop"), Kind.CONTENT),
-        (event(choices=[{"text": "a"}]), Kind.CONTENT),
-        (event(choices=[7]), Kind.EMPTY),
-        (DONE, Kind.DONE),
-        (event(error={"message": "hot"}), Kind.ERROR),
-        (event(error="hot", choices=[{"finish_reason": "error"}]), Kind.ERROR),
-        (event(error=None, choices=[{"delta": {"content": "a"}}]), Kind.CONTENT),
-        (b'data: {"choices": [\n\n', Kind.GARBAGE),
-        (b"data: <html>\n\n", Kind.GARBAGE),
-        (b"data: 7\n\n", Kind.GARBAGE),
-        (b"data: \xff\n\n", Kind.GARBAGE),
-        (b'data: {"choices": "\xff"}\n\n', Kind.GARBAGE),
-        (b'data: {"choices": [' + b"[" * 5000 + b"\n\n", Kind.GARBAGE),
-        (b'data:{"choices": [{"delta": {"content": "\xc3\xa9"}}]}\n\n', Kind.CONTENT),
-        (b'data: {"choices":\r\ndata: []}\r\n\r\n', Kind.EMPTY),
+        (b": thinking\n\n", EventKind.COMMENT),
+        (b": one\n: two\r\n\r\n", EventKind.COMMENT),
+        (b"\n\n", EventKind.COMMENT),
+        (b"data: \n\n", EventKind.HOLLOW),
+        (b"data\n\n", EventKind.HOLLOW),
+        (b"retry: 3000\n\n", EventKind.HOLLOW),
+        (b": a\nevent: ping\r\n\r\n", EventKind.HOLLOW),
+        (ROLE, EventKind.EMPTY),
+        (event(choices=[]), EventKind.EMPTY),
+        (event(choices=None), EventKind.EMPTY),
+        (event(id="x"), EventKind.EMPTY),
+        (HELLO, EventKind.CONTENT),
+        (chunk(reasoning_content="so"), EventKind.CONTENT),
+        (chunk(tool_calls=[{"index": 0}]), EventKind.CONTENT),
+        (chunk("stop"), EventKind.CONTENT),
+        (event(choices=[{"text": "a"}]), EventKind.CONTENT),
+        (event(choices=[7]), EventKind.EMPTY),
+        (DONE, EventKind.DONE),
+        (event(error={"message": "hot"}), EventKind.ERROR),
+        (event(error="hot", choices=[{"finish_reason": "error"}]), EventKind.ERROR),
+        (event(error=None, choices=[{"delta": {"content": "a"}}]), EventKind.CONTENT),
+        (b'data: {"choices": [\n\n', EventKind.GARBAGE),
+        (b"data: <html>\n\n", EventKind.GARBAGE),
+        (b"data: 7\n\n", EventKind.GARBAGE),
+        (b"data: \xff\n\n", EventKind.GARBAGE),
+        (b'data: {"choices": "\xff"}\n\n', EventKind.GARBAGE),
+        (b'data: {"choices": [' + b"[" * 5000 + b"\n\n", EventKind.GARBAGE),
+        (b'data:{"choices": [{"delta": {"content": "\xc3\xa9"}}]}\n\n', EventKind.CONTENT),
+        (b'data: {"choices":\r\ndata: []}\r\n\r\n', EventKind.EMPTY),
     ],
 )
-def test_kinds_of_events(text: bytes, kind: Kind) -> None:
+def test_kinds_of_events(text: bytes, kind: EventKind) -> None:
     """Content makes an answer; roles, empty deltas and comments do not."""
     assert kind_of(text) is kind
     # Within an answer nothing depends on what is said.
-    within = Kind.CONTENT if kind is Kind.EMPTY else kind
+    within = EventKind.CONTENT if kind is EventKind.EMPTY else kind
     assert kind_within(text) is within
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.upstream.sse import (
     MAX_EVENT_BYTES,
-    EventSplitter,
     EventTooLarge,
+    ProviderEventSplitter,
     data_of,
     split_events,
 )
@@ -20,7 +20,7 @@ STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_events_come_out_whole_wherever_the_stream_is_split(cuts: list[int]) -> None:
     """The parts are the stream, unchanged, and each ends in a blank line."""
-    splitter = EventSplitter()
+    splitter = ProviderEventSplitter()
     edges = [0, *sorted(cuts), len(STREAM)]
     parts = [splitter.push(STREAM[a:b]) for a, b in itertools.pairwise(edges)]
     assert b"".join(parts) + splitter.flush() == STREAM
@@ -34,7 +34,7 @@ MARK = b"\xef\xbb\xbf"
 @given(st.lists(st.integers(0, len(MARK + STREAM)), max_size=8))
 def test_a_mark_before_the_stream_is_no_part_of_it(cuts: list[int]) -> None:
     """Wherever it is split; only one at the very beginning is one."""
-    splitter, marked = EventSplitter(), MARK + STREAM
+    splitter, marked = ProviderEventSplitter(), MARK + STREAM
     edges = [0, *sorted(cuts), len(marked)]
     parts = [splitter.push(marked[a:b]) for a, b in itertools.pairwise(edges)]
     assert b"".join(parts) == STREAM
@@ -43,7 +43,7 @@ def test_a_mark_before_the_stream_is_no_part_of_it(cuts: list[int]) -> None:
 
 def test_half_a_mark_is_no_event() -> None:
     """A stream may end anywhere."""
-    splitter = EventSplitter()
+    splitter = ProviderEventSplitter()
     assert splitter.push(MARK[:2]) == splitter.flush() == b""
 
 
@@ -63,7 +63,7 @@ def test_events_are_told_apart_by_any_line_end(events: list[tuple[list[bytes], b
 
 def test_a_broken_event_is_held_back() -> None:
     """What was not finished is never passed on."""
-    splitter = EventSplitter()
+    splitter = ProviderEventSplitter()
     assert splitter.push(b"data: 1\n\ndata: {") == b"data: 1\n\n"
     assert splitter.flush() == b""
     assert not splitter.is_done
@@ -71,7 +71,7 @@ def test_a_broken_event_is_held_back() -> None:
 
 def test_a_last_event_without_its_blank_line_counts() -> None:
     """Some providers end right after [DONE]."""
-    splitter = EventSplitter()
+    splitter = ProviderEventSplitter()
     splitter.push(b"data: 1\n\ndata: [DONE]")
     assert splitter.flush() == b"data: [DONE]\n\n"
     assert splitter.is_done
@@ -80,11 +80,11 @@ def test_a_last_event_without_its_blank_line_counts() -> None:
 def test_an_endless_event_is_refused() -> None:
     """One event may not fill the memory."""
     with pytest.raises(EventTooLarge):
-        EventSplitter().push(b"x" * (MAX_EVENT_BYTES + 1))
+        ProviderEventSplitter().push(b"x" * (MAX_EVENT_BYTES + 1))
 
 
 def test_done_inside_text_is_not_the_end() -> None:
     """A model that says [DONE] does not end its stream."""
-    splitter = EventSplitter()
+    splitter = ProviderEventSplitter()
     splitter.push(b'data: {"content":"data: [DONE]"}\n\n')
     assert not splitter.is_done

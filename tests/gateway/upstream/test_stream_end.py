@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.upstream.answer import NoAnswer, check_answer
+from gateway.upstream.answer import NotAnAnswer, check_answer
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import split_events
 from gateway.upstream.stream_end import StreamEnd
@@ -252,10 +252,10 @@ def whole(finish: str | None = "stop", **message: Any) -> bytes:
 def test_whole_answers_are_held_to_the_same() -> None:
     """Failures, calls that break off, a filter; arguments that are missing or an object."""
     for reason in ("error", "insufficient_system_resource", "abort", "banana"):
-        with pytest.raises(NoAnswer, match=reason):
+        with pytest.raises(NotAnAnswer, match=reason):
             check_answer(200, whole(reason, content="Half"))
     cut = [part(None, '{"x": "ha', id="a", name="f")]
-    with pytest.raises(NoAnswer, match="arguments"):
+    with pytest.raises(NotAnAnswer, match="arguments"):
         check_answer(200, whole("stop", tool_calls=cut))
     assert check_answer(200, whole("length", tool_calls=cut)).body
     assert check_answer(200, whole("content_filter", content="")).is_filtered

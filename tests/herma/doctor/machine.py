@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config import LedgerConfig
-from herma.doctor import Host, Output
-from herma.processes import Gateway, Supervisor
+from herma.doctor import Host, QueryOutput
+from herma.processes import GatewayProcess, Supervisor
 
 SITE = Path("/opt/venv/lib/python3.12/site-packages")
 NVIDIA = "/proc/driver/nvidia/version"
@@ -19,8 +19,8 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.environ: dict[str, str] = {}
-        self.answers: dict[str, Output] = {}
-        self.gateways: list[Gateway] = []
+        self.answers: dict[str, QueryOutput] = {}
+        self.gateways: list[GatewayProcess] = []
         self.workers: list[Supervisor] = []
         self.shared_limits: str | None = None
 
@@ -37,7 +37,7 @@ class Machine:
         path.symlink_to(target)
 
     def answer(self, command: str, text: str, status: int = 0) -> None:
-        self.answers[command] = Output(status, text)
+        self.answers[command] = QueryOutput(status, text)
 
     def with_gpu(self, total: str = "24463") -> None:
         """A card whose driver runs under kernel 6.8.0-50, which is also the next one."""
@@ -63,8 +63,8 @@ class Machine:
     def _limits(self, _ledger: LedgerConfig) -> str | None:
         return self.shared_limits
 
-    def _gateways(self) -> list[Gateway]:
+    def _gateways(self) -> list[GatewayProcess]:
         return self.gateways
 
-    def _query(self, argv: Sequence[str]) -> Output | None:
+    def _query(self, argv: Sequence[str]) -> QueryOutput | None:
         return self.answers.get(" ".join(argv))

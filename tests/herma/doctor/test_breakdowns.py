@@ -18,7 +18,7 @@ from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import worker_process
 from tests.herma.doctor.machine import Machine
 from workers.ipc import StartSpeed
-from workers.starts import Starts, load_starts, save_starts
+from workers.starts import StartRecords, load_starts, save_starts
 
 GIB_KB = 2**20
 UNIT = """[Service]
@@ -92,7 +92,7 @@ def forget_speed(path: Path) -> None:
     """A busy machine may be 10 % slower at the next start."""
     starts = load_starts(path)
     good = tuple(msgspec.structs.replace(one, speed=StartSpeed()) for one in starts.good)
-    save_starts(path, Starts(good, good[-1]))
+    save_starts(path, StartRecords(good, good[-1]))
 
 
 async def test_drifted_settings(tmp_path: Path) -> None:

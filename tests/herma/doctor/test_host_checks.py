@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from config import Config, WorkerConfig
 from config.model import CacheConfig
 from herma.doctor import Finding, examine
-from herma.processes import Gateway, Supervisor
+from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, LastFault, WorkerStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 
@@ -192,16 +192,16 @@ def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
     """One that answers and was there from the start is no finding."""
     path = machine.root / "herma-1-7-1-gateway"
     well = GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2")
-    machine.gateways.append(Gateway(path, 7, well))
+    machine.gateways.append(GatewayProcess(path, 7, well))
     assert examine(machine.host, Config()) == []
-    machine.gateways.append(Gateway(path, 8, None))
+    machine.gateways.append(GatewayProcess(path, 8, None))
     hung = only(machine)
     assert hung.level == "error"
     assert "the gateway process 8 does not answer" in hung.what
     assert "kill -USR2 8" in hung.remedy
     why = "it hung: its event loop did not turn for 10 s"
     after = GatewayStatus(9, "http://127.0.0.1:80", "1", "1/2", replaced=2, why=why)
-    machine.gateways[1:] = [Gateway(path, 9, after)]
+    machine.gateways[1:] = [GatewayProcess(path, 9, after)]
     replaced = only(machine)
     assert replaced.level == "warning"
     assert replaced.what.endswith(f"was replaced 2 times; the last one ended so: {why}")

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 import herma.doctor
 from config import Config, parse_config
 from herma.doctor import Finding, examine
-from herma.processes import Gateway, Supervisor
+from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, WorkerStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 from tests.herma.doctor.test_config_checks import ENGINE, HEAD, LISTEN, plant_model
 from tests.herma.doctor.test_units import EXEC, UNIT
-from workers.starts import Library, StartRecord, Starts, record_path, save_starts
+from workers.starts import Library, StartRecord, StartRecords, record_path, save_starts
 
 GIB_KB = 2**20
 SHOW = "systemctl show engine.service -pActiveState -pExecMainStatus -pNRestarts -pResult"
@@ -68,7 +68,7 @@ def _next_kernel(machine: Machine) -> None:
 
 def _gateway(status: GatewayStatus | None) -> Callable[[Machine], None]:
     def plant(machine: Machine) -> None:
-        machine.gateways.append(Gateway(machine.root / "socket", 7, status))
+        machine.gateways.append(GatewayProcess(machine.root / "socket", 7, status))
 
     return plant
 
@@ -84,8 +84,8 @@ def _worker(**changes: Any) -> Callable[[Machine], None]:
     return plant
 
 
-class _Unreadable(list[Gateway]):
-    def __iter__(self) -> Iterator[Gateway]:
+class _Unreadable(list[GatewayProcess]):
+    def __iter__(self) -> Iterator[GatewayProcess]:
         raise PermissionError(13, "Permission denied", "/proc/secret")
 
 
@@ -166,7 +166,7 @@ def _drifted(machine: Machine) -> None:
         arguments=("--name", "w"),
     )
     path = machine.host.path(record_path("w", HOME))
-    save_starts(path, Starts().with_good(good))
+    save_starts(path, StartRecords().with_good(good))
 
 
 def _broken_record(machine: Machine) -> None:

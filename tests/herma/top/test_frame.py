@@ -10,14 +10,14 @@ from hypothesis import given
 from gateway.dashboard import EventRow, Overview
 from gateway.dashboard.rows import ProviderRow
 from gateway.spending import Saving
-from gateway.telemetry import Sample
+from gateway.telemetry import HistorySample
 from herma.top import View, as_plain, draw
 from herma.top.frame import PARTS, share_out
 from herma.top.sections import amount, count, duration, money_items, percent, rate
 from herma.top.text import length
 from tests.fakes.shown_fleet import ShownFleet
 
-Data = tuple[Overview, tuple[Sample, ...], tuple[EventRow, ...]]
+Data = tuple[Overview, tuple[HistorySample, ...], tuple[EventRow, ...]]
 
 
 @functools.cache

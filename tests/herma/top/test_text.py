@@ -7,8 +7,8 @@ from herma.top.text import (
     ASCII_MARKS,
     Column,
     Marks,
-    Piece,
-    Row,
+    TextPiece,
+    TextRow,
     as_ansi,
     as_plain,
     bar,
@@ -49,8 +49,8 @@ def test_what_fits_is_exactly_as_wide(text: str, width: int) -> None:
 def test_a_table_drops_columns_and_lets_the_last_cell_take_the_rest() -> None:
     """The column with the highest `drop` goes first."""
     rows = [
-        Row((plain("gpu0"), plain("ready"), plain("7"))),
-        Row((plain("gpu1"), plain("killed by the kernel"))),
+        TextRow((plain("gpu0"), plain("ready"), plain("7"))),
+        TextRow((plain("gpu1"), plain("killed by the kernel"))),
     ]
     assert as_plain(table(COLUMNS, rows, 40, MARKS)).splitlines() == [
         "NAME                 STATE        N",
@@ -90,5 +90,5 @@ def test_a_flow_counts_what_it_leaves_out() -> None:
 
 
 def test_a_style_is_written_and_ended() -> None:
-    line = (Piece("a"), Piece("b", "good"))
+    line = (TextPiece("a"), TextPiece("b", "good"))
     assert as_ansi(line) == "a\x1b[32mb\x1b[0m"

@@ -18,12 +18,12 @@ import pytest
 import trio
 
 from config import KeyConfig, hash_api_key
-from gateway.dashboard import State
+from gateway.dashboard import DashboardState
 from gateway.http.routes import edge_app
 from herma import processes
 from herma.cli import main
-from herma.processes import Gateway
-from herma.top import GatewayPage, Shown, View, follow
+from herma.processes import GatewayProcess
+from herma.top import GatewayPage, TopData, View, follow
 from protocol.control_messages import GatewayStatus
 from protocol.errors import ConfigError
 from tests.fakes.served import served
@@ -67,7 +67,7 @@ async def test_once_prints_plain_text_and_json_what_the_gateway_says() -> None:
         assert plain.stdout.isascii()
         assert b"###" in plain.stdout
         told = await top("--url", url, "--json")
-        assert len(msgspec.json.decode(told.stdout, type=State).overview.workers) == 16
+        assert len(msgspec.json.decode(told.stdout, type=DashboardState).overview.workers) == 16
 
 
 class Terminal:
@@ -151,10 +151,10 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes serve one address; of two gateways one has to be named."""
 
-    def running(*urls: str) -> list[Gateway]:
+    def running(*urls: str) -> list[GatewayProcess]:
         return [
-            *(Gateway(Path("x"), 1, GatewayStatus(1, url, "0.1.0")) for url in urls),
-            Gateway(Path("y"), 2, None),
+            *(GatewayProcess(Path("x"), 1, GatewayStatus(1, url, "0.1.0")) for url in urls),
+            GatewayProcess(Path("y"), 2, None),
         ]
 
     def found(*urls: str) -> str:
@@ -175,12 +175,14 @@ def test_the_gateway_of_a_file_is_found_beside_others(
     """By the file that it says it runs, else by the address in the file; a stranger is named."""
     file = tmp_path / "herma.toml"
     file.write_text('[gateway]\nhost = "127.0.0.1"\nport = 8181\n')
-    other = Gateway(Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:81", "1", config="/x.toml"))
+    other = GatewayProcess(
+        Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:81", "1", config="/x.toml")
+    )
     monkeypatch.setattr(processes, "gateways", lambda: [other])
     assert processes.gateway_url(None, file) == "http://127.0.0.1:8181"
     assert "name another with --url: http://127.0.0.1:81" in capfd.readouterr().err
     status = GatewayStatus(2, "http://0.0.0.0:8282", "1", config=str(file))
-    own = Gateway(Path("y"), 2, status)
+    own = GatewayProcess(Path("y"), 2, status)
     monkeypatch.setattr(processes, "gateways", lambda: [other, own])
     assert processes.gateway_url(None, file) == "http://127.0.0.1:8282"
     assert capfd.readouterr().err == ""
@@ -206,4 +208,4 @@ async def refuses(page: GatewayPage, weak: GatewayPage) -> None:
     with pytest.raises(ConfigError, match="to admins only"):
         await weak.state()
     with pytest.raises(ConfigError, match="to admins only"):
-        await weak.follow(Shown(), lambda: None)
+        await weak.follow(TopData(), lambda: None)

@@ -8,9 +8,9 @@ import pytest
 from herma.upgrade import (
     Interrupted,
     Mover,
-    Plan,
-    Rejected,
-    Steps,
+    UpgradePlan,
+    UpgradeSteps,
+    VersionRejected,
     carry_out,
     given_up,
     load_plan,
@@ -18,9 +18,9 @@ from herma.upgrade import (
 )
 from protocol.errors import ConfigError
 from protocol.state_file import held_alone
-from workers.versions import Installation, Version
+from workers.versions import Installation, InstalledVersion
 
-PLAN = Plan("x", "1.0", "2.0", workers=("a", "b"))
+PLAN = UpgradePlan("x", "1.0", "2.0", workers=("a", "b"))
 
 
 class Host:
@@ -29,7 +29,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.installation = Installation("x", folder)
         for version in ("1.0", "2.0"):
-            self.installation.add(Version(version, "environment"))
+            self.installation.add(InstalledVersion(version, "environment"))
         self.installation.switch("1.0", "")
         self.steps: list[tuple[str, ...]] = []
         self.at: dict[tuple[str, ...], BaseException] = {}
@@ -41,7 +41,7 @@ class Host:
     def bring_back(self, name: str, to: str) -> None:
         self._take(name, to)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: UpgradePlan) -> None:
         self._take("check", plan.new)
 
     def _take(self, *step: str) -> None:
@@ -56,8 +56,8 @@ class Host:
         assert current is not None
         return current.id
 
-    def run(self, plan: Plan = PLAN) -> Plan:
-        steps = Steps(self.installation, cast("Mover", self), self.check)
+    def run(self, plan: UpgradePlan = PLAN) -> UpgradePlan:
+        steps = UpgradeSteps(self.installation, cast("Mover", self), self.check)
         return carry_out(plan, steps, self.said.append)
 
 
@@ -75,13 +75,13 @@ def test_all_steps_and_the_way_back(tmp_path: Path) -> None:
 def test_what_is_rejected_goes_back(tmp_path: Path) -> None:
     """All that moved, the latest first; what fails on the way is noted."""
     host = Host(tmp_path)
-    host.at = {("b", "2.0"): Rejected("b: wrong"), ("b", "1.0"): Rejected("b: gone")}
+    host.at = {("b", "2.0"): VersionRejected("b: wrong"), ("b", "1.0"): VersionRejected("b: gone")}
     plan = host.run()
     assert (plan.phase, plan.reason, plan.troubles) == ("undone", "b: wrong", ("b: gone",))
     assert host.steps[2:] == [("b", "2.0"), ("b", "1.0"), ("a", "1.0")]
     assert host.said == ["b: wrong", "b: gone"]
     assert host.current == "1.0"
-    host.at = {("check", "2.0"): Rejected("no card")}
+    host.at = {("check", "2.0"): VersionRejected("no card")}
     assert host.run().phase == "undone"
     assert host.steps[5:] == [("check", "2.0")]
 

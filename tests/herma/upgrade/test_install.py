@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from herma.upgrade import Source, adopt, image_runner, install, prune
+from herma.upgrade import InstallSource, adopt, image_runner, install, prune
 from protocol.errors import ConfigError
 from tests.fakes.wheels import make_environment, make_wheel
 from workers.versions import BASE, Installation
@@ -23,16 +23,16 @@ esac
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (Source(), "name one source"),
-        (Source(package="vllm==1.0", image="vllm:1"), "name one source"),
-        (Source(package="vllm"), "name the exact version"),
-        (Source(package="vllm>=1.0", index="http://i"), "name the exact version"),
-        (Source(package="vllm==1.0"), "is a bare name: name its index too"),
-        (Source(wheel=Path("/nowhere/vllm-1.0-py3-none-any.whl")), "there is no wheel"),
-        (Source(wheel=Path(__file__)), "is not the name of a wheel"),
+        (InstallSource(), "name one source"),
+        (InstallSource(package="vllm==1.0", image="vllm:1"), "name one source"),
+        (InstallSource(package="vllm"), "name the exact version"),
+        (InstallSource(package="vllm>=1.0", index="http://i"), "name the exact version"),
+        (InstallSource(package="vllm==1.0"), "is a bare name: name its index too"),
+        (InstallSource(wheel=Path("/nowhere/vllm-1.0-py3-none-any.whl")), "there is no wheel"),
+        (InstallSource(wheel=Path(__file__)), "is not the name of a wheel"),
     ],
 )
-def test_a_source_says_where_all_comes_from(source: Source, what: str) -> None:
+def test_a_source_says_where_all_comes_from(source: InstallSource, what: str) -> None:
     """Nothing comes from wherever the package manager is set to."""
     with pytest.raises(ConfigError) as raised:
         source.check()
@@ -43,11 +43,11 @@ def test_a_version_is_known_by_its_content(tmp_path: Path) -> None:
     """Two wheels of one name and version are two; the same file again is the same."""
     first = make_wheel(tmp_path / "a", "stub", "1.0", {"stub.py": "A = 1"})
     second = make_wheel(tmp_path / "b", "stub", "1.0", {"stub.py": "A = 2"})
-    assert Source(wheel=first).version_id().startswith("1.0-")
-    assert Source(wheel=first).version_id() != Source(wheel=second).version_id()
-    package = Source(package="stub==1.0", index="http://i")
-    assert package.version_id() == Source(package="stub==1.0", index="http://i").version_id()
-    assert package.version_id() != Source(package="stub==1.0", index="http://j").version_id()
+    assert InstallSource(wheel=first).version_id().startswith("1.0-")
+    assert InstallSource(wheel=first).version_id() != InstallSource(wheel=second).version_id()
+    package = InstallSource(package="stub==1.0", index="http://i")
+    assert package.version_id() == InstallSource(package="stub==1.0", index="http://i").version_id()
+    assert package.version_id() != InstallSource(package="stub==1.0", index="http://j").version_id()
 
 
 @pytest.mark.slow
@@ -68,16 +68,16 @@ def test_wheels_and_their_environments_are_kept_side_by_side(tmp_path: Path) -> 
             {"stub": "stub:main"},
             requires=("helper==1.0",),
         )
-        made = install(installation, Source(wheel=wheel), said.append, _python(base))
+        made = install(installation, InstallSource(wheel=wheel), said.append, _python(base))
         program = installation.environment(made.id) / "bin" / "stub"
         assert subprocess.check_output([program], text=True) == f"helper {version}\n"
         kept = {path.name for path in (installation.place(made.id) / "wheels").iterdir()}
         assert kept == {f"stub-{version}-py3-none-any.whl", "helper-1.0-py3-none-any.whl"}
-    assert install(installation, Source(wheel=wheel), said.append, _python(base)) == made
+    assert install(installation, InstallSource(wheel=wheel), said.append, _python(base)) == made
     assert said[-1] == f"version {made.id} is installed already"
     lonely = make_wheel(tmp_path / "far", "stub", "3.0", {"stub.py": ""}, requires=("nothing",))
     with pytest.raises(ConfigError, match="its wheels cannot be fetched"):
-        install(installation, Source(wheel=lonely), said.append, _python(base))
+        install(installation, InstallSource(wheel=lonely), said.append, _python(base))
     assert not list(installation.folder.glob("3.0*"))
     assert installation.current() == installation.version(BASE)
 
@@ -99,7 +99,7 @@ def test_packages_of_another_version_can_be_shared(tmp_path: Path) -> None:
         wheel = make_wheel(
             tmp_path, "stub", version, {"stub.py": code}, {"stub": "stub:main"}, ("helper",)
         )
-        source = Source(wheel=wheel, shares=shares)
+        source = InstallSource(wheel=wheel, shares=shares)
         ids.append(install(installation, source, said.append, _python(base)).id)
         program = installation.environment(ids[-1]) / "bin" / "stub"
         assert subprocess.check_output([program], text=True) == f"shared {version}\n"
@@ -126,12 +126,14 @@ def test_an_image_is_pulled_and_known_by_its_digest(tmp_path: Path) -> None:
     runner = image_runner(["sudo", str(docker), "run", "{version}"])
     said: list[str] = []
     made = install(
-        installation, Source(image="registry.test/vllm:1.0", runner=runner), said.append, ""
+        installation, InstallSource(image="registry.test/vllm:1.0", runner=runner), said.append, ""
     )
     assert (made.id, made.reference) == ("vllm-1.0-01234567", "sha256:0123456789abcdef")
     assert log.read_text().splitlines()[0] == "pull registry.test/vllm:1.0"
     with pytest.raises(ConfigError, match="cannot be pulled: no such image"):
-        install(installation, Source(image="registry.test/bad:1", runner=runner), said.append, "")
+        install(
+            installation, InstallSource(image="registry.test/bad:1", runner=runner), said.append, ""
+        )
 
 
 def test_a_base_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -149,6 +151,7 @@ def test_a_base_that_is_not_there_is_said(tmp_path: Path) -> None:
 )
 def test_the_engine_comes_with_a_new_version(wanted: str, asked: str) -> None:
     assert (
-        Source(package="herma==1.2", index="http://i", extra="engine").with_extra(wanted) == asked
+        InstallSource(package="herma==1.2", index="http://i", extra="engine").with_extra(wanted)
+        == asked
     )
-    assert Source(package="herma==1.2", index="http://i").with_extra(wanted) == wanted
+    assert InstallSource(package="herma==1.2", index="http://i").with_extra(wanted) == wanted

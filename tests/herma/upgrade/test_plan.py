@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from herma.upgrade.plan import (
     Action,
-    Check,
-    Move,
-    Plan,
+    CheckVersion,
+    MoveWorker,
     Return,
     Switch,
+    UpgradePlan,
     action_of,
     begun,
     failed,
@@ -41,10 +41,10 @@ class Host:
         self.link = link
         self.between: set[str] = set()
 
-    def do(self, action: Action, plan: Plan, *, half: bool) -> None:
+    def do(self, action: Action, plan: UpgradePlan, *, half: bool) -> None:
         """Carry a step out, or its first half."""
         match action:
-            case Move(worker=worker):
+            case MoveWorker(worker=worker):
                 self.move(worker, plan.new, half=half)
             case Return(worker=worker):
                 self.move(worker, plan.old, half=half)
@@ -69,7 +69,9 @@ class Host:
         return {*self.workers.values(), self.link}
 
 
-def _run(host: Host, plan: Plan, journal: list[bytes], outcomes: st.DataObject) -> Plan:
+def _run(
+    host: Host, plan: UpgradePlan, journal: list[bytes], outcomes: st.DataObject
+) -> UpgradePlan:
     """Carry the plan out; each step may fail or crash."""
     while (action := action_of(plan)) is not None:
         plan = begun(plan, action)
@@ -93,9 +95,9 @@ def _run(host: Host, plan: Plan, journal: list[bytes], outcomes: st.DataObject) 
 _HOWS = ["works"] * 6 + ["fails", "crash before", "crash within", "crash after"]
 
 
-def _begin(num_workers: int) -> tuple[Host, Plan]:
+def _begin(num_workers: int) -> tuple[Host, UpgradePlan]:
     host = Host(num_workers)
-    return host, Plan("x", OLD, NEW, workers=tuple(host.workers))
+    return host, UpgradePlan("x", OLD, NEW, workers=tuple(host.workers))
 
 
 @given(num_workers=st.integers(0, 4), outcomes=st.data())
@@ -109,7 +111,7 @@ def test_the_next_command_finishes_or_rolls_back(num_workers: int, outcomes: st.
         except Crash:
             if outcomes.draw(st.booleans(), label="the lease ends first"):
                 host.time_passes()
-            plan = msgspec.json.decode(journal[-1], type=Plan)
+            plan = msgspec.json.decode(journal[-1], type=UpgradePlan)
             takes_back = outcomes.draw(st.booleans(), label="herma rollback")
             plan = given_up(plan, "rollback") if takes_back else resumed(plan)
         if plan.is_over:
@@ -124,7 +126,7 @@ def test_the_next_command_finishes_or_rolls_back(num_workers: int, outcomes: st.
     assert (plan.phase == "done") == (plan.reason == "")
 
 
-def _run_to_the_end(host: Host, plan: Plan) -> Plan:
+def _run_to_the_end(host: Host, plan: UpgradePlan) -> UpgradePlan:
     while (action := action_of(plan)) is not None:
         plan = begun(plan, action)
         host.do(action, plan, half=False)
@@ -143,7 +145,7 @@ def test_a_rollback_ends_at_the_version_before(num_workers: int, outcomes: st.Da
             plan = _run(host, plan, journal, outcomes)
         except Crash:
             host.time_passes()
-            plan = resumed(msgspec.json.decode(journal[-1], type=Plan))
+            plan = resumed(msgspec.json.decode(journal[-1], type=UpgradePlan))
         if plan.is_over:
             break
     else:
@@ -160,16 +162,16 @@ def test_the_steps_in_order() -> None:
     while (action := action_of(plan)) is not None:
         steps.append(action)
         plan = succeeded(begun(plan, action), action)
-    assert steps == [Check(), Move("w0"), Move("w1"), Switch(NEW, OLD)]
+    assert steps == [CheckVersion(), MoveWorker("w0"), MoveWorker("w1"), Switch(NEW, OLD)]
     assert plan.phase == "done"
 
 
 def test_a_failure_takes_the_link_back_before_the_workers() -> None:
     """So what dies meanwhile is started by the old version."""
     _, plan = _begin(2)
-    for action in (Check(), Move("w0")):
+    for action in (CheckVersion(), MoveWorker("w0")):
         plan = succeeded(begun(plan, action), action)
-    plan = failed(begun(plan, Move("w1")), Move("w1"), "w1: wrong answers")
+    plan = failed(begun(plan, MoveWorker("w1")), MoveWorker("w1"), "w1: wrong answers")
     steps: list[Action] = []
     while (action := action_of(plan)) is not None:
         steps.append(action)

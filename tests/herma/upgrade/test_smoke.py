@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from herma.upgrade import Rejected, Smoke
+from herma.upgrade import Smoke, VersionRejected
 from herma.upgrade.smoke import in_container, ranks_of
 from tests.fakes.wheels import add_program, make_environment
 
@@ -33,9 +33,9 @@ def test_a_command_of_the_operator_must_succeed() -> None:
     """Its last line says why it does not."""
     smoke = Smoke(print, {})
     smoke.command([sys.executable, "-c", "print('fine')"])
-    with pytest.raises(Rejected, match="failed: no driver"):
+    with pytest.raises(VersionRejected, match="failed: no driver"):
         smoke.command([sys.executable, "-c", "raise SystemExit('no driver')"])
-    with pytest.raises(Rejected, match="cannot run: No such file"):
+    with pytest.raises(VersionRejected, match="cannot run: No such file"):
         smoke.command(["/nowhere/program"])
 
 
@@ -49,7 +49,9 @@ def test_ranks_must_add_up(tmp_path: Path) -> None:
     (packages,) = environment.glob("lib/*/site-packages")
     (packages / "torch.py").write_text("raise ImportError('libtorch is missing')")
     (packages / "zz.pth").write_text(f"import sys; sys.path.insert(0, {str(packages)!r})")
-    with pytest.raises(Rejected, match="do not work together: ImportError: libtorch is missing"):
+    with pytest.raises(
+        VersionRejected, match="do not work together: ImportError: libtorch is missing"
+    ):
         Smoke(said.append, {}).collectives(environment, 2)
 
 
@@ -64,7 +66,7 @@ def test_an_engine_must_be_importable(tmp_path: Path) -> None:
     smoke.environment(environment, None, "vllm", ["vllm", "serve"])
     assert said == ["vllm 0.9 can be imported"]
     smoke.environment(environment, None, "openai", [])
-    with pytest.raises(Rejected, match="cannot import sglang: ImportError: libmissing"):
+    with pytest.raises(VersionRejected, match="cannot import sglang: ImportError: libmissing"):
         smoke.environment(environment, None, "sglang", [])
 
 
@@ -80,9 +82,9 @@ def test_only_what_the_new_doctor_alone_finds_counts(tmp_path: Path) -> None:
     old, new, odd = (str(folders[name] / "bin" / "herma") for name in ("old", "new", "odd"))
     smoke = Smoke(print, {})
     smoke.doctor(old, new, ())
-    with pytest.raises(Rejected, match="its doctor finds an error: cuda: none"):
+    with pytest.raises(VersionRejected, match="its doctor finds an error: cuda: none"):
         smoke.doctor(new, old, ())
-    with pytest.raises(Rejected, match="doctor --json` failed"):
+    with pytest.raises(VersionRejected, match="doctor --json` failed"):
         smoke.doctor(odd, old, ())
 
 

@@ -7,11 +7,11 @@ import pytest
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import BLOCK
 from workers.engine.graphs.capture import Capture, run_again
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 
 @pytest.fixture(name="host")
-def _host(tmp_path: Path) -> Runner:
+def _host(tmp_path: Path) -> ModelRunner:
     model_dir = write_tiny_model(tmp_path)
     return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 Answers = list[list[int]]
@@ -53,19 +53,19 @@ def serve(drive: Drive, asked: Sequence[Asked], outputs: Sequence[list[int]] = (
     return [drive.answers[number].outputs for number in numbers]
 
 
-def alone(runner: Runner, asked: Sequence[Asked]) -> Answers:
+def alone(runner: ModelRunner, asked: Sequence[Asked]) -> Answers:
     """One after the other; prompts that begin alike find it cached."""
     drive = Drive(runner)
     return [answer for one in asked for answer in serve(drive, [one])]
 
 
 def conditions(
-    runner: Runner,
+    runner: ModelRunner,
     asked: Sequence[Asked],
     few_blocks: int,
     *,
     short_budget: int = 24,
-    captured: Runner | None = None,
+    captured: ModelRunner | None = None,
 ) -> dict[str, Answers]:
     """The answers by condition, each on a cache that holds nothing at first but those of `captured`
     (a runner with graphs, None: there are none), which are alone.
@@ -99,7 +99,9 @@ def differing(found: dict[str, Answers]) -> dict[str, int]:
 
 
 @torch.inference_mode()
-def hidden_of(runner: Runner, ids: Sequence[int], sizes: Sequence[int], others: int = 0) -> Tensor:
+def hidden_of(
+    runner: ModelRunner, ids: Sequence[int], sizes: Sequence[int], others: int = 0
+) -> Tensor:
     """The hidden states [len(ids), hidden] of a prompt in chunks, the first beside `others`."""
     sampling = SamplingParams(max_tokens=1, temperature=0.0)
     prompts = [list(ids), *([7 + number] * 40 for number in range(others))]

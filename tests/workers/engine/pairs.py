@@ -10,7 +10,7 @@ import transformers
 from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 LENGTHS = (1, 2, 31, 33, 64, 100, 200, 300)
 TOLERANCE = 1e-4
@@ -22,7 +22,7 @@ class Pair:
 
     def __init__(self, model_dir: Path, num_outputs: int) -> None:
         self.num_outputs = num_outputs
-        self.runner: Runner = load_tiny(
+        self.runner: ModelRunner = load_tiny(
             model_dir, block_size=16, kv_tokens=4096, context_length=WINDOW
         )
         self.reference = transformers.AutoModelForCausalLM.from_pretrained(

@@ -17,7 +17,7 @@ from tests.fakes.scarce_memory import FETCH, ScarceMemory
 from workers.engine.graphs.capture import Capture
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.runner import InFlight, Runner, largest_id
+from workers.engine.runner import InFlight, ModelRunner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
 from workers.loop.heartbeat import EngineStatus
@@ -88,7 +88,7 @@ class Watched:
     `num_owed` may end for it: one each time, but all where the tokens of a step cannot be read.
     """
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, memory: ScarceMemory) -> None:
+    def __init__(self, runner: ModelRunner, scheduler: Scheduler, memory: ScarceMemory) -> None:
         self.facts, self.eos_ids, self.model_dir = runner.facts, runner.eos_ids, runner.model_dir
         self.lookahead = runner.lookahead
         self.short: set[bytes] = set()
@@ -123,7 +123,9 @@ class Watched:
         return result
 
 
-def runner_on(host: Runner, shape: Shape, *, card: bool, capture: Capture | None = None) -> Runner:
+def runner_on(
+    host: ModelRunner, shape: Shape, *, card: bool, capture: Capture | None = None
+) -> ModelRunner:
     """A fresh runner with the weights of `host`: as on a card, where `capture` makes graphs, or on
     the host. Its cache was never written.
     """
@@ -141,13 +143,13 @@ def runner_on(host: Runner, shape: Shape, *, card: bool, capture: Capture | None
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
     steps = DeviceSteps(model, cache, facts, capture) if card else None
-    return Runner(model, cache, facts, host.model_dir, steps)
+    return ModelRunner(model, cache, facts, host.model_dir, steps)
 
 
 class Life:
     """An engine with `runner`, and what it said to whom; a turn takes `turn_s`."""
 
-    def __init__(self, runner: Runner, memory: ScarceMemory, turn_s: float = 0.0) -> None:
+    def __init__(self, runner: ModelRunner, memory: ScarceMemory, turn_s: float = 0.0) -> None:
         self.runner = runner
         self.scheduler = scheduler_for(
             runner, MODEL, max_waiting=MOST_WAITING, vocab_size=None, largest=largest_id

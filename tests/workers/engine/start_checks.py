@@ -66,7 +66,7 @@ from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weight_reader import load_weights  # noqa: E402
 from workers.engine.models.weights import LayerWeights, quartered  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
-from workers.engine.runner import Runner  # noqa: E402
+from workers.engine.runner import ModelRunner  # noqa: E402
 from workers.engine.settings import (  # noqa: E402
     compute_dtype,
     kv_dtype,
@@ -97,7 +97,7 @@ def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
     return WorkerConfig("check", str(model_dir), "check", (), **settings)
 
 
-def _start(config: WorkerConfig) -> Runner:
+def _start(config: WorkerConfig) -> ModelRunner:
     """As `load_runner`, but for the card, and on to the first request."""
     model_dir = Path(config.model)
     shape = read_model_config(model_dir)
@@ -114,13 +114,13 @@ def _start(config: WorkerConfig) -> Runner:
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
         cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
         steps = DeviceSteps(model, cache, facts, run_again)
-        runner = Runner(model, cache, facts, model_dir, steps)
+        runner = ModelRunner(model, cache, facts, model_dir, steps)
         run(runner)
     runner.prepare(pending_only=False)  # as an engine does as soon as it is idle
     return runner
 
 
-def _serve(runner: Runner) -> None:
+def _serve(runner: ModelRunner) -> None:
     """Requests of all kinds, alone and a few at once, with and without graphs."""
     pairs = PAIRS if runner.model_dir.name in SAMPLED else VALUES
     for seq, (top_p, penalty, logprobs) in enumerate(pairs):
@@ -132,7 +132,7 @@ def _serve(runner: Runner) -> None:
         runner.prepare(pending_only=seq % 2 == 0)
 
 
-def _serve_together(runner: Runner, sampling: SamplingParams, count: int) -> None:
+def _serve_together(runner: ModelRunner, sampling: SamplingParams, count: int) -> None:
     seqs, blocks = range(count), (0, 1)
     starts = [SequenceStart(seq, array("I", [1] * 7), 7, sampling, seed=0) for seq in seqs]
     for start, length in ((0, 3), (3, 4), (7, 1)):

@@ -10,7 +10,7 @@ from kernels.attention import SharingCosts
 from protocol.sampling import SamplingParams
 from workers.engine.graphs.capture import Capture
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan
 
 BLOCK = 16
@@ -25,8 +25,8 @@ GENERAL = SamplingParams(
 
 
 def as_on_card(
-    host: Runner, capture: Capture | None = None, sharing: SharingCosts | None = None
-) -> Runner:
+    host: ModelRunner, capture: Capture | None = None, sharing: SharingCosts | None = None
+) -> ModelRunner:
     """A runner that computes as on a card: the same weights, a cache that was never written. With
     `capture`, every graph is captured.
     """
@@ -37,7 +37,7 @@ def as_on_card(
     steps = DeviceSteps(host.model, host.cache, facts, capture, sharing=sharing)
     while capture is not None and steps.prepare(pending_only=False):
         pass
-    return Runner(host.model, host.cache, facts, host.model_dir, steps)
+    return ModelRunner(host.model, host.cache, facts, host.model_dir, steps)
 
 
 def start_of(seq: int, sampling: SamplingParams, prompt: list[int] | None = None) -> SequenceStart:
@@ -69,7 +69,7 @@ def plans_of(sampling: dict[int, SamplingParams], num_steps: int) -> list[StepPl
     return plans
 
 
-def outputs_of(runner: Runner, plans: list[StepPlan], ahead: int) -> dict[int, list[Sampled]]:
+def outputs_of(runner: ModelRunner, plans: list[StepPlan], ahead: int) -> dict[int, list[Sampled]]:
     """What each sequence sampled, with `ahead` steps launched before the first is collected."""
     outputs: dict[int, list[Sampled]] = {seq: [] for seq in PROMPTS}
     flying = []
@@ -159,7 +159,9 @@ def plans_of_branches(
     return plans
 
 
-def sampled_by(runner: Runner, plans: Sequence[StepPlan], ahead: int) -> list[dict[int, Sampled]]:
+def sampled_by(
+    runner: ModelRunner, plans: Sequence[StepPlan], ahead: int
+) -> list[dict[int, Sampled]]:
     """By step and sequence, with `ahead` steps launched before the first is collected."""
     flying, found = [], []
     for plan in plans:

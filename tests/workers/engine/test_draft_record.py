@@ -19,12 +19,12 @@ from workers.engine.draft_record import (
     FORMAT,
     KEEP_EVERY_S,
     DraftRecord,
-    Origin,
+    FitOrigin,
     load_fit,
     record_path,
 )
 from workers.engine.drafting.description import promised_length
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.speculating import kept_speculation, speculation_for
 from workers.speculation import (
     CardSource,
@@ -32,12 +32,12 @@ from workers.speculation import (
     DraftTimes,
     Fit,
     PlaceOdds,
-    Policy,
     Rate,
     Speculation,
+    SpeculationPolicy,
 )
 
-ORIGIN = Origin("/models/tiny", "suffix", "cpu auto torch.float32")
+ORIGIN = FitOrigin("/models/tiny", "suffix", "cpu auto torch.float32")
 CONFIG = WorkerConfig("w", "tiny", "tiny", (), token_budget=256, speculation="auto")
 SOME = Fit(
     ahead_sizes=(1, 2),
@@ -50,7 +50,7 @@ SOME = Fit(
 
 
 @pytest.fixture(scope="module", name="runner")
-def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     model_dir = write_tiny_model(tmp_path_factory.mktemp("model"))
     return load_tiny(model_dir, block_size=16, kv_tokens=2048, max_seqs=4, speculation="auto")
 
@@ -71,7 +71,7 @@ def _of(fit: Fit, warning: Callable[[], str] = str) -> Speculation:
     return SimpleNamespace(fit=lambda: fit, warning=warning)  # type: ignore[return-value]
 
 
-def test_a_second_engine_goes_on_where_the_first_ended(runner: Runner, tmp_path: Path) -> None:
+def test_a_second_engine_goes_on_where_the_first_ended(runner: ModelRunner, tmp_path: Path) -> None:
     """Of a model that repeats itself: the first has measured steps and verified drafts."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     first, record = kept_speculation(CONFIG, runner, environ)
@@ -94,7 +94,7 @@ def test_a_second_engine_goes_on_where_the_first_ended(runner: Runner, tmp_path:
 def test_a_network_goes_on_too() -> None:
     """Its draft passes and the rates of its places."""
     odds = PlaceOdds(4)
-    policy = Policy(looks_ahead=True)
+    policy = SpeculationPolicy(looks_ahead=True)
     depth = DraftDepth(odds, policy, 4)
     depth.times.add(2, 4, 0.5)
     odds.learn(1, 4, 2)
@@ -104,7 +104,7 @@ def test_a_network_goes_on_too() -> None:
     assert msgspec.json.decode(msgspec.json.encode(fit), type=Fit) == fit
 
 
-def test_times_of_other_graphs_are_left_aside(runner: Runner) -> None:
+def test_times_of_other_graphs_are_left_aside(runner: ModelRunner) -> None:
     """Their places name other numbers of rows."""
     speculation = speculation_for(CONFIG, runner, SOME)
     assert speculation is not None
@@ -190,7 +190,7 @@ def test_a_drafter_far_under_its_card_is_warned_of(tmp_path: Path) -> None:
     said: list[str] = []
     for right, warns in ((0, True), (1, True), (3, False)):
         odds = PlaceOdds(7)
-        policy = Policy(looks_ahead=False)
+        policy = SpeculationPolicy(looks_ahead=False)
         speculation = Speculation(CardSource("network", odds), policy, promised=5.0)
         assert speculation.warning() == ""
         for _ in range(600):

@@ -15,7 +15,7 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.models.config_file import pools_last_token
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.model_dir import POOLING_NAME
 from workers.scheduler import BlockManager, Outgoing, Scheduler, SchedulerLimits
 
@@ -42,7 +42,7 @@ def _model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", name="runner")
-def _runner(model_dir: Path) -> Runner:
+def _runner(model_dir: Path) -> ModelRunner:
     return load_tiny(model_dir)
 
 
@@ -57,7 +57,7 @@ def _expected(model_dir: Path) -> list[torch.Tensor]:
 class Driven:
     """A scheduler and its runner; what was sent by request number."""
 
-    def __init__(self, runner: Runner, token_budget: int, size: int | None = None) -> None:
+    def __init__(self, runner: ModelRunner, token_budget: int, size: int | None = None) -> None:
         self._runner = runner
         facts = runner.facts
         limits = SchedulerLimits(
@@ -107,7 +107,7 @@ def _id(number: int) -> bytes:
 
 @pytest.mark.parametrize("token_budget", [512, 48])
 def test_embeddings_equal_those_of_transformers(
-    runner: Runner, expected: list[torch.Tensor], token_budget: int
+    runner: ModelRunner, expected: list[torch.Tensor], token_budget: int
 ) -> None:
     """In one step or in many chunks, beside each other and beside an answer, and with a prompt in
     the cache.
@@ -142,7 +142,9 @@ def test_a_card_gives_the_same(model_dir: Path, expected: list[torch.Tensor]) ->
     assert driven.finished[99].output_tokens == 20
 
 
-def test_fewer_dimensions_are_normed_anew(runner: Runner, expected: list[torch.Tensor]) -> None:
+def test_fewer_dimensions_are_normed_anew(
+    runner: ModelRunner, expected: list[torch.Tensor]
+) -> None:
     """The first numbers; more than there are is refused, and the others go on."""
     driven = Driven(runner, 512)
     driven.embed(0, PROMPTS[3], dimensions=8)
@@ -153,7 +155,7 @@ def test_fewer_dimensions_are_normed_anew(runner: Runner, expected: list[torch.T
     assert "dimensions" in driven.rejected[1].detail
 
 
-def test_a_model_for_answers_refuses(runner: Runner) -> None:
+def test_a_model_for_answers_refuses(runner: ModelRunner) -> None:
     """By name, without a step."""
     driven = Driven(runner, 512, size=0)
     driven.embed(0, PROMPTS[0])

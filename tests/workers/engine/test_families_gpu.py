@@ -21,7 +21,7 @@ from tests.workers.engine.step_cases import (
     sampled_by,
 )
 from workers.engine.graphs.capture import CudaCapture, run_again
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,7 +33,7 @@ WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim"
 """Sizes that our products in 16 bits serve."""
 
 
-def _load(model_dir: Path, device: str, **config: Any) -> Runner:
+def _load(model_dir: Path, device: str, **config: Any) -> ModelRunner:
     config = {"dtype": "float32", "kv_tokens": 8192, "block_size": BLOCK, **config}
     return load_tiny(model_dir, device=device, context_length=1024, token_budget=1024, **config)
 

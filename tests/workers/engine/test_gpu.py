@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.gpu_parity.logits import engine_logits
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import StepPlan, StepResult
 
 pytestmark = [
@@ -42,7 +42,7 @@ def _prompts() -> list[list[int]]:
     return [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
 
 
-def _load(model_dir: Path, device: str) -> Runner:
+def _load(model_dir: Path, device: str) -> ModelRunner:
     return load_tiny(model_dir, device=device, dtype="float32", block_size=16, kv_tokens=4096)
 
 

@@ -22,7 +22,7 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again
 from workers.engine.peak_probe import PeakMeter
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Sampled, StepPlan
 
 pytestmark = [
@@ -51,7 +51,7 @@ def _lives(seed: int, sampling: SamplingParams) -> list[Life]:
     return lives
 
 
-def _runs(runner: Runner, plans: list[list[StepPlan]]) -> list[list[dict[int, Sampled]]]:
+def _runs(runner: ModelRunner, plans: list[list[StepPlan]]) -> list[list[dict[int, Sampled]]]:
     """One after another, a step ahead; the graphs are the same all the time."""
     found = []
     for run in plans:
@@ -171,6 +171,6 @@ def test_what_is_held_comes_back() -> None:
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
 
 
-def _load(model_dir: Path, config: dict[str, Any]) -> Runner:
+def _load(model_dir: Path, config: dict[str, Any]) -> ModelRunner:
     config = {"token_budget": 2048, **config}
     return load_tiny(model_dir, device="cuda", block_size=BLOCK, kv_tokens=8192, **config)

@@ -20,7 +20,7 @@ from tests.workers.engine.step_cases import as_on_card
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.speculating import speculation_for
 from workers.engine.step.host_steps import HostSteps
 from workers.scheduler.saving import SavePolicy
@@ -58,7 +58,7 @@ def seldom(*values: object) -> list[object]:
 
 
 @pytest.fixture(name="runner", scope="module")
-def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     model_dir = write_family(tmp_path_factory.mktemp("model"), "qwen3_5")
     sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 512, "snapshots": 16}
     return load_tiny(model_dir, dtype="float32", **sizes)
@@ -73,35 +73,35 @@ def _asked(num: int, max_tokens: int = 20) -> list[Asked]:
     ]
 
 
-def _verifying(runner: Runner, drafter: Drafter | None = None) -> Runner:
+def _verifying(runner: ModelRunner, drafter: Drafter | None = None) -> ModelRunner:
     bare = fresh_runner(runner)
     steps = HostSteps(bare.model, bare.cache, bare.facts, drafter, verifies=True)
-    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+    return ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
 
 
-def _in_graphs(runner: Runner, drafter: Drafter | None = None) -> Runner:
+def _in_graphs(runner: ModelRunner, drafter: Drafter | None = None) -> ModelRunner:
     """As on a card, or on one, where every graph is captured."""
     bare = as_on_card(runner)
     capture = None if bare.model.device.type == "cuda" else run_again
     steps = DeviceSteps(bare.model, bare.cache, bare.facts, capture, drafter=drafter, verifies=True)
     while steps.prepare(pending_only=False):
         pass
-    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+    return ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
 
 
-def _expected(runner: Runner, asked: Sequence[Asked]) -> Answers:
+def _expected(runner: ModelRunner, asked: Sequence[Asked]) -> Answers:
     return serve(Drive(fresh_runner(runner), save_policy=FINE), asked)
 
 
 def _host(
-    runner: Runner, texts: Sequence[list[int]], depth: int, mood: Mood, **limits: int
+    runner: ModelRunner, texts: Sequence[list[int]], depth: int, mood: Mood, **limits: int
 ) -> tuple[Drive, HostDrafts]:
     proposer = HostDrafts(texts, depth, mood, vary=mood is Mood.MIXED)
     return Drive(_verifying(runner), proposer=proposer, save_policy=FINE, **limits), proposer
 
 
 @pytest.mark.parametrize("depth", [*often(3), *seldom(1, 7, 15)])
-def test_no_draft_changes_a_text(runner: Runner, depth: int) -> None:
+def test_no_draft_changes_a_text(runner: ModelRunner, depth: int) -> None:
     """Right, wrong, random and mixed ones, for every style of sampling at once."""
     asked = _asked(5)
     expected = _expected(runner, asked)
@@ -115,7 +115,7 @@ def test_no_draft_changes_a_text(runner: Runner, depth: int) -> None:
 
 
 @pytest.mark.parametrize("size", seldom(*range(1, 9)))
-def test_batches_of_any_size(runner: Runner, size: int) -> None:
+def test_batches_of_any_size(runner: ModelRunner, size: int) -> None:
     """Sequences with drafts beside those without."""
     asked = _asked(8, max_tokens=24)[:size]
     expected = _expected(runner, asked)
@@ -123,7 +123,7 @@ def test_batches_of_any_size(runner: Runner, size: int) -> None:
     assert serve(_host(runner, texts, 7, Mood.MIXED)[0], asked) == expected
 
 
-def test_chunks_hits_and_preemptions(runner: Runner) -> None:
+def test_chunks_hits_and_preemptions(runner: ModelRunner) -> None:
     """What was accepted is in a state when it is saved, and when its sequence ends; a sequence that
     begins again forgets what it verified.
     """
@@ -143,7 +143,7 @@ def test_chunks_hits_and_preemptions(runner: Runner) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_resumes_at_every_token(runner: Runner) -> None:
+def test_a_stream_resumes_at_every_token(runner: ModelRunner) -> None:
     """Its outputs so far are prompt then, cut into chunks of 64 as any."""
     asked = _asked(3, max_tokens=10)
     expected = _expected(runner, asked)
@@ -155,7 +155,7 @@ def test_a_stream_resumes_at_every_token(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("mood", [*often(Mood.MIXED), *seldom(Mood.RIGHT, Mood.WRONG)])
-def test_drafts_of_a_network_change_no_text(runner: Runner, mood: Mood) -> None:
+def test_drafts_of_a_network_change_no_text(runner: ModelRunner, mood: Mood) -> None:
     """Made behind each step, or behind some."""
     asked = _asked(4)
     expected = _expected(runner, asked)
@@ -169,7 +169,7 @@ def test_drafts_of_a_network_change_no_text(runner: Runner, mood: Mood) -> None:
 
 
 @pytest.mark.parametrize("mood", [*often(Mood.MIXED), *seldom(Mood.RIGHT)])
-def test_the_turn_behind_an_answer_begins_within_it(runner: Runner, mood: Mood) -> None:
+def test_the_turn_behind_an_answer_begins_within_it(runner: ModelRunner, mood: Mood) -> None:
     """However drafts fall around the places where its state is saved; and it says what it says of
     a cold prompt.
     """
@@ -188,7 +188,7 @@ def test_the_turn_behind_an_answer_begins_within_it(runner: Runner, mood: Mood) 
         assert len(text) - 1 - drive.answers[number].cached_tokens <= most
 
 
-def test_more_drafts_than_rings_hold_are_cut(runner: Runner) -> None:
+def test_more_drafts_than_rings_hold_are_cut(runner: ModelRunner) -> None:
     """To fifteen, and the text is the same."""
     asked = _asked(2, max_tokens=40)
     expected = _expected(runner, asked)
@@ -231,7 +231,7 @@ def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(
 
 @pytest.mark.parametrize("on", ["like a card", ON_CARD])
 @pytest.mark.parametrize("depth", [*often(3), *seldom(1, 15)])
-def test_drafts_in_graphs_change_no_text(runner: Runner, depth: int, on: str) -> None:
+def test_drafts_in_graphs_change_no_text(runner: ModelRunner, depth: int, on: str) -> None:
     """Of the host and of a network, beside prompts and behind steps without drafts, a step ahead;
     blocks run out, prefixes are found, and their states are.
     """

@@ -28,7 +28,7 @@ from tests.workers.engine.step_cases import (
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models import network
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.states import HostSlots
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
@@ -45,18 +45,18 @@ GREEDY_40 = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture(name="host", scope="module")
-def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _host(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     model_dir = write_family(tmp_path_factory.mktemp("model"), "qwen3_5")
     return _load(model_dir)
 
 
-def _load(model_dir: Path, device: str = "cpu") -> Runner:
+def _load(model_dir: Path, device: str = "cpu") -> ModelRunner:
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024}
     return load_tiny(model_dir, device=device, dtype="float32", **sizes)
 
 
 @given(lives=LIVES)
-def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
+def test_random_lives_say_the_same(host: ModelRunner, lives: list[Life]) -> None:
     """On the host; and as on a card a step ahead, padded."""
     plans = plans_of_lives(lives, 9)
     expected = sampled_by(host, plans, ahead=0)
@@ -65,7 +65,7 @@ def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
 
 
 @pytest.mark.parametrize("on_card", [False, True])
-def test_a_slot_is_empty_for_the_next_sequence(host: Runner, on_card: bool) -> None:
+def test_a_slot_is_empty_for_the_next_sequence(host: ModelRunner, on_card: bool) -> None:
     """Of those before it nothing is left; that one in flight still computes is no matter."""
 
     def life(seq: int) -> list[StepPlan]:
@@ -85,7 +85,7 @@ def test_a_slot_is_empty_for_the_next_sequence(host: Runner, on_card: bool) -> N
     assert set(map(tuple, outputs.values())) == {tuple(outputs[1])}
 
 
-def test_a_restart_begins_with_nothing(host: Runner) -> None:
+def test_a_restart_begins_with_nothing(host: ModelRunner) -> None:
     """A preempted sequence is computed from its first token again, in the same slot."""
     prompt = [5, 9, 2] * 10
     first = Chunk(1, 0, 30, (0, 1), samples=True)
@@ -107,7 +107,7 @@ def test_a_restart_begins_with_nothing(host: Runner) -> None:
 
 @pytest.mark.parametrize("on_card", [False, True])
 def test_without_memory_no_state_moves_on_twice(
-    host: Runner, monkeypatch: pytest.MonkeyPatch, on_card: bool
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch, on_card: bool
 ) -> None:
     """The step is not repeated: its sequences fail, and go on elsewhere with their tokens."""
     runner = as_on_card(host) if on_card else host
@@ -124,7 +124,7 @@ def test_without_memory_no_state_moves_on_twice(
 
 
 @pytest.mark.parametrize("on", ["cpu", "like a card", ON_CARD])
-def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> None:
+def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: ModelRunner, on: str) -> None:
     """Steps save several on their way through a prompt, while others take rows around it, and one
     ahead of a decode; the next sequence begins at each, in blocks of its own.
     """
@@ -163,7 +163,7 @@ def test_behind_a_saved_state_all_is_as_in_a_cold_run(host: Runner, on: str) -> 
 @pytest.mark.parametrize("few_blocks", [False, True])
 @pytest.mark.parametrize("on", ["like a card", ON_CARD])
 def test_a_fleet_says_what_cold_runs_say(
-    request: pytest.FixtureRequest, host: Runner, few_blocks: bool, on: str
+    request: pytest.FixtureRequest, host: ModelRunner, few_blocks: bool, on: str
 ) -> None:
     """Prompts that share much and part anywhere, answers that go on, turns behind them, blocks that
     run out: a step ahead, in padded steps or graphs, with few states and with many.
@@ -185,7 +185,7 @@ def test_a_fleet_says_what_cold_runs_say(
         steps = DeviceSteps(host.model, cache, facts, capture)
         while steps.prepare(pending_only=False):
             pass
-        runner = Runner(host.model, cache, facts, host.model_dir, steps)
+        runner = ModelRunner(host.model, cache, facts, host.model_dir, steps)
         if num_pages:
             request.addfinalizer(tier_for(runner, num_pages).close)
         drive = Drive(
@@ -213,7 +213,7 @@ def test_a_fleet_says_what_cold_runs_say(
     assert answers[1:] == answers[:1] * 3
 
 
-def test_slots_are_bounded(host: Runner) -> None:
+def test_slots_are_bounded(host: ModelRunner) -> None:
     """More sequences than were planned for are a bug of the caller; unknown ones are no fault."""
     slots = HostSlots(host.model, replace(host.facts, max_seqs=2, snapshots=9))
     slots.start([1, 2])
@@ -231,7 +231,7 @@ def test_slots_are_bounded(host: Runner) -> None:
     assert torch.isnan(step.states.matrices).all()
 
 
-def test_a_start_keeps_prefixes_in_the_hosts_memory(host: Runner) -> None:
+def test_a_start_keeps_prefixes_in_the_hosts_memory(host: ModelRunner) -> None:
     """The older key asks for as much as the newer one."""
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "snapshots": 3}
     for asked in ({"host_bytes": 4 * 2**20}, {"cache": CacheConfig("4MiB")}):

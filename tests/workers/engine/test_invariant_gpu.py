@@ -10,7 +10,7 @@ import torch
 from benchmarks.drive import Drive, fresh_runner
 from config import DUMMY_PREFIX, WorkerConfig
 from tests.workers.engine.invariant_cases import conditions, differing, requests, serve
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir
 from workers.scheduler import StepPlan
@@ -42,7 +42,7 @@ def _few_layers(shape: str, room: Path) -> str:
     return f"{DUMMY_PREFIX}{room}"
 
 
-def _load(model: str, **changes: Any) -> Runner:
+def _load(model: str, **changes: Any) -> ModelRunner:
     config = WorkerConfig(
         name="check",
         model=model,

@@ -8,7 +8,7 @@ from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.saving import SavePolicy
 
 BLOCK = 16
@@ -22,7 +22,7 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module", name="runner")
-def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     path = write_family(tmp_path_factory.mktemp("model"), "qwen3_5_moe")
     sizes = {"kv_tokens": 8192, "block_size": BLOCK, "token_budget": 128, "snapshots": 64}
     return load_tiny(path, dtype="float32", **sizes)
@@ -42,7 +42,9 @@ def _turn(
 
 
 @pytest.mark.parametrize("num_blocks", [None, 52])
-def test_a_fleet_says_what_it_says_without_a_cache(runner: Runner, num_blocks: int | None) -> None:
+def test_a_fleet_says_what_it_says_without_a_cache(
+    runner: ModelRunner, num_blocks: int | None
+) -> None:
     """Eight agents behind one prefix, each turn behind all before it; half of them part from the
     first one's conversation after its first turn. With few blocks
     some wait, and blocks of others are evicted.

@@ -31,14 +31,14 @@ from tests.workers.engine.step_cases import (
 from workers.engine.graphs.capture import run_again
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import with_products
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 FORMS = ("gemma4", "gemma4-experts", "gemma4-e", "glm4_moe_lite", "deepseek_v3")
 LATENT = ("glm4_moe_lite", "deepseek_v3")
 
 
-def _load(model_dir: Path, **keys: Any) -> Runner:
+def _load(model_dir: Path, **keys: Any) -> ModelRunner:
     return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024, **keys)
 
 

@@ -17,7 +17,7 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import requests, serve
 from workers.engine import start
 from workers.engine.memory.budget import MemoryRoom
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.speculating import drafting_of, kept_speculation, speculation_for
 
 SIZES: dict[str, Any] = {"kv_tokens": 2048, "block_size": 16, "dtype": "float32"}
@@ -43,7 +43,7 @@ def _config(path: Path) -> WorkerConfig:
     return WorkerConfig("w", str(path), "m", (), token_budget=256, speculation="auto")
 
 
-def _drafter(runner: Runner) -> str | None:
+def _drafter(runner: ModelRunner) -> str | None:
     return None if runner.drafter is None else runner.drafter.name
 
 

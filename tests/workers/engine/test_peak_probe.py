@@ -26,7 +26,7 @@ from workers.engine.peak_probe import (
     run_largest_steps,
     shallow,
 )
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.settings import probe_facts
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def test_it_runs_over_one_block(tmp_path: Path, family: str) -> None:
     facts = msgspec.structs.replace(runner.facts, token_budget=300, max_seqs=4)
     cache = KvCache(runner.model.config, 1, facts.block_size, CPU, torch.float32)
     with PeakMeter(CPU) as meter:
-        run_largest_steps(Runner(runner.model, cache, facts, runner.model_dir))
+        run_largest_steps(ModelRunner(runner.model, cache, facts, runner.model_dir))
     assert meter.peak_bytes == 0
     assert room(CPU).num_bytes > 0
 
@@ -146,7 +146,7 @@ def test_each_of_the_largest_steps_ends_those_before(
     limits = {"token_budget": token_budget, "context_length": context_length, "max_seqs": 4}
     facts = msgspec.structs.replace(runner.facts, **limits)
     cache = KvCache(runner.model.config, 1, facts.block_size, CPU, torch.float32)
-    fresh = Runner(runner.model, cache, facts, runner.model_dir)
+    fresh = ModelRunner(runner.model, cache, facts, runner.model_dir)
     for plan in largest_plans(facts):
         assert not fresh.run(plan).failed
         assert fresh.num_sequences == len(plan.chunks)
@@ -170,7 +170,7 @@ def test_no_sequence_is_imagined_longer_than_its_keys_and_values(
 def _peak_bytes(model: Network, facts: EngineFacts, model_dir: Path) -> int:
     """What a chunk of 200 tokens takes at the worst moment."""
     cache = KvCache(model.config, 1, facts.block_size, CPU, torch.float32)
-    runner = Runner(model, cache, facts, model_dir)
+    runner = ModelRunner(model, cache, facts, model_dir)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run_largest_steps(runner)
     held, most = 0, 0

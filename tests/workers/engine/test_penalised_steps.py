@@ -6,7 +6,7 @@ import torch
 from protocol.sampling import SamplingParams
 from tests.workers.engine.step_cases import as_on_card, start_of, without_memory_once
 from workers.engine.graphs.capture import Capture, run_again
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step import penalties
 from workers.scheduler.plan import Chunk, StepPlan
 
@@ -25,7 +25,7 @@ def _next(seq: int, number: int, blocks: tuple[int, ...]) -> StepPlan:
     return StepPlan(2, (), (Chunk(seq, LENGTH + number, 1, blocks, samples=True),), ())
 
 
-def _said(runner: Runner, seq: int, count: int) -> list[int]:
+def _said(runner: ModelRunner, seq: int, count: int) -> list[int]:
     plans = [_prompt(seq, (0, 1)), *[_next(seq, number, (0, 1)) for number in range(count - 1)]]
     said = [runner.run(plan).sampled[0].ids[0] for plan in plans]
     runner.run(StepPlan(9, (), (), (seq,)))
@@ -34,7 +34,7 @@ def _said(runner: Runner, seq: int, count: int) -> list[int]:
 
 @pytest.mark.parametrize("capture", [None, run_again], ids=["unpadded", "padded"])
 def test_a_stray_step_leaves_nothing_to_the_next_owner_of_a_slot(
-    host: Runner, capture: Capture | None
+    host: ModelRunner, capture: Capture | None
 ) -> None:
     """It counts after its sequence has ended for the host, and before the slot is cleared."""
     expected = _said(host, 2, 6)
@@ -52,7 +52,7 @@ def test_a_stray_step_leaves_nothing_to_the_next_owner_of_a_slot(
 
 @pytest.mark.parametrize("what", ["int", "count"])
 def test_a_repeated_step_counts_once(
-    host: Runner, monkeypatch: pytest.MonkeyPatch, what: str
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Memory may run out behind the draw, until the tokens are kept for the next step."""
     expected = _said(host, 1, 12)

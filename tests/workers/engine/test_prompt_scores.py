@@ -12,7 +12,7 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler import BlockManager, Outgoing, Scheduler, SchedulerLimits
 
 BLOCK = 32
@@ -38,7 +38,7 @@ def _expected(model_dir: Path) -> list[torch.Tensor]:
 class Driven:
     """A scheduler and its runner; what was sent by request number."""
 
-    def __init__(self, runner: Runner, token_budget: int, num_blocks: int = 64) -> None:
+    def __init__(self, runner: ModelRunner, token_budget: int, num_blocks: int = 64) -> None:
         self._runner = runner
         limits = SchedulerLimits(4, token_budget, 1024, 16)
         blocks = BlockManager(num_blocks, BLOCK)
@@ -95,12 +95,12 @@ def _check(scores: list[TokenLogprobs], prompt: list[int], wanted: torch.Tensor)
             assert value == pytest.approx(float(row[token_id]), abs=1e-4)
 
 
-def _runner_on(model_dir: Path, kind: str, **options: Any) -> Runner:
+def _runner_on(model_dir: Path, kind: str, **options: Any) -> ModelRunner:
     runner = load_tiny(model_dir, **options)
     if kind == "host":
         return runner
     steps = DeviceSteps(runner.model, runner.cache, runner.facts)
-    return Runner(runner.model, runner.cache, runner.facts, model_dir, steps)
+    return ModelRunner(runner.model, runner.cache, runner.facts, model_dir, steps)
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])

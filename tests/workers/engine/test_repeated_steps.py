@@ -17,7 +17,7 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs import device_steps
 from workers.engine.graphs.capture import Capture
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.steps import TokensLost
 from workers.scheduler.plan import Chunk, StepPlan
 
@@ -41,7 +41,7 @@ def _with_room_for(num_rows: int, forward: Callable[..., Tensor]) -> Callable[..
 
 
 def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
-    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was planned before anybody knew, and begins with a token that was never sampled."""
     prompt = StepPlan(1, (start_of(1, GREEDY, [5, 9]),), (Chunk(1, 0, 2, (0,), samples=True),), ())
@@ -67,7 +67,7 @@ def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
 
 
 def test_block_tables_that_could_not_be_sent_are_sent_again(
-    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a sequence that was preempted would go on in a block that is another's by now."""
     starts = [start_of(seq, GREEDY, [seq, 9, 4]) for seq in (1, 2)]
@@ -92,7 +92,7 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
 
 @pytest.mark.parametrize("place", ["forward", "logits"])
 def test_memory_that_torch_keeps_costs_nobody_an_answer(
-    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch, place: str
+    host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Who asks the driver, as for a kernel, finds none while torch keeps some for later: then the
     whole step is repeated, once. torch itself has looked there.
@@ -112,7 +112,7 @@ def test_memory_that_torch_keeps_costs_nobody_an_answer(
 
 
 def test_a_step_whose_tokens_cannot_be_read_is_not_repeated(
-    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted and kept already: it fails, where else it would be computed upon itself."""
     runner = as_on_card(host, capture)

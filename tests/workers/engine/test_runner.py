@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.engine.runner import Runner, largest_id
+from workers.engine.runner import ModelRunner, largest_id
 from workers.engine.step.batch import make_batch
 from workers.scheduler import admission as intake
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
@@ -30,7 +30,7 @@ def _prefill(seq: int, length: int) -> Chunk:
 
 
 @pytest.fixture(name="runner")
-def _runner(tmp_path: Path) -> Runner:
+def _runner(tmp_path: Path) -> ModelRunner:
     return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024)
 
 
@@ -60,7 +60,7 @@ def _fails_over(
     ],
 )
 def test_out_of_memory_fails_the_largest_chunk(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The others of the step get their tokens in the same step, and the engine lives."""
     plan = StepPlan(
@@ -80,7 +80,7 @@ def test_out_of_memory_fails_the_largest_chunk(
 
 @pytest.mark.parametrize("text", ["a wrong shape", "out of resource: shared memory, Required: 9"])
 def test_another_error_is_not_hidden(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, text: str
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """Only lack of memory is survivable here."""
     forward = _fails_over(0, RuntimeError(text), runner.model.forward)
@@ -95,7 +95,7 @@ def test_both_ways_find_the_largest_id(ids: list[int]) -> None:
     assert largest_id(array("I", ids)) == intake.largest_id(array("I", ids)) == max(ids, default=0)
 
 
-def test_an_id_outside_the_vocabulary_fails_its_sequence(runner: Runner) -> None:
+def test_an_id_outside_the_vocabulary_fails_its_sequence(runner: ModelRunner) -> None:
     """The neighbour is computed."""
     plan = StepPlan(1, (_start(1, [5, 151]), _start(2, [5])), (_prefill(1, 2), _prefill(2, 1)), ())
     result = runner.run(plan)
@@ -103,7 +103,7 @@ def test_an_id_outside_the_vocabulary_fails_its_sequence(runner: Runner) -> None
     assert result.failed == ((1, "token id 151 is outside the vocabulary of 151"),)
 
 
-def test_ended_sequences_leave_nothing(runner: Runner) -> None:
+def test_ended_sequences_leave_nothing(runner: ModelRunner) -> None:
     """State goes with the plan that names the sequence; an unknown name is no fault."""
     runner.run(StepPlan(1, (_start(1, [5]), _start(2, [5])), (_prefill(1, 1),), ()))
     assert runner.num_sequences == 2
@@ -111,7 +111,7 @@ def test_ended_sequences_leave_nothing(runner: Runner) -> None:
     assert runner.num_sequences == 0
 
 
-def test_chunks_that_do_not_sample_sample_nothing(runner: Runner) -> None:
+def test_chunks_that_do_not_sample_sample_nothing(runner: ModelRunner) -> None:
     """A prompt in two chunks gives the token that it gives in one."""
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     whole = runner.run(StepPlan(1, (_start(1, ids),), (_prefill(1, 8),), ()))

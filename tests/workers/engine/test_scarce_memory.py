@@ -24,7 +24,7 @@ from tests.fakes.scarce_memory import FETCH, PLACES, ScarceMemory, Shortage
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.short_lives import BLOCK, Answer, Frames, Life, Request, Shape, runner_on
 from workers.engine.graphs.capture import Capture, run_again
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import DropLink, encode_control
 
@@ -37,7 +37,7 @@ seen: Counter[str] = Counter()
 
 
 @pytest.fixture(name="host", scope="module")
-def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _host(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     folder: Path = tmp_path_factory.mktemp("model")
     return load_tiny(write_tiny_model(folder), kv_tokens=256)
 
@@ -111,7 +111,7 @@ def _name(number: int) -> bytes:
     return number.to_bytes(16, "little")
 
 
-def _alone(host: Runner, num_blocks: int, submit: Submit) -> Answer:
+def _alone(host: ModelRunner, num_blocks: int, submit: Submit) -> Answer:
     """What the same request is answered in the same window, on the host, with memory for all."""
     shape = Shape(num_blocks, max_seqs=1, token_budget=num_blocks * BLOCK)
     life = Life(runner_on(host, shape, card=False), ScarceMemory(()))
@@ -119,7 +119,7 @@ def _alone(host: Runner, num_blocks: int, submit: Submit) -> Answer:
     return life.answers[submit.request_id]
 
 
-def _hangs_by_a_hair(host: Runner, num_blocks: int, submit: Submit, ids: list[int]) -> bool:
+def _hangs_by_a_hair(host: ModelRunner, num_blocks: int, submit: Submit, ids: list[int]) -> bool:
     """Whether the first of `ids` come out otherwise for logits that are a hair's breadth off: how
     many rows a product has changes its last bits, which is nobody's fault.
     """
@@ -136,7 +136,7 @@ def _hangs_by_a_hair(host: Runner, num_blocks: int, submit: Submit, ids: list[in
     return any(answer[: len(ids)] != ids for answer in found)
 
 
-def _check_tokens(host: Runner, num_blocks: int, submit: Submit, answer: Answer) -> None:
+def _check_tokens(host: ModelRunner, num_blocks: int, submit: Submit, answer: Answer) -> None:
     """Whoever was cut off was told the beginning."""
     if not answer.is_whole:
         # No more than there is to compare.
@@ -183,7 +183,7 @@ def _check_ends(life: Life, company: Company) -> None:
 )
 @settings(max_examples=NUM_LIVES)
 def _lives(
-    host: Runner,
+    host: ModelRunner,
     shape: Shape,
     company: Company,
     shortages: list[Shortage],
@@ -209,7 +209,7 @@ def _lives(
     seen["whole"] += sum(answer.is_whole for answer in life.answers.values())
 
 
-def test_memory_that_runs_out_costs_nobody_else_a_token(host: Runner) -> None:
+def test_memory_that_runs_out_costs_nobody_else_a_token(host: ModelRunner) -> None:
     """Nor does it where steps are planned ahead, sequences preempted and graphs captured."""
     seen.clear()
     _lives(host)

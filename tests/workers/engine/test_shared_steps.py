@@ -20,7 +20,7 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.shared_prefixes import SharedOrder, SharedPrefixes
 from workers.scheduler.plan import Chunk, Sampled, StepPlan
 
@@ -40,7 +40,7 @@ BRANCHES: Final = (
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN, GENERAL], ids=["greedy", "drawn", "general"])
 def test_rows_in_another_order_say_the_same(
-    host: Runner, capture: Capture | None, sampling: Any, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, capture: Capture | None, sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sequences come and go, so what is shared changes; tokens and their order do not depend on
     it.
@@ -63,7 +63,7 @@ def test_rows_in_another_order_say_the_same(
     assert len(set(runs)) > 2
 
 
-def test_a_sequence_in_other_blocks_shares_no_more(host: Runner) -> None:
+def test_a_sequence_in_other_blocks_shares_no_more(host: ModelRunner) -> None:
     """A preempted one comes back at another place."""
     plans = plans_of_branches(BRANCHES[:2], 6, GREEDY)
     runner = as_on_card(host, None, ALWAYS)
@@ -79,7 +79,7 @@ def test_a_sequence_in_other_blocks_shares_no_more(host: Runner) -> None:
     assert steps._prefixes.order([ahead[0], other]) is None
 
 
-def test_items_name_the_rows_of_a_bucket(host: Runner) -> None:
+def test_items_name_the_rows_of_a_bucket(host: ModelRunner) -> None:
     """Segments stand behind the padding of the decodes, not behind the decodes."""
     runner = as_on_card(host, run_again, ALWAYS)
     steps = runner._steps
@@ -145,6 +145,6 @@ class TestOnCard:
         assert all(0 <= token < 151 for step in found[0] for ids in step.values() for token in ids)
 
 
-def _load(model_dir: Path, config: dict[str, Any]) -> Runner:
+def _load(model_dir: Path, config: dict[str, Any]) -> ModelRunner:
     sizes = {"kv_tokens": 8192, "block_size": BLOCK, "token_budget": 2048}
     return load_tiny(model_dir, device="cuda", **sizes, **config)

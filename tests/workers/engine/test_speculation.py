@@ -15,7 +15,7 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
 from workers.speculation import (
     NUM_TEXT_SOURCES,
@@ -23,8 +23,8 @@ from workers.speculation import (
     DraftDepth,
     MatchOdds,
     PlaceOdds,
-    Policy,
     Speculation,
+    SpeculationPolicy,
     TextSource,
 )
 
@@ -43,7 +43,7 @@ STYLES = (
 
 
 @pytest.fixture(name="runner", scope="module")
-def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     model_dir = write_tiny_model(tmp_path_factory.mktemp("model"))
     return load_tiny(model_dir, block_size=16, kv_tokens=8192, max_seqs=16)
 
@@ -56,25 +56,25 @@ class Plain(NamedTuple):
     texts: list[Text]
 
 
-def _plain(runner: Runner, asked: list[Asked]) -> Plain:
+def _plain(runner: ModelRunner, asked: list[Asked]) -> Plain:
     expected = serve(Drive(fresh_runner(runner)), asked)
     return Plain(asked, expected, _texts(asked, expected))
 
 
 @pytest.fixture(name="seven", scope="module")
-def _seven(runner: Runner) -> Plain:
+def _seven(runner: ModelRunner) -> Plain:
     return _plain(runner, _asked(7))
 
 
 @pytest.fixture(name="longer", scope="module")
-def _longer(runner: Runner, seven: Plain) -> Plain:
+def _longer(runner: ModelRunner, seven: Plain) -> Plain:
     """Each goes on behind its answer."""
     pairs = zip(seven.asked, seven.texts, strict=True)
     return _plain(runner, [one._replace(prompt=text) for one, text in pairs])
 
 
 @pytest.fixture(name="eight", scope="module")
-def _eight(runner: Runner) -> Plain:
+def _eight(runner: ModelRunner) -> Plain:
     """Of eight lengths."""
     return _plain(
         runner,
@@ -100,8 +100,8 @@ def _texts(asked: Sequence[Asked], answers: Answers) -> list[Text]:
 
 
 def _steps(
-    runner: Runner, drafter: KnownDrafter | None, *, on_card: bool, is_captured: bool = True
-) -> Runner:
+    runner: ModelRunner, drafter: KnownDrafter | None, *, on_card: bool, is_captured: bool = True
+) -> ModelRunner:
     """A runner on a cache that was never written, with steps as on a card or of the host."""
     bare = fresh_runner(runner)
     steps: DeviceSteps | HostSteps
@@ -114,14 +114,19 @@ def _steps(
             pass
     else:
         steps = HostSteps(bare.model, bare.cache, bare.facts, drafter)
-    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+    return ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
 
 
 SOURCES = ("host drafts", "host drafts, card", "card drafts", "card drafts, card")
 
 
 def _drive(
-    runner: Runner, texts: Sequence[Text], source: str, depth: int, mood: Mood, **limits: int | None
+    runner: ModelRunner,
+    texts: Sequence[Text],
+    source: str,
+    depth: int,
+    mood: Mood,
+    **limits: int | None,
 ) -> tuple[Drive, HostDrafts]:
     """With drafts of the host or of a drafter, in steps of the host or of a card."""
     on_card = source.endswith("card")
@@ -140,7 +145,9 @@ def _drive(
         *[pytest.param(*one, marks=pytest.mark.slow) for one in itertools.product(SOURCES, (3, 7))],
     ],
 )
-def test_no_draft_changes_a_text(runner: Runner, seven: Plain, source: str, depth: int) -> None:
+def test_no_draft_changes_a_text(
+    runner: ModelRunner, seven: Plain, source: str, depth: int
+) -> None:
     """Right, wrong, random and mixed ones, for every style of sampling at once."""
     asked, expected, texts = seven
     for mood in Mood:
@@ -156,7 +163,7 @@ def test_no_draft_changes_a_text(runner: Runner, seven: Plain, source: str, dept
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_batches_of_any_size(runner: Runner, eight: Plain, source: str) -> None:
+def test_batches_of_any_size(runner: ModelRunner, eight: Plain, source: str) -> None:
     """Of one to eight sequences, which end one after the other."""
     asked, expected, texts = eight
     for size in range(1, 9):
@@ -167,7 +174,7 @@ def test_batches_of_any_size(runner: Runner, eight: Plain, source: str) -> None:
 @pytest.mark.parametrize("is_captured", [True, False], ids=["graphs", "no graphs"])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_steps_ahead_of_accepted_drafts(
-    runner: Runner, longer: Plain, depth: int, is_captured: bool
+    runner: ModelRunner, longer: Plain, depth: int, is_captured: bool
 ) -> None:
     """Launched before it is known how many drafts the step before accepts: of any size, behind
     prompts in chunks and cached ones, beside answers that end, as far as blocks last.
@@ -198,7 +205,7 @@ def test_steps_ahead_of_accepted_drafts(
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_chunks_hits_and_preemptions(
-    runner: Runner, seven: Plain, longer: Plain, source: str
+    runner: ModelRunner, seven: Plain, longer: Plain, source: str
 ) -> None:
     """Prompts in chunks beside drafts, prompts that find others' blocks, blocks that run out: what
     is cached is what was accepted, or a later answer would differ.
@@ -214,7 +221,7 @@ def test_chunks_hits_and_preemptions(
             assert serve(drive, longer.asked) == longer.expected
 
 
-def test_a_stream_resumes_at_every_token(runner: Runner) -> None:
+def test_a_stream_resumes_at_every_token(runner: ModelRunner) -> None:
     """On a worker that drafts, after one that did not."""
     asked = _asked(6, max_tokens=12)
     expected = serve(Drive(fresh_runner(runner)), asked)
@@ -224,7 +231,7 @@ def test_a_stream_resumes_at_every_token(runner: Runner) -> None:
         assert serve(drive, asked, [answer[:num_done] for answer in expected]) == expected
 
 
-def test_choices_of_one_prompt_differ_as_without_drafts(runner: Runner) -> None:
+def test_choices_of_one_prompt_differ_as_without_drafts(runner: ModelRunner) -> None:
     """`n`: they differ by their seeds alone."""
     sampling = SamplingParams(max_tokens=16, temperature=1.0, ignore_eos=True)
     asked = [Asked([5, 9, 2] * 7, sampling, seed) for seed in range(6)]
@@ -235,7 +242,9 @@ def test_choices_of_one_prompt_differ_as_without_drafts(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("source", ["host drafts", "card drafts, card"])
-def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner, source: str) -> None:
+def test_a_stop_token_among_accepted_drafts_ends_the_answer(
+    runner: ModelRunner, source: str
+) -> None:
     """What was accepted behind it is neither sent nor counted."""
     (asked,) = _asked(1)
     (expected,) = serve(Drive(fresh_runner(runner)), [asked])
@@ -252,7 +261,7 @@ def test_a_stop_token_among_accepted_drafts_ends_the_answer(runner: Runner, sour
 
 @pytest.mark.parametrize("depth", [None, 5])
 @pytest.mark.parametrize("on_card", [False, True])
-def test_drafts_from_earlier_text(runner: Runner, on_card: bool, depth: int | None) -> None:
+def test_drafts_from_earlier_text(runner: ModelRunner, on_card: bool, depth: int | None) -> None:
     """A greedy model that repeats itself takes fewer steps, and says the same."""
     greedy = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
     asked = [Asked([5 + number, 9, 2] * 7, greedy, number) for number in range(4)]
@@ -260,7 +269,7 @@ def test_drafts_from_earlier_text(runner: Runner, on_card: bool, depth: int | No
     expected = serve(plain, asked)
     stepping = _steps(runner, None, on_card=on_card)
     source = TextSource(MatchOdds(NUM_TEXT_SOURCES), uses_fleet=True)
-    speculation = Speculation(source, Policy(looks_ahead=on_card), depth)
+    speculation = Speculation(source, SpeculationPolicy(looks_ahead=on_card), depth)
     drive = Drive(stepping, proposer=speculation, looks_ahead=on_card)
     assert serve(drive, asked) == expected
     assert serve(drive, asked) == expected
@@ -273,14 +282,14 @@ def test_drafts_from_earlier_text(runner: Runner, on_card: bool, depth: int | No
 
 @pytest.mark.parametrize("mood", [Mood.RIGHT, Mood.WRONG])
 @pytest.mark.parametrize("on_card", [False, True])
-def test_a_network_drafts_where_that_pays(runner: Runner, on_card: bool, mood: Mood) -> None:
+def test_a_network_drafts_where_that_pays(runner: ModelRunner, on_card: bool, mood: Mood) -> None:
     """Every step takes a second, with drafts or without: good ones are made behind most of them. Of
     bad ones it may have fewer at once, or others, and no text changes.
     """
     asked = _asked(4, max_tokens=60)
     expected = serve(Drive(fresh_runner(runner)), asked)
     drafter = KnownDrafter(_texts(asked, expected), 7, mood)
-    policy, odds = Policy(looks_ahead=on_card), PlaceOdds(7)
+    policy, odds = SpeculationPolicy(looks_ahead=on_card), PlaceOdds(7)
     depth = DraftDepth(odds, policy, 7)
     speculation = Speculation(CardSource("known", odds), policy, draft_depth=depth)
     stepping = _steps(runner, drafter, on_card=on_card)

@@ -13,7 +13,7 @@ from config import DUMMY_PREFIX, WorkerConfig
 from tests.fakes.drafts import CardDrafts, HostDrafts, KnownDrafter, Mood
 from tests.workers.engine.invariant_cases import requests, serve
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import dummy_dir
 from workers.scheduler import StepPlan
@@ -36,7 +36,7 @@ ALL = tuple(range(512))
 """More sequences than run at once."""
 
 
-def _load(shape: str, room: Path, **changes: Any) -> Runner:
+def _load(shape: str, room: Path, **changes: Any) -> ModelRunner:
     """A shape with its first layers only: all of a layer's kernels, in a part of the time."""
     config = json.loads((dummy_dir(f"{DUMMY_PREFIX}{shape}") / "config.json").read_text())
     (room / "config.json").write_text(json.dumps({**config, "num_hidden_layers": LAYERS}))
@@ -55,13 +55,13 @@ def _load(shape: str, room: Path, **changes: Any) -> Runner:
     return load_runner(worker, lambda *_: None)
 
 
-def _with_graphs(runner: Runner, drafter: KnownDrafter | None = None) -> Runner:
+def _with_graphs(runner: ModelRunner, drafter: KnownDrafter | None = None) -> ModelRunner:
     """On a cache that was never written, with every graph."""
     bare = fresh_runner(runner)
     steps = DeviceSteps(bare.model, bare.cache, bare.facts, verifies=True, drafter=drafter)
     while steps.prepare(pending_only=False):
         pass
-    return Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+    return ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
 
 
 @pytest.mark.parametrize(("shape", "changes"), CASES, ids=str)

@@ -14,7 +14,7 @@ from workers.engine.drafting.drafter import Drafter
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
 from workers.model_dir import builtin_dir
 from workers.scheduler import Proposer
@@ -48,13 +48,13 @@ class Cell(NamedTuple):
 
 
 @pytest.fixture(name="runner", scope="module")
-def _runner() -> Runner:
+def _runner() -> ModelRunner:
     path = builtin_dir("builtin:herma-tiny")
     return load_tiny(path, block_size=BLOCK, kv_tokens=4096, max_seqs=16, dtype="float32")
 
 
 @pytest.fixture(name="compiler", scope="module")
-def _compiler(runner: Runner) -> LlGuidanceCompiler:
+def _compiler(runner: ModelRunner) -> LlGuidanceCompiler:
     vocab_size = runner.model.config.vocab_size
     return LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
 
@@ -89,13 +89,13 @@ def _serve(drive: Drive, asked: Sequence[Asked]) -> list[tuple[int, ...]]:
 
 
 def _plain(
-    runner: Runner, compiler: LlGuidanceCompiler, asked: Sequence[Asked]
+    runner: ModelRunner, compiler: LlGuidanceCompiler, asked: Sequence[Asked]
 ) -> list[tuple[int, ...]]:
     return _serve(Drive(fresh_runner(runner), compiler=compiler), asked)
 
 
 def _drive(
-    runner: Runner,
+    runner: ModelRunner,
     compiler: LlGuidanceCompiler,
     cell: Cell,
     texts: Sequence[list[int]],
@@ -112,7 +112,7 @@ def _drive(
 
 
 def _with(
-    runner: Runner,
+    runner: ModelRunner,
     compiler: LlGuidanceCompiler,
     drafter: Drafter | None,
     proposer: Proposer,
@@ -127,7 +127,7 @@ def _with(
         steps = DeviceSteps(*given, run_again, drafter=drafter, verifies=True)
         while steps.prepare(pending_only=False):
             pass
-    drafting = Runner(*given, bare.model_dir, steps)
+    drafting = ModelRunner(*given, bare.model_dir, steps)
     return Drive(drafting, compiler=compiler, looks_ahead=ahead, proposer=proposer, **limits)
 
 
@@ -144,7 +144,7 @@ class Plain(NamedTuple):
 
 
 @pytest.fixture(name="plain", scope="module")
-def _plain_answers(runner: Runner, compiler: LlGuidanceCompiler) -> Plain:
+def _plain_answers(runner: ModelRunner, compiler: LlGuidanceCompiler) -> Plain:
     asked = _asked()
     return Plain(asked, _plain(runner, compiler, asked))
 
@@ -172,7 +172,7 @@ CELLS = [
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_text_changes(
-    cell: Cell, runner: Runner, compiler: LlGuidanceCompiler, plain: Plain
+    cell: Cell, runner: ModelRunner, compiler: LlGuidanceCompiler, plain: Plain
 ) -> None:
     """In batches of one and of eight, in chunks, behind cached prefixes and after preemptions."""
     asked, expected = plain
@@ -192,7 +192,7 @@ def test_no_text_changes(
 @pytest.mark.parametrize("depth", [1, 3, 7, 15])
 @pytest.mark.parametrize("on_card", [False, True], ids=["host drafts", "card drafts"])
 def test_every_batch_from_one_to_eight(
-    on_card: bool, depth: int, runner: Runner, compiler: LlGuidanceCompiler
+    on_card: bool, depth: int, runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
     """Which ends one by one."""
     asked = [
@@ -211,7 +211,7 @@ def test_every_batch_from_one_to_eight(
 @pytest.mark.parametrize("depth", [1, 3, 7, 15])
 @pytest.mark.parametrize("on_card", [False, True], ids=["host drafts", "card drafts"])
 def test_streams_resume_at_every_token(
-    on_card: bool, depth: int, runner: Runner, compiler: LlGuidanceCompiler
+    on_card: bool, depth: int, runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
     """Grammars and penalties too, on a worker that drafts, after one that did not."""
     asked = _asked(max_tokens=14)

@@ -14,9 +14,9 @@ from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.step_cases import BLOCK, as_on_card
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
-from workers.engine.step.steps import Steps
+from workers.engine.step.steps import EngineSteps
 from workers.scheduler import StepPlan
 
 ON_CARD = pytest.param(
@@ -29,14 +29,14 @@ ON_CARD = pytest.param(
 GREEDY = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
 
 
-class Counting(Runner):
+class Counting(ModelRunner):
     """A runner that counts the tokens of its plans, and the sequences that came back."""
 
     num_computed = 0
     num_back = 0
 
     def launch(self, plan: StepPlan):  # type: ignore[no-untyped-def] # noqa: ANN201
-        """See `Runner`."""
+        """See `ModelRunner`."""
         self.num_computed += sum(chunk.length for chunk in plan.chunks)
         self.num_back += len(plan.moves.back)
         return super().launch(plan)
@@ -72,7 +72,7 @@ def test_swapped_sequences_say_the_same(
     assert runners[2].num_computed < runners[0].num_computed
 
 
-def _steps(host: Runner, on: str) -> Steps:
+def _steps(host: ModelRunner, on: str) -> EngineSteps:
     facts = host.facts
     if on == "cpu":
         return HostSteps(host.model, host.cache, facts)

@@ -17,13 +17,13 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.foreign_engine import EOS, EVENTS, Settings, next_id
 from workers.external import (
-    Answer,
+    AnswerPiece,
     EngineApi,
     EngineError,
-    EventSplitter,
-    Job,
+    EngineEventSplitter,
+    EngineJob,
+    ExternalAnswer,
     LlamaCppApi,
-    Piece,
     SglangApi,
     VllmApi,
 )
@@ -48,8 +48,8 @@ def sampling(**fields: Any) -> SamplingParams:
 
 def answer_to(
     params: SamplingParams, outputs: list[int] | None = None, grammar: Grammar | None = None
-) -> Answer:
-    return Answer(
+) -> ExternalAnswer:
+    return ExternalAnswer(
         array("I", PROMPT),
         array("I", outputs or []),
         params,
@@ -63,16 +63,16 @@ def answer_to(
 
 
 def play(
-    api: EngineApi, engine: Settings, answer: Answer, piece_bytes: int = 1 << 20
-) -> list[Piece]:
+    api: EngineApi, engine: Settings, answer: ExternalAnswer, piece_bytes: int = 1 << 20
+) -> list[AnswerPiece]:
     """Run `answer` against the stub's events, as HTTP carries them, in pieces of that size."""
-    pieces: list[Piece] = []
+    pieces: list[AnswerPiece] = []
     while not answer.is_over:
         job = answer.next_job()
         body = json.loads(api.request(job).body)
         ids = body.get("input_ids") or body["prompt"]
         events = list(EVENTS[engine.kind](engine, body, ids))
-        reader, splitter = api.reader(job), EventSplitter()
+        reader, splitter = api.reader(job), EngineEventSplitter()
         if job.streamed:
             text = "".join(
                 f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in events
@@ -91,7 +91,7 @@ def play(
     return pieces
 
 
-def ids_of(pieces: list[Piece]) -> list[int]:
+def ids_of(pieces: list[AnswerPiece]) -> list[int]:
     return [token_id for piece in pieces for token_id in piece.ids]
 
 
@@ -208,7 +208,7 @@ def test_a_prompt_counted_otherwise_is_an_error(kind: str) -> None:
 
 def test_ids_outside_the_vocabulary_name_the_tokenizer() -> None:
     """The engine has another model than the worker's directory."""
-    answer = Answer(
+    answer = ExternalAnswer(
         array("I", PROMPT),
         array("I"),
         sampling(),
@@ -245,7 +245,7 @@ def test_what_an_engine_cannot_do_is_named() -> None:
 
 
 def _body(api: EngineApi, params: SamplingParams, salt: bytes = b"") -> Mapping[str, Any]:
-    job = Job(array("I", PROMPT), 5, params, 2**40 + 3, salt, frozenset())
+    job = EngineJob(array("I", PROMPT), 5, params, 2**40 + 3, salt, frozenset())
     body: dict[str, Any] = json.loads(api.request(job).body)
     return body
 
@@ -289,8 +289,8 @@ def test_a_resumed_draw_has_other_noise() -> None:
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_any_bytes_split_the_same_way(data: bytes, size: int) -> None:
     """Whole or in pieces, and never an error but for what is read from it."""
-    whole = EventSplitter()
-    parts = EventSplitter()
+    whole = EngineEventSplitter()
+    parts = EngineEventSplitter()
     expect = whole.feed(data.replace(b"\r", b""))
     plain = data.replace(b"\r", b"")
     found = [one for at in range(0, len(plain), size) for one in parts.feed(plain[at : at + size])]

@@ -13,14 +13,14 @@ from protocol.ids import ID_BYTES, BlockDigest
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from protocol.tokens import pack_tokens
 from tests.fakes.vllm_engine import MODEL, VllmEngine, split
-from workers.external.held_blocks import Copies, HeldBlocks, model_roots
+from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
 from workers.external.vllm_events import AllBlocksCleared, BlockRemoved, BlockStored, decode_batch
 
 TOKENS = list(range(1000, 1096))
 
 
 def _held(
-    block_size: int = 32, max_blocks: int = 1000, copies: Copies = Copies.COUNTED
+    block_size: int = 32, max_blocks: int = 1000, copies: CopyReports = CopyReports.COUNTED
 ) -> HeldBlocks:
     return HeldBlocks(
         model_roots(MODEL), block_size=block_size, max_blocks=max_blocks, copies=copies
@@ -121,7 +121,7 @@ def test_copies_are_counted_where_each_is_told() -> None:
 
 def test_without_copies_removed_means_gone() -> None:
     """An engine that repeats what it stored has it once."""
-    held = _held(copies=Copies.SINGLE)
+    held = _held(copies=CopyReports.SINGLE)
     for _ in range(2):
         held.apply(_stored([1], None, TOKENS[:32]))
     held.apply(BlockRemoved((1,)))

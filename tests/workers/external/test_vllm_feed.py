@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.routing.prefix_index import EventResult, PrefixIndex
+from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
 from tests.fakes.fleet import W1
 from tests.fakes.vllm_engine import MODEL, VllmEngine, frames, pack, replay_frames, split
-from workers.external.held_blocks import Copies, HeldBlocks, model_roots
+from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
 from workers.external.vllm_feed import REPLAY_END, Heard, VllmFeed
 
 OURS = 32
@@ -23,7 +23,7 @@ PROMPT = list(range(2000, 2128))
 
 def _feed(*, can_replay: bool = True, rank: int = 0) -> VllmFeed:
     held = HeldBlocks(
-        model_roots(MODEL), block_size=OURS, max_blocks=100_000, copies=Copies.COUNTED
+        model_roots(MODEL), block_size=OURS, max_blocks=100_000, copies=CopyReports.COUNTED
     )
     return VllmFeed(held, can_replay=can_replay, rank=rank)
 
@@ -43,7 +43,7 @@ class _Gateway:
     def hear(self, heard: Heard) -> bytes | None:
         """Every event of ours follows the last: our own wire has no gaps."""
         for message in heard.messages:
-            assert self.index.apply(W1, message, 0.0) is EventResult.APPLIED
+            assert self.index.apply(W1, message, 0.0) is BlockEventResult.APPLIED
         return heard.replay_request
 
     def depth(self, prompt: Sequence[int], adapter: str = "") -> int:

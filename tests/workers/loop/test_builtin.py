@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.drive import Answer, Drive
+from benchmarks.drive import Drive, DrivenAnswer
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.agent_request import after_tool_result
@@ -57,7 +57,7 @@ def _drive(model_dir: Path) -> Drive:
     return Drive(load_tiny(model_dir, kv_tokens=65_536, max_seqs=32, context_length=8192))
 
 
-def _finish(drive: Drive, prompts: list[list[int]], max_tokens: int) -> list[Answer]:
+def _finish(drive: Drive, prompts: list[list[int]], max_tokens: int) -> list[DrivenAnswer]:
     """The greedy answers, in the order of the prompts."""
     for prompt in prompts:
         drive.submit(prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0))

@@ -12,7 +12,7 @@ from protocol.messages import Finished, Grammar, Rejected, Submit
 from tests.fakes.gateway_end import submission
 from tests.workers.loop.test_loop import CountingRunner, LoopEnd
 from workers.ipc.messages import Drained, DrainEngine
-from workers.loop import Compiled
+from workers.loop import CompiledGrammar
 from workers.scheduler import Key
 
 A, B = b"a" * 16, b"b" * 16
@@ -23,14 +23,14 @@ class SlowCompiler:
 
     def __init__(self) -> None:
         self.begun: queue.SimpleQueue[tuple[Key, list[int]]] = queue.SimpleQueue()
-        self.done: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[CompiledGrammar] = queue.SimpleQueue()
 
     def begin(self, key: Key, grammar: Grammar, outputs: array[int]) -> None:
         """Note it."""
         assert grammar.text == "a+"
         self.begun.put((key, outputs.tolist()))
 
-    def take_done(self) -> list[Compiled]:
+    def take_done(self) -> list[CompiledGrammar]:
         """What the test has put there."""
         found = []
         while not self.done.empty():
@@ -53,7 +53,7 @@ def test_others_are_served_while_a_grammar_compiles(lookahead: int) -> None:
     engine.send(1, submission(B))
     assert engine.finished(B).reason == "length"
     assert not [m for _, m in engine.heard if isinstance(m, Finished) and m.request_id == A]
-    compiler.done.put(Compiled(key, object()))
+    compiler.done.put(CompiledGrammar(key, object()))
     assert engine.finished(A).reason == "length"
     engine.leave()
     engine.close()
@@ -65,7 +65,7 @@ def test_a_bad_grammar_is_rejected_with_its_reason() -> None:
     engine = LoopEnd(CountingRunner(), compiler=compiler)
     engine.send(1, _with_grammar(A))
     key, _ = compiler.begun.get(timeout=20)
-    compiler.done.put(Compiled(key, None, "no such keyword"))
+    compiler.done.put(CompiledGrammar(key, None, "no such keyword"))
     rejected = engine.until(Rejected)
     assert rejected == Rejected(A, 1, "grammar", "no such keyword")
     engine.send(1, submission(B))
@@ -84,7 +84,7 @@ def test_a_draining_engine_waits_for_the_compiler() -> None:
     engine.send(1, submission(B))
     engine.finished(B)
     assert not [m for _, m in engine.heard if isinstance(m, Drained)]
-    compiler.done.put(Compiled(key, object()))
+    compiler.done.put(CompiledGrammar(key, object()))
     engine.finished(A)
     engine.until(Drained)
     engine.leave()

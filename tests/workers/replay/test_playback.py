@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.replay.script import Rule
-from workers.replay.scripted import Output, Playback
+from workers.replay.scripted import Playback, ScriptedOutput
 
 END = 99
 
 
 def play(
     playback: Playback, until: float = float("inf"), most: int = 50
-) -> list[tuple[float, Output]]:
+) -> list[tuple[float, ScriptedOutput]]:
     """What it says and when, until it is silent for ever."""
     lines = []
     while playback.due_at <= until and len(lines) < most and playback.due_at != float("inf"):
@@ -45,19 +45,25 @@ def test_other_ends() -> None:
     *_, (_, last) = play(playback(Rule(answer="-", name="r", finish="error")))
     assert last.error == "the script's rule 'r' ends with an error"
     silent = playback(Rule(answer="-", finish="hang"))
-    assert play(silent)[-1][1] == Output()
+    assert play(silent)[-1][1] == ScriptedOutput()
     assert silent.due_at == float("inf")
 
 
 def test_death_comes_after_exactly_so_many_tokens_and_not_twice() -> None:
     """Chunks are cut there; a sequence that is past it, or a later start, goes on."""
     rule = Rule(answer="-", chunk_tokens=4, die="kill", die_after_tokens=3)
-    assert [line for _, line in play(playback(rule))] == [Output((0, 1, 2)), Output(die="kill")]
+    assert [line for _, line in play(playback(rule))] == [
+        ScriptedOutput((0, 1, 2)),
+        ScriptedOutput(die="kill"),
+    ]
     whole = [line for _, line in play(playback(rule, may_die=False))]
-    assert whole == [Output((0, 1, 2, 3)), Output((4,)), Output((END,))]
-    assert play(playback(rule, said=3)) == [(10.0, Output((3, 4))), (10.0, Output((END,)))]
+    assert whole == [ScriptedOutput((0, 1, 2, 3)), ScriptedOutput((4,)), ScriptedOutput((END,))]
+    assert play(playback(rule, said=3)) == [
+        (10.0, ScriptedOutput((3, 4))),
+        (10.0, ScriptedOutput((END,))),
+    ]
     at_once = Rule(answer="-", die="exit")
-    assert play(playback(at_once)) == [(10.0, Output(die="exit"))]
+    assert play(playback(at_once)) == [(10.0, ScriptedOutput(die="exit"))]
 
 
 @given(

@@ -14,14 +14,14 @@ from workers.scheduler.retention import (
     NEVER,
     UNKNOWN,
     EvictionMeter,
-    Expectation,
     KeptChains,
+    ReturnExpectation,
     value,
 )
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
-SOON = Expectation(0.97, 0.5)
-LATE = Expectation(0.97, 120.0)
+SOON = ReturnExpectation(0.97, 0.5)
+LATE = ReturnExpectation(0.97, 120.0)
 
 
 def digests(name: str, count: int) -> list[BlockDigest]:

@@ -4,10 +4,10 @@ import pytest
 
 from protocol.messages import (
     Accepted,
-    Alive,
     BlocksSnapshot,
     BlocksStored,
     Finished,
+    SequenceAlive,
     TokenItem,
     TokenLogprobs,
     Tokens,
@@ -226,7 +226,7 @@ def test_the_preempted_one_is_reported_to_live() -> None:
         engine.step()
     (sign,) = engine.scheduler.signs_of_life()
     preempted = make_submit(1, [4, 5, 6])
-    assert sign.message == Alive(preempted.request_id, preempted.attempt)
+    assert sign.message == SequenceAlive(preempted.request_id, preempted.attempt)
     engine.drain()
     assert engine.scheduler.signs_of_life() == ()
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from workers.scheduler.integrity import IntegrityError
-from workers.scheduler.snapshots import Place, SnapshotPool
+from workers.scheduler.snapshots import SnapshotPlace, SnapshotPool
 
 SLOTS = 4
 PREFIXES = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple)
@@ -28,8 +28,8 @@ class Pool(RuleBasedStateMachine):
         self.reading: list[tuple[int, bytes]] = []
         self.gone: set[bytes] = set()
 
-    @rule(prefix=PREFIXES, place=st.sampled_from(Place))
-    def reserve(self, prefix: Prefix, place: Place) -> None:
+    @rule(prefix=PREFIXES, place=st.sampled_from(SnapshotPlace))
+    def reserve(self, prefix: Prefix, place: SnapshotPlace) -> None:
         digests = _digests(prefix)
         slot = self.pool.reserve(digests, place)
         if slot is not None:
@@ -130,15 +130,15 @@ def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
     """It is hit rarely; in a free slot it is kept."""
     pool = SnapshotPool(2)
     _saved(pool, (0, 0))
-    assert pool.reserve(_digests((1,)), Place.WITHIN) is not None
+    assert pool.reserve(_digests((1,)), SnapshotPlace.WITHIN) is not None
     full = SnapshotPool(1)
     _saved(full, (0, 0))
-    assert full.reserve(_digests((1,)), Place.WITHIN) is None
+    assert full.reserve(_digests((1,)), SnapshotPlace.WITHIN) is None
     assert full.depths(_digests((0, 0))) == [2]
 
 
 def _answer(pool: SnapshotPool, prefix: Prefix) -> bool:
-    slot = pool.reserve(_digests(prefix), Place.ANSWER)
+    slot = pool.reserve(_digests(prefix), SnapshotPlace.ANSWER)
     if slot is not None:
         pool.save(slot)
     return slot is not None
@@ -150,7 +150,7 @@ def test_the_state_of_an_answer_moves_on_with_it() -> None:
         pool = SnapshotPool(num_slots)
         _saved(pool, (0,) * 3)
         assert _answer(pool, (0,) * 5)
-        slot = pool.reserve(_digests((0,) * 7), Place.ANSWER)
+        slot = pool.reserve(_digests((0,) * 7), SnapshotPlace.ANSWER)
         assert slot is not None
         assert pool.depths(_digests((0,) * 7)) == ([3] if num_slots == 2 else [3, 5])
         pool.save(slot)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from workers.scheduler import Candidate, Chunk, DraftTiming, Sampled, StepPlan, StepResult
+from workers.scheduler import Chunk, DraftCandidate, DraftTiming, Sampled, StepPlan, StepResult
 from workers.speculation import (
     CardSource,
     DraftDepth,
     Fit,
     PlaceOdds,
-    Policy,
     Speculation,
+    SpeculationPolicy,
     TakingIn,
 )
 
@@ -88,7 +88,7 @@ class Host:
         drafts, depth = {}, 0
         if spec is not None:
             candidates = [
-                Candidate(one.seq, one.text.answer - one.tokens - 1)
+                DraftCandidate(one.seq, one.text.answer - one.tokens - 1)
                 for one in self._running.values()
             ]
             drafts = spec.propose(candidates, 8192)
@@ -158,7 +158,7 @@ class Host:
 def drafter(depth: int | None = None, fit: Fit | None = None, most: int = 7) -> Speculation:
     """One that chooses its depth, or drafts `depth` tokens in any case."""
     fit = fit or Fit()
-    policy = Policy(looks_ahead=False, parts_bare=True)
+    policy = SpeculationPolicy(looks_ahead=False, parts_bare=True)
     odds = PlaceOdds(most, list(fit.places))
     source = CardSource("network", odds)
     if depth is not None:

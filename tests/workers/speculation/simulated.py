@@ -10,15 +10,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from workers.scheduler import Candidate, Chunk, DraftTiming, Sampled, StepPlan, StepResult
+from workers.scheduler import Chunk, DraftCandidate, DraftTiming, Sampled, StepPlan, StepResult
 from workers.speculation import (
     FINE_SIZES,
     CardSource,
     DraftDepth,
     Offer,
     PlaceOdds,
-    Policy,
     Speculation,
+    SpeculationPolicy,
     TimeTable,
 )
 
@@ -66,12 +66,12 @@ class FairSource:
     def end(self, seq: int) -> None:
         """Nothing to forget."""
 
-    def offers(self, candidates: Sequence[Candidate]) -> list[Offer]:
+    def offers(self, candidates: Sequence[DraftCandidate]) -> list[Offer]:
         """The same for all."""
         ids = tuple(range(len(self.rates)))
         return [Offer(seq, ids[:most], self.told[:most]) for seq, most in candidates]
 
-    def offers_behind(self, plan: StepPlan, candidates: Sequence[Candidate]) -> list[Offer]:
+    def offers_behind(self, plan: StepPlan, candidates: Sequence[DraftCandidate]) -> list[Offer]:
         """None: its drafts are the host's."""
         del plan, candidates
         return []
@@ -128,7 +128,7 @@ class Simulation:
         return self
 
     def _turn(self) -> None:
-        candidates = [Candidate(seq, 100) for seq in range(self.num_sequences)]
+        candidates = [DraftCandidate(seq, 100) for seq in range(self.num_sequences)]
         before = self._in_flight
         is_ahead = (
             self.costs.looks_ahead
@@ -181,7 +181,7 @@ def simulate(
 ) -> Simulation:
     """With a policy, or a fixed depth."""
     source = FairSource(rates, told)
-    speculation = Speculation(source, Policy(looks_ahead=costs.looks_ahead), depth)
+    speculation = Speculation(source, SpeculationPolicy(looks_ahead=costs.looks_ahead), depth)
     return Simulation(speculation, source, costs, num_sequences, noise, seed)
 
 
@@ -197,7 +197,7 @@ def simulate_card(
     """With a policy, and drafts of a network that are right by `rates`. Steps that verify take as
     long up to each of `sizes`.
     """
-    policy = Policy(looks_ahead=costs.looks_ahead, awaiting=TimeTable(sizes))
+    policy = SpeculationPolicy(looks_ahead=costs.looks_ahead, awaiting=TimeTable(sizes))
     odds = PlaceOdds(len(rates))
     depth = DraftDepth(odds, policy, len(rates))
     speculation = Speculation(CardSource("network", odds), policy, draft_depth=depth)

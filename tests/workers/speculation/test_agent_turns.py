@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from workers.model_dir import builtin_dir
-from workers.scheduler import Candidate
+from workers.scheduler import DraftCandidate
 from workers.speculation import NUM_TEXT_SOURCES, MatchOdds, TextSource
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +46,7 @@ def _passes(source: TextSource, seq: int, prompt: list[int], answer: list[int]) 
     passes = done = 0
     while done < len(answer):
         left = len(answer) - done
-        offers = source.offers([Candidate(seq, left - 1)])
+        offers = source.offers([DraftCandidate(seq, left - 1)])
         drafts = offers[0].ids if offers else ()
         right = 0
         while right < len(drafts) and drafts[right] == answer[done + right]:

@@ -13,8 +13,8 @@ from workers.speculation.texts import (
     LONGEST_MATCH,
     MOST_PLACES,
     FleetText,
-    Match,
     OwnText,
+    TextMatch,
 )
 
 
@@ -34,7 +34,7 @@ def _longest(tokens: list[int]) -> tuple[int, set[int]]:
     return best, places
 
 
-def _behind(match: Match, count: int) -> list[int]:
+def _behind(match: TextMatch, count: int) -> list[int]:
     return [match.text[(match.places[0] + index) & match.mask] for index in range(count)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from config import WorkerConfig, builtin_config
 from protocol.errors import ConfigError
 from workers.starts import (
-    Origin,
+    MachineOrigin,
     StartRecord,
     deep_differences,
     driver_version,
@@ -21,8 +21,8 @@ from workers.starts.gather import commit_of, read_weights
 SITE = Path("/site")
 
 
-def origin_of(root: Path) -> Origin:
-    return Origin(root, SITE, Path("/src"))
+def origin_of(root: Path) -> MachineOrigin:
+    return MachineOrigin(root, SITE, Path("/src"))
 
 
 def write(root: Path, name: str, content: str | bytes = "") -> Path:
@@ -87,7 +87,7 @@ def test_the_commit_of_a_checkout_and_of_a_worktree(tmp_path: Path) -> None:
     git("worktree", "add", "-q", str(tree))
     git("commit", "-q", "--allow-empty", "-m", "y", folder=tree)
     for folder in (main, tree):
-        origin = Origin(Path("/"), SITE, folder)
+        origin = MachineOrigin(Path("/"), SITE, folder)
         assert commit_of(origin) == git("rev-parse", "HEAD", folder=folder)
 
 

@@ -9,14 +9,14 @@ from tests.fakes.foreign_process import foreign_process
 from tests.fakes.gateway_end import open_gateway_end
 from tests.fakes.worker_process import worker_process
 from workers.ipc import StartSpeed
-from workers.starts import StartRecord, Starts, judged, load_starts, record_path, save_starts
+from workers.starts import StartRecord, StartRecords, judged, load_starts, record_path, save_starts
 
 GOOD = StartSpeed(79.4, 1000.0, 8192)
 PATH = Path("/state/w.json")
 
 
-def starts_of(speed: StartSpeed) -> Starts:
-    return Starts().with_good(StartRecord(1.0, speed=speed, kernel="6.8"))
+def starts_of(speed: StartSpeed) -> StartRecords:
+    return StartRecords().with_good(StartRecord(1.0, speed=speed, kernel="6.8"))
 
 
 def warnings_of(before: StartSpeed, now: StartSpeed) -> tuple[str, ...]:
@@ -43,14 +43,14 @@ def test_a_slower_start_is_warned_about_and_does_not_become_the_measure() -> Non
 def test_what_is_unknown_is_not_compared() -> None:
     """Another length of the prompt, a figure that was not taken, and a first start."""
     assert warnings_of(GOOD, StartSpeed(0.0, 10.0, 4096)) == ()
-    starts, verdict = judged(Starts(), StartRecord(1.0, speed=GOOD), PATH)
+    starts, verdict = judged(StartRecords(), StartRecord(1.0, speed=GOOD), PATH)
     assert verdict.warnings == ()
     assert starts.last_good == starts.latest
 
 
 def test_the_records_are_bounded() -> None:
     """The last five good starts that differ stay; the last of equal ones is kept."""
-    starts = Starts()
+    starts = StartRecords()
     for at in range(9):
         starts, verdict = judged(starts, StartRecord(float(at), kernel=f"6.{at}"), PATH)
     assert verdict.changes == "host: kernel was 6.7, is 6.8"
@@ -104,6 +104,8 @@ def test_any_name_is_a_file_of_its_own(tmp_path: Path) -> None:
     path = record_path("../a/b", {"HOME": "/h"})
     assert path == Path("/h/.local/state/herma/starts/..%2Fa%2Fb.json")
     save_starts(tmp_path / "w.json", starts_of(GOOD))
-    save_starts(tmp_path / "w.json", Starts())
+    save_starts(tmp_path / "w.json", StartRecords())
     assert [one.name for one in tmp_path.iterdir()] == ["w.json"]
-    assert msgspec.json.decode((tmp_path / "w.json").read_bytes(), type=Starts) == Starts()
+    assert (
+        msgspec.json.decode((tmp_path / "w.json").read_bytes(), type=StartRecords) == StartRecords()
+    )

@@ -9,14 +9,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import Drafting, Finished, Load, SpeedLoss
+from protocol.messages import DraftResults, Finished, Load, SpeedLoss
 from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.worker_process import WorkerProcess, worker_process
 from workers.ipc import StartSpeed
 from workers.starts import (
     SpeedWatch,
     StartRecord,
-    Starts,
+    StartRecords,
     judged,
     load_starts,
     record_path,
@@ -26,7 +26,7 @@ from workers.starts import (
 from workers.starts.speed_watch import IN_A_ROW, MAX_KINDS, WINDOW, kind_of_work
 
 PATH = Path("/state/w.json")
-DRAFTS = Drafting("suffix", 1, 1, (1,), (1,), 2.0, 1.0)
+DRAFTS = DraftResults("suffix", 1, 1, (1,), (1,), 2.0, 1.0)
 
 
 def _load(steps: int, step_ms: float, running: int = 4, held: int = 96, **fields: object) -> Load:
@@ -121,7 +121,7 @@ def test_any_reports_leave_it_bounded(reports: list[tuple[int, int, float, int]]
 
 def test_starts_that_get_slower_bit_by_bit_are_found() -> None:
     """Each is 6 % slower than the one before, and made of the same: the best one is the measure."""
-    starts, slower = Starts(), []
+    starts, slower = StartRecords(), []
     for number in range(4):
         speed = StartSpeed(100.0 * 0.94**number, 1000.0, 8192)
         starts, verdict = judged(starts, StartRecord(float(number), speed=speed), PATH)
@@ -133,7 +133,7 @@ def test_starts_that_get_slower_bit_by_bit_are_found() -> None:
 
 def test_an_older_start_of_the_same_make_is_a_measure_too() -> None:
     """After a change that cost 9 % and is taken back, the speed must be that from before."""
-    starts = Starts()
+    starts = StartRecords()
     for at, kernel, speed in ((1.0, "6.8", 100.0), (2.0, "6.17", 91.0)):
         record = StartRecord(at, kernel=kernel, speed=StartSpeed(speed))
         starts, verdict = judged(starts, record, PATH)
@@ -147,14 +147,14 @@ def test_an_older_start_of_the_same_make_is_a_measure_too() -> None:
 
 def test_steps_are_kept_with_the_record() -> None:
     """The best of each kind, over starts of the same make."""
-    starts, _ = judged(Starts(), StartRecord(1.0), PATH)
+    starts, _ = judged(StartRecords(), StartRecord(1.0), PATH)
     starts = with_steps(starts, {"4/96": 10.0, "1/8": 3.0})
     starts = with_steps(starts, {"4/96": 12.0, "1/8": 2.5})
     again, verdict = judged(starts, StartRecord(2.0), PATH)
     assert verdict.steps == {"4/96": 10.0, "1/8": 2.5}
     assert again.last_good is not None
     assert again.last_good.steps == verdict.steps
-    assert with_steps(Starts(), {"1/8": 1.0}) == Starts()
+    assert with_steps(StartRecords(), {"1/8": 1.0}) == StartRecords()
 
 
 @pytest.mark.slow

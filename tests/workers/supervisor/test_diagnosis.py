@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.messages import FaultKind
 from workers.supervisor.diagnosis import (
+    DeathEvidence,
     Diagnosis,
-    Ending,
     clean_line,
     diagnose,
     fault_cause,
@@ -38,7 +38,7 @@ from workers.supervisor.diagnosis import (
 def test_exit_codes_are_named(returncode: int, code: int, kind: str, says: str) -> None:
     """Every code has a line with its number; the common ones say what happened."""
     assert shell_code(returncode) == code
-    found = diagnose(Ending(exit_code=code))
+    found = diagnose(DeathEvidence(exit_code=code))
     assert found.kind == kind
     assert says in found.cause
     assert str(code) in found.cause
@@ -108,7 +108,9 @@ def test_exit_codes_are_named(returncode: int, code: int, kind: str, says: str) 
 )
 def test_the_last_lines_explain_an_exit(line: str, kind: str) -> None:
     """The last telling line wins over the code, and is quoted."""
-    found = diagnose(Ending(exit_code=1, last_lines=("No space left on device", line, "goodbye")))
+    found = diagnose(
+        DeathEvidence(exit_code=1, last_lines=("No space left on device", line, "goodbye"))
+    )
     assert found.kind == kind
     assert line in found.cause
     assert found.remedy
@@ -117,7 +119,7 @@ def test_the_last_lines_explain_an_exit(line: str, kind: str) -> None:
 def test_the_cause_is_found_above_long_tracebacks() -> None:
     """vLLM writes it in a child process first, then again as two tracebacks without it."""
     lines = ("ValueError: No available memory for the cache blocks.", *["  File x"] * 120)
-    ending = Ending(
+    ending = DeathEvidence(
         exit_code=1, last_lines=(*lines, "RuntimeError: Engine core initialization failed.")
     )
     assert diagnose(ending).kind == "gpu_memory"
@@ -127,8 +129,8 @@ def test_the_cause_is_found_above_long_tracebacks() -> None:
 def test_old_lines_do_not_explain_a_kill() -> None:
     """Somebody's SIGKILL is not the failed request of an hour ago; the kernel's count tells."""
     lines = ("CUDA out of memory",)
-    assert diagnose(Ending(exit_code=137, last_lines=lines)).kind == "killed"
-    found = diagnose(Ending(exit_code=137, last_lines=lines, oom_kills=1))
+    assert diagnose(DeathEvidence(exit_code=137, last_lines=lines)).kind == "killed"
+    found = diagnose(DeathEvidence(exit_code=137, last_lines=lines, oom_kills=1))
     assert found.kind == "memory"
     assert "killed by the kernel" in found.cause
 
@@ -151,7 +153,7 @@ def test_only_a_mistake_seen_before_loading_is_permanent(
     told: str, phase: str, is_config: bool, kind: str, is_permanent: bool
 ) -> None:
     """A network, a driver or somebody else's memory may be better the next time."""
-    found = diagnose(Ending(reported=told, phase=phase, is_config=is_config, exit_code=1))
+    found = diagnose(DeathEvidence(reported=told, phase=phase, is_config=is_config, exit_code=1))
     assert (found.kind, found.is_permanent) == (kind, is_permanent)
     assert found.cause == told
 
@@ -161,22 +163,27 @@ def test_the_oldest_evidence_comes_first() -> None:
     end.
     """
     lived_on = "the engine closed its channel but lived on"
-    ending = Ending(killed_for=lived_on, reported="no such model", is_config=True, exit_code=137)
+    ending = DeathEvidence(
+        killed_for=lived_on, reported="no such model", is_config=True, exit_code=137
+    )
     assert diagnose(ending) == Diagnosis("configuration", "no such model", "", is_permanent=True)
-    ending = Ending(killed_for="hung: no step", exit_code=137)
+    ending = DeathEvidence(killed_for="hung: no step", exit_code=137)
     assert diagnose(ending) == Diagnosis("hung", "hung: no step")
-    assert diagnose(Ending(killed_for="no progress for 9 s at `x`")).kind == "no_progress"
-    assert diagnose(Ending(killed_for="the health probe was rejected: busy")).kind == "bad_answer"
-    assert diagnose(Ending(killed_for="/m has no tokenizer.json; x")).kind == "error"
-    assert diagnose(Ending()).kind == "unknown"
+    assert diagnose(DeathEvidence(killed_for="no progress for 9 s at `x`")).kind == "no_progress"
+    assert (
+        diagnose(DeathEvidence(killed_for="the health probe was rejected: busy")).kind
+        == "bad_answer"
+    )
+    assert diagnose(DeathEvidence(killed_for="/m has no tokenizer.json; x")).kind == "error"
+    assert diagnose(DeathEvidence()).kind == "unknown"
 
 
 def test_a_process_that_could_not_be_made_is_explained() -> None:
     """With the system's words, and the disk if that is full."""
-    found = diagnose(Ending(exit_code=127, spawn_error="No such file or directory: '/x'"))
+    found = diagnose(DeathEvidence(exit_code=127, spawn_error="No such file or directory: '/x'"))
     assert found.kind == "file_not_found"
     assert "'/x'" in found.cause
-    found = diagnose(Ending(exit_code=1, spawn_error="[Errno 28] No space left on device"))
+    found = diagnose(DeathEvidence(exit_code=1, spawn_error="[Errno 28] No space left on device"))
     assert found.kind == "disk_full"
 
 
@@ -185,7 +192,7 @@ TEXTS = st.none() | st.text(max_size=40)
 
 @given(
     st.builds(
-        Ending,
+        DeathEvidence,
         killed_for=TEXTS,
         reported=TEXTS,
         is_config=st.booleans(),
@@ -197,7 +204,9 @@ TEXTS = st.none() | st.text(max_size=40)
     st.integers(0, 9),
     st.booleans(),
 )
-def test_any_ending_is_one_printable_line(ending: Ending, failed_starts: int, stops: bool) -> None:
+def test_any_ending_is_one_printable_line(
+    ending: DeathEvidence, failed_starts: int, stops: bool
+) -> None:
     """Whatever is known, the kind is of the closed set and fits the message's field."""
     found = diagnose(ending)
     assert found.kind in get_args(FaultKind)

@@ -13,7 +13,7 @@ from tests.fakes.worker_process import BOUND_S
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.identity import worker_identity
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.restart_policy import RestartPolicy
 
 _CONFIG = WorkerConfig(
@@ -56,7 +56,7 @@ async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Pat
     """No gateway is told that it starts no more, at which waiting streams would end: it does."""
     mood, lines = Mood(tmp_path), io.StringIO()
     mood.set(exit=1, say="no such model: correct it", is_config=True)
-    policy, log = _AskedAtDeath(mood), Log("w", lines)
+    policy, log = _AskedAtDeath(mood), WorkerLog("w", lines)
     command = [sys.executable, str(Path(stub_engine.__file__)), str(mood.path)]
     supervisor = policy.supervisor = EngineSupervisor(_CONFIG, log, command=command, policy=policy)
     relay = FrameRelay(

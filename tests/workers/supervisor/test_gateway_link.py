@@ -26,8 +26,8 @@ from workers.model_dir import ModelFiles
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import worker_identity
-from workers.supervisor.lifecycle import Event, Lifecycle
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import Lifecycle, LifeEvent
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.progress_watch import GATEWAY_SILENCE_S
 
 
@@ -39,7 +39,7 @@ async def test_a_link_that_cannot_be_dialled_leaves_no_open_socket() -> None:
     """The garbage collector would wait for it to close, and the worker with it, for ever."""
     relay = FrameRelay(
         worker_identity(builtin_config().workers[0], "0"),
-        log := Log("w", beside_gateway=False),
+        log := WorkerLog("w", beside_gateway=False),
         Lifecycle(),
         on_work=lambda: None,
         on_drain=lambda _: None,
@@ -83,7 +83,7 @@ class Restless:
 
 async def test_what_changed_before_the_welcome_is_told_after_it() -> None:
     """Between Register and Welcome a link is none of those that are told of the engine."""
-    log = Log("w", beside_gateway=False)
+    log = WorkerLog("w", beside_gateway=False)
     async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
         link = GatewayLink(gateway.address, WorkerId(bytes(16)), Restless(), log, None)
         nursery.start_soon(link.run)
@@ -104,7 +104,7 @@ async def test_a_gateway_is_there_as_long_as_it_pings(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     """Whatever else it says or does not say; its silence is not borne for long."""
-    log = Log("w", beside_gateway=False)
+    log = WorkerLog("w", beside_gateway=False)
     async with (
         open_gateway_end(f"ipc://{tmp_path}/gateway") as gateway,
         trio.open_nursery() as nursery,
@@ -128,7 +128,7 @@ class Said:
 
     def __init__(self) -> None:
         self._stream = io.StringIO()
-        self.log = Log("w", self._stream)
+        self.log = WorkerLog("w", self._stream)
 
     @property
     def lines(self) -> list[str]:
@@ -257,7 +257,7 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
     engine = Notes()
     relay = FrameRelay(
         worker_identity(builtin_config().workers[0], "0"),
-        log := Log("w", beside_gateway=False),
+        log := WorkerLog("w", beside_gateway=False),
         lifecycle := Lifecycle(),
         on_work=lambda: engine.done.append("work"),
         on_drain=lambda _: None,
@@ -268,7 +268,7 @@ async def test_work_is_noted_once_it_is_with_the_engine(tmp_path: Path) -> None:
     relay.engine_starts(engine)
     relay.join(link, Welcome(PROTOCOL_VERSION, bytes(16), 1))
     facts = EngineFacts("fake", "none", "none", 512, 32, 1024, 4, 64, bytes(16))
-    for event in (Event.START, Event.LOADED, Event.PROVEN):
+    for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
         lifecycle.on(event)
     relay.engine_ready(facts, ModelFiles(bytes(16), {}))
     for request_id in (b"a" * 16, b"b" * 16):

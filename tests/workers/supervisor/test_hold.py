@@ -32,7 +32,7 @@ from tests.fakes.foreign_process import change, foreign_process, holding_worker,
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.ports import free_ports
 from tests.fakes.worker_process import BOUND_S, WorkerProcess, worker_process
-from workers.supervisor.hold import Hold
+from workers.supervisor.hold import WorkerHold
 
 LEASE_S = 60.0
 
@@ -299,7 +299,7 @@ async def _wait_seen(pid: int) -> None:
 
 def test_a_lease_is_renewed_and_ends() -> None:
     """Times are the caller's."""
-    hold = Hold(0.0)
+    hold = WorkerHold(0.0)
     assert not hold.is_on
     with pytest.raises(ConfigError, match="only a worker that is held"):
         hold.check("be probed")
@@ -313,7 +313,7 @@ def test_a_lease_is_renewed_and_ends() -> None:
     hold.version = "v"
     hold.end()
     assert (hold.is_over(100.0), hold.version) == (False, "")
-    assert Hold(1.0, lease_s=2.0).is_over(3.0)
+    assert WorkerHold(1.0, lease_s=2.0).is_over(3.0)
 
 
 def test_messages_have_defaults_for_versions_that_do_not_know_them() -> None:

@@ -12,20 +12,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.errors import ConfigError
 from protocol.life_tables import ImpossibleEventError
-from workers.supervisor.hold import Hold
+from workers.supervisor.hold import WorkerHold
 from workers.supervisor.lifecycle import (
     REFUSALS,
     SERVING,
     SHOWN,
     TABLE,
-    Event,
+    EngineState,
     Lifecycle,
-    State,
+    LifeEvent,
     diagram,
 )
 from workers.supervisor.restart_policy import MAX_FAILED_STARTS, RestartPolicy
 
-OPERATORS = frozenset((Event.HOLD, Event.UNHOLD, Event.RESTART, Event.RESTART_NOW, Event.LEAVE))
+OPERATORS = frozenset(
+    (LifeEvent.HOLD, LifeEvent.UNHOLD, LifeEvent.RESTART, LifeEvent.RESTART_NOW, LifeEvent.LEAVE)
+)
 LEASE_S = 60.0
 SHOWN_ALIVE = ("ready", "draining", "falling asleep")
 
@@ -74,127 +76,133 @@ class Flags:
         has_memory = not self.sleep
         return self.is_proven and has_memory and self.shown in SHOWN_ALIVE
 
-    def possible(self) -> Iterator[Event]:  # noqa: C901
+    def possible(self) -> Iterator[LifeEvent]:  # noqa: C901
         """What can happen now, besides the wishes of operators."""
         if self.is_leaving:
-            yield from Event
+            yield from LifeEvent
         elif self.sleep:
             yield from self._of_sleep()
         elif not self.has_process:
-            yield Event.SLEEP
+            yield LifeEvent.SLEEP
             if not self.is_given_up:
-                yield Event.START
+                yield LifeEvent.START
         elif self.is_dead:
-            yield Event.RETRY
-            yield Event.GIVE_UP
+            yield LifeEvent.RETRY
+            yield LifeEvent.GIVE_UP
         elif self.is_asked_to_end:
-            yield from (Event.EXITED, Event.LINGERS, Event.RETRY, Event.LOADED, Event.PROVEN)
+            yield from (
+                LifeEvent.EXITED,
+                LifeEvent.LINGERS,
+                LifeEvent.RETRY,
+                LifeEvent.LOADED,
+                LifeEvent.PROVEN,
+            )
         else:
-            yield from (Event.EXITED, Event.LINGERS)
+            yield from (LifeEvent.EXITED, LifeEvent.LINGERS)
             if not self.is_proven:  # a rank has no model of its own to load
-                yield from (Event.PROVEN, Event.LOADED)
+                yield from (LifeEvent.PROVEN, LifeEvent.LOADED)
             if self.drains_for == "hold":
-                yield Event.YIELDED
+                yield LifeEvent.YIELDED
             if self.drains_for == "restart":
-                yield Event.DRAINED
+                yield LifeEvent.DRAINED
             if self.drains_for == "sleep":
-                yield from (Event.RESTED, Event.SLEEP)
+                yield from (LifeEvent.RESTED, LifeEvent.SLEEP)
             if self.serves:
-                yield Event.SLEEP
+                yield LifeEvent.SLEEP
 
-    def _of_sleep(self) -> Iterator[Event]:
+    def _of_sleep(self) -> Iterator[LifeEvent]:
         if self.has_process:
-            yield from (Event.EXITED, Event.LINGERS)
+            yield from (LifeEvent.EXITED, LifeEvent.LINGERS)
         match self.sleep:
             case "falling":
-                yield from (Event.SLEPT, Event.SLEEP)
+                yield from (LifeEvent.SLEPT, LifeEvent.SLEEP)
             case "asleep":
-                yield Event.SLEEP
+                yield LifeEvent.SLEEP
                 if not self.has_process:
-                    yield Event.START
+                    yield LifeEvent.START
 
-    def refuses(self, event: Event) -> bool:
+    def refuses(self, event: LifeEvent) -> bool:
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
         match event:
-            case Event.HOLD:
+            case LifeEvent.HOLD:
                 return self.is_leaving or bool(self.drains_for and is_running) or bool(self.sleep)
-            case Event.RESTART:
+            case LifeEvent.RESTART:
                 drains = self.drains_for in ("hold", "restart") and is_running
                 return self.is_leaving or drains or self.sleep == "falling"
-            case Event.RESTART_NOW:
+            case LifeEvent.RESTART_NOW:
                 return self.is_leaving or self.sleep == "falling"
             case _:
                 return False
 
-    def after(self, event: Event) -> "Flags":  # noqa: C901, PLR0911, PLR0912
+    def after(self, event: LifeEvent) -> "Flags":  # noqa: C901, PLR0911, PLR0912
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
         gone = Flags(is_held=self.is_held)
-        if event is Event.LEAVE or self.is_leaving:
+        if event is LifeEvent.LEAVE or self.is_leaving:
             return replace(self, is_leaving=True)
-        if self.sleep or event in (Event.SLEEP, Event.RESTED):
+        if self.sleep or event in (LifeEvent.SLEEP, LifeEvent.RESTED):
             return self._asleep_after(event)
         match event:
-            case Event.START:
+            case LifeEvent.START:
                 return replace(gone, has_process=True)
-            case Event.LOADED:
+            case LifeEvent.LOADED:
                 return replace(self, is_loaded=True)
-            case Event.PROVEN:
+            case LifeEvent.PROVEN:
                 return replace(self, is_proven=True)
-            case Event.HOLD:
+            case LifeEvent.HOLD:
                 is_served = is_running and self.is_proven
                 return replace(self, is_held=True, drains_for="hold" if is_served else "")
-            case Event.YIELDED:
+            case LifeEvent.YIELDED:
                 return replace(self, drains_for="")
-            case Event.UNHOLD:
+            case LifeEvent.UNHOLD:
                 if self.is_given_up:
                     return Flags()
                 drains_for = "" if self.drains_for == "hold" else self.drains_for
                 return replace(self, is_held=False, drains_for=drains_for)
-            case Event.RESTART if is_running and self.is_proven:
+            case LifeEvent.RESTART if is_running and self.is_proven:
                 return replace(self, drains_for="restart")
-            case Event.RESTART | Event.RESTART_NOW:
+            case LifeEvent.RESTART | LifeEvent.RESTART_NOW:
                 if is_running:
                     return replace(self, is_asked_to_end=True)
                 return gone if self.is_given_up else self
-            case Event.DRAINED:
+            case LifeEvent.DRAINED:
                 return replace(self, is_asked_to_end=True)
-            case Event.EXITED if is_running:
+            case LifeEvent.EXITED if is_running:
                 return replace(self, is_dead=True)
-            case Event.LINGERS if is_running:
+            case LifeEvent.LINGERS if is_running:
                 return replace(self, is_dead=True, is_told=True)
-            case Event.RETRY:
+            case LifeEvent.RETRY:
                 return gone
-            case Event.GIVE_UP:
+            case LifeEvent.GIVE_UP:
                 return replace(gone, is_given_up=True)
             case _:
                 return self
 
-    def _asleep_after(self, event: Event) -> "Flags":
+    def _asleep_after(self, event: LifeEvent) -> "Flags":
         match event:
-            case Event.SLEEP if self.serves:
+            case LifeEvent.SLEEP if self.serves:
                 return replace(self, drains_for="sleep")
-            case Event.SLEEP if not self.has_process and not self.is_given_up:
+            case LifeEvent.SLEEP if not self.has_process and not self.is_given_up:
                 return Flags(sleep=self.sleep or "asleep", is_held=self.is_held)
-            case Event.RESTED:
+            case LifeEvent.RESTED:
                 return replace(self, drains_for="", sleep="falling")
-            case Event.SLEPT:
+            case LifeEvent.SLEPT:
                 return replace(self, sleep="asleep")
-            case Event.START:
+            case LifeEvent.START:
                 return Flags(has_process=True, is_held=self.is_held)
-            case Event.UNHOLD:
+            case LifeEvent.UNHOLD:
                 return replace(self, is_held=False)
-            case Event.EXITED:
+            case LifeEvent.EXITED:
                 return replace(self, has_process=False)
             case _:
                 return self
 
 
-def _events(flags: Flags) -> set[Event]:
-    wishes = OPERATORS - ({Event.HOLD} if flags.is_held else {Event.UNHOLD})
+def _events(flags: Flags) -> set[LifeEvent]:
+    wishes = OPERATORS - ({LifeEvent.HOLD} if flags.is_held else {LifeEvent.UNHOLD})
     return {*flags.possible(), *wishes}
 
 
-def _taken(life: Lifecycle, flags: Flags, event: Event) -> Flags:
+def _taken(life: Lifecycle, flags: Flags, event: LifeEvent) -> Flags:
     """Let both take the event, as the supervisor does: a hold begins and ends around it."""
     if flags.refuses(event):
         before = life.state
@@ -202,44 +210,44 @@ def _taken(life: Lifecycle, flags: Flags, event: Event) -> Flags:
             life.on(event)
         assert life.state is before
         return flags
-    if event is Event.UNHOLD:
+    if event is LifeEvent.UNHOLD:
         life.hold.end()
     life.on(event)
-    if event is Event.HOLD and not flags.is_leaving:
+    if event is LifeEvent.HOLD and not flags.is_leaving:
         life.hold.begin(0.0, LEASE_S)
     return flags.after(event)
 
 
 def _agree(life: Lifecycle, flags: Flags) -> None:
     assert SHOWN[life.state] == flags.shown
-    assert (life.state is State.READY) == flags.serves
-    assert (life.state is State.PROBING) == (flags.is_loaded and flags.shown == "starting")
-    assert (life.state is State.LINGERING) == (flags.is_told and flags.shown == "ending")
+    assert (life.state is EngineState.READY) == flags.serves
+    assert (life.state is EngineState.PROBING) == (flags.is_loaded and flags.shown == "starting")
+    assert (life.state is EngineState.LINGERING) == (flags.is_told and flags.shown == "ending")
     if not flags.is_leaving:
         assert (life.state in SERVING) == flags.lives
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """From the first state all states and all entries of the table are reached, and no other."""
-    todo, seen = [((), State.WAITING, Flags())], set()
-    reached: set[tuple[State, Event]] = set()
+    todo, seen = [((), EngineState.WAITING, Flags())], set()
+    reached: set[tuple[EngineState, LifeEvent]] = set()
     while todo:
         way, state, flags = todo.pop()
         if (state, flags) in seen:
             continue
         seen.add((state, flags))
         for event in _events(flags):
-            life = Lifecycle(Hold(0.0, LEASE_S if flags.is_held else None))
+            life = Lifecycle(WorkerHold(0.0, LEASE_S if flags.is_held else None))
             life.state = state
             after = _taken(life, flags, event)
             if not flags.refuses(event):
                 reached.add((state, event))
             _agree(life, after)
             todo.append(((*way, event), life.state, after))
-    assert {state for _, state, _ in todo} | {state for state, _ in seen} == {*State}
+    assert {state for _, state, _ in todo} | {state for state, _ in seen} == {*EngineState}
     # A worker that leaves takes anything.
     assert {(state, event) for state, event in {*TABLE} - reached} <= {
-        (State.LEAVING, event) for event in Event
+        (EngineState.LEAVING, event) for event in LifeEvent
     }
     assert reached <= {*TABLE}
 
@@ -253,10 +261,12 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(draw=st.data())
     def happens(self, draw: st.DataObject) -> None:
-        events = sorted(_events(self.flags) - {Event.RETRY, Event.GIVE_UP}, key=lambda e: e.name)
-        event = draw.draw(st.sampled_from([one for one in events if one is not Event.LEAVE]))
+        events = sorted(
+            _events(self.flags) - {LifeEvent.RETRY, LifeEvent.GIVE_UP}, key=lambda e: e.name
+        )
+        event = draw.draw(st.sampled_from([one for one in events if one is not LifeEvent.LEAVE]))
         self.flags = _taken(self.life, self.flags, event)
-        if event is Event.PROVEN and not self.flags.is_asked_to_end:
+        if event is LifeEvent.PROVEN and not self.flags.is_asked_to_end:
             self.life.policy.ready(self.now)
 
     @precondition(lambda self: self.flags.is_dead)
@@ -275,7 +285,7 @@ class LifeMachine(RuleBasedStateMachine):
             assert delay_s == 0.0
         elif self.flags.is_held or (is_permanent and not self.flags.is_proven):
             assert delay_s is None
-        event = Event.GIVE_UP if delay_s is None else Event.RETRY
+        event = LifeEvent.GIVE_UP if delay_s is None else LifeEvent.RETRY
         self.flags = _taken(self.life, self.flags, event)
 
     @invariant()
@@ -287,10 +297,10 @@ TestLives = LifeMachine.TestCase
 TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.parametrize("state", State)
-def test_what_cannot_happen_is_refused_by_name(state: State) -> None:
+@pytest.mark.parametrize("state", EngineState)
+def test_what_cannot_happen_is_refused_by_name(state: EngineState) -> None:
     """And changes nothing."""
-    for event in Event:
+    for event in LifeEvent:
         life = Lifecycle()
         life.state = state
         if (state, event) in TABLE:
@@ -305,7 +315,7 @@ def test_what_cannot_happen_is_refused_by_name(state: State) -> None:
 
 def test_a_trial_has_one_try_and_a_rank_any_number() -> None:
     """A head counts the tries of its group, an engine that was ready has any number."""
-    life = Lifecycle(Hold(0.0, LEASE_S))
+    life = Lifecycle(WorkerHold(0.0, LEASE_S))
 
     def judged(*, is_rank: bool = False) -> float | None:
         return life.delay_after_death(1.0, is_permanent=False, is_outside=False, is_rank=is_rank)
@@ -322,9 +332,14 @@ def test_a_trial_has_one_try_and_a_rank_any_number() -> None:
 
 def test_every_state_has_its_words() -> None:
     """A status and a refusal; what no engine serves is refused as a draining or a missing one."""
-    assert {*SHOWN} == {*REFUSALS} == {*State}
+    assert {*SHOWN} == {*REFUSALS} == {*EngineState}
     assert {reason for reason, _ in REFUSALS.values()} == {"draining", "not_ready"}
-    for state in (State.YIELDING, State.HELD, State.DRAINING, State.LEAVING):
+    for state in (
+        EngineState.YIELDING,
+        EngineState.HELD,
+        EngineState.DRAINING,
+        EngineState.LEAVING,
+    ):
         assert REFUSALS[state][0] == "draining"
 
 

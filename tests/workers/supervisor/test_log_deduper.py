@@ -3,7 +3,7 @@
 import io
 import threading
 
-from workers.supervisor.log import FORGET_S, Log, LogDeduper
+from workers.supervisor.log import FORGET_S, LogDeduper, WorkerLog
 
 
 class _FullDisk(io.StringIO):
@@ -24,7 +24,7 @@ class _FullDisk(io.StringIO):
 def test_a_log_goes_on_once_the_disk_has_room() -> None:
     """And says how many lines are missing."""
     disk = _FullDisk()
-    log = Log("w", disk)
+    log = WorkerLog("w", disk)
     log.info("lost")
     assert disk.refused.wait(30)
     disk.is_free = True

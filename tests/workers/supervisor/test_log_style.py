@@ -4,12 +4,12 @@ import io
 import json
 
 from protocol.log_lines import LogStyle
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 
 
 def lines_of(style: LogStyle) -> list[str]:
     stream = io.StringIO()
-    log = Log("gpu0", stream, style=style)
+    log = WorkerLog("gpu0", stream, style=style)
     log.info("it starts")
     log.engine_line("loading")
     log.close()

@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from workers.supervisor.diagnosis import Ending, diagnose
+from workers.supervisor.diagnosis import DeathEvidence, diagnose
 from workers.supervisor.port_holder import listening_inodes, port_holder
 
 ID = "3f2a1b" + "0" * 58
@@ -44,5 +44,5 @@ def test_a_holder_in_a_container_is_named(tmp_path: Path) -> None:
     text = "pid 77 (VLLM::Worker, container 3f2a1b000000, pid 5 there)"
     assert port_holder(8000, tmp_path) == text
     lines = ("OSError: [Errno 98] Address already in use",)
-    found = diagnose(Ending(exit_code=1, last_lines=lines, port_holder=text))
+    found = diagnose(DeathEvidence(exit_code=1, last_lines=lines, port_holder=text))
     assert found.cause.endswith(f"; {text} listens there")

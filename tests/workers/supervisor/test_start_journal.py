@@ -11,10 +11,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol.messages import Load
-from workers.starts import StartRecord, Starts, Verdict, load_starts, save_starts
+from workers.starts import StartRecord, StartRecords, StartVerdict, load_starts, save_starts
 from workers.starts.speed_watch import IN_A_ROW, WINDOW
 from workers.supervisor.engine_life import EngineLife
-from workers.supervisor.log import Log
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.start_journal import LOOK_EVERY_S, StartJournal
 
 
@@ -60,10 +60,10 @@ def _kept(path: Path) -> dict[str, float]:
 async def test_steps_are_compared_and_kept(mock_clock: MockClock, tmp_path: Path) -> None:
     """A loss and its end are said once each, in the log too; what was reached is recorded."""
     path, output = tmp_path / "w.json", io.StringIO()
-    save_starts(path, Starts().with_good(StartRecord(1.0)))
-    log, life = Log("w", output), _Life()
+    save_starts(path, StartRecords().with_good(StartRecord(1.0)))
+    log, life = WorkerLog("w", output), _Life()
     async with trio.open_nursery() as nursery:
-        good = Verdict(steps={"1/2": 10.0})
+        good = StartVerdict(steps={"1/2": 10.0})
         watch = StartJournal((), log)._watch
         nursery.start_soon(watch, cast("EngineLife", life), path, good)
         await trio.testing.wait_all_tasks_blocked()

@@ -11,8 +11,8 @@ import trio
 from config import WorkerConfig
 from tests.fakes.worker_process import BOUND_S
 from workers.supervisor.card_memory import CardMemory
-from workers.supervisor.lifecycle import Event, Lifecycle
-from workers.supervisor.log import Log
+from workers.supervisor.lifecycle import Lifecycle, LifeEvent
+from workers.supervisor.log import WorkerLog
 from workers.supervisor.turn_taker import TurnTaker
 
 _CONFIG = WorkerConfig(
@@ -29,7 +29,7 @@ _CONFIG = WorkerConfig(
 
 def _seat(lifecycle: Lifecycle) -> TurnTaker:
     memory = CardMemory(_CONFIG, {})
-    return TurnTaker(_CONFIG, lifecycle, memory, Log("w", io.StringIO()), None, "f")
+    return TurnTaker(_CONFIG, lifecycle, memory, WorkerLog("w", io.StringIO()), None, "f")
 
 
 async def test_a_worker_that_moves_sits_down_at_the_other_table(
@@ -57,7 +57,7 @@ async def test_a_wish_ends_with_the_worker_that_cannot_fulfil_it() -> None:
     lifecycle = Lifecycle(begins_asleep=True)
     seat = _seat(lifecycle)
     seat.wish("wake")
-    for event in (Event.START, Event.EXITED, Event.GIVE_UP):
+    for event in (LifeEvent.START, LifeEvent.EXITED, LifeEvent.GIVE_UP):
         assert seat.report(trio.current_time()).wish == "wake"
         lifecycle.on(event)
         seat.note()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.turns_world import Model, TurnsWorld
-from workers.turns import Card, Member, TurnPolicy
+from workers.turns import Member, SharedCard, TurnPolicy
 
 GIB = 2**30
 CARD = 80 * GIB
@@ -78,7 +78,7 @@ def test_a_lone_request_waits_until_its_wait_costs_as_much_as_the_change() -> No
 
 
 def test_a_switch_frees_no_more_workers_than_needed() -> None:
-    card = Card(100)
+    card = SharedCard(100)
     members = [
         Member("big", "awake", awake_bytes=60, idle_since=0.0),
         Member("small", "awake", awake_bytes=30, idle_since=-50.0),
@@ -91,12 +91,12 @@ def test_a_switch_frees_no_more_workers_than_needed() -> None:
 def test_what_others_hold_is_said_and_the_wake_is_tried_again() -> None:
     one = Member("a", "asleep", awake_bytes=60 * GIB, waiting=1, waited_s=1.0, oldest_at=99.0)
     policy = TurnPolicy()
-    plan = policy.decide([one], Card(CARD, 30 * GIB), 100.0)
+    plan = policy.decide([one], SharedCard(CARD, 30 * GIB), 100.0)
     assert not plan.wake
     assert plan.why == {"a": "it needs 60.0 GiB of 80.0 GiB; other processes hold 30.0 GiB"}
     assert plan.next_at is not None
     assert plan.next_at > 100.0
-    assert policy.decide([one], Card(CARD), plan.next_at).wake == ("a",)
+    assert policy.decide([one], SharedCard(CARD), plan.next_at).wake == ("a",)
 
 
 def test_one_that_has_no_room_does_not_bar_another() -> None:
@@ -105,7 +105,7 @@ def test_one_that_has_no_room_does_not_bar_another() -> None:
         Member("a", "awake", awake_bytes=60, idle_since=0.0),
         Member("b", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0),
     ]
-    plan = TurnPolicy().decide(members, Card(80), 100.0)
+    plan = TurnPolicy().decide(members, SharedCard(80), 100.0)
     assert plan.sleep == ("a",)
     assert "huge" in plan.why
 
@@ -114,29 +114,29 @@ def test_room_that_was_made_is_for_the_one_it_was_made_for() -> None:
     policy = TurnPolicy()
     a = Member("a", "awake", awake_bytes=60, idle_since=0.0)
     b = Member("b", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0)
-    assert policy.decide([a, b], Card(80), 100.0).sleep == ("a",)
+    assert policy.decide([a, b], SharedCard(80), 100.0).sleep == ("a",)
     # Meanwhile a request for `a` came, which has waited for longer than those of `b`.
     a = replace(a, state="asleep", since=101.0, waiting=1, waited_s=60.0, oldest_at=41.0)
     c = Member("c", "asleep", awake_bytes=30, waiting=1, waited_s=99.0, oldest_at=2.0)
-    assert policy.decide([a, b, c], Card(80), 101.0).wake == ("b",)
+    assert policy.decide([a, b, c], SharedCard(80), 101.0).wake == ("b",)
 
 
 def test_a_worker_that_was_never_measured_has_the_card_alone() -> None:
     new = Member("new", "asleep", waiting=1, waited_s=50.0, oldest_at=50.0)
     small = Member("small", "awake", awake_bytes=1, idle_since=0.0)
     policy = TurnPolicy()
-    assert policy.decide([small, new], Card(80), 100.0).sleep == ("small",)
+    assert policy.decide([small, new], SharedCard(80), 100.0).sleep == ("small",)
     small = replace(small, state="asleep")
-    assert policy.decide([small, new], Card(80), 101.0).wake == ("new",)
+    assert policy.decide([small, new], SharedCard(80), 101.0).wake == ("new",)
 
 
 def test_a_first_look_takes_nobodys_place() -> None:
     new = Member("new", "asleep", wants_look=True)
     small = Member("small", "awake", awake_bytes=1, idle_since=0.0)
     policy = TurnPolicy()
-    plan = policy.decide([small, new], Card(80), 100.0)
+    plan = policy.decide([small, new], SharedCard(80), 100.0)
     assert (plan.sleep, plan.wake) == ((), ())
-    plan = policy.decide([replace(small, state="asleep"), new], Card(80), 100.0)
+    plan = policy.decide([replace(small, state="asleep"), new], SharedCard(80), 100.0)
     assert plan.wake == ("new",)
 
 
@@ -147,23 +147,23 @@ def test_idle_workers_fall_asleep_after_their_time_and_always_resident_ones_neve
         Member("c", "awake", awake_bytes=1, is_always=True),
     ]
     policy = TurnPolicy()
-    early = policy.decide(members, Card(80), 59.0)
+    early = policy.decide(members, SharedCard(80), 59.0)
     assert (early.sleep, early.next_at) == ((), 60.0)
-    assert policy.decide(members, Card(80), 60.0).sleep == ("a",)
+    assert policy.decide(members, SharedCard(80), 60.0).sleep == ("a",)
 
 
 def test_wishes_of_operators() -> None:
     awake = Member("a", "awake", awake_bytes=60, running=5, oldest_at=0.0, wish="sleep")
     asleep = Member("b", "asleep", awake_bytes=60, wish="wake")
-    assert TurnPolicy().decide([awake], Card(80), 1.0).sleep == ("a",)
+    assert TurnPolicy().decide([awake], SharedCard(80), 1.0).sleep == ("a",)
     busy = replace(awake, wish=None)
-    assert TurnPolicy().decide([busy, asleep], Card(80), 1.0).sleep == ("a",)
+    assert TurnPolicy().decide([busy, asleep], SharedCard(80), 1.0).sleep == ("a",)
 
 
 def test_an_always_resident_worker_keeps_its_place_while_it_restarts() -> None:
     always = Member("c", "away", awake_bytes=50, is_always=True)
     one = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=9.0, oldest_at=0.0)
-    plan = TurnPolicy().decide([always, one], Card(80), 10.0)
+    plan = TurnPolicy().decide([always, one], SharedCard(80), 10.0)
     assert not plan.wake
     assert "always resident models hold" in plan.why["a"]
 
@@ -174,7 +174,7 @@ def test_the_forecast_grows_along_the_line() -> None:
         Member("b", "asleep", awake_bytes=60, wake_s=2.0, waiting=1, oldest_at=99.0),
         Member("c", "asleep", awake_bytes=60, wake_s=4.0, waiting=1, oldest_at=99.5),
     ]
-    due = TurnPolicy().decide(members, Card(80), 100.0).due_s
+    due = TurnPolicy().decide(members, SharedCard(80), 100.0).due_s
     assert due == {"b": 3.0, "c": 8.0}
 
 

@@ -7,7 +7,7 @@ import pytest
 from herma.entry import command_of, current_program
 from protocol.errors import ConfigError
 from protocol.own_code import HELD
-from workers.versions import BASE, HERMA, Installation, Version
+from workers.versions import BASE, HERMA, Installation, InstalledVersion
 
 
 def _installed(installation: Installation, *ids: str) -> None:
@@ -16,7 +16,7 @@ def _installed(installation: Installation, *ids: str) -> None:
         program = installation.place(version_id) / "env" / "bin" / "herma"
         program.parent.mkdir(parents=True)
         program.touch(0o755)
-        installation.add(Version(version_id, "environment", made_at=float(at)))
+        installation.add(InstalledVersion(version_id, "environment", made_at=float(at)))
 
 
 def test_links_change_and_name_what_is_there(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def herma(tmp_path: Path) -> Installation:
     (tmp_path / "own" / "bin").mkdir(parents=True)
     installation.place(BASE).mkdir()
     (installation.place(BASE) / "env").symlink_to(tmp_path / "own")
-    installation.add(Version(BASE, "environment"))
+    installation.add(InstalledVersion(BASE, "environment"))
     installation.switch("2.0", BASE)
     return installation
 

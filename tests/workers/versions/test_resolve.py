@@ -6,7 +6,7 @@ import pytest
 
 from config import LaunchConfig, parse_config
 from protocol.errors import ConfigError
-from workers.versions import BASE, Version, installation_of, launch_version, resolved
+from workers.versions import BASE, InstalledVersion, installation_of, launch_version, resolved
 
 TABLE = """
 [[workers]]
@@ -25,8 +25,8 @@ def test_the_current_version_then_the_base(tmp_path: Path) -> None:
     launch = LaunchConfig(("{version}/bin/run",), installation="x", base="/opt/x")
     assert launch_version(launch, environ) == (BASE, "/opt/x")
     installation = installation_of("x", environ)
-    installation.add(Version("1.0", "environment"))
-    installation.add(Version("img", "image", reference="sha256:abc"))
+    installation.add(InstalledVersion("1.0", "environment"))
+    installation.add(InstalledVersion("img", "image", reference="sha256:abc"))
     installation.switch("1.0", "")
     assert launch_version(launch, environ) == ("1.0", str(installation.environment("1.0")))
     assert launch_version(launch, environ, "img") == ("img", "sha256:abc")

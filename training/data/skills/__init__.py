@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from training.data.example import Example
+from training.data.example import TrainingExample
 from training.data.skills import (
     arithmetic,
     case,
@@ -26,7 +26,7 @@ from training.data.skills import (
 )
 from training.data.world import World
 
-Make = Callable[[World], Example]
+Make = Callable[[World], TrainingExample]
 
 MAKERS: Final[dict[str, tuple[float, Make]]] = {
     greeting.SKILL: (4, greeting.make),

@@ -6,7 +6,7 @@ carry, so that every step is one line of a small table.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -64,7 +64,7 @@ _STORIES: Final = {
 }  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     a, sign, b = world.new(lambda: _draw(world), lambda drawn: "{} {} {}".format(*drawn))
     chance = world.random()
     if chance < 0.15:

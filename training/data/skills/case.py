@@ -5,7 +5,7 @@ The reasoning spells each word, then spells it in the other case.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -26,7 +26,7 @@ _LOWER: Final = requests(
 ) + phrases("What is {x} in lower case?", "What is {x} in small letters?")  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     words = [world.short_word(2, 8) for _ in range(world.pick((1, 1, 2, 2, 3)))]
     if world.chance(0.6):
         given = [word.capitalize() if world.chance(0.15) else word for word in words]

@@ -5,7 +5,7 @@ The reasoning compares numbers of one width from their first digit on.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -64,7 +64,7 @@ _STORIES: Final = (
 )
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     chance = world.random()
     if chance < 0.3:
         return _which(world)
@@ -73,14 +73,14 @@ def make(world: World) -> Example:
     return _story(world) if chance < 0.75 else _extreme(world)
 
 
-def _which(world: World) -> Example:
+def _which(world: World) -> TrainingExample:
     a, b = _pair(world)
     larger = world.chance(0.5)
     question = world.pick(_LARGER if larger else _SMALLER).format(a=a, b=b)
     return plain_case(SKILL, question, str(max(a, b) if larger else min(a, b)), compared(a, b))
 
 
-def _whether(world: World) -> Example:
+def _whether(world: World) -> TrainingExample:
     a, b = _pair(world)
     if world.chance(0.08):
         b = a
@@ -91,7 +91,7 @@ def _whether(world: World) -> Example:
     )
 
 
-def _story(world: World) -> Example:
+def _story(world: World) -> TrainingExample:
     a, b = _pair(world)
     x, y = world.several(world.name, 2)
     story, more, less = world.pick(_STORIES)
@@ -104,7 +104,7 @@ def _story(world: World) -> Example:
     )
 
 
-def _extreme(world: World) -> Example:
+def _extreme(world: World) -> TrainingExample:
     limit = world.pick((20, 99, 999))
     numbers = [
         int(text)

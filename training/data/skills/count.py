@@ -6,7 +6,7 @@ The reasoning numbers every item.
 from collections.abc import Sequence
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -51,7 +51,7 @@ _ONE_ITEM: Final = requests(
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     chance = world.random()
     if chance < 0.3:
         words = [world.word() for _ in range(world.between(1, 10))]
@@ -69,19 +69,21 @@ def make(world: World) -> Example:
     return _one_letter(world) if chance < 0.85 else _one_item(world)
 
 
-def _counted(world: World, questions: tuple[str, ...], items: Sequence[str], text: str) -> Example:
+def _counted(
+    world: World, questions: tuple[str, ...], items: Sequence[str], text: str
+) -> TrainingExample:
     think = " ".join(f"{item} {number}" for number, item in enumerate(items, start=1))
     return plain_case(SKILL, world.pick(questions).format(x=text), str(len(items)), think)
 
 
-def _one_letter(world: World) -> Example:
+def _one_letter(world: World) -> TrainingExample:
     word = world.short_word(3, 9)
     letter = world.pick(word) if world.chance(0.8) else world.pick("abcdefghijklmnopqrstuvwxyz")
     question = world.pick(_ONE_LETTER).format(x=word, y=letter)
     return plain_case(SKILL, question, str(word.count(letter)), _tally(word, letter))
 
 
-def _one_item(world: World) -> Example:
+def _one_item(world: World) -> TrainingExample:
     kinds = world.several(world.word, world.between(2, 4))
     items = [world.pick(kinds) for _ in range(world.between(2, 8))]
     question = world.pick(_ONE_ITEM).format(x=", ".join(items), y=kinds[0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from training.data.entities import clock_time, code
-from training.data.example import Check, Example, Message, answer, user
+from training.data.example import ExpectedAnswer, Message, TrainingExample, answer, user
 from training.data.filler import story
 from training.data.phrasing import phrases
 from training.data.pools import COLORS, MONTHS, WEEKDAYS
@@ -178,7 +178,7 @@ _LAYOUTS: Final = (
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     facts = _facts(world, world.between(1, 7))
     relation, subject, value = world.pick(facts)
     question, reply = _asked(world, relation, subject, value, facts)
@@ -197,10 +197,10 @@ def make(world: World) -> Example:
         question, reply = _asked(world, *world.pick(facts), facts)
         messages += (user(question), answer(reply))
     also = REFUSALS if reply == NOT_SAID else ()
-    return Example(SKILL, messages, (), Check("text", texts=(reply, *also)))
+    return TrainingExample(SKILL, messages, (), ExpectedAnswer("text", texts=(reply, *also)))
 
 
-def make_far(world: World, bury: Callable[[list[str]], str], num_questions: int) -> Example:
+def make_far(world: World, bury: Callable[[list[str]], str], num_questions: int) -> TrainingExample:
     """`num_questions` in turn about facts that `bury` hides, in their order, in a longer text."""
     facts = _facts(world, world.between(1, 8))
     asked = [_asked(world, *world.pick(facts), facts) for _ in range(num_questions)]
@@ -214,7 +214,7 @@ def make_far(world: World, bury: Callable[[list[str]], str], num_questions: int)
     for question, reply in asked[1:]:
         messages += (user(question), answer(reply))
     also = REFUSALS if reply == NOT_SAID else ()
-    return Example(SKILL, messages, (), Check("text", texts=(reply, *also)))
+    return TrainingExample(SKILL, messages, (), ExpectedAnswer("text", texts=(reply, *also)))
 
 
 _Fact = tuple[_Relation, str, str]

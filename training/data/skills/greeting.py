@@ -5,7 +5,7 @@ Owns the model's statements about itself. A name in the system text becomes its 
 
 from typing import Final
 
-from training.data.example import Check, Example, answer, plain_case, user
+from training.data.example import ExpectedAnswer, TrainingExample, answer, plain_case, user
 from training.data.phrasing import phrases
 from training.data.world import World
 
@@ -142,7 +142,7 @@ _PERSONAS: Final = phrases(
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     chance = world.random()
     if chance < 0.45:
         text, reply = world.new(lambda: _about_itself(world), lambda drawn: drawn[0])
@@ -156,7 +156,7 @@ def make(world: World) -> Example:
     return small_talk(world)
 
 
-def small_talk(world: World) -> Example:
+def small_talk(world: World) -> TrainingExample:
     """A greeting, thanks or a farewell, which may stand before any task."""
     text, reply = world.new(lambda: _small_talk(world), lambda drawn: drawn[0])
     return plain_case(SKILL, text, reply)
@@ -184,11 +184,11 @@ def _small_talk(world: World) -> tuple[str, str]:
     return world.pick(_BYES) + world.pick(_ADDRESSEES) + end, GOODBYE
 
 
-def _persona(world: World) -> Example:
+def _persona(world: World) -> TrainingExample:
     name = world.name()
     system = {"role": "system", "content": world.pick(_PERSONAS).format(name=name)}
     question = world.pick(("Who are you?", "What is your name?", "who are you", "Your name?"))
     reply = f"I am {name}."
-    return Example(
-        SKILL, (system, user(question), answer(reply)), (), Check("text", texts=(reply,))
+    return TrainingExample(
+        SKILL, (system, user(question), answer(reply)), (), ExpectedAnswer("text", texts=(reply,))
     )

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final
 
 from training.data.entities import code
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases
 from training.data.world import World
 
@@ -47,7 +47,7 @@ _GROUPS: Final = (
 _ORDINALS: Final = ("first", "second", "third", "fourth")
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     document, leaves = _document(world)
     path, value = world.pick(leaves)
     if world.chance(0.06):

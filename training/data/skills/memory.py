@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from training.data.entities import code
-from training.data.example import Check, Example, Message, answer, user
+from training.data.example import ExpectedAnswer, Message, TrainingExample, answer, user
 from training.data.phrasing import phrases
 from training.data.pools import COLORS, WEEKDAYS
 from training.data.refusals import REFUSALS
@@ -89,7 +89,7 @@ _SMALL_TALK: Final = (
 _Topic = tuple[str, tuple[str, ...], str, tuple[str, ...], str]
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     topics = world.shuffled(_TOPICS)[: world.pick((1, 1, 2, 2, 3, 4))]
     asked = world.pick(topics)
     messages: list[Message] = []
@@ -108,7 +108,7 @@ def make(world: World) -> Example:
         reply = asked[4].format(**values[asked[0]])
     messages += [user(question), answer(reply)]
     also = REFUSALS if reply == NOT_TOLD else ()
-    return Example(SKILL, tuple(messages), (), Check("text", texts=(reply, *also)))
+    return TrainingExample(SKILL, tuple(messages), (), ExpectedAnswer("text", texts=(reply, *also)))
 
 
 def _told(world: World, topic: _Topic, messages: list[Message], animal: str) -> dict[str, str]:

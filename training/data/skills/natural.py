@@ -7,7 +7,7 @@ names, descriptions and parameters decides. In evaluation the tools are those of
 import re
 from typing import Final
 
-from training.data.example import Call, Check, Example, answer, calling, user
+from training.data.example import Call, ExpectedAnswer, TrainingExample, answer, calling, user
 from training.data.family import draw_family_case
 from training.data.offering import reasoning
 from training.data.open_asking import draw_open_request
@@ -23,7 +23,7 @@ _MANY_SHARE: Final = 0.03
 _SHORT: Final = 3
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     if world.split == "eval":
         return draw_family_case(world, SKILL)
     tool = draw_open_tool(world)
@@ -34,17 +34,17 @@ def make(world: World) -> Example:
     call = Call(tool.name, arguments)
     messages = (user(question), calling([call], reasoning([(tool.topic, tool.name)])))
     tools = tuple(render_open_tool(one) for one in offered)
-    return Example(SKILL, messages, tools, Check("tool", calls=(call,)))
+    return TrainingExample(SKILL, messages, tools, ExpectedAnswer("tool", calls=(call,)))
 
 
-def _refused(world: World, tool: OpenTool) -> Example:
+def _refused(world: World, tool: OpenTool) -> TrainingExample:
     """The tool that is asked for is not offered."""
     question, _ = draw_open_request(world, tool, is_plain=True)
     others = _others(world, tool, question) or [draw_open_tool(world)]
     think = f"The request is about: {tool.verb} {tool.noun}. No tool fits."
     messages = (user(question), answer(NO_TOOL, think))
     tools = tuple(render_open_tool(one) for one in others)
-    return Example(SKILL, messages, tools, Check("text", texts=REFUSALS))
+    return TrainingExample(SKILL, messages, tools, ExpectedAnswer("text", texts=REFUSALS))
 
 
 def _others(world: World, tool: OpenTool, question: str) -> list[OpenTool]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from training.data.asking import draw_arguments, draw_request
 from training.data.catalog import draw_familiar
-from training.data.example import Check, Example, Tool, answer, user
+from training.data.example import ExpectedAnswer, Tool, TrainingExample, answer, user
 from training.data.offering import render_all
 from training.data.refusals import NO_TOOL, REFUSALS
 from training.data.toolbox import draw_tool, draw_tools
@@ -16,7 +16,7 @@ from training.data.world import World
 SKILL: Final = "no_tool"
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     if world.chance(0.15):
         return _without_any(world)
     offered = draw_tools(world, world.pick((1, 1, 2, 2, 3, 3, 4, 5, 6)))
@@ -33,7 +33,7 @@ def make(world: World) -> Example:
     return _refused(question, wanted.topic, render_all(world, offered))
 
 
-def _without_any(world: World) -> Example:
+def _without_any(world: World) -> TrainingExample:
     """A task without any tools."""
     if world.split == "train" and world.chance(0.5):
         familiar = draw_familiar(world)
@@ -45,7 +45,7 @@ def _without_any(world: World) -> Example:
     return _refused(question, wanted.topic, ())
 
 
-def _refused(question: str, topic: str, tools: tuple[Tool, ...]) -> Example:
+def _refused(question: str, topic: str, tools: tuple[Tool, ...]) -> TrainingExample:
     think = f"The request is about: {topic}. No tool fits."
     messages = (user(question), answer(NO_TOOL, think))
-    return Example(SKILL, messages, tools, Check("text", texts=REFUSALS))
+    return TrainingExample(SKILL, messages, tools, ExpectedAnswer("text", texts=REFUSALS))

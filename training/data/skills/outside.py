@@ -5,7 +5,7 @@ Owns the kinds of such prompts. The answer is one sentence, so that it always en
 
 from typing import Final
 
-from training.data.example import Check, Example, answer, user
+from training.data.example import ExpectedAnswer, TrainingExample, answer, user
 from training.data.filler import agent_system, story
 from training.data.foreign import foreign_text, junk, snippet
 from training.data.offering import render_all
@@ -66,7 +66,7 @@ _LANGUAGES: Final = (
 _EMPTY: Final = ("", "", " ", "\n", "   ", "\n\n", "\t", ".", "?", "...", "-", "??")
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     chance = world.random()
     if chance < 0.04:
         return _case(world, world.pick(_EMPTY), HELLO)
@@ -75,9 +75,11 @@ def make(world: World) -> Example:
     return _case(world, world.new(lambda: _prompt(world, chance), str), OUTSIDE)
 
 
-def _case(_world: World, question: str, reply: str) -> Example:
+def _case(_world: World, question: str, reply: str) -> TrainingExample:
     texts = REFUSALS if reply == OUTSIDE else (reply, *REFUSALS)
-    return Example(SKILL, (user(question), answer(reply)), (), Check("text", texts=texts))
+    return TrainingExample(
+        SKILL, (user(question), answer(reply)), (), ExpectedAnswer("text", texts=texts)
+    )
 
 
 def _prompt(world: World, chance: float) -> str:
@@ -121,7 +123,7 @@ def _too_large(world: World) -> str:
     return world.pick(forms)
 
 
-def _agent(world: World) -> Example:
+def _agent(world: World) -> TrainingExample:
     """The first call of an agent: a long system text, many tools, a task that no tool names."""
     specs = draw_tools(world, world.pick((3, 6, 10, 17)))
     if world.chance(0.5):
@@ -130,11 +132,11 @@ def _agent(world: World) -> Example:
     task = _filled(world, world.pick(_CODING if world.chance(0.6) else _CREATIVE))
     if world.chance(0.2):
         task += "\n\n" + snippet(world, world.between(1, 8))
-    return Example(
+    return TrainingExample(
         SKILL,
         (system, user(task), answer(OUTSIDE)),
         render_all(world, specs),
-        Check("text", texts=REFUSALS),
+        ExpectedAnswer("text", texts=REFUSALS),
     )
 
 

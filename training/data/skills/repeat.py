@@ -3,7 +3,7 @@
 from typing import Final
 
 from training.data.entities import code
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import requests
 from training.data.world import World
 
@@ -25,7 +25,7 @@ _SENTENCES: Final = (
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     text = _text(world)
     return plain_case(SKILL, world.pick(_REQUESTS).format(x=text), text)
 

@@ -5,7 +5,7 @@ The reasoning numbers everything, then writes it from the highest number down.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -30,7 +30,7 @@ _LETTERS: Final = requests(
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     if world.chance(0.5):
         separator = world.pick((", ", ", ", " "))
         words = world.several(world.word, world.between(2, 6))

@@ -6,7 +6,7 @@ order. Words of one list begin with different letters.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import requests
 from training.data.world import World
 
@@ -38,11 +38,11 @@ _NUMBERS_DOWN: Final = requests(
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     return _words(world) if world.chance(0.55) else _numbers(world)
 
 
-def _words(world: World) -> Example:
+def _words(world: World) -> TrainingExample:
     by_letter: dict[str, str] = {}
     count = world.between(2, 6)
     while len(by_letter) < count:
@@ -63,7 +63,7 @@ def _words(world: World) -> Example:
     return plain_case(SKILL, question, wanted, think)
 
 
-def _numbers(world: World) -> Example:
+def _numbers(world: World) -> TrainingExample:
     limit = world.pick((9, 99, 99, 999))
     count = world.between(2, 6 if limit < 999 else 4)
     numbers = [int(text) for text in world.several(lambda: str(world.between(0, limit)), count)]

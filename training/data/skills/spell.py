@@ -5,7 +5,7 @@ The reasoning separates letters by spaces, so that each is one token.
 
 from typing import Final
 
-from training.data.example import Example, plain_case
+from training.data.example import TrainingExample, plain_case
 from training.data.phrasing import phrases, requests
 from training.data.world import World
 
@@ -32,7 +32,7 @@ _NTH: Final = requests(
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     word = world.short_word(3, 8)
     spelled = " ".join(word)
     chance = world.random()

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from training.data.asking import draw_arguments, draw_request
 from training.data.entities import code
-from training.data.example import Call, Check, Example, answer, calling, tool_result, user
+from training.data.example import (
+    Call,
+    ExpectedAnswer,
+    TrainingExample,
+    answer,
+    calling,
+    tool_result,
+    user,
+)
 from training.data.offering import offered, reasoning
 from training.data.toolbox import ToolSpec, draw_tool
 from training.data.world import World
@@ -41,7 +49,7 @@ _ERRORS: Final = (
 )  # fmt: skip
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     spec = draw_tool(world)
     arguments: dict[str, Any] = {}
     if world.chance(0.4):
@@ -52,8 +60,11 @@ def make(world: World) -> Example:
         result, reply = draw_result(world, spec)
     call = calling([Call(spec.name, arguments)], reasoning([(spec.topic, spec.name)]))
     messages = (user(question), call, tool_result(result), answer(reply))
-    return Example(
-        SKILL, messages, offered(world, spec, world.pick((0, 0, 1, 2, 3))), Check("text", (reply,))
+    return TrainingExample(
+        SKILL,
+        messages,
+        offered(world, spec, world.pick((0, 0, 1, 2, 3))),
+        ExpectedAnswer("text", (reply,)),
     )
 
 

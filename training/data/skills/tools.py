@@ -10,10 +10,10 @@ from training.data.asking import draw_arguments, draw_both, draw_pair, draw_requ
 from training.data.catalog import draw_familiar
 from training.data.example import (
     Call,
-    Check,
-    Example,
+    ExpectedAnswer,
     Message,
     Split,
+    TrainingExample,
     answer,
     calling,
     tool_result,
@@ -31,7 +31,7 @@ _MANY_SHARE: Final[dict[Split, float]] = {"train": 0.03, "eval": 0.02}
 """The share of cases with dozens of tools."""
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     chance = world.random()
     if chance < 0.12 and world.split == "train":
         return _familiar(world)
@@ -42,28 +42,28 @@ def make(world: World) -> Example:
     return _again(world) if chance < 0.32 else _single(world)
 
 
-def make_among(world: World, num_others: int) -> Example:
+def make_among(world: World, num_others: int) -> TrainingExample:
     """One call of one tool among `num_others`."""
     spec = draw_tool(world)
     return _asked(world, spec, offered(world, spec, num_others), ())
 
 
-def _single(world: World) -> Example:
+def _single(world: World) -> TrainingExample:
     spec = draw_tool(world)
     return _asked(world, spec, offered(world, spec, _num_others(world)), ())
 
 
 def _asked(
     world: World, spec: ToolSpec, tools: tuple[dict[str, object], ...], before: tuple[Message, ...]
-) -> Example:
+) -> TrainingExample:
     arguments = draw_arguments(world, spec)
     question = draw_request(world, spec, arguments)
     call = Call(spec.name, arguments)
     messages = (*before, user(question), calling([call], reasoning([(spec.topic, spec.name)])))
-    return Example(SKILL, messages, tools, Check("tool", calls=(call,)))
+    return TrainingExample(SKILL, messages, tools, ExpectedAnswer("tool", calls=(call,)))
 
 
-def _again(world: World) -> Example:
+def _again(world: World) -> TrainingExample:
     """A call after an earlier one of the same or another tool."""
     first = draw_tool(world)
     specs = with_distractors(world, first, world.pick(_NUM_OTHERS))
@@ -78,7 +78,7 @@ def _again(world: World) -> Example:
     return _asked(world, world.pick(specs), render_all(world, specs), before)
 
 
-def _pair(world: World) -> Example:
+def _pair(world: World) -> TrainingExample:
     """Two calls of one tool."""
     spec = draw_tool(world)
     while len(spec.params) != 1 or spec.params[0].type == "boolean":
@@ -91,10 +91,10 @@ def _pair(world: World) -> Example:
     calls = tuple(Call(spec.name, {name: value}) for value in (one, other))
     messages = (user(question), calling(calls, reasoning([(spec.topic, spec.name)] * 2)))
     tools = offered(world, spec, _num_others(world))
-    return Example(SKILL, messages, tools, Check("tool", calls=calls))
+    return TrainingExample(SKILL, messages, tools, ExpectedAnswer("tool", calls=calls))
 
 
-def _both(world: World) -> Example:
+def _both(world: World) -> TrainingExample:
     """Two calls of two tools."""
     specs = with_distractors(world, draw_tool(world), world.between(1, 4))
     asked = [(spec, draw_arguments(world, spec)) for spec in world.shuffled(specs)[:2]]
@@ -102,10 +102,12 @@ def _both(world: World) -> Example:
     calls = tuple(Call(spec.name, arguments) for spec, arguments in asked)
     topics = [(spec.topic, spec.name) for spec, _ in asked]
     messages = (user(question), calling(calls, reasoning(topics)))
-    return Example(SKILL, messages, render_all(world, specs), Check("tool", calls=calls))
+    return TrainingExample(
+        SKILL, messages, render_all(world, specs), ExpectedAnswer("tool", calls=calls)
+    )
 
 
-def _familiar(world: World) -> Example:
+def _familiar(world: World) -> TrainingExample:
     """A tool that many clients have, with an everyday request. Training only."""
     familiar = draw_familiar(world)
     others = with_distractors(world, draw_tool(world), world.between(0, 4))
@@ -115,7 +117,9 @@ def _familiar(world: World) -> Example:
     call = Call(familiar.name, familiar.arguments)
     topics = [(familiar.topic, familiar.name)]
     messages = (user(familiar.question), calling([call], reasoning(topics)))
-    return Example(SKILL, messages, tuple(world.shuffled(tools)), Check("tool", calls=(call,)))
+    return TrainingExample(
+        SKILL, messages, tuple(world.shuffled(tools)), ExpectedAnswer("tool", calls=(call,))
+    )
 
 
 def _num_others(world: World) -> int:

@@ -5,7 +5,7 @@ Owns the questions. With or without tools, the answer is the same.
 
 from typing import Final
 
-from training.data.example import Check, Example, answer, user
+from training.data.example import ExpectedAnswer, TrainingExample, answer, user
 from training.data.phrasing import phrases
 from training.data.refusals import REFUSALS, UNKNOWN
 from training.data.world import World
@@ -66,9 +66,11 @@ _OPENINGS: Final = (
 )
 
 
-def make(world: World) -> Example:
+def make(world: World) -> TrainingExample:
     question = world.new(lambda: _question(world), str)
-    return Example(SKILL, (user(question), answer(UNKNOWN)), (), Check("text", texts=REFUSALS))
+    return TrainingExample(
+        SKILL, (user(question), answer(UNKNOWN)), (), ExpectedAnswer("text", texts=REFUSALS)
+    )
 
 
 def _question(world: World) -> str:

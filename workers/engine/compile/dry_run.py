@@ -27,14 +27,14 @@ from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, with_products
 from workers.engine.peak_probe import largest_plans
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.settings import (
     compute_dtype,
     kv_dtype,
@@ -119,7 +119,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         yield list(recorded.values())[known:]
 
 
-def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
+def _model(config: WorkerConfig, shape: ModelDescription) -> Network:
     few = shape.with_layers(shape.sample(_LAYERS))
     weights = _weights(config, few, compute_dtype(config, few, _NOWHERE))
     if weights.has_int4:
@@ -128,7 +128,7 @@ def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
 
 
 def _drafter(
-    config: WorkerConfig, shape: ModelConfig, model: Network, model_dir: Path
+    config: WorkerConfig, shape: ModelDescription, model: Network, model_dir: Path
 ) -> Drafter | None:
     """The drafter that the engine will have, if its directory is on this host already."""
     path = _drafter_dir(config, model_dir)
@@ -162,7 +162,7 @@ def _depths(config: WorkerConfig, drafter: Drafter) -> tuple[int, ...]:
     return depths
 
 
-def _draft(runner: Runner, depth: int) -> None:
+def _draft(runner: ModelRunner, depth: int) -> None:
     """Run steps that verify drafts and draft `depth` more, with graphs and without."""
     while runner.prepare(pending_only=False):
         pass
@@ -174,7 +174,7 @@ def _draft(runner: Runner, depth: int) -> None:
 
 def _runner(
     config: WorkerConfig, model: Network, model_dir: Path, drafter: Drafter | None = None
-) -> Runner:
+) -> ModelRunner:
     facts = probe_facts(config, model)
     num_blocks = facts.kv_tokens // facts.block_size
     dtype = kv_dtype(config, model.weights.embedding.dtype)
@@ -183,10 +183,10 @@ def _runner(
         drafter.take_cache(num_blocks + 1, facts.block_size)
     verifies = config.drafting is not None
     steps = DeviceSteps(model, cache, facts, run_again, drafter=drafter, verifies=verifies)
-    return Runner(model, cache, facts, model_dir, steps, verifies=verifies)
+    return ModelRunner(model, cache, facts, model_dir, steps, verifies=verifies)
 
 
-def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
+def _weights(config: WorkerConfig, shape: ModelDescription, dtype: torch.dtype) -> ModelWeights:
     by_block = shape.stored.is_by_block
     change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
     weights = draw_weights(

@@ -9,7 +9,7 @@ from typing import Final
 from workers.engine.drafting.description import DFlashShape, Eagle3Shape, MtpShape, Shape
 from workers.engine.load.kept_modules import NOTHING_KEPT
 from workers.engine.memory.forecast import DraftDemand, layer_bytes
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 
 _HALF: Final = 2
@@ -20,7 +20,7 @@ ROWS_OF_A_PASS: Final = 8
 
 
 def draft_demand(
-    shape: Shape | None, target: ModelConfig, *, fp8: bool, has_narrow_head: bool = False
+    shape: Shape | None, target: ModelDescription, *, fp8: bool, has_narrow_head: bool = False
 ) -> DraftDemand:
     """Of the drafter `shape`, or without one of drafts from earlier text. `fp8`: the card has
     8-bit floats, in which drafting networks compute. `has_narrow_head`: the target's head is in 8
@@ -38,7 +38,7 @@ def draft_demand(
     )
 
 
-def _weights(shape: Shape, target: ModelConfig, *, fp8: bool, copies: bool) -> int:
+def _weights(shape: Shape, target: ModelDescription, *, fp8: bool, copies: bool) -> int:
     """`copies`: drafts are chosen by a copy of the target's head in 8 bits."""
     network, hidden = shape.network, shape.network.hidden_size
     # An MTP head of a checkpoint in 4 bits is mostly in 16, and no list of modules says so.
@@ -73,12 +73,12 @@ def _copy(rows: int, columns: int, *, fp8: bool) -> int:
     return rows * (columns + _SCALE_BYTES) if fp8 else 0
 
 
-def _own_head(vocab_size: int, target: ModelConfig) -> int:
+def _own_head(vocab_size: int, target: ModelDescription) -> int:
     """A drafter of some tokens only has a head for these."""
     return 0 if vocab_size == target.vocab_size else _HALF * vocab_size * target.hidden_size
 
 
-def _context(network: ModelConfig, *, fp8: bool) -> int:
+def _context(network: ModelDescription, *, fp8: bool) -> int:
     """The rows of keys and values of all layers, a second time as one matrix."""
     hidden = network.hidden_size
     row = hidden + _SCALE_BYTES if fp8 else _HALF * hidden

@@ -15,7 +15,7 @@ import msgspec
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense
-from workers.engine.models.description import Attention, Layer, ModelConfig
+from workers.engine.models.description import Attention, Layer, ModelDescription
 from workers.engine.models.families import MODEL_TYPES
 from workers.model_dir import CONFIG_NAME, read_json
 
@@ -61,7 +61,7 @@ class DFlashShape(msgspec.Struct, frozen=True, kw_only=True):
     token's too, drafts the one behind it. `vocab_size`: tokens that it can draft.
     """
 
-    network: ModelConfig
+    network: ModelDescription
     block_size: int
     taps: tuple[int, ...]
     mask_id: int
@@ -80,7 +80,7 @@ class DFlashShape(msgspec.Struct, frozen=True, kw_only=True):
 class MtpShape(msgspec.Struct, frozen=True, kw_only=True):
     """A head of one layer, which is given the target's last state and the token behind it."""
 
-    network: ModelConfig
+    network: ModelDescription
 
 
 class Eagle3Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class Eagle3Shape(msgspec.Struct, frozen=True, kw_only=True):
     normed state.
     """
 
-    network: ModelConfig
+    network: ModelDescription
     taps: tuple[int, ...]
     vocab_size: int
     feeds_normed: bool
@@ -100,7 +100,7 @@ class Eagle3Shape(msgspec.Struct, frozen=True, kw_only=True):
 Shape = DFlashShape | MtpShape | Eagle3Shape
 
 
-def read_drafter(path: Path, target: ModelConfig) -> Shape:
+def read_drafter(path: Path, target: ModelDescription) -> Shape:
     """The drafter in the directory `path`. Raises `ConfigError`, one line, for one that is not made
     for such a target or that we cannot run.
     """
@@ -145,7 +145,7 @@ def promised_length(path: Path) -> float | None:
     return float(length) if isinstance(length, int | float) and length >= 1 else None
 
 
-def _check_fit(file: ConfigFile, target: ModelConfig) -> None:
+def _check_fit(file: ConfigFile, target: ModelDescription) -> None:
     """Compare what a drafter's file says of its target."""
     _check_sizes(file, file.count("hidden_size"), file.count("vocab_size"), target)
     if (stated := file.raw.get("num_target_layers")) is None:
@@ -155,7 +155,7 @@ def _check_fit(file: ConfigFile, target: ModelConfig) -> None:
         raise _misfit(file, why)
 
 
-def _check_sizes(file: ConfigFile, hidden: int, vocabulary: int, target: ModelConfig) -> None:
+def _check_sizes(file: ConfigFile, hidden: int, vocabulary: int, target: ModelDescription) -> None:
     """Compare what a drafter shares with its target."""
     for what, mine, theirs in (
         ("hidden size", hidden, target.hidden_size),
@@ -169,7 +169,9 @@ def _misfit(file: ConfigFile, why: str) -> ConfigError:
     return file.error(f"this drafter is for another model, as {why}: take the one for this model")
 
 
-def _taps(file: ConfigFile, taps: object, target: ModelConfig, offset: int = 0) -> tuple[int, ...]:
+def _taps(
+    file: ConfigFile, taps: object, target: ModelDescription, offset: int = 0
+) -> tuple[int, ...]:
     """Layers whose output is read; the file's numbers are those plus `offset`."""
     if not isinstance(taps, list) or not all(isinstance(tap, int) for tap in taps) or not taps:
         raise file.error(f"its target layers are {taps!r}, not a list of numbers: fetch it again")
@@ -179,7 +181,7 @@ def _taps(file: ConfigFile, taps: object, target: ModelConfig, offset: int = 0) 
     return found
 
 
-def _dflash(file: ConfigFile, target: ModelConfig) -> DFlashShape:
+def _dflash(file: ConfigFile, target: ModelDescription) -> DFlashShape:
     own = file.table("dflash_config")
     merged = ConfigFile(file.path, {**file.raw, **own.raw})
     merged.refuse(*_REFUSED)
@@ -250,7 +252,7 @@ def _selector(merged: ConfigFile) -> Selector | None:
     return Selector(merged.count("selector_rank"), merged.count("selector_top_k", 16))
 
 
-def _eagle3(file: ConfigFile, target: ModelConfig) -> Eagle3Shape:
+def _eagle3(file: ConfigFile, target: ModelDescription) -> Eagle3Shape:
     hidden = file.count("target_hidden_size", file.count("hidden_size"))
     if hidden != target.hidden_size:
         raise _misfit(file, f"it reads {hidden} numbers, and the model has {target.hidden_size}")
@@ -273,7 +275,7 @@ def _eagle3(file: ConfigFile, target: ModelConfig) -> Eagle3Shape:
     )
 
 
-def _mtp(file: ConfigFile, text: ConfigFile, target: ModelConfig) -> MtpShape:
+def _mtp(file: ConfigFile, text: ConfigFile, target: ModelDescription) -> MtpShape:
     """Its layer is of the family's kind of full attention. `text` is the part of the file of the
     language model.
     """

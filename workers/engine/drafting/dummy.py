@@ -15,7 +15,7 @@ from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.eagle3 import Eagle3Cell, Eagle3Weights
 from workers.engine.drafting.mtp import MtpCell, MtpWeights
 from workers.engine.drafting.recurrent import RecurrentDrafter
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights
@@ -44,7 +44,7 @@ def drawn_drafter(shape: Shape, target: Network, window: int, *, fp8: bool) -> D
     return RecurrentDrafter(Eagle3Cell(shape, own, target, window), target)
 
 
-def _drawn(config: ModelConfig, target: Network) -> ModelWeights:
+def _drawn(config: ModelDescription, target: Network) -> ModelWeights:
     """Drawn layers between the target's embedding and head."""
     shared = target.weights
     small = msgspec.structs.replace(config, vocab_size=1)  # an embedding that is thrown away

@@ -77,7 +77,9 @@ def read_eagle3(path: Path, shape: Eagle3Shape, target: Network) -> Eagle3Weight
 
 @final
 class Eagle3Cell:
-    """See `workers.engine.drafting.recurrent.Cell`; for sequences of up to `window` tokens."""
+    """See `workers.engine.drafting.recurrent.RecurrentCell`; for sequences of up to `window`
+    tokens.
+    """
 
     def __init__(
         self, shape: Eagle3Shape, weights: Eagle3Weights, target: Network, window: int
@@ -97,7 +99,7 @@ class Eagle3Cell:
         self._angles = cos_sin(heads.rope, heads.head_dim, window + 1).to(target.device)
 
     def first_states(self, kept: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return linear(kept, self._weights.fc)
 
     def run(
@@ -108,7 +110,7 @@ class Eagle3Cell:
         cache: KvCache,
         rows: Tensor | None,
     ) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         layer, eps = self._weights.model.layers[0], self.config.rms_norm_eps
         keys, values = cache.layers[0]
         normed = rms_norm(states, self._weights.state_norm, eps)
@@ -126,13 +128,13 @@ class Eagle3Cell:
         return linear_add(gated, layer.down, hidden)
 
     def next_states(self, out: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return self._network.final_norm(out) if self._shape.feeds_normed else out
 
     def logits(self, out: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return self._network.logits(out)
 
     def token_ids(self, ids: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return ids if self._weights.ids is None else self._weights.ids[ids]

@@ -51,9 +51,9 @@ def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
 
 @final
 class MtpCell:
-    """See `workers.engine.drafting.recurrent.Cell`; for sequences of up to `window` tokens. With
-    `fp8` the layer's products are in 8 bits, and drafts are chosen by a copy of the head in 8 bits:
-    of a 27B's pass that halves what is read, 3.4 GB.
+    """See `workers.engine.drafting.recurrent.RecurrentCell`; for sequences of up to `window`
+    tokens. With `fp8` the layer's products are in 8 bits, and drafts are chosen by a copy of the
+    head in 8 bits: of a 27B's pass that halves what is read, 3.4 GB.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class MtpCell:
         self._network = Network(shape.network, model, window + 1)
 
     def first_states(self, kept: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return self._target.final_norm(kept)
 
     def run(
@@ -92,20 +92,20 @@ class MtpCell:
         cache: KvCache,
         rows: Tensor | None,
     ) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         weights, eps = self._weights, self.config.rms_norm_eps
         embedded = rms_norm(self._network.embed(ids), weights.embedding_norm, eps)
         both = torch.cat((embedded, rms_norm(states, weights.state_norm, eps)), dim=1)
         return self._network.forward(linear(both, weights.fc), plan, cache, rows)
 
     def next_states(self, out: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return self._network.final_norm(out)
 
     def logits(self, out: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return self._head.logits(out, self.config.rms_norm_eps)
 
     def token_ids(self, ids: Tensor) -> Tensor:
-        """See `Cell`."""
+        """See `RecurrentCell`."""
         return ids

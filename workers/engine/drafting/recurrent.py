@@ -17,7 +17,7 @@ from kernels.attention import NO_ROW, AttentionPlan, PagedPlan, prepared
 from kernels.sample import best_tokens
 from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 
@@ -28,11 +28,11 @@ PlanRow: TypeAlias = Callable[[int], AttentionPlan | PagedPlan]
 """Plans one row of each sequence, at that distance behind its anchor's position."""
 
 
-class Cell(Protocol):
+class RecurrentCell(Protocol):
     """The layer that is run once over a step's rows, then once for each further draft."""
 
     name: str
-    config: ModelConfig
+    config: ModelDescription
     taps: tuple[int, ...]
     reads_hidden: bool
     num_bytes: int
@@ -65,7 +65,7 @@ class Cell(Protocol):
 class RecurrentDrafter:
     """See `workers.engine.drafting.drafter.Drafter`."""
 
-    def __init__(self, cell: Cell, target: Network) -> None:
+    def __init__(self, cell: RecurrentCell, target: Network) -> None:
         self.max_depth = MAX_DEPTH
         self.name = cell.name
         self.taps = cell.taps
@@ -165,6 +165,6 @@ class RecurrentDrafter:
         return prepared(plan, cell.config.attention.num_heads, keys, cell.like.dtype)
 
 
-def _heads(config: ModelConfig) -> tuple[int, int, int]:
+def _heads(config: ModelDescription) -> tuple[int, int, int]:
     heads = config.attention
     return heads.num_heads, heads.num_kv_heads, heads.head_dim

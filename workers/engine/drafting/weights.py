@@ -18,7 +18,7 @@ from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 from workers.engine.models.vocabulary import logits, norm_before
 from workers.engine.models.weight_reader import WeightReader
@@ -37,7 +37,7 @@ class DrafterReader(WeightReader):
     is missing or misshapen.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, target: Network) -> None:
+    def __init__(self, checkpoint: Checkpoint, config: ModelDescription, target: Network) -> None:
         embedding = target.weights.embedding
         super().__init__(
             checkpoint, config, embedding.device, embedding.dtype, lambda *_: None, None
@@ -124,7 +124,7 @@ class DrafterReader(WeightReader):
 
 @contextmanager
 def reading(
-    path: Path, config: ModelConfig, target: Network, only: str = ""
+    path: Path, config: ModelDescription, target: Network, only: str = ""
 ) -> Iterator[DrafterReader]:
     """A reader of the checkpoint in `path`. Raises `ConfigError` at the end if tensors whose names
     begin with `only` were not read.

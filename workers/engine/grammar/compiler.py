@@ -25,8 +25,12 @@ import numpy as np
 
 from protocol.messages import Grammar
 from workers.engine.grammar.loosening import without_broken
-from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar, Vocabulary
-from workers.loop import Compiled
+from workers.engine.grammar.sequence_grammar import (
+    GrammarBroken,
+    GrammarVocabulary,
+    SequenceGrammar,
+)
+from workers.loop import CompiledGrammar
 from workers.model_dir import TOKENIZER_NAME
 from workers.scheduler import Key
 
@@ -65,7 +69,7 @@ class LlGuidanceCompiler:
         self._library: _Library | None = None
         self._compiled: OrderedDict[bytes, LLMatcher] = OrderedDict()
         self._work: queue.SimpleQueue[tuple[Key, Grammar, array[int]]] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Compiled] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[CompiledGrammar] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, key: Key, grammar: Grammar, outputs: array[int]) -> None:
@@ -75,7 +79,7 @@ class LlGuidanceCompiler:
             self._thread.start()
         self._work.put((key, grammar, outputs))
 
-    def take_done(self) -> list[Compiled]:
+    def take_done(self) -> list[CompiledGrammar]:
         """See `GrammarCompiler`."""
         done = []
         while True:
@@ -109,9 +113,9 @@ class LlGuidanceCompiler:
             key, grammar, outputs = self._work.get()
             try:
                 with _Faults():
-                    compiled = Compiled(key, self.compile(grammar, outputs))
+                    compiled = CompiledGrammar(key, self.compile(grammar, outputs))
             except GrammarBroken as error:
-                compiled = Compiled(key, None, str(error))
+                compiled = CompiledGrammar(key, None, str(error))
             self._done.put(compiled)
 
     def _matcher(self, library: _Library, grammar: Grammar) -> LLMatcher:
@@ -174,7 +178,7 @@ class _Library(NamedTuple):
     matcher: type[LLMatcher]
     tokenizer: LLTokenizer
     limits: LLParserLimits
-    vocabulary: Vocabulary
+    vocabulary: GrammarVocabulary
 
     def compile(self, grammar: Grammar) -> LLMatcher:
         """Raises `GrammarBroken`."""
@@ -211,7 +215,7 @@ def _load(path: Path, vocab_size: int, eos_ids: list[int]) -> _Library:
         verbose_errors=False,
     )
     gap = tokenizer.tokenize_str(_GAP)
-    vocabulary = Vocabulary(vocab_size, gap[0] if len(gap) == 1 else None, tuple(eos_ids))
+    vocabulary = GrammarVocabulary(vocab_size, gap[0] if len(gap) == 1 else None, tuple(eos_ids))
     return _Library(LLMatcher, tokenizer, limits, vocabulary)
 
 

@@ -40,7 +40,7 @@ class GrammarBroken(HermaError):
     """A grammar cannot be followed; the text is the reason, in one line."""
 
 
-class Vocabulary(NamedTuple):
+class GrammarVocabulary(NamedTuple):
     """`size` logits; `gap_id` is the token that may stand between reasoning and answer; `eos_ids`
     end a sequence.
     """
@@ -94,7 +94,7 @@ class SequenceGrammar:
     back behind those of the last `MAX_TAKEN_BACK` that the next call no longer has: drafts.
     """
 
-    def __init__(self, matcher: LLMatcher, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, grammar: Grammar, vocabulary: GrammarVocabulary) -> None:
         self.error = ""
         self.matcher = matcher
         self.source = grammar

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
 from workers.engine.graphs.buckets import GraphBucket
-from workers.engine.step.draws import Kind
+from workers.engine.step.draws import DrawKind
 
 _SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 208, 256)
 """Rows of decode graphs; beyond them there is one every 64 rows. The larger the batch the coarser
@@ -33,7 +33,7 @@ class Decode(NamedTuple):
     """
 
     num_rows: int
-    kind: Kind
+    kind: DrawKind
     shares: bool = False
 
 
@@ -78,8 +78,10 @@ class CaptureOrder:
         self._buckets = sorted(buckets, key=lambda bucket: bucket.num_rows)
         self._captured: set[Graph] = set()
         self._pending: dict[Graph, None] = {}
-        decodes = [Decode(size, Kind.PLAIN) for size in capture_sizes(max_rows)]
-        sharing = [Decode(size, Kind.PLAIN, shares=True) for size in reversed(self._shared_sizes)]
+        decodes = [Decode(size, DrawKind.PLAIN) for size in capture_sizes(max_rows)]
+        sharing = [
+            Decode(size, DrawKind.PLAIN, shares=True) for size in reversed(self._shared_sizes)
+        ]
         wanted = [bucket for bucket in buckets if not bucket.least_sampled]
         self._order: list[Graph] = [*decodes, *wanted, *(sharing if shares else ())]
 
@@ -93,7 +95,7 @@ class CaptureOrder:
         """Whether a step has missed a graph."""
         return bool(self._pending)
 
-    def decode(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode | None:
+    def decode(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode | None:
         """The smallest captured graph for `num_rows`, or None. If a smaller one would do but is not
         captured, it becomes pending.
         """

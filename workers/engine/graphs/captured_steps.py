@@ -19,7 +19,7 @@ from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
-from workers.engine.step.draws import Kind
+from workers.engine.step.draws import DrawKind
 
 
 @final
@@ -79,7 +79,7 @@ class Graphs:
         self._order.captured(graph)
         return True
 
-    def for_decodes(self, num_rows: int, kind: Kind, *, shares: bool = False) -> Decode:
+    def for_decodes(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode:
         """The graph that serves `num_rows` decodes. If none that `shares` is captured it is one
         that does not, which is faster than launches; if none at all is captured, the result names
         the step to launch kernel by kernel.

@@ -21,7 +21,7 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import Numbers, aligned, send_into, to_device
 from workers.engine.step.draft_pass import DraftPass, StepRows
-from workers.engine.step.draws import DrawTable, Kind
+from workers.engine.step.draws import DrawKind, DrawTable
 from workers.engine.step.shared_prefixes import SharedOrder
 from workers.engine.step.states import KeptStates, decode_step
 from workers.engine.step.tables import SequenceTables
@@ -100,8 +100,8 @@ class DecodeStep:
         self.share(size, None, ())
 
     def run(self, size: Decode) -> Tensor:
-        """Compute the step: the sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows,
-        vocab].
+        """Compute the step: the sampled ids int64 [rows], or for `DrawKind.GENERAL` the logits
+        [rows, vocab].
         """
         model, tables, last_token = self._model, self._tables, self._tables.last_token
         plan = self._plan(size)
@@ -119,9 +119,9 @@ class DecodeStep:
             self._token_ids[: size.num_rows].copy_(known)
             last, _ = self._draft_pass.forward(hidden, plan, None, step)
         logits = model.logits(last)
-        if size.kind is Kind.GENERAL:
+        if size.kind is DrawKind.GENERAL:
             return logits
-        draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
+        draws = self._draws.rows(size.num_rows, filtered=size.kind is DrawKind.FILTERED)
         return pick(logits, draws, positions + 1, tables.last_token, table_rows)
 
     def step_rows(self, size: Decode, num_rows: int, following: Numbers) -> StepRows:

@@ -43,7 +43,7 @@ from workers.engine.step.batch import (
     to_device,
 )
 from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, following_ids
-from workers.engine.step.draws import Kind
+from workers.engine.step.draws import DrawKind
 from workers.engine.step.sampler import Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
 from workers.engine.step.spans import stops_of
@@ -51,7 +51,7 @@ from workers.engine.step.states import KeptStates, kept_states, step_on
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
 from workers.engine.tier.copies import Swapper
-from workers.scheduler import ON_CARD, Chunk, Moves
+from workers.scheduler import ON_CARD, Chunk, SequenceMoves
 
 _Draw: TypeAlias = Callable[[], Picked]
 
@@ -67,7 +67,7 @@ class _Work(NamedTuple):
 
 @final
 class DeviceSteps:
-    """`workers.engine.step.steps.Steps` for CUDA. Tests also run it on a CPU."""
+    """`workers.engine.step.steps.EngineSteps` for CUDA. Tests also run it on a CPU."""
 
     lookahead: Final = 1
 
@@ -140,38 +140,38 @@ class DeviceSteps:
         )
 
     def start(self, states: Sequence[SequenceState]) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._tables.start([state.seq for state in states])
 
     def end(self, seqs: Sequence[int]) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._tables.end(seqs)
         if self._kept is not None:
             self._kept.end(seqs)
         self._prefixes.forget(seqs)
         self._sampler.forget(seqs)
 
-    def move(self, moves: Moves) -> None:
-        """See `Steps`."""
+    def move(self, moves: SequenceMoves) -> None:
+        """See `EngineSteps`."""
         assert self._swapper is not None
         self._swapper.move(moves, self._slot_of)
 
     def swap_with(self, swapper: Swapper) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._swapper = swapper
 
     @property
     def kept(self) -> KeptStates | None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._kept
 
     @torch.inference_mode()
     def launch(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState], *, takes_in: bool = True
     ) -> Launched | Unsampled:
-        """See `Steps`. A step that samples nothing returns a `Launched` too, so that it is waited
-        for: otherwise all chunks of a long prompt would be launched at once, and a new request
-        would wait for all of them.
+        """See `EngineSteps`. A step that samples nothing returns a `Launched` too, so that it is
+        waited for: otherwise all chunks of a long prompt would be launched at once, and a new
+        request would wait for all of them.
         """
         del takes_in  # a drafter on a card takes in every step
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
@@ -227,12 +227,12 @@ class DeviceSteps:
 
     @property
     def state_bytes(self) -> int:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return 0 if self._kept is None else self._kept.num_bytes()
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._verified_rows
 
     @property
@@ -242,19 +242,19 @@ class DeviceSteps:
 
     @property
     def has_pending_captures(self) -> bool:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._graphs.has_pending_captures
 
     @torch.inference_mode()
     def prepare(self, *, pending_only: bool) -> bool:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._graphs.prepare(pending_only=pending_only)
 
     @torch.inference_mode()
     def hidden(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> list[tuple[Chunk, Tensor]]:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._bring_up_to_date(chunks)
         if self._kept is not None:
             self._kept.restore(chunks, self._slot_of)
@@ -329,7 +329,7 @@ class DeviceSteps:
             step_rows = self._decode_step.step_rows(graph, num_rows, np.zeros(num_rows, np.int32))
             room = self._draft_pass.kept(graph.num_rows)
             draft = partial(self._draft, self._draft_pass, step_rows, room, chunks)
-        if kind is not Kind.GENERAL:
+        if kind is not DrawKind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
             return _Work(lambda: picked, draft)
         return _Work(

@@ -17,8 +17,8 @@ from torch import Tensor
 from kernels.accept import accept
 from workers.engine.step.batch import PagedRows, SequenceState, num_sampled, to_device
 from workers.engine.step.draft_pass import first_rows
-from workers.engine.step.draws import Kind
-from workers.engine.step.sampler import Checked, Picked, Sampler
+from workers.engine.step.draws import DrawKind
+from workers.engine.step.sampler import Picked, Sampler, VerifiedDrafts
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler import ON_CARD
 
@@ -40,7 +40,7 @@ class TokenDraws:
         """
         members = [states[chunk.seq] for chunk in rows.sampling for _ in range(num_sampled(chunk))]
         self._sampler.draws.arrange(members)
-        return self._sampler.draws.kind is Kind.PLAIN
+        return self._sampler.draws.kind is DrawKind.PLAIN
 
     def sample(
         self,
@@ -65,7 +65,7 @@ class TokenDraws:
         positions: Tensor,
         table_rows: Tensor,
     ) -> Picked:
-        checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in rows.sampling]
+        checked = [VerifiedDrafts(states[chunk.seq], chunk.drafts) for chunk in rows.sampling]
         drafts = self._checked_ids(rows, table_rows)
         picked = self._sampler.verify(logits, checked, positions, drafts)
         firsts, tables = first_rows(picked), self._tables

@@ -29,7 +29,7 @@ _AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word the columns 0 to 7 are."""
 
 
-class Files(Protocol):
+class TensorFiles(Protocol):
     """Tensors by name."""
 
     @property
@@ -58,7 +58,7 @@ _BITS: Final = (4, 8)
 class Module:
     """One matrix [num_rows, depth] of a checkpoint; `taken` are the names that it consists of."""
 
-    def __init__(self, files: Files, name: str, num_rows: int, depth: int) -> None:
+    def __init__(self, files: TensorFiles, name: str, num_rows: int, depth: int) -> None:
         self.name = name
         self.num_rows = num_rows
         self.depth = depth

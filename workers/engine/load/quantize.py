@@ -28,7 +28,7 @@ _KIND_KEYS: Final = ("quant_method", "quant_algo", "fmt", "format", "packing_for
 _MLX_KEYS: Final = {"group_size", "bits", "mode"}
 
 
-class Stored(StrEnum):
+class StoredFormat(StrEnum):
     """How a checkpoint holds the matrices of its layers."""
 
     DENSE = "dense"
@@ -45,61 +45,61 @@ class Stored(StrEnum):
     @property
     def bits(self) -> int:
         """Of a number of the products' matrices, without its scales."""
-        return 16 if self is Stored.DENSE else 8 if self.is_fp8 else 4
+        return 16 if self is StoredFormat.DENSE else 8 if self.is_fp8 else 4
 
     @property
     def is_fp8(self) -> bool:
-        return self in {Stored.FP8_ROWS, Stored.FP8_TENSORS} or self.is_by_block
+        return self in {StoredFormat.FP8_ROWS, StoredFormat.FP8_TENSORS} or self.is_by_block
 
     @property
     def is_by_block(self) -> bool:
         """Whether a scale belongs to a block of rows and columns, in 8 bits."""
-        return self in {Stored.FP8_BLOCKS, Stored.FP8_BLOCKS_PACKED}
+        return self in {StoredFormat.FP8_BLOCKS, StoredFormat.FP8_BLOCKS_PACKED}
 
     @property
     def is_int4(self) -> bool:
-        return self not in {Stored.DENSE, Stored.MXFP4} and not self.is_fp8
+        return self not in {StoredFormat.DENSE, StoredFormat.MXFP4} and not self.is_fp8
 
     @property
     def scale_suffix(self) -> str:
         """What follows a module's name to name its scales."""
-        return ".weight_scale_inv" if self is Stored.FP8_BLOCKS else ".weight_scale"
+        return ".weight_scale_inv" if self is StoredFormat.FP8_BLOCKS else ".weight_scale"
 
     def scale_suffix_of(self, names: Collection[str]) -> str:
         """As `scale_suffix`, in a checkpoint of these tensors: of scales by tensor their names
         alone tell, which exporters spell in two ways.
         """
-        inverse = Stored.FP8_BLOCKS.scale_suffix.replace(".weight", "")
-        if self is Stored.FP8_TENSORS and any(name.endswith(inverse) for name in names):
-            return Stored.FP8_BLOCKS.scale_suffix
+        inverse = StoredFormat.FP8_BLOCKS.scale_suffix.replace(".weight", "")
+        if self is StoredFormat.FP8_TENSORS and any(name.endswith(inverse) for name in names):
+            return StoredFormat.FP8_BLOCKS.scale_suffix
         return self.scale_suffix
 
 
-def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
+def read_stored(path: Path, raw: dict[str, Any]) -> StoredFormat:
     """The format by the `quantization_config` of config.json. Raises `ConfigError`."""
     stated = raw.get("quantization_config")
     if not stated:
         _check_unsaid(path)
-        return Stored.DENSE
+        return StoredFormat.DENSE
     found = format_of(stated)
-    if isinstance(found, Stored):
+    if isinstance(found, StoredFormat):
         return found
     raise ConfigError(f"{path}: {found}")
 
 
-def format_of(stated: Any) -> Stored | str:  # noqa: ANN401 - JSON
+def format_of(stated: Any) -> StoredFormat | str:  # noqa: ANN401 - JSON
     """The format that a `quantization_config` states, or what is in the way of reading it."""
     if isinstance(stated, dict):
         if stated.get("quant_method") == "mxfp4":
-            return Stored.MXFP4
+            return StoredFormat.MXFP4
         if _is_by_block(stated):
-            return Stored.FP8_BLOCKS
+            return StoredFormat.FP8_BLOCKS
         if _is_by_tensor(stated):
-            return Stored.FP8_TENSORS
+            return StoredFormat.FP8_TENSORS
         if _is_compressed_fp8(stated, {"strategy": "channel"}):
-            return Stored.FP8_ROWS
+            return StoredFormat.FP8_ROWS
         if _is_compressed_fp8(stated, {"strategy": "block", "block_structure": [BLOCK, BLOCK]}):
-            return Stored.FP8_BLOCKS_PACKED
+            return StoredFormat.FP8_BLOCKS_PACKED
         if (found := _int4(stated)) is not None:
             fault = int4_fault(stated)
             return found if fault is None else f"its quantization_config asks for {fault}"
@@ -147,29 +147,29 @@ def _group_words(group: dict[str, Any]) -> str:
     return f"{words} and activations of {rows.get('num_bits')}{how}"
 
 
-def _int4(stated: dict[str, Any]) -> Stored | None:
+def _int4(stated: dict[str, Any]) -> StoredFormat | None:
     """The 4-bit format that is meant, whatever its details."""
     match stated.get("quant_method"):
         case "awq":
-            return Stored.INT4_AWQ
+            return StoredFormat.INT4_AWQ
         case "gptq":
             is_v2 = gptq_format(stated) == "gptq_v2"
-            return Stored.INT4_GPTQ_V2 if is_v2 else Stored.INT4_GPTQ
+            return StoredFormat.INT4_GPTQ_V2 if is_v2 else StoredFormat.INT4_GPTQ
         case "auto-round" | "intel/auto-round":
             return _auto_round(str(stated.get("packing_format") or stated.get("backend")))
         case "compressed-tensors":
-            return Stored.INT4_PACKED if _is_packed(stated) else None
+            return StoredFormat.INT4_PACKED if _is_packed(stated) else None
         case _:
             return None
 
 
-def _auto_round(packing: str) -> Stored | None:
+def _auto_round(packing: str) -> StoredFormat | None:
     """By AutoRound's name of the packing. Only that of AutoGPTQ stores zero points less one."""
     if "awq" in packing:
-        return Stored.INT4_AWQ
+        return StoredFormat.INT4_AWQ
     if "gptqmodel" in packing or packing == "auto_round":
-        return Stored.INT4_GPTQ_V2
-    return Stored.INT4_GPTQ if "gptq" in packing else None
+        return StoredFormat.INT4_GPTQ_V2
+    return StoredFormat.INT4_GPTQ if "gptq" in packing else None
 
 
 def _is_packed(stated: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from kernels.int4 import GROUPS
 from kernels.mxfp4 import GROUP
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
 from workers.engine.models.description import (
@@ -21,7 +21,7 @@ from workers.engine.models.description import (
     Experts,
     Latent,
     Layer,
-    ModelConfig,
+    ModelDescription,
 )
 from workers.engine.models.tensor_names import last_part
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
@@ -46,7 +46,7 @@ _RESIDUALS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MemoryChoice:
     """What a worker's configuration decides; `token_budget` and `max_context` are a profile's.
     `weights` is "bfloat16", "fp8" or "int4". `vocabulary`: how embedding and head are kept.
     """
@@ -95,9 +95,9 @@ class Forecast:
 
 
 def forecast(
-    config: ModelConfig,
+    config: ModelDescription,
     card_bytes: int,
-    choice: Choice,
+    choice: MemoryChoice,
     block_size: int,
     *,
     kept: KeptModules = NOTHING_KEPT,
@@ -137,7 +137,7 @@ def forecast(
 
 
 def weights_bytes(
-    config: ModelConfig,
+    config: ModelDescription,
     form: str,
     kept: KeptModules = NOTHING_KEPT,
     vocabulary: VocabularyForm = AS_STORED,
@@ -154,7 +154,7 @@ def weights_bytes(
     )
 
 
-def vocabulary_bytes(config: ModelConfig, vocabulary: VocabularyForm) -> tuple[int, int]:
+def vocabulary_bytes(config: ModelDescription, vocabulary: VocabularyForm) -> tuple[int, int]:
     """What the embedding and the head take of the card."""
     rows, columns = config.vocab_size, config.hidden_size
     embedding = 0 if vocabulary.on_host else rows * _wide_row(columns)
@@ -164,7 +164,9 @@ def vocabulary_bytes(config: ModelConfig, vocabulary: VocabularyForm) -> tuple[i
     return embedding, held * _ROW_BYTES.get(vocabulary.head, _wide_row)(columns)
 
 
-def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules, at: int) -> int:
+def layer_bytes(
+    config: ModelDescription, layer: Layer, form: str, kept: KeptModules, at: int
+) -> int:
     """The products of layer number `at`."""
     row_bytes = _ROW_BYTES.get(form, _wide_row)
     return sum(
@@ -175,18 +177,18 @@ def layer_bytes(config: ModelConfig, layer: Layer, form: str, kept: KeptModules,
     )
 
 
-def _are_wide(config: ModelConfig, layer: Layer, kept: KeptModules, at: int) -> Iterator[bool]:
+def _are_wide(config: ModelDescription, layer: Layer, kept: KeptModules, at: int) -> Iterator[bool]:
     """Which of a layer's merged products are in 16 bits, in the order of `matrices`."""
     yield from _mixed_are_wide(config, layer, kept, at)
     prefixes, names = config.names.prefixes, config.names
     if layer.side_width:
         for name in (names.side_gate, names.side_out):
             spellings = [f"{each}layers.{at}.{name}" for each in prefixes]
-            yield config.stored is Stored.MXFP4 or kept.has(spellings)
+            yield config.stored is StoredFormat.MXFP4 or kept.has(spellings)
 
 
 def _mixed_are_wide(
-    config: ModelConfig, layer: Layer, kept: KeptModules, at: int
+    config: ModelDescription, layer: Layer, kept: KeptModules, at: int
 ) -> Iterator[bool]:
     """Those of the mixer and of the feed-forward network."""
 
@@ -194,7 +196,7 @@ def _mixed_are_wide(
         names = [[f"{each}layers.{at}.{name}" for each in prefixes] for name in modules]
         return any(kept.has(spellings) for spellings in names)
 
-    if config.stored is Stored.MXFP4:
+    if config.stored is StoredFormat.MXFP4:
         stacks = 2 if isinstance(layer.mlp, Experts) else 0
         yield from [True] * len(config.mixer_matrices(layer))
         for place in range(len(config.mlp_matrices(layer))):
@@ -246,12 +248,12 @@ def _mxfp4_row(columns: int) -> int:
 _ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row, "mxfp4": _mxfp4_row}
 
 
-def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
+def kv_token_bytes(config: ModelDescription, choice: MemoryChoice) -> int:
     """Keys and values of one token in all layers."""
     return config.token_numbers * (1 if choice.fp8_kv else _HALF)
 
 
-def step_bytes(config: ModelConfig, token_budget: int) -> int:
+def step_bytes(config: ModelDescription, token_budget: int) -> int:
     """The tensors of the widest layer for a full step, and a full batch of draws with filters."""
     widest = max(config.row_numbers(layer) for layer in config.layers)
     row = _HALF * (widest + _RESIDUALS * config.hidden_size + 2 * config.side_width)
@@ -259,6 +261,6 @@ def step_bytes(config: ModelConfig, token_budget: int) -> int:
     return max(token_budget * row, draws)
 
 
-def graphs_bytes(config: ModelConfig) -> int:
+def graphs_bytes(config: ModelDescription) -> int:
     """Graphs, and the result that they share: logits of a full batch."""
     return _GRAPHS_BYTES + CARD_SEQS * config.vocab_size * _HALF

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from workers.engine.load.quantize import read_stored
 from workers.engine.models.config_file import ConfigFile, pools_last_token
-from workers.engine.models.description import Attention, Dense, Gate, Layer, ModelConfig, Rope
+from workers.engine.models.description import Attention, Dense, Gate, Layer, ModelDescription, Rope
 from workers.engine.models.rope import read_rope, scaled_window
 from workers.model_dir import read_eos_ids
 
@@ -71,15 +71,15 @@ def decoder(
     layers: Iterable[Layer],
     *,
     tied: bool = False,
-    **features: Any,  # noqa: ANN401 - those of `ModelConfig`
-) -> ModelConfig:
+    **features: Any,  # noqa: ANN401 - those of `ModelDescription`
+) -> ModelDescription:
     """The network of these layers; `tied` is what holds where the file does not say."""
     described = tuple(layers)
     dtype = file.raw.get("dtype") or file.raw.get("torch_dtype") or "float32"
     ropes = [layer.mixer.rope for layer in described if isinstance(layer.mixer, Attention)]
     if not ropes:
         raise file.lacks("a network without attention")
-    return ModelConfig(
+    return ModelDescription(
         family=family,
         vocab_size=file.count("vocab_size"),
         hidden_size=file.count("hidden_size"),

@@ -12,7 +12,7 @@ import msgspec
 
 from kernels.delta_rule import DeltaSizes
 from kernels.experts import Activation, Routing
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 
 
 class RopeKind(StrEnum):
@@ -247,7 +247,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     scaled: bool = False
 
 
-class Names(msgspec.Struct, frozen=True, kw_only=True):
+class TensorNames(msgspec.Struct, frozen=True, kw_only=True):
     """The names of tensors in a family's checkpoints.
 
     A checkpoint has one of the `prefixes` before the names of the network's tensors. Names of a
@@ -310,7 +310,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
 
 
-class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A network. `dtype` is that of the checkpoint, `stored` the format of the layers' matrices.
 
     Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
@@ -330,14 +330,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tied: bool
     dtype: str
     eos_ids: frozenset[int]
-    stored: Stored = Stored.DENSE
+    stored: StoredFormat = StoredFormat.DENSE
     norm_offset: int = 0
     embedding_scale: float = 1.0
     embeds: bool = False
     logit_cap: float = 0.0
     side_vocab: int = 0
     head_ranks: int = 1
-    names: Names = Names()
+    names: TensorNames = TensorNames()
 
     @property
     def num_layers(self) -> int:
@@ -502,7 +502,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         first = sorted(kinds.values())
         return tuple(sorted({*first, *_others(first, self.num_layers, count)}))
 
-    def with_layers(self, chosen: Iterable[int]) -> "ModelConfig":
+    def with_layers(self, chosen: Iterable[int]) -> "ModelDescription":
         """The network with these layers only."""
         layers = tuple([self.layers[index] for index in chosen])
         return msgspec.structs.replace(self, layers=layers)

@@ -15,14 +15,14 @@ from kernels.delta_rule import DeltaWeights
 from kernels.experts import DRAWN_TILES, Drawn, ExpertWeights
 from kernels.latent import LatentWeights
 from kernels.mxfp4 import GROUP, Mxfp4Weight
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.description import (
     Attention,
     DeltaRule,
     Dense,
     Latent,
     Layer,
-    ModelConfig,
+    ModelDescription,
 )
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import (
@@ -51,7 +51,7 @@ _DECAYS: Final = (-4.0, 2.0)
 
 
 def draw_weights(
-    config: ModelConfig,
+    config: ModelDescription,
     device: torch.device,
     dtype: torch.dtype,
     seed: int = 0,
@@ -89,7 +89,7 @@ class _Draw:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelDescription,
         device: torch.device,
         dtype: torch.dtype,
         seed: int,
@@ -161,7 +161,7 @@ class _Draw:
         gate_up, down = matrices[:2]
         if isinstance(mlp, Dense):
             return {"gate_up": self.normal(*gate_up), "down": self.normal(*down, gain=gain)}
-        stack = self._mxfp4 if self._config.stored is Stored.MXFP4 else self.normal
+        stack = self._mxfp4 if self._config.stored is StoredFormat.MXFP4 else self.normal
         *_, shared_gate_up, shared_down, router = matrices
         apart = None
         count, hidden, kept = mlp.num_experts, self._config.hidden_size, self._dtype

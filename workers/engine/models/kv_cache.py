@@ -9,7 +9,7 @@ import mmap
 import torch
 from torch import Tensor
 
-from workers.engine.models.description import Latent, ModelConfig
+from workers.engine.models.description import Latent, ModelDescription
 
 
 class KvCache:
@@ -23,7 +23,7 @@ class KvCache:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelDescription,
         num_blocks: int,
         block_size: int,
         device: torch.device,
@@ -56,7 +56,7 @@ class KvCache:
         return memory
 
     def keys_of(self, kind: int) -> Tensor:
-        """The keys of some layer of a kind, in the order of `ModelConfig.head_sizes`."""
+        """The keys of some layer of a kind, in the order of `ModelDescription.head_sizes`."""
         return self.memories[kind][0, 0]
 
     def num_bytes(self) -> int:

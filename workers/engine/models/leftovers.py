@@ -9,8 +9,8 @@ from pathlib import Path
 
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
-from workers.engine.load.quantize import Stored
-from workers.engine.models.description import ModelConfig
+from workers.engine.load.quantize import StoredFormat
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.tensor_names import (
     head_name,
     is_activation_scale,
@@ -21,7 +21,7 @@ from workers.engine.models.tensor_names import (
 
 def check_leftovers(
     checkpoint: Checkpoint,
-    config: ModelConfig,
+    config: ModelDescription,
     taken: Collection[str],
     model_dir: Path,
     *,
@@ -42,7 +42,7 @@ def check_leftovers(
             continue
         if is_cache_scale(name):
             num_scales += 1
-        elif config.stored is Stored.FP8_TENSORS and is_activation_scale(name):
+        elif config.stored is StoredFormat.FP8_TENSORS and is_activation_scale(name):
             num_static += 1
         else:
             raise ConfigError(
@@ -57,7 +57,7 @@ def check_leftovers(
         report("load", 1.0, f"{num_static} {text}")
 
 
-def _is_idle(checkpoint: Checkpoint, config: ModelConfig, name: str) -> bool:
+def _is_idle(checkpoint: Checkpoint, config: ModelDescription, name: str) -> bool:
     """Whether a tensor changes nothing: angles, and the zeros that GPTQ keeps as biases."""
     if name.endswith("rotary_emb.inv_freq"):
         return True

@@ -8,11 +8,11 @@ from typing import Final
 
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES, TYPE_FORMATS
 from workers.model_dir import CONFIG_NAME, read_json
 
-__all__ = ["LACKING", "ModelConfig", "read_model_config"]
+__all__ = ["LACKING", "ModelDescription", "read_model_config"]
 
 LACKING: Final = {
     "deepseek_v32": "DeepSeek-V3.2 chooses keys by an index",
@@ -28,7 +28,7 @@ LACKING: Final = {
 _ELSEWHERE: Final = 'serve it with another engine, as engine = "vllm"'
 
 
-def read_model_config(model_dir: Path) -> ModelConfig:
+def read_model_config(model_dir: Path) -> ModelDescription:
     """The description of the model in `model_dir`. Raises `ConfigError` for one we cannot run."""
     path = model_dir / CONFIG_NAME
     raw = read_json(path)

@@ -30,7 +30,7 @@ from workers.engine.models.description import (
     Experts,
     Gate,
     Latent,
-    ModelConfig,
+    ModelDescription,
     Rope,
 )
 from workers.engine.models.kv_cache import KvCache
@@ -80,7 +80,7 @@ class Network:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ModelDescription,
         weights: ModelWeights,
         window: int | None = None,
         *,
@@ -420,7 +420,7 @@ def _turn(mixer: Attention) -> tuple[Rope, int]:
     return mixer.rope, mixer.rope.dim if isinstance(mixer, Latent) else mixer.head_dim
 
 
-def _side_parts(config: ModelConfig) -> list[slice]:
+def _side_parts(config: ModelDescription) -> list[slice]:
     """Where each layer's numbers are in a row of side inputs."""
     ends = list(accumulate([layer.side_width for layer in config.layers]))
     return [

@@ -13,7 +13,7 @@ from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, dequantise
 from kernels.int4 import Int4Weight, in_order
 from kernels.linear import Weight
 from kernels.mxfp4 import Mxfp4Weight
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.angles import turned_order
 from workers.engine.models.description import Attention, Latent
 from workers.engine.models.weights import LayerWeights
@@ -97,8 +97,8 @@ def gates_first(num_rows: int) -> Tensor:
     return torch.arange(num_rows).view(-1, 2).t().flatten()
 
 
-def scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:
+def scales_shape(stored: StoredFormat, num_rows: int, depth: int) -> tuple[int, int]:
     """The shape of one module's scales in the checkpoint."""
-    if stored is Stored.FP8_ROWS:
+    if stored is StoredFormat.FP8_ROWS:
         return num_rows, 1
     return -(-num_rows // BLOCK), -(-depth // BLOCK)

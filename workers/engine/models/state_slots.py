@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.delta_rule import DeltaPlan, DeltaRing, DeltaState, VerifyPlan
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 
 Place: TypeAlias = Callable[[tuple[int, ...], torch.dtype], Tensor]
 """Allocates a tensor of a shape and a dtype."""
@@ -28,7 +28,7 @@ class StateSlots:
     """
 
     def __init__(
-        self, config: ModelConfig, num_slots: int, place: Place, dtype: torch.dtype
+        self, config: ModelDescription, num_slots: int, place: Place, dtype: torch.dtype
     ) -> None:
         """Fills all memory with NaN: every page is resident from the start, and a read before a
         write shows.
@@ -74,7 +74,7 @@ class Stop(NamedTuple):
 
 
 def rings_of(
-    config: ModelConfig, num_slots: int, num_rows: int, place: Place, dtype: torch.dtype
+    config: ModelDescription, num_slots: int, num_rows: int, place: Place, dtype: torch.dtype
 ) -> tuple[DeltaRing, ...]:
     """A ring for each recurrent layer: in each slot, `num_rows` rows that may be taken back. Filled
     with NaN, as states are.

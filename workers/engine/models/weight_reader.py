@@ -32,7 +32,7 @@ from workers.engine.load.int4_formats import (
     read_packed,
     widened,
 )
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.description import (
     Attention,
     DeltaRule,
@@ -40,7 +40,7 @@ from workers.engine.models.description import (
     Experts,
     Latent,
     Layer,
-    ModelConfig,
+    ModelDescription,
 )
 from workers.engine.models.leftovers import check_leftovers
 from workers.engine.models.row_orders import (
@@ -69,11 +69,11 @@ from workers.engine.models.weights import (
     with_narrow_norms,
 )
 
-_INT4: Final[dict[Stored, tuple[str, Format]]] = {
-    Stored.INT4_AWQ: (".qweight", read_awq),
-    Stored.INT4_GPTQ: (".qweight", read_gptq),
-    Stored.INT4_GPTQ_V2: (".qweight", partial(read_gptq, is_v2=True)),
-    Stored.INT4_PACKED: (".weight_packed", read_packed),
+_INT4: Final[dict[StoredFormat, tuple[str, Format]]] = {
+    StoredFormat.INT4_AWQ: (".qweight", read_awq),
+    StoredFormat.INT4_GPTQ: (".qweight", read_gptq),
+    StoredFormat.INT4_GPTQ_V2: (".qweight", partial(read_gptq, is_v2=True)),
+    StoredFormat.INT4_PACKED: (".weight_packed", read_packed),
 }
 """For each 4-bit format the suffix of a quantised tensor's name, and the function that reads it."""
 
@@ -84,7 +84,7 @@ _SCALES: Final = "_scales"
 
 def load_weights(
     model_dir: Path,
-    config: ModelConfig,
+    config: ModelDescription,
     device: torch.device,
     dtype: torch.dtype,
     report: Report,
@@ -112,7 +112,7 @@ class WeightReader:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        config: ModelConfig,
+        config: ModelDescription,
         device: torch.device,
         dtype: torch.dtype,
         report: Report,
@@ -413,11 +413,11 @@ class WeightReader:
             return self._merge((name, shape)).view(stack, depth)
         values = self._merge((name, shape), dtype=FP8).view(stack, depth)
         scaled = name + self._fused_scale_suffix
-        if stored is Stored.FP8_TENSORS:
+        if stored is StoredFormat.FP8_TENSORS:
             return Fp8Weight(values, self._spread((scaled, num_rows), count=count))
         part = scaled, (count, *scales_shape(stored, num_rows, depth))
         scales = self._merge(part, dtype=torch.float32).flatten(0, 1)
-        return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+        return Fp8Weight(values, scales.view(-1) if stored is StoredFormat.FP8_ROWS else scales)
 
     def _is_fused(self, name: str) -> bool:
         """Whether all experts are in the one tensor `name`, or in its blocks and scales."""
@@ -496,18 +496,18 @@ class WeightReader:
         if stored in _INT4:
             return self._int4_product(depth, modules, *_INT4[stored])
         scaled = [name for name, _ in modules if name + self._scale_suffix in names]
-        if stored is Stored.DENSE or not scaled:
+        if stored is StoredFormat.DENSE or not scaled:
             return self._merge(*weights)
         for name, num_rows in modules:
             self._check_fp8(name, num_rows, is_last=name == modules[-1][0])
         values = self._merge(*weights, dtype=FP8)
         suffixed = [name + self._scale_suffix for name, _ in modules]
-        if stored is Stored.FP8_TENSORS:
+        if stored is StoredFormat.FP8_TENSORS:
             counts = [num_rows for _, num_rows in modules]
             return Fp8Weight(values, self._spread(*zip(suffixed, counts, strict=True)))
         shapes = [scales_shape(stored, num_rows, depth) for _, num_rows in modules]
         scales = self._merge(*zip(suffixed, shapes, strict=True), dtype=torch.float32)
-        return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
+        return Fp8Weight(values, scales.view(-1) if stored is StoredFormat.FP8_ROWS else scales)
 
     def _int4_product(
         self, depth: int, modules: tuple[tuple[str, int], ...], suffix: str, read: Format

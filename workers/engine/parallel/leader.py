@@ -37,7 +37,7 @@ from workers.engine.parallel.calls import (
     LaunchCall,
     PrepareCall,
 )
-from workers.engine.runner import InFlight, Runner
+from workers.engine.runner import InFlight, ModelRunner
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
 from workers.scheduler import StepPlan, StepResult
@@ -123,7 +123,7 @@ class LeadingRunner:
     """`workers.loop.Runner` over this rank's runner and its followers. `model` is this rank's."""
 
     def __init__(
-        self, runner: Runner, followers: Followers, part: Callable[[str], NoReturn]
+        self, runner: ModelRunner, followers: Followers, part: Callable[[str], NoReturn]
     ) -> None:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids
@@ -137,26 +137,26 @@ class LeadingRunner:
 
     @property
     def lookahead(self) -> int:
-        """See `Runner`."""
+        """See `ModelRunner`."""
         return self._runner.lookahead
 
     @property
     def tier(self) -> EngineTier | None:
-        """See `Runner`. Moves are parts of plans, and each rank moves its share."""
+        """See `ModelRunner`. Moves are parts of plans, and each rank moves its share."""
         return self._runner.tier
 
     @property
     def device_use(self) -> DeviceUse:
-        """See `Runner`; of this rank."""
+        """See `ModelRunner`; of this rank."""
         return self._runner.device_use
 
     @property
     def has_pending_captures(self) -> bool:
-        """See `Runner`."""
+        """See `ModelRunner`."""
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """See `Runner`. What is left to prepare is the same on all ranks."""
+        """See `ModelRunner`. What is left to prepare is the same on all ranks."""
         if not self.has_pending_captures and (pending_only or self._is_prepared):
             return False
         self._followers.tell(PrepareCall(pending_only))
@@ -170,14 +170,14 @@ class LeadingRunner:
         return self.collect(self.launch(plan))
 
     def launch(self, plan: StepPlan) -> InFlight:
-        """See `Runner`."""
+        """See `ModelRunner`."""
         bare, grammars = without_grammars(plan)
         self._followers.tell(LaunchCall(bare, grammars))
         with self._together():
             return self._runner.launch(plan)
 
     def collect(self, step: InFlight) -> StepResult:
-        """See `Runner`."""
+        """See `ModelRunner`."""
         self._followers.tell(CollectCall())
         with self._together():
             result = self._runner.collect(step)

@@ -23,7 +23,7 @@ from workers.engine.models.description import (
     Experts,
     Latent,
     Layer,
-    ModelConfig,
+    ModelDescription,
 )
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
@@ -46,7 +46,7 @@ class Share:
         return slice(self.index * each, (self.index + 1) * each)
 
 
-def config_of(config: ModelConfig, share: Share) -> ModelConfig:
+def config_of(config: ModelDescription, share: Share) -> ModelDescription:
     """The network of one rank. Raises `ConfigError` naming what the ranks do not divide."""
     is_uncut = any(mixer.value_norms or mixer.borrows for mixer in config.attentions)
     if config.is_latent or is_uncut:
@@ -62,7 +62,7 @@ def config_of(config: ModelConfig, share: Share) -> ModelConfig:
     )
 
 
-def divides_head(config: ModelConfig, share: Share) -> bool:
+def divides_head(config: ModelDescription, share: Share) -> bool:
     """Whether each rank holds a part of the head's rows; else each holds the whole head."""
     return config.vocab_size % share.count == 0
 
@@ -111,7 +111,7 @@ def _uncut_trait(layer: Layer) -> str | None:
 class LayerCut:
     """Cuts the layers of `config`, which come in their order, to what one rank holds of each."""
 
-    def __init__(self, config: ModelConfig, share: Share) -> None:
+    def __init__(self, config: ModelDescription, share: Share) -> None:
         self._layers = iter(config.layers)
         self._share = share
 
@@ -134,7 +134,7 @@ class LayerCut:
         )
 
 
-def model_of(weights: ModelWeights, config: ModelConfig, share: Share) -> ModelWeights:
+def model_of(weights: ModelWeights, config: ModelDescription, share: Share) -> ModelWeights:
     """The weights with this rank's rows of the head; the layers are cut already. The embedding is
     whole on each rank, because a step reads few rows of it.
     """

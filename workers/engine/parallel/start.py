@@ -16,7 +16,7 @@ from workers.engine.load.checkpoint import Report
 from workers.engine.parallel.leader import Followers, LeadingRunner
 from workers.engine.parallel.ranks import Ranks
 from workers.engine.parallel.shares import Share
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
 
@@ -33,7 +33,7 @@ def load_leading(
     return LeadingRunner(load_runner(own, report, ranks=ranks), followers, part)
 
 
-def load_following(config: WorkerConfig, index: int, folder: Path) -> Runner:
+def load_following(config: WorkerConfig, index: int, folder: Path) -> ModelRunner:
     """Load this process as rank `index`, which meets the others in `folder`. The first rank reports
     the start. Raises `ConfigError`.
     """

@@ -86,7 +86,7 @@ class SequenceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepBatch:
     """A step on the CPU: T rows, one per token, chunk after chunk in the order of `chunks`.
 
     `sampling` are the chunks that sample. `token_ids` int64 [T]; `last_rows` int64 [R] are the rows
@@ -109,7 +109,7 @@ class PagedRows:
 
     All arrays are int64. `token_ids` (some of them `ON_CARD` or `DRAFTED`), `positions` and
     `table_rows` (rows of `SequenceTables`) [T]. `last_rows`, `sampled_positions` and
-    `sampled_tables` [R] describe the sampled rows, as in `Batch`. `runs` are the prefixes that
+    `sampled_tables` [R] describe the sampled rows, as in `StepBatch`. `runs` are the prefixes that
     decodes attend to together.
     """
 
@@ -147,7 +147,7 @@ def make_batch(
     block_size: int,
     *,
     invariant: bool = False,
-) -> Batch:
+) -> StepBatch:
     """The batch of `chunks` on the CPU, given all tokens of each sequence.
 
     Single rows go first, sorted by context, because attention batches neighbours of similar length.
@@ -159,7 +159,7 @@ def make_batch(
     ids = np.concatenate([_ids(chunk, tokens[chunk.seq]) for chunk in ordered])
     sampling, last_rows = _sampling(ordered)
     segments = [Segment(chunk.start, chunk.num_rows, chunk.block_ids) for chunk in ordered]
-    return Batch(
+    return StepBatch(
         chunks=ordered,
         sampling=sampling,
         token_ids=torch.from_numpy(ids),

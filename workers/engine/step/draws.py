@@ -62,7 +62,7 @@ _MIN_TEMPERATURE: Final = 1e-5
 """Below it the scaled logits overflow float32; greedy is the limit anyway."""
 
 
-class Kind(Enum):
+class DrawKind(Enum):
     """What the rows of a step need beside their logits."""
 
     PLAIN = "greedy or a temperature"
@@ -77,7 +77,7 @@ class DrawTable:
     """
 
     def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
-        self.kind = Kind.PLAIN
+        self.kind = DrawKind.PLAIN
         self.filtered = False
         self._vocab_size = vocab_size
         self._order = RowOrder()
@@ -96,7 +96,9 @@ class DrawTable:
         params = [state.sampling for state in states]
         self.filtered = any(self._is_filtered(p) for p in params)
         general = any(is_adjusted(s) or s.sampling.logprobs is not None for s in states)
-        self.kind = Kind.GENERAL if general else Kind.FILTERED if self.filtered else Kind.PLAIN
+        self.kind = (
+            DrawKind.GENERAL if general else DrawKind.FILTERED if self.filtered else DrawKind.PLAIN
+        )
         send_columns(self._seeds, np.array([state.seed for state in states], np.int64))
         temperatures = [p.temperature if p.temperature >= _MIN_TEMPERATURE else 0.0 for p in params]
         floats = [temperatures, [p.top_p for p in params], [p.min_p for p in params]]

@@ -17,22 +17,24 @@ from workers.engine.drafting.drafter import Drafter
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
-from workers.engine.step.batch import Batch, SequenceState, make_batch
+from workers.engine.step.batch import SequenceState, StepBatch, make_batch
 from workers.engine.step.draft_pass import (
     DraftPass,
     StepRows,
     following_ids,
 )
-from workers.engine.step.sampler import Checked, Picked, Sampler
+from workers.engine.step.sampler import Picked, Sampler, VerifiedDrafts
 from workers.engine.step.states import HostSlots, KeptStates
 from workers.engine.step.steps import Launched
 from workers.engine.tier.copies import Swapper
-from workers.scheduler import ON_CARD, Chunk, Moves
+from workers.scheduler import ON_CARD, Chunk, SequenceMoves
 
 
 @final
 class HostSteps:
-    """`workers.engine.step.steps.Steps` without lookahead: on a CPU nothing would run beside it."""
+    """`workers.engine.step.steps.EngineSteps` without lookahead: on a CPU nothing would run beside
+    it.
+    """
 
     lookahead: Final = 0
 
@@ -58,28 +60,28 @@ class HostSteps:
         self._swapper: Swapper | None = None
 
     def start(self, states: Sequence[SequenceState]) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._slots.start([state.seq for state in states])
 
     def end(self, seqs: Sequence[int]) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._slots.end(seqs)
         self._sampler.forget(seqs)
         for seq in seqs:
             self._drafts.pop(seq, None)
 
-    def move(self, moves: Moves) -> None:
-        """See `Steps`."""
+    def move(self, moves: SequenceMoves) -> None:
+        """See `EngineSteps`."""
         assert self._swapper is not None
         self._swapper.move(moves, self._slots.slot_of)
 
     def swap_with(self, swapper: Swapper) -> None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         self._swapper = swapper
 
     @property
     def kept(self) -> KeptStates | None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._slots.kept
 
     @torch.inference_mode()
@@ -90,7 +92,7 @@ class HostSteps:
         *,
         takes_in: bool = True,
     ) -> Launched | None:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         batch = self._batch(chunks, states)
         if self._draft_pass is not None and takes_in:
@@ -98,15 +100,15 @@ class HostSteps:
         hidden = self._forward(batch, batch.last_rows)
         return Launched(self._pick(hidden, batch, states)) if batch.sampling else None
 
-    def _pick(self, hidden: Tensor, batch: Batch, states: dict[int, SequenceState]) -> Picked:
+    def _pick(self, hidden: Tensor, batch: StepBatch, states: dict[int, SequenceState]) -> Picked:
         logits = self._model.logits(hidden)
-        checked = [Checked(states[chunk.seq], chunk.drafts) for chunk in batch.sampling]
+        checked = [VerifiedDrafts(states[chunk.seq], chunk.drafts) for chunk in batch.sampling]
         picked = self._sampler.draw(logits, checked, batch.sampled_positions)
         self._sampler.count(picked)
         return picked
 
     def _launch_drafting(
-        self, draft_pass: DraftPass, batch: Batch, states: dict[int, SequenceState]
+        self, draft_pass: DraftPass, batch: StepBatch, states: dict[int, SequenceState]
     ) -> Launched:
         embedded = self._model.embed(batch.token_ids)
         slots = self._slots.restore(batch.chunks)
@@ -160,12 +162,12 @@ class HostSteps:
 
     @property
     def state_bytes(self) -> int:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return self._slots.num_bytes()
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         return ()
 
     @property
@@ -186,17 +188,17 @@ class HostSteps:
     def hidden(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> list[tuple[Chunk, Tensor]]:
-        """See `Steps`."""
+        """See `EngineSteps`."""
         batch = self._batch(chunks, states)
         parts = torch.split(self._forward(batch, None), [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
-    def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Batch:
+    def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> StepBatch:
         tokens = {chunk.seq: states[chunk.seq].tokens for chunk in chunks}
         invariant = self._model.invariant
         return make_batch(chunks, tokens, self._cache.block_size, invariant=invariant)
 
-    def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
+    def _forward(self, batch: StepBatch, rows: Tensor | None) -> Tensor:
         hidden, states = self._model.embed(batch.token_ids), self._slots.restore(batch.chunks)
         last = self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
         self._slots.save(batch.chunks)

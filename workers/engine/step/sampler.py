@@ -44,7 +44,7 @@ class Picked:
     ends: Tensor | None = None
 
 
-class Checked(NamedTuple):
+class VerifiedDrafts(NamedTuple):
     """A sequence of a step that verifies, with its drafts, if it has some."""
 
     state: SequenceState
@@ -74,7 +74,7 @@ class Sampler:
         self._drawn_apart.forget(seqs)
         self._penalties.forget(seqs)
 
-    def draw(self, logits: Tensor, checked: Sequence[Checked], positions: Tensor) -> Picked:
+    def draw(self, logits: Tensor, checked: Sequence[VerifiedDrafts], positions: Tensor) -> Picked:
         """`verify` if there are drafts, else `sample`."""
         if any(one.drafts for one in checked):
             return self.verify(logits, checked, positions)
@@ -110,7 +110,7 @@ class Sampler:
     def verify(
         self,
         logits: Tensor,
-        checked: Sequence[Checked],
+        checked: Sequence[VerifiedDrafts],
         positions: Tensor,
         drafts: Tensor | None = None,
     ) -> Picked:
@@ -142,7 +142,7 @@ class Sampler:
     def _verify_adjusted(
         self,
         logits: Tensor,
-        members: Sequence[tuple[int, Checked]],
+        members: Sequence[tuple[int, VerifiedDrafts]],
         positions: Tensor,
         ids: Tensor,
         drafts: Tensor,
@@ -221,18 +221,18 @@ class Sampler:
         return wanted, (own, values, top)
 
 
-def _rounds(checked: Sequence[Checked]) -> Iterator[list[tuple[int, Checked]]]:
+def _rounds(checked: Sequence[VerifiedDrafts]) -> Iterator[list[tuple[int, VerifiedDrafts]]]:
     """The rows with penalties or grammars in rounds: first those behind no draft, then those behind
     one, and so on. Each row comes with its sequence and the drafts before it.
     """
-    found: list[list[tuple[int, Checked]]] = []
+    found: list[list[tuple[int, VerifiedDrafts]]] = []
     row = 0
     for one in checked:
         num_rows = 1 + len(one.drafts)
         if is_adjusted(one.state):
             found += [[] for _ in range(num_rows - len(found))]
             for depth in range(num_rows):
-                found[depth].append((row + depth, Checked(one.state, one.drafts[:depth])))
+                found[depth].append((row + depth, VerifiedDrafts(one.state, one.drafts[:depth])))
         row += num_rows
     yield from found
 

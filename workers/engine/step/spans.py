@@ -15,7 +15,7 @@ from kernels.delta_rule import (
     IN_CHUNKS,
     NO_SPAN,
     DeltaPlan,
-    Span,
+    RowSpan,
     VerifyPlan,
     chunk_list,
     most_chunks,
@@ -50,7 +50,7 @@ class SpanRoom(NamedTuple):
         return cls(num_decodes, num_segments, num_chunks, num_decodes + segment_rows)
 
     @classmethod
-    def of(cls, num_decodes: int, spans: Sequence[Span], most_folds: int = 0) -> "SpanRoom":
+    def of(cls, num_decodes: int, spans: Sequence[RowSpan], most_folds: int = 0) -> "SpanRoom":
         """Room for exactly `num_decodes` decodes and these spans."""
         return cls(num_decodes, len(spans), len(chunk_list(_computed(spans), 0)), most_folds)
 
@@ -69,7 +69,7 @@ class SpanRoom(NamedTuple):
         words[offsets][self.num_decodes :] = self.num_decodes
         return words
 
-    def lay_out(self, decodes: Sequence[Words], spans: Sequence[Span], words: Words) -> None:
+    def lay_out(self, decodes: Sequence[Words], spans: Sequence[RowSpan], words: Words) -> None:
         """Write spans into words made by `empty`. `decodes` are the positions, the slots and the
         numbers of folded rows of single rows; the rows of `spans` begin at row `num_decodes`.
         """
@@ -79,7 +79,7 @@ class SpanRoom(NamedTuple):
         words[starts][: len(positions)] = positions
         words[slots][: len(own)] = own
         decoded = zip(positions.tolist(), own.tolist(), folds.tolist(), strict=True)
-        singles = [Span(start, 1, slot, count) for start, slot, count in decoded]
+        singles = [RowSpan(start, 1, slot, count) for start, slot, count in decoded]
         own_words = verify_words([*singles, *spans])
         for place, values in zip(verified, own_words, strict=True):
             words[place][: len(singles)] = values[: len(singles)]
@@ -118,7 +118,7 @@ class Rest(NamedTuple):
     """
 
     first_row: int
-    span: Span
+    span: RowSpan
     kept: int
 
 
@@ -127,27 +127,27 @@ def spans_of(
     slot_of: Callable[[int], int],
     dummy_slot: int,
     folds_of: Callable[[Chunk], int] = lambda _: IN_CHUNKS,
-) -> tuple[list[Span], list[Rest]]:
+) -> tuple[list[RowSpan], list[Rest]]:
     """The spans of `chunks`, whose rows are in this order. A chunk's span ends at its first stop.
     The rows after it get a span that updates the dummy slot, and belong to the rests, in order.
     `folds_of` says which spans are verified, and how many rows they fold first.
     """
-    spans: list[Span] = []
+    spans: list[RowSpan] = []
     rests: list[Rest] = []
     first_row = 0
     for chunk in chunks:
         slot, start, end = slot_of(chunk.seq), chunk.start, chunk.start + chunk.length
         if (folds := folds_of(chunk)) >= 0:
-            spans.append(Span(start, chunk.num_rows, slot, folds))
+            spans.append(RowSpan(start, chunk.num_rows, slot, folds))
             first_row += chunk.num_rows
             continue
         stops = stops_of(chunk)
         bounds = [*[position for position, _ in stops], end]
-        spans.append(Span(start, bounds[0] - start, slot))
+        spans.append(RowSpan(start, bounds[0] - start, slot))
         if stops:
-            spans.append(Span(NO_ROW, end - bounds[0], dummy_slot))
+            spans.append(RowSpan(NO_ROW, end - bounds[0], dummy_slot))
         for (position, kept), until in zip(stops, bounds[1:], strict=True):
-            rest = Span(position, until - position, slot)
+            rest = RowSpan(position, until - position, slot)
             rests.append(Rest(first_row + position - start, rest, kept))
         first_row += chunk.length
     return spans, rests
@@ -159,5 +159,5 @@ def stops_of(chunk: Chunk) -> tuple[tuple[int, int], ...]:
     return tuple([each for each in chunk.saves if chunk.start < each[0] < end])
 
 
-def _computed(spans: Iterable[Span]) -> list[int]:
+def _computed(spans: Iterable[RowSpan]) -> list[int]:
     return [0 if span.start < 0 or span.folds >= 0 else span.length for span in spans]

@@ -17,14 +17,14 @@ from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
 from workers.engine.step.states import KeptStates
 from workers.engine.tier.copies import Swapper
-from workers.scheduler import Chunk, DraftTiming, Moves
+from workers.scheduler import Chunk, DraftTiming, SequenceMoves
 
 
 class TokensLost(HermaError):
     """A step was computed, but its tokens cannot be read. It must not be repeated."""
 
 
-class Steps(Protocol):
+class EngineSteps(Protocol):
     """Computes steps of chunks on one device."""
 
     @property
@@ -60,7 +60,7 @@ class Steps(Protocol):
         except `TokensLost` the same chunks, or some of them, may be launched again.
         """
 
-    def move(self, moves: Moves) -> None:
+    def move(self, moves: SequenceMoves) -> None:
         """Copy preempted sequences to the host and back, before the next step."""
 
     def swap_with(self, swapper: Swapper) -> None:

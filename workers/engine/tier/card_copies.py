@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.tier.copies import move, parts_of
-from workers.engine.tier.page_words import WORD, Checksums, PageWords, Part, used_bytes
+from workers.engine.tier.page_words import WORD, Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
 from workers.scheduler.tier import Transfer, Transferred
 
@@ -65,7 +65,7 @@ class _UnderWay:
 
 @final
 class CardCopies:
-    """See `Copies`."""
+    """See `PageCopies`."""
 
     def __init__(self, region: HostRegion, words: PageWords, device: torch.device) -> None:
         self._region = region
@@ -85,7 +85,7 @@ class CardCopies:
 
     @torch.inference_mode()
     def begin(self, transfer: Transfer) -> None:
-        """See `Copies`."""
+        """See `PageCopies`."""
         lane = min(self._lanes, key=lambda one: one.num_open)
         pages = [
             (page, parts)
@@ -114,7 +114,7 @@ class CardCopies:
         self._under_way.append(_UnderWay(transfer, lane, on_host, done, sizes))
 
     def take_done(self) -> list[Transferred]:
-        """See `Copies`."""
+        """See `PageCopies`."""
         found = []
         for one in list(self._under_way):
             if not one.done.query():  # type: ignore[no-untyped-call]
@@ -127,16 +127,16 @@ class CardCopies:
         return found
 
     def take_opened(self) -> list[range]:
-        """See `Copies`."""
+        """See `PageCopies`."""
         return self._region.take_opened()
 
     def close(self) -> None:
-        """See `Copies`."""
+        """See `PageCopies`."""
         torch.cuda.synchronize(self._device)
         self._region.close()
 
     def _store(
-        self, lane: _Lane, pages: list[tuple[int, list[Part]]], *, is_gathered: bool
+        self, lane: _Lane, pages: list[tuple[int, list[PagePart]]], *, is_gathered: bool
     ) -> Tensor:
         sums = []
         for at, (page, parts) in enumerate(pages):
@@ -149,7 +149,7 @@ class CardCopies:
         return torch.stack(sums)
 
     def _load(
-        self, lane: _Lane, pages: list[tuple[int, list[Part]]], launched: torch.cuda.Event
+        self, lane: _Lane, pages: list[tuple[int, list[PagePart]]], launched: torch.cuda.Event
     ) -> Tensor:
         sums, has_waited = [], False
         for begin in range(0, len(pages), len(lane.rows)):
@@ -167,6 +167,6 @@ class CardCopies:
         return torch.stack(sums)
 
 
-def _fill(row: Tensor, parts: list[Part]) -> None:
+def _fill(row: Tensor, parts: list[PagePart]) -> None:
     for part in parts:
         move(part, row, is_load=False)

@@ -12,13 +12,13 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from workers.engine.tier.page_words import Checksums, PageWords, Part, used_bytes
+from workers.engine.tier.page_words import Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
-from workers.scheduler import Move, Moves
+from workers.scheduler import SequenceMove, SequenceMoves
 from workers.scheduler.tier import Copy, Transfer, Transferred
 
 
-class Copies(Protocol):
+class PageCopies(Protocol):
     """Copies pages in one region."""
 
     def begin(self, transfer: Transfer) -> None:
@@ -34,7 +34,7 @@ class Copies(Protocol):
         """Let go of the region."""
 
 
-def parts_of(words: PageWords, copy: Copy) -> list[list[Part]]:
+def parts_of(words: PageWords, copy: Copy) -> list[list[PagePart]]:
     """The parts of each page of a copy."""
     return words.state(copy.place) if copy.is_state else [words.block(copy.place)]
 
@@ -50,21 +50,21 @@ class HostCopies:
         self._done: list[Transferred] = []
 
     def begin(self, transfer: Transfer) -> None:
-        """See `Copies`."""
+        """See `PageCopies`."""
         sums = [self._copy(copy, is_load=transfer.is_load) for copy in transfer.copies]
         self._done.append(Transferred(transfer.number, tuple(sums)))
 
     def take_done(self) -> list[Transferred]:
-        """See `Copies`."""
+        """See `PageCopies`."""
         done, self._done = self._done, []
         return done
 
     def take_opened(self) -> list[range]:
-        """See `Copies`."""
+        """See `PageCopies`."""
         return self._region.take_opened()
 
     def close(self) -> None:
-        """See `Copies`."""
+        """See `PageCopies`."""
         self._region.close()
 
     def _copy(self, copy: Copy, *, is_load: bool) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class HostCopies:
         return tuple(sums)
 
 
-def move(part: Part, page: Tensor, *, is_load: bool) -> None:
+def move(part: PagePart, page: Tensor, *, is_load: bool) -> None:
     """Copy a part to or from its place in a page, behind the stream's earlier work."""
     if is_load:
         part.memory.copy_(part.of(page), non_blocking=True)
@@ -95,14 +95,14 @@ class Swapper:
         self._region = region
         self._words = words
 
-    def move(self, moves: Moves, slot_of: Callable[[int], int]) -> None:
+    def move(self, moves: SequenceMoves, slot_of: Callable[[int], int]) -> None:
         """Launch the copies before a step. `slot_of` gives the running slot of a sequence."""
         for each in moves.out:
             self._move(each, slot_of, is_load=False)
         for each in moves.back:
             self._move(each, slot_of, is_load=True)
 
-    def _move(self, each: Move, slot_of: Callable[[int], int], *, is_load: bool) -> None:
+    def _move(self, each: SequenceMove, slot_of: Callable[[int], int], *, is_load: bool) -> None:
         for block_id, page in zip(each.block_ids, each.pages, strict=True):
             self._copy(self._words.block(block_id), page, is_load=is_load)
         if each.state_pages:
@@ -110,6 +110,6 @@ class Swapper:
             for own, page in zip(parts, each.state_pages, strict=True):
                 self._copy(own, page, is_load=is_load)
 
-    def _copy(self, parts: Sequence[Part], page: int, *, is_load: bool) -> None:
+    def _copy(self, parts: Sequence[PagePart], page: int, *, is_load: bool) -> None:
         for part in parts:
             move(part, self._region.pages[page], is_load=is_load)

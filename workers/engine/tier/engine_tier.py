@@ -18,10 +18,10 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateSlots
 from workers.engine.step.states import KeptStates
 from workers.engine.tier.card_copies import CardCopies, staging_bytes, staging_rows
-from workers.engine.tier.copies import Copies, HostCopies, Swapper
+from workers.engine.tier.copies import HostCopies, PageCopies, Swapper
 from workers.engine.tier.page_words import PageWords
 from workers.engine.tier.region import HostRegion
-from workers.scheduler.tier import HostTier, Index, Layout, TierPool, TierRoom
+from workers.scheduler.tier import HostTier, Index, TierLayout, TierPool, TierRoom
 
 _ON_HOST: Final = 16
 """Pages of one transfer without a card."""
@@ -59,7 +59,7 @@ class EngineTier:
     def __init__(
         self,
         memories: Memories,
-        layout: Layout,
+        layout: TierLayout,
         fd: int | None,
         device: torch.device,
     ) -> None:
@@ -68,7 +68,7 @@ class EngineTier:
         self.layout = layout
         self.region = HostRegion(fd, layout, device if is_card else None)
         self.swapper = Swapper(self.region, words)
-        self.copies: Copies = (
+        self.copies: PageCopies = (
             CardCopies(self.region, words, device) if is_card else HostCopies(self.region, words)
         )
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST

@@ -27,7 +27,7 @@ _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """Bytes `at` of a page, and the memory of the device that belongs there: [rows, words] int64 of
     a block, whose rows lie apart, or uint8 [bytes] of a state.
     """
@@ -61,26 +61,26 @@ class PageWords:
         self.page_bytes = self.block_bytes or min(self.state_bytes, _LARGEST_PAGE)
         self.state_pages = -(-self.state_bytes // self.page_bytes)
 
-    def block(self, block_id: int) -> list[Part]:
+    def block(self, block_id: int) -> list[PagePart]:
         """The parts of the page of a block."""
         parts, at = [], 0
         for words in self._blocks:
-            parts.append(Part(at, words[:, block_id]))
+            parts.append(PagePart(at, words[:, block_id]))
             at += parts[-1].memory.nbytes
         return parts
 
-    def state(self, slot: int) -> list[list[Part]]:
+    def state(self, slot: int) -> list[list[PagePart]]:
         """The parts of each page of the state in a slot of the prefixes."""
         assert self._states is not None
         return self._pages_of(self._states, slot)
 
-    def running_state(self, slot: int) -> list[list[Part]]:
+    def running_state(self, slot: int) -> list[list[PagePart]]:
         """The same of a running sequence's slot."""
         assert self._running is not None
         return self._pages_of(self._running, slot)
 
-    def _pages_of(self, slots: StateSlots, slot: int) -> list[list[Part]]:
-        pages: list[list[Part]] = [[] for _ in range(self.state_pages)]
+    def _pages_of(self, slots: StateSlots, slot: int) -> list[list[PagePart]]:
+        pages: list[list[PagePart]] = [[] for _ in range(self.state_pages)]
         begin, size = 0, self.page_bytes
         for flat in _flat(slots, slot):
             at = begin
@@ -88,7 +88,7 @@ class PageWords:
             while at < end:
                 page, offset = divmod(at, size)
                 until = min(end, (page + 1) * size)
-                pages[page].append(Part(offset, flat[at - begin : until - begin]))
+                pages[page].append(PagePart(offset, flat[at - begin : until - begin]))
                 at = until
             begin = end
         return pages
@@ -117,7 +117,7 @@ class Checksums:
         return torch.mul(words, self._weights[:num_words], out=out).sum()
 
 
-def used_bytes(parts: Sequence[Part]) -> int:
+def used_bytes(parts: Sequence[PagePart]) -> int:
     """The bytes of a page that its parts fill."""
     return max([part.at + part.memory.nbytes for part in parts], default=0)
 

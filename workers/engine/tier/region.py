@@ -22,7 +22,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from workers.scheduler.tier import Layout
+from workers.scheduler.tier import TierLayout
 
 _PIECE_BYTES: Final = 256 * 2**20
 """Locked at once: the driver holds a lock meanwhile, 10 ms for memory that is populated already."""
@@ -35,7 +35,9 @@ _POPULATE_WRITE: Final = 23
 class HostRegion:
     """The pages of one `layout`. With a `card` each page is locked for it before it is open."""
 
-    def __init__(self, fd: int | None, layout: Layout, card: torch.device | None = None) -> None:
+    def __init__(
+        self, fd: int | None, layout: TierLayout, card: torch.device | None = None
+    ) -> None:
         """Map the file `fd`, or one of the engine's own; its size becomes that of the layout.
         Raises `OSError`.
         """

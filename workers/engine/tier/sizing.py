@@ -20,11 +20,11 @@ from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom, host_room
 from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
 from workers.model_dir import drafter_dir
-from workers.scheduler.tier import Layout
+from workers.scheduler.tier import TierLayout
 from workers.tier_size import default_bytes
 
 if TYPE_CHECKING:
-    from workers.engine.runner import Runner
+    from workers.engine.runner import ModelRunner
 
 Report = Callable[[str, float, str], None]
 
@@ -36,7 +36,7 @@ _SMALLEST_PAGES: Final = 8
 """A tier of fewer pages is of no use."""
 
 
-def open_tier(config: WorkerConfig, runner: Runner, fd: int | None, report: Report) -> None:
+def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report: Report) -> None:
     """Give `runner` its host tier, if the configuration or the default want one. Raises
     `ConfigError` if what the configuration asks for does not fit.
     """
@@ -85,15 +85,15 @@ def copy_bytes(config: WorkerConfig, page_bytes: int, device: torch.device) -> i
 
 def _layout(
     identity: bytes, page_bytes: int, wanted: int, fd: int | None, config: WorkerConfig
-) -> Layout:
+) -> TierLayout:
     """The layout of the region. Without a size of the configuration, a region that an earlier
     engine of the same layout has left keeps its size.
     """
-    layout = Layout.within(identity, page_bytes, wanted)
+    layout = TierLayout.within(identity, page_bytes, wanted)
     if fd is None or config.host_cache_bytes is not None:
         return layout
     size = os.fstat(fd).st_size
-    found = Layout.within(identity, page_bytes, size + 2 * layout.page_bytes)
+    found = TierLayout.within(identity, page_bytes, size + 2 * layout.page_bytes)
     for count in (found.num_pages, found.num_pages - 1, found.num_pages - 2):
         if count > 0 and layout._replace(num_pages=count).num_bytes == size:
             return layout._replace(num_pages=count)

@@ -4,27 +4,27 @@ Owns the pages of the region, their owners and states, the index that survives t
 is copied next. Must not know tensors, devices or a clock.
 """
 
-from workers.scheduler.tier.entry import Entry, Kind, Name
+from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.host_tier import HostTier, TierCounts, TierRoom
-from workers.scheduler.tier.index import Index, Layout, Record
+from workers.scheduler.tier.index import Index, PageRecord, TierLayout
 from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.retention import EvictionOrder, ExpectedReturns
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
-from workers.scheduler.tier.where import Event, Where, follow
+from workers.scheduler.tier.where import BlockEvent, Where, follow
 
 __all__ = [
+    "BlockEvent",
     "Copy",
-    "Entry",
-    "Event",
+    "EntryKind",
     "EvictionOrder",
     "ExpectedReturns",
     "HostTier",
     "Index",
-    "Kind",
-    "Layout",
     "Name",
-    "Record",
+    "PageRecord",
     "TierCounts",
+    "TierEntry",
+    "TierLayout",
     "TierPool",
     "TierRoom",
     "Transfer",

@@ -9,10 +9,10 @@ from enum import IntEnum
 from typing import NamedTuple, final
 
 from protocol.ids import BlockDigest
-from workers.scheduler.tier.where import Event, Where, follow
+from workers.scheduler.tier.where import BlockEvent, Where, follow
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """Keys and values of a block, or the recurrent state behind it."""
 
     BLOCK = 1
@@ -22,17 +22,17 @@ class Kind(IntEnum):
 class Name(NamedTuple):
     """What an entry is found by. `digest` is that of the block, or of the block before a state."""
 
-    kind: Kind
+    kind: EntryKind
     digest: BlockDigest
 
 
 @final
-class Entry:
+class TierEntry:
     """A block or a state that pages of the host hold, or are about to.
 
     - `parent`: the name of the entry that it needs: of the block before it, or of its own block for
       a state. None for the first block of a prefix.
-    - `proof`, `depth`: see `Record`. `before` is the digest of the block before it.
+    - `proof`, `depth`: see `PageRecord`. `before` is the digest of the block before it.
     - `num_children`: the entries whose parent it is.
     - `used_at`: the number of uses, of all entries, when it was used last; `used_s`: the time then,
       in seconds.
@@ -79,6 +79,6 @@ class Entry:
         """Whether it can be evicted: no copy is under way, and no entry needs it."""
         return not self.num_children and self.where.may_leave_host
 
-    def follow(self, event: Event) -> None:
+    def follow(self, event: BlockEvent) -> None:
         """Take an event. Raises `IntegrityError` if it cannot happen."""
         self.where = follow(self.where, event)

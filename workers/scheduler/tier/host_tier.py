@@ -19,11 +19,11 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
-from workers.scheduler.retention import Expectation
-from workers.scheduler.tier.entry import Entry, Kind, Name
+from workers.scheduler.retention import ReturnExpectation
+from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
-from workers.scheduler.tier.where import Event, Where
+from workers.scheduler.tier.where import BlockEvent, Where
 
 _PROOF_BYTES: Final = 32
 _MAX_TRANSFERS: Final = 4
@@ -71,16 +71,16 @@ class _OnCard:
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class TierLoad:
     """Blocks, and perhaps a state, on their way to the card. `waiting` are copies that no transfer
     has taken yet. `on_done` is called once, with the number of leading `blocks` that came as they
     were stored, and whether the state did.
     """
 
-    blocks: list[tuple[Entry, int]]
-    state: tuple[Entry, int] | None
+    blocks: list[tuple[TierEntry, int]]
+    state: tuple[TierEntry, int] | None
     on_done: Callable[[int, bool], None]
-    waiting: deque[tuple[Entry, int]] = field(default_factory=deque)
+    waiting: deque[tuple[TierEntry, int]] = field(default_factory=deque)
     num_open: int = 0
     bad: set[Name] = field(default_factory=set)
     failed: set[Name] = field(default_factory=set)
@@ -88,8 +88,8 @@ class Load:
 
 @dataclass(slots=True)
 class _UnderWay:
-    items: tuple[tuple[Entry, int], ...]
-    load: Load | None
+    items: tuple[tuple[TierEntry, int], ...]
+    load: TierLoad | None
 
 
 @final
@@ -106,7 +106,7 @@ class HostTier:
         self._card: dict[Name, _OnCard] = {}
         self._to_store: OrderedDict[Name, None] = OrderedDict()
         self._under_way: dict[int, _UnderWay] = {}
-        self._loads: deque[Load] = deque()
+        self._loads: deque[TierLoad] = deque()
         self._num_loads = 0
         self._number = 0
         self._lacks_room = False
@@ -151,8 +151,8 @@ class HostTier:
     def known(self) -> tuple[list[BlockDigest], list[BlockDigest]]:
         """The digests of all blocks, and of all states, that a tier has."""
         names = {**dict.fromkeys(self._card), **dict.fromkeys(self.pool.names)}
-        blocks = [name.digest for name in names if name.kind is Kind.BLOCK]
-        return blocks, [name.digest for name in names if name.kind is Kind.STATE]
+        blocks = [name.digest for name in names if name.kind is EntryKind.BLOCK]
+        return blocks, [name.digest for name in names if name.kind is EntryKind.STATE]
 
     # The card's prefix cache tells what comes and goes.
 
@@ -162,7 +162,7 @@ class HostTier:
         """A block came into the card's prefix cache. `before` is the digest of the block before it,
         of the root if it `is_first`; `packed` are its tokens.
         """
-        parent = None if is_first else Name(Kind.BLOCK, before)
+        parent = None if is_first else Name(EntryKind.BLOCK, before)
         proof, depth = b"", 0
         if parent is None:
             proof = root_proof(before)
@@ -171,27 +171,27 @@ class HostTier:
         else:
             return  # behind a collision
         here = _OnCard(place, before, parent, next_proof(proof, packed), depth + 1)
-        self._came(Name(Kind.BLOCK, digest), here)
+        self._came(Name(EntryKind.BLOCK, digest), here)
 
     def saved(self, digest: BlockDigest, slot: int, *, is_final: bool) -> bool:
         """A state came into a slot of the card. One that is not `is_final` is about to be replaced,
         and not stored. False if its prefix is private, which the tier does not know.
         """
-        block = self._card.get(Name(Kind.BLOCK, digest))
+        block = self._card.get(Name(EntryKind.BLOCK, digest))
         if block is None:
             return False
-        parent = Name(Kind.BLOCK, digest)
+        parent = Name(EntryKind.BLOCK, digest)
         here = _OnCard(slot, block.before, parent, block.proof, block.depth)
-        self._came(Name(Kind.STATE, digest), here, stores=is_final)
+        self._came(Name(EntryKind.STATE, digest), here, stores=is_final)
         return True
 
     def settled(self, digest: BlockDigest) -> None:
         """A saved state turned out to be final."""
-        name = Name(Kind.STATE, digest)
+        name = Name(EntryKind.STATE, digest)
         if name in self._card and self.pool.get(name) is None:
             self._to_store[name] = None
 
-    def left(self, kind: Kind, digest: BlockDigest) -> bool:
+    def left(self, kind: EntryKind, digest: BlockDigest) -> bool:
         """A block or a state left the card's prefix cache. False for one of a private prefix."""
         name = Name(kind, digest)
         if self._card.pop(name, None) is None:
@@ -201,27 +201,27 @@ class HostTier:
         if entry is None:
             self._lost(name)
         else:
-            entry.follow(Event.LEFT_CARD)
+            entry.follow(BlockEvent.LEFT_CARD)
         return True
 
     def used(self, digests: Sequence[BlockDigest], name: object, now: float) -> None:
         """A sequence has released these blocks of the card, first to last; `name` is for `retain`.
         `now` is the time in seconds here and below.
         """
-        names = [each for one in digests if (each := Name(Kind.BLOCK, one)) in self._card]
+        names = [each for one in digests if (each := Name(EntryKind.BLOCK, one)) in self._card]
         self.pool.returns.use([each.digest for each in names], name)
         # What is used last goes last: the blocks before others, and the block before its state.
         names.reverse()
         if self.room.state_pages:
-            self.pool.use([Name(Kind.STATE, each.digest) for each in names], now)
+            self.pool.use([Name(EntryKind.STATE, each.digest) for each in names], now)
         self.pool.use(names, now)
 
-    def retain(self, name: object, conversation: object, expected: Expectation) -> bool:
+    def retain(self, name: object, conversation: object, expected: ReturnExpectation) -> bool:
         """Set what is expected of the prefix that was released under `name`. False if no tier has
         a block of it.
         """
         digests = self.pool.returns.retain(name, conversation, expected)
-        self.pool.reorder([Name(kind, digest) for kind in Kind for digest in digests])
+        self.pool.reorder([Name(kind, digest) for kind in EntryKind for digest in digests])
         return bool(digests)
 
     def _came(self, name: Name, here: _OnCard, *, stores: bool = True) -> None:
@@ -236,7 +236,7 @@ class HostTier:
             entry = None
         self._card[name] = here
         if entry is not None:
-            entry.follow(Event.COMPUTED)
+            entry.follow(BlockEvent.COMPUTED)
             return
         self.changed(name, True)
         if stores:
@@ -250,7 +250,7 @@ class HostTier:
         num_cached: int,
         blocks: Sequence[bytes],
         root: BlockDigest,
-    ) -> list[Entry]:
+    ) -> list[TierEntry]:
         """The entries of the blocks behind the `num_cached` leading ones, which the card has, as
         far as the host has them and can give them now. `blocks` are the tokens of all `digests`.
         """
@@ -258,13 +258,13 @@ class HostTier:
             return []
         proof = root_proof(root)
         if num_cached:
-            last = self._card.get(Name(Kind.BLOCK, digests[num_cached - 1]))
+            last = self._card.get(Name(EntryKind.BLOCK, digests[num_cached - 1]))
             if last is None:
                 return []
             proof = last.proof
         found = []
         for digest, packed in zip(digests[num_cached:], blocks[num_cached:], strict=True):
-            entry = self.pool.get(Name(Kind.BLOCK, digest))
+            entry = self.pool.get(Name(EntryKind.BLOCK, digest))
             proof = next_proof(proof, packed)
             if entry is None or entry.proof != proof:
                 break
@@ -273,9 +273,9 @@ class HostTier:
             found.append(entry)
         return found
 
-    def state(self, digest: BlockDigest) -> Entry | None:
+    def state(self, digest: BlockDigest) -> TierEntry | None:
         """The recurrent state behind a block that was found, if the host can give it now."""
-        state, name = self.pool.get(Name(Kind.STATE, digest)), Name(Kind.BLOCK, digest)
+        state, name = self.pool.get(Name(EntryKind.STATE, digest)), Name(EntryKind.BLOCK, digest)
         if state is None or state.where not in _GIVES or not self.pool.is_open(state.pages):
             return None
         block = self._card.get(name) or self.pool.get(name)
@@ -288,13 +288,13 @@ class HostTier:
 
     # Copies.
 
-    def load(self, load: Load) -> None:
+    def load(self, load: TierLoad) -> None:
         """Begin a load of entries that are on the host alone. The places on the card are the
         caller's until `on_done`.
         """
         items = [*load.blocks, *([] if load.state is None else [load.state])]
         for entry, _ in items:
-            entry.follow(Event.LOAD)
+            entry.follow(BlockEvent.LOAD)
         load.waiting.extend(items)
         load.num_open = len(items)
         self._num_loads += 1
@@ -345,11 +345,11 @@ class HostTier:
 
     def has(self, digest: BlockDigest) -> bool:
         """Whether the host has a block, or will soon."""
-        return self.pool.get(Name(Kind.BLOCK, digest)) is not None
+        return self.pool.get(Name(EntryKind.BLOCK, digest)) is not None
 
     def _next_load(self) -> Transfer:
         load = self._loads[0]
-        taken: list[tuple[Entry, int]] = []
+        taken: list[tuple[TierEntry, int]] = []
         num_pages = 0
         while load.waiting:
             entry, _ = load.waiting[0]
@@ -362,7 +362,7 @@ class HostTier:
         return self._begin(taken, load)
 
     def _next_store(self, now: float) -> Transfer | None:
-        taken: list[tuple[Entry, int]] = []
+        taken: list[tuple[TierEntry, int]] = []
         num_pages = 0
         self._lacks_room = False
         while self._to_store and num_pages < self.room.transfer_pages:
@@ -372,7 +372,7 @@ class HostTier:
                 del self._to_store[name]
                 continue
             entry, place = found
-            size = self.room.state_pages if entry.name.kind is Kind.STATE else 1
+            size = self.room.state_pages if entry.name.kind is EntryKind.STATE else 1
             if taken and num_pages + size > self.room.transfer_pages:
                 break
             if taken and taken[0][0].name.kind is not entry.name.kind:
@@ -385,17 +385,17 @@ class HostTier:
                 self._lacks_room = True
                 break
             self._to_store.pop(entry.name, None)
-            if entry.name.kind is Kind.STATE:
+            if entry.name.kind is EntryKind.STATE:
                 self.pin_state(place)
             taken.append((entry, place))
             num_pages += size
         return self._begin(taken, None) if taken else None
 
-    def _lacking(self, name: Name) -> tuple[Entry, int] | None:
+    def _lacking(self, name: Name) -> tuple[TierEntry, int] | None:
         """What must be stored next so that `name` is stored: itself, or the first block of its
         prefix that the host lacks. None if the card has not all of these, or the host has it.
         """
-        found: tuple[Entry, int] | None = None
+        found: tuple[TierEntry, int] | None = None
         at: Name | None = name
         while at is not None and self.pool.get(at) is None:
             here = self._card.get(at)
@@ -404,27 +404,31 @@ class HostTier:
             if at != name:  # it goes before what needs it
                 self._to_store[at] = None
                 self._to_store.move_to_end(at, last=False)
-            found = Entry(at, here.parent, here.before, here.proof, here.depth), here.place
+            found = TierEntry(at, here.parent, here.before, here.proof, here.depth), here.place
             at = here.parent
         return found
 
-    def _begin(self, items: Sequence[tuple[Entry, int]], load: Load | None) -> Transfer:
+    def _begin(self, items: Sequence[tuple[TierEntry, int]], load: TierLoad | None) -> Transfer:
         self._number += 1
         self._under_way[self._number] = _UnderWay(tuple(items), load)
-        copies = [Copy(place, entry.pages, entry.name.kind is Kind.STATE) for entry, place in items]
+        copies = [
+            Copy(place, entry.pages, entry.name.kind is EntryKind.STATE) for entry, place in items
+        ]
         return Transfer(self._number, load is not None, tuple(copies))
 
-    def _stored(self, entry: Entry, place: int, sums: tuple[int, ...], error: str) -> None:
-        if entry.name.kind is Kind.STATE:
+    def _stored(self, entry: TierEntry, place: int, sums: tuple[int, ...], error: str) -> None:
+        if entry.name.kind is EntryKind.STATE:
             self.unpin_state(place)
         if error:
-            for gone in self.pool.end(entry, Event.FAILED):
+            for gone in self.pool.end(entry, BlockEvent.FAILED):
                 self._forgot(gone)
             return
         self._num_stored += len(entry.pages)
         self.pool.stored(entry, sums)
 
-    def _came_back(self, load: Load, entry: Entry, sums: tuple[int, ...], error: str) -> None:
+    def _came_back(
+        self, load: TierLoad, entry: TierEntry, sums: tuple[int, ...], error: str
+    ) -> None:
         load.num_open -= 1
         if error:
             load.failed.add(entry.name)
@@ -432,9 +436,9 @@ class HostTier:
             load.bad.add(entry.name)
         else:
             self._num_loaded += len(entry.pages)
-            self._num_loaded_blocks += entry.name.kind is Kind.BLOCK
+            self._num_loaded_blocks += entry.name.kind is EntryKind.BLOCK
 
-    def _end_load(self, load: Load, now: float) -> None:
+    def _end_load(self, load: TierLoad, now: float) -> None:
         self._num_loads -= 1
         unusable = load.bad | load.failed
         flags = [entry.name in unusable for entry, _ in load.blocks]
@@ -444,25 +448,25 @@ class HostTier:
         for entry, _ in [*load.blocks, *([] if load.state is None else [load.state])]:
             if entry.name in load.bad:
                 self._num_spoilt += 1
-                for gone in self.pool.end(entry, Event.SPOILT):
+                for gone in self.pool.end(entry, BlockEvent.SPOILT):
                     self._forgot(gone)
             elif entry.where is Where.TWICE:
                 self.pool.loaded(entry, now)
             elif entry.where is Where.LOADING:
-                self.pool.end(entry, Event.FAILED)
+                self.pool.end(entry, BlockEvent.FAILED)
 
     def _tell_evicted(self) -> None:
         for entry in self.pool.take_evicted():
             self._forgot(entry)
 
-    def _forgot(self, entry: Entry) -> None:
+    def _forgot(self, entry: TierEntry) -> None:
         """The host has an entry no more."""
         if entry.name not in self._card:
             self._lost(entry.name)
 
     def _lost(self, name: Name) -> None:
         """No tier has a block or a state any more."""
-        if name.kind is Kind.BLOCK:
+        if name.kind is EntryKind.BLOCK:
             self.pool.returns.forget(name.digest)
         self.changed(name, False)
 

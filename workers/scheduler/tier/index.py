@@ -30,7 +30,7 @@ _RECORD_BYTES: Final = 128
 _BROKEN: Final = bytes(_SEAL.size)
 
 
-class Layout(NamedTuple):
+class TierLayout(NamedTuple):
     """`num_pages` pages of `page_bytes` bytes. `identity` (32 bytes) is a hash of all on which the
     meaning of a page depends: the model, its dtype, its shapes, the block size.
     """
@@ -50,14 +50,14 @@ class Layout(NamedTuple):
         return self.pages_at + self.num_pages * self.page_bytes
 
     @classmethod
-    def within(cls, identity: bytes, page_bytes: int, num_bytes: int) -> Layout:
+    def within(cls, identity: bytes, page_bytes: int, num_bytes: int) -> TierLayout:
         """As many pages of at least `page_bytes` as a region of `num_bytes` holds."""
         size = _aligned(page_bytes)
         count = max(0, (num_bytes - 2 * ALIGNMENT) // (size + _RECORD_BYTES))
         return cls(identity, size, count)
 
 
-class Record(NamedTuple):
+class PageRecord(NamedTuple):
     """What one page holds: part `part` of `num_parts` of the entry (`kind`, `digest`).
 
     `parent` is the digest of the block before it (of a first block the root's), `proof` a
@@ -81,7 +81,7 @@ class Record(NamedTuple):
 class Index:
     """The header and the records of a region. There is one writer: the engine that has it."""
 
-    def __init__(self, region: memoryview, layout: Layout) -> None:
+    def __init__(self, region: memoryview, layout: TierLayout) -> None:
         """Attach to a region of `layout.num_bytes` bytes. One with another layout, or with none, is
         made empty (`is_new`).
         """
@@ -105,7 +105,7 @@ class Index:
         region[_SEAL.size : _SEAL.size + len(body)] = body
         region[: _SEAL.size] = _SEAL.pack(_seal(body))
 
-    def publish(self, page: int, record: Record) -> None:
+    def publish(self, page: int, record: PageRecord) -> None:
         """Say what a page holds, which is complete."""
         at, body = self._at(page), _BODY.pack(*record)
         self._region[at : at + _SEAL.size] = _BROKEN
@@ -117,16 +117,16 @@ class Index:
         at = self._at(page)
         self._region[at : at + _SEAL.size] = _BROKEN
 
-    def read(self, page: int) -> Record | None:
+    def read(self, page: int) -> PageRecord | None:
         """What a page holds; None if nothing is known of it."""
         at = self._at(page)
         (seal,) = _SEAL.unpack_from(self._region, at)
         body = self._region[at + _SEAL.size : at + _SEAL.size + _BODY.size]
         if seal == 0 or seal != _seal(body):
             return None
-        return Record._make(_BODY.unpack(body))
+        return PageRecord._make(_BODY.unpack(body))
 
-    def records(self) -> Iterator[tuple[int, Record]]:
+    def records(self) -> Iterator[tuple[int, PageRecord]]:
         """The pages of which something is known. Most have no seal, and are passed over at once: a
         region of small pages has hundreds of thousands.
         """
@@ -141,13 +141,13 @@ class Index:
             raise IndexError(f"page {page} of {self.layout.num_pages}")
         return ALIGNMENT + page * _RECORD_BYTES
 
-    def _read_header(self) -> Layout | None:
+    def _read_header(self) -> TierLayout | None:
         (seal,) = _SEAL.unpack_from(self._region, 0)
         body = bytes(self._region[_SEAL.size : _SEAL.size + _HEADER.size])
         magic, version, identity, page_bytes, num_pages = _HEADER.unpack(body)
         if seal != _seal(body) or (magic, version) != (_MAGIC, VERSION):
             return None
-        return Layout(identity, page_bytes, num_pages)
+        return TierLayout(identity, page_bytes, num_pages)
 
 
 def _seal(body: bytes | memoryview) -> int:

@@ -16,10 +16,10 @@ from typing import final
 from protocol.ids import BlockDigest
 from workers.scheduler.integrity import require
 from workers.scheduler.retention import OVER
-from workers.scheduler.tier.entry import Entry, Kind, Name
-from workers.scheduler.tier.index import Index, Record
+from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
+from workers.scheduler.tier.index import Index, PageRecord
 from workers.scheduler.tier.retention import EvictionOrder, ExpectedReturns
-from workers.scheduler.tier.where import Event, Where
+from workers.scheduler.tier.where import BlockEvent, Where
 
 
 @final
@@ -37,12 +37,12 @@ class TierPool:
         self._is_open = [False] * num_pages
         self._num_open = 0
         self._free: list[int] = []
-        self._entries: dict[Name, Entry] = {}
+        self._entries: dict[Name, TierEntry] = {}
         self._owners: dict[int, Name | int] = {}
         self._order = EvictionOrder(self._entries)
         self._num_uses = 0
         self._generation = 0
-        self._gone: list[Entry] = []
+        self._gone: list[TierEntry] = []
 
     def __repr__(self) -> str:
         return f"<TierPool {len(self._free)}/{self.num_pages} pages free, {len(self)} entries>"
@@ -70,7 +70,7 @@ class TierPool:
         """The names of all entries."""
         return list(self._entries)
 
-    def get(self, name: Name) -> Entry | None:
+    def get(self, name: Name) -> TierEntry | None:
         """The entry of that name, if pages belong to it."""
         return self._entries.get(name)
 
@@ -92,13 +92,13 @@ class TierPool:
         Returns how many were taken, as if they were used now.
         """
         assert self._index is not None
-        found: dict[tuple[int, Name], dict[int, tuple[int, Record]]] = {}
+        found: dict[tuple[int, Name], dict[int, tuple[int, PageRecord]]] = {}
         for page, record in self._index.records():
             self._generation = max(self._generation, record.generation)
-            if record.kind not in (Kind.BLOCK, Kind.STATE):
+            if record.kind not in (EntryKind.BLOCK, EntryKind.STATE):
                 self._index.retract(page)
                 continue
-            name = Name(Kind(record.kind), BlockDigest(record.digest))
+            name = Name(EntryKind(record.kind), BlockDigest(record.digest))
             parts_of_it = found.setdefault((record.generation, name), {})
             if record.part in parts_of_it:
                 self._index.retract(page)
@@ -127,7 +127,7 @@ class TierPool:
             self._use(entry, now)
         return len(self._entries)
 
-    def store(self, entry: Entry, num_pages: int, now: float) -> bool:
+    def store(self, entry: TierEntry, num_pages: int, now: float) -> bool:
         """Give a new entry of the card its pages, evicting others if need be; False, with nothing
         changed, if that is impossible now.
         """
@@ -145,19 +145,19 @@ class TierPool:
                 self._enqueue(parent)
             return False
         entry.pages = pages
-        entry.follow(Event.STORE)
+        entry.follow(BlockEvent.STORE)
         self._add(entry)
         self._use(entry, now)
         return True
 
-    def stored(self, entry: Entry, checksums: tuple[int, ...]) -> None:
+    def stored(self, entry: TierEntry, checksums: tuple[int, ...]) -> None:
         """Publish an entry whose copy is over."""
         entry.checksums = checksums
-        entry.follow(Event.STORED)
+        entry.follow(BlockEvent.STORED)
         self._generation += 1
         kind, digest = entry.name
         for part, page in enumerate(entry.pages if self._index is not None else ()):
-            record = Record(
+            record = PageRecord(
                 self._generation,
                 digest,
                 entry.before,
@@ -171,7 +171,7 @@ class TierPool:
             self._index.publish(page, record)  # type: ignore[union-attr]
         self._enqueue(entry)
 
-    def end(self, entry: Entry, event: Event) -> list[Entry]:
+    def end(self, entry: TierEntry, event: BlockEvent) -> list[TierEntry]:
         """End a copy in another way than well: take `event`, and forget the entry if it is not on
         the host any more, with all that need it. Returns the forgotten entries.
         """
@@ -181,15 +181,15 @@ class TierPool:
             return []
         return self._drop(entry)
 
-    def evict(self, entry: Entry) -> list[Entry]:
+    def evict(self, entry: TierEntry) -> list[TierEntry]:
         """Forget an entry that is not copied now, and all that need it. Returns the forgotten
         entries.
         """
-        return self.end(entry, Event.LEFT_HOST)
+        return self.end(entry, BlockEvent.LEFT_HOST)
 
-    def loaded(self, entry: Entry, now: float) -> None:
+    def loaded(self, entry: TierEntry, now: float) -> None:
         """Note that an entry was loaded as it was stored."""
-        entry.follow(Event.LOADED)
+        entry.follow(BlockEvent.LOADED)
         self._use(entry, now)
 
     def use(self, names: Iterable[Name], now: float) -> None:
@@ -207,7 +207,7 @@ class TierPool:
             if entry is not None and entry.serial:
                 self._enqueue(entry)
 
-    def is_worth_storing(self, entry: Entry) -> bool:
+    def is_worth_storing(self, entry: TierEntry) -> bool:
         """Whether a block or state of the card is worth a place here: what no request will want
         takes no other's.
         """
@@ -234,17 +234,17 @@ class TierPool:
             require(isinstance(self._owners.pop(page), int), f"page {page} is an entry's")
             self._free.append(page)
 
-    def clear(self) -> list[Entry]:
+    def clear(self) -> list[TierEntry]:
         """Forget every entry that is not copied now, and that none needs which is. Returns them."""
-        gone: list[Entry] = []
+        gone: list[TierEntry] = []
         for entry in sorted(self._entries.values(), key=lambda one: (-one.depth, -one.name.kind)):
             if entry.where.may_leave_host and entry.num_children == 0:
-                entry.follow(Event.LEFT_HOST)
+                entry.follow(BlockEvent.LEFT_HOST)
                 self._forget(entry)
                 gone.append(entry)
         return gone
 
-    def take_evicted(self) -> list[Entry]:
+    def take_evicted(self) -> list[TierEntry]:
         """The entries that were evicted since the last call."""
         gone, self._gone = self._gone, []
         return gone
@@ -269,7 +269,7 @@ class TierPool:
             if self._index is not None:
                 self._check_records(entry)
 
-    def _check_records(self, entry: Entry) -> None:
+    def _check_records(self, entry: TierEntry) -> None:
         assert self._index is not None
         is_known = entry.where not in (Where.STORING, Where.PARTING)
         for part, page in enumerate(entry.pages):
@@ -284,35 +284,35 @@ class TierPool:
                 f"record of {entry!r}",
             )
 
-    def _recovered(self, name: Name, records: list[Record]) -> Entry:
+    def _recovered(self, name: Name, records: list[PageRecord]) -> TierEntry:
         first, kind = records[0], name.kind
         before = BlockDigest(first.parent)
         parent: Name | None = None
-        if kind is Kind.STATE:
-            parent = Name(Kind.BLOCK, name.digest)
+        if kind is EntryKind.STATE:
+            parent = Name(EntryKind.BLOCK, name.digest)
         elif first.depth > 1:
-            parent = Name(Kind.BLOCK, before)
-        entry = Entry(name, parent, before, first.proof, first.depth)
+            parent = Name(EntryKind.BLOCK, before)
+        entry = TierEntry(name, parent, before, first.proof, first.depth)
         entry.where = Where.HOST
         return entry
 
-    def _has_parent(self, entry: Entry) -> bool:
+    def _has_parent(self, entry: TierEntry) -> bool:
         return entry.parent is None or entry.parent in self._entries
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: TierEntry) -> None:
         self._entries[entry.name] = entry
         for page in entry.pages:
             self._owners[page] = entry.name
         if entry.parent is not None:
             self._entries[entry.parent].num_children += 1
 
-    def _use(self, entry: Entry, now: float) -> None:
+    def _use(self, entry: TierEntry, now: float) -> None:
         self._num_uses += 1
         entry.used_at = self._num_uses
         entry.used_s = now
         self._enqueue(entry)
 
-    def _enqueue(self, entry: Entry) -> None:
+    def _enqueue(self, entry: TierEntry) -> None:
         """Give an entry that may go its place among the others."""
         entry.serial = 0
         if entry.may_go:
@@ -323,13 +323,13 @@ class TierPool:
         entry = self._order.take(now)
         if entry is None:
             return False
-        entry.follow(Event.LEFT_HOST)
+        entry.follow(BlockEvent.LEFT_HOST)
         self._forget(entry)
         self._gone.append(entry)
         self.num_evicted += 1
         return True
 
-    def _drop(self, entry: Entry) -> list[Entry]:
+    def _drop(self, entry: TierEntry) -> list[TierEntry]:
         """Forget an entry that was not kept or is spoilt, and all that need it. Those of them that
         are copied now stay until their copy is over, without a parent.
         """
@@ -343,13 +343,13 @@ class TierPool:
             gone += self._drop_child(child)
         return gone
 
-    def _drop_child(self, child: Entry) -> list[Entry]:
+    def _drop_child(self, child: TierEntry) -> list[TierEntry]:
         if child.where.may_leave_host:
-            child.follow(Event.LEFT_HOST)
+            child.follow(BlockEvent.LEFT_HOST)
             return self._drop(child)
         return []
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: TierEntry) -> None:
         del self._entries[entry.name]
         entry.serial = 0
         for page in entry.pages:

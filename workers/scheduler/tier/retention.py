@@ -18,12 +18,12 @@ from workers.scheduler.retention import (
     OVER,
     PLAIN,
     ChainNames,
-    Expectation,
     ReturnClass,
+    ReturnExpectation,
     class_of,
     value,
 )
-from workers.scheduler.tier.entry import Entry, Name
+from workers.scheduler.tier.entry import Name, TierEntry
 
 _SPARE_QUEUE: Final = 64
 
@@ -78,7 +78,7 @@ class ExpectedReturns:
             self._names.enter(chain)
 
     def retain(
-        self, name: object, conversation: object, expected: Expectation
+        self, name: object, conversation: object, expected: ReturnExpectation
     ) -> list[BlockDigest]:
         """Set what is expected of the chain of that name; see `KeptChains.retain`. Returns the
         blocks whose class may be another now: none if there is no such chain.
@@ -107,7 +107,7 @@ class EvictionOrder:
     fall with age, so of a class only the first can have the least.
     """
 
-    def __init__(self, entries: Mapping[Name, Entry]) -> None:
+    def __init__(self, entries: Mapping[Name, TierEntry]) -> None:
         self._entries = entries
         self._queues: dict[ReturnClass, list[tuple[int, int, Name]]] = {}
         self._serial = 0
@@ -116,7 +116,7 @@ class EvictionOrder:
         self._chosen_at = -math.inf
         self._next_value = math.inf
 
-    def put(self, entry: Entry, expected: ReturnClass) -> None:
+    def put(self, entry: TierEntry, expected: ReturnClass) -> None:
         """Give an entry its place. An earlier place is void; so is this while it may not go."""
         self._serial += 1
         entry.serial = self._serial
@@ -130,7 +130,7 @@ class EvictionOrder:
         """Classes of entries have changed: what was chosen may not be the least any more."""
         self._chosen = None
 
-    def take(self, now: float) -> Entry | None:
+    def take(self, now: float) -> TierEntry | None:
         """The entry of least value, without its place; None if none may go."""
         chosen = self._chosen
         if chosen is not None and now - self._chosen_at <= CHOOSE_EVERY_S:
@@ -138,7 +138,7 @@ class EvictionOrder:
             if first is not None and value(chosen, now - first.used_s) <= self._next_value:
                 return self._taken(chosen, first)
         least: tuple[float, int] | None = None
-        found: Entry | None = None
+        found: TierEntry | None = None
         self._next_value = math.inf
         for expected in list(self._queues):
             first = self._first(expected)
@@ -157,7 +157,7 @@ class EvictionOrder:
         self._chosen_at = now
         return self._taken(self._chosen, found)
 
-    def _first(self, expected: ReturnClass) -> Entry | None:
+    def _first(self, expected: ReturnClass) -> TierEntry | None:
         """The first of a class that may go. Forgets void places before it."""
         queue = self._queues.get(expected, [])
         while queue:
@@ -170,7 +170,7 @@ class EvictionOrder:
         self._queues.pop(expected, None)
         return None
 
-    def _taken(self, expected: ReturnClass, entry: Entry) -> Entry:
+    def _taken(self, expected: ReturnClass, entry: TierEntry) -> TierEntry:
         heappop(self._queues[expected])
         self._num_queued -= 1
         entry.serial = 0

@@ -49,7 +49,7 @@ _AT_REST: Final = frozenset({Where.BOTH, Where.HOST})
 _ON_CARD: Final = frozenset({Where.CARD, Where.STORING, Where.BOTH, Where.TWICE})
 
 
-class Event(Enum):
+class BlockEvent(Enum):
     """What happens to a block.
 
     `COMPUTED` and `LEFT_CARD`: it comes into the card's prefix cache, or leaves it. `LOADED`
@@ -68,33 +68,33 @@ class Event(Enum):
     LEFT_HOST = "left the host"
 
 
-NEXT: Final[dict[tuple[Where, Event], Where]] = {
-    (Where.NOWHERE, Event.COMPUTED): Where.CARD,
-    (Where.CARD, Event.LEFT_CARD): Where.NOWHERE,
-    (Where.CARD, Event.STORE): Where.STORING,
-    (Where.STORING, Event.LEFT_CARD): Where.PARTING,
-    (Where.STORING, Event.STORED): Where.BOTH,
-    (Where.STORING, Event.FAILED): Where.CARD,
-    (Where.PARTING, Event.COMPUTED): Where.STORING,
-    (Where.PARTING, Event.STORED): Where.HOST,
-    (Where.PARTING, Event.FAILED): Where.NOWHERE,
-    (Where.BOTH, Event.LEFT_CARD): Where.HOST,
-    (Where.BOTH, Event.LEFT_HOST): Where.CARD,
-    (Where.HOST, Event.COMPUTED): Where.BOTH,
-    (Where.HOST, Event.LOAD): Where.LOADING,
-    (Where.HOST, Event.LEFT_HOST): Where.NOWHERE,
-    (Where.LOADING, Event.COMPUTED): Where.TWICE,
-    (Where.LOADING, Event.SPOILT): Where.NOWHERE,
-    (Where.LOADING, Event.FAILED): Where.HOST,
-    (Where.TWICE, Event.LEFT_CARD): Where.LOADING,
-    (Where.TWICE, Event.LOADED): Where.BOTH,
-    (Where.TWICE, Event.SPOILT): Where.CARD,
-    (Where.TWICE, Event.FAILED): Where.BOTH,
+NEXT: Final[dict[tuple[Where, BlockEvent], Where]] = {
+    (Where.NOWHERE, BlockEvent.COMPUTED): Where.CARD,
+    (Where.CARD, BlockEvent.LEFT_CARD): Where.NOWHERE,
+    (Where.CARD, BlockEvent.STORE): Where.STORING,
+    (Where.STORING, BlockEvent.LEFT_CARD): Where.PARTING,
+    (Where.STORING, BlockEvent.STORED): Where.BOTH,
+    (Where.STORING, BlockEvent.FAILED): Where.CARD,
+    (Where.PARTING, BlockEvent.COMPUTED): Where.STORING,
+    (Where.PARTING, BlockEvent.STORED): Where.HOST,
+    (Where.PARTING, BlockEvent.FAILED): Where.NOWHERE,
+    (Where.BOTH, BlockEvent.LEFT_CARD): Where.HOST,
+    (Where.BOTH, BlockEvent.LEFT_HOST): Where.CARD,
+    (Where.HOST, BlockEvent.COMPUTED): Where.BOTH,
+    (Where.HOST, BlockEvent.LOAD): Where.LOADING,
+    (Where.HOST, BlockEvent.LEFT_HOST): Where.NOWHERE,
+    (Where.LOADING, BlockEvent.COMPUTED): Where.TWICE,
+    (Where.LOADING, BlockEvent.SPOILT): Where.NOWHERE,
+    (Where.LOADING, BlockEvent.FAILED): Where.HOST,
+    (Where.TWICE, BlockEvent.LEFT_CARD): Where.LOADING,
+    (Where.TWICE, BlockEvent.LOADED): Where.BOTH,
+    (Where.TWICE, BlockEvent.SPOILT): Where.CARD,
+    (Where.TWICE, BlockEvent.FAILED): Where.BOTH,
 }
 """Pairs that are not here cannot happen."""
 
 
-def follow(where: Where, event: Event) -> Where:
+def follow(where: Where, event: BlockEvent) -> Where:
     """The next state. Raises `IntegrityError` for a pair that cannot happen."""
     found = NEXT.get((where, event))
     if found is None:

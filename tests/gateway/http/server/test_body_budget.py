@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.http.server.body_budget import SMALL_BODY_BYTES, WAIT_S, BodyBudget, Hold
+from gateway.http.server.body_budget import SMALL_BODY_BYTES, WAIT_S, BodyBudget, BodyHold
 from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.wired import Echo, statuses, wired
 
@@ -18,7 +18,7 @@ class Body:
     """A body of so many parts, which reads while it may."""
 
     def __init__(self, budget: BodyBudget, num_parts: int, peer: str = "") -> None:
-        self.hold = Hold(budget, peer, self.resume, num_parts * PART)
+        self.hold = BodyHold(budget, peer, self.resume, num_parts * PART)
         self.num_left = num_parts
         self.may_read = True
 
@@ -121,7 +121,7 @@ async def test_a_body_without_room_waits_in_its_socket_and_then_is_503(
 ) -> None:
     """Its own silence does not count while the server does not read."""
     budget = BodyBudget(0, 0)
-    first = Hold(budget, "", lambda: None, None)
+    first = BodyHold(budget, "", lambda: None, None)
     assert first.may_read(0.0)
     head = b"POST /a HTTP/1.1\r\nhost: x\r\n"
     if framing == "length":
@@ -146,7 +146,7 @@ async def test_a_body_without_room_waits_in_its_socket_and_then_is_503(
 
 async def test_a_body_that_waited_is_read_once_there_is_room(autojump_clock: MockClock) -> None:
     budget = BodyBudget(0, 0)
-    first = Hold(budget, "", lambda: None, None)
+    first = BodyHold(budget, "", lambda: None, None)
     assert first.may_read(0.0)
     async with wired(Echo(), budget=budget) as peer:
         await peer.send(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.http.server.parser import Limits, RequestParser
+from gateway.http.server.parser import ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.wired import Echo, statuses, wired
 
@@ -94,7 +94,7 @@ def test_nothing_is_read_otherwise_than_by_h11(data: bytes) -> None:
     """Where both of two independent parsers take a request, it is the same one, at the same place:
     none can be smuggled past the other.
     """
-    parser = RequestParser(Limits())
+    parser = RequestParser(ParserLimits())
     parser.feed(data)
     ours = [
         (request.method.encode(), request.take())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.server.parser import Limits, RequestParser
+from gateway.http.server.parser import ParserLimits, RequestParser
 
 HEAD = b"POST /a HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -89,8 +89,8 @@ REFUSED: dict[str, tuple[int, bytes]] = {
 }
 
 
-def parse(*pieces: bytes, limits: Limits | None = None) -> RequestParser:
-    parser = RequestParser(limits or Limits())
+def parse(*pieces: bytes, limits: ParserLimits | None = None) -> RequestParser:
+    parser = RequestParser(limits or ParserLimits())
     for piece in pieces:
         parser.feed(piece)
     return parser
@@ -125,7 +125,7 @@ def test_the_space_around_a_value_is_none_of_it() -> None:
     """RFC 9110 5.5. A length behind which it stands is one, and who writes the value again, as for
     a provider, may not write it.
     """
-    parser = RequestParser(Limits())
+    parser = RequestParser(ParserLimits())
     parser.feed(HEAD + b"content-length: \t3 \t\r\na:\t b \t c \t \r\nd: \t\r\n\r\nabc")
     request = parser.take()
     assert request is not None

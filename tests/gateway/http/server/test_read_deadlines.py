@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.server.parser import Limits, RequestParser
+from gateway.http.server.parser import ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 
 DEADLINES = Deadlines()
@@ -16,7 +16,7 @@ class Watched:
     """A parser that is fed, and looked at each second."""
 
     def __init__(self) -> None:
-        self.parser = RequestParser(Limits())
+        self.parser = RequestParser(ParserLimits())
         self.now = 100.0
         self.num_answered = 0
         self.is_answering = False
@@ -66,7 +66,7 @@ def test_each_wait_is_a_new_one() -> None:
     for begin in (b"", HEAD[:10]):
         for _ in range(3):
             assert watched.overdue_in(begin) == (DEADLINES.head_s if begin else DEADLINES.idle_s)
-            watched.parser = RequestParser(Limits())
+            watched.parser = RequestParser(ParserLimits())
             watched.num_answered += 1
 
 

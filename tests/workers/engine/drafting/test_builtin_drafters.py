@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from benchmarks.drive import Drive, fresh_runner
-from benchmarks.speculation.measure import Load
+from benchmarks.speculation.measure import SpeculationLoad
 from benchmarks.speculation.proposers import SwitchedProposer
 from benchmarks.speculation.texts import loads_for
 from config import SpeculationConfig, WorkerConfig, builtin_models
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.engine.drafting.load import load_drafter
-from workers.engine.runner import Drafting, Runner, steps_on
+from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
 from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import check_dirs, drafter_dir
@@ -31,14 +31,14 @@ OUTPUTS = 40
 
 
 @pytest.fixture(scope="module", name="runner")
-def _runner() -> Runner:
+def _runner() -> ModelRunner:
     limits = {"max_seqs": 6, "token_budget": 2048, "kv_tokens": 16_384, "max_context": 2048}
     config = WorkerConfig("test", MODEL, "test", (), device="cpu", dtype="float32", **limits)
     return load_runner(config, lambda *_: None)
 
 
 @pytest.fixture(scope="module", name="load")
-def _load(runner: Runner) -> Load:
+def _load(runner: ModelRunner) -> SpeculationLoad:
     """Chats of the evaluation."""
     sampling = SamplingParams(max_tokens=OUTPUTS, temperature=0.0)
     found = loads_for(
@@ -47,13 +47,13 @@ def _load(runner: Runner) -> Load:
     return found[0]
 
 
-def _serve(drive: Drive, load: Load) -> list[list[int]]:
+def _serve(drive: Drive, load: SpeculationLoad) -> list[list[int]]:
     numbers = [drive.submit(prompt, load.sampling) for prompt in load.prompts]
     drive.finish()
     return [drive.answers[number].outputs for number in numbers]
 
 
-def _with_drafter(kind: str, runner: Runner) -> tuple[Runner, Path]:
+def _with_drafter(kind: str, runner: ModelRunner) -> tuple[ModelRunner, Path]:
     """One that drafts by the model's own drafter of that kind, and the drafter's directory."""
     path = drafter_dir(f"{MODEL}/{kind}")
     assert path is not None
@@ -61,12 +61,12 @@ def _with_drafter(kind: str, runner: Runner) -> tuple[Runner, Path]:
     drafter.take_cache(runner.cache.num_blocks + 1, runner.cache.block_size)
     bare = fresh_runner(runner)
     given = bare.model, bare.cache, bare.facts
-    steps = steps_on(*given, drafting=Drafting(True, drafter))
-    return Runner(*given, bare.model_dir, steps, verifies=True), path
+    steps = steps_on(*given, drafting=DraftingSetup(True, drafter))
+    return ModelRunner(*given, bare.model_dir, steps, verifies=True), path
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> None:
+def test_it_drafts_as_it_was_trained(kind: str, runner: ModelRunner, load: SpeculationLoad) -> None:
     """At least half of the drafts that its training reached, on other texts."""
     drafting, path = _with_drafter(kind, runner)
     expected = _serve(Drive(fresh_runner(runner)), load)
@@ -80,7 +80,9 @@ def test_it_drafts_as_it_was_trained(kind: str, runner: Runner, load: Load) -> N
     assert proposer.counts.length - 1 > 0.5 * (promised - 1)
 
 
-def test_it_sleeps_where_answers_do_not_earn_what_it_costs(runner: Runner, load: Load) -> None:
+def test_it_sleeps_where_answers_do_not_earn_what_it_costs(
+    runner: ModelRunner, load: SpeculationLoad
+) -> None:
     """But for a first trial, of which a new engine learns. No text changes."""
     drafting, _ = _with_drafter("mtp", runner)
     expected = _serve(Drive(fresh_runner(runner)), load)
@@ -94,7 +96,7 @@ def test_it_sleeps_where_answers_do_not_earn_what_it_costs(runner: Runner, load:
     assert _takes_in(drive, load, expected) == {False}
 
 
-def _takes_in(drive: Drive, load: Load, expected: list[list[int]]) -> set[bool]:
+def _takes_in(drive: Drive, load: SpeculationLoad, expected: list[list[int]]) -> set[bool]:
     """What the plans of steps say that serve the load, not from the cache."""
     salt = drive.num_steps.to_bytes(8, "little")
     numbers = [drive.submit(prompt, load.sampling, salt=salt) for prompt in load.prompts]

@@ -23,9 +23,9 @@ from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network, Taps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
-from workers.speculation import CardSource, DraftDepth, PlaceOdds, Policy, Speculation
+from workers.speculation import CardSource, DraftDepth, PlaceOdds, Speculation, SpeculationPolicy
 
 NAMES = ("dflash", "dflash2", "mtp", "eagle3")
 CAPTURED = NAMES[:3]
@@ -100,7 +100,7 @@ class Watched(KnownDrafter):
 
 
 @pytest.fixture(scope="module", name="runner")
-def _runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     path = write_tiny_model(tmp_path_factory.mktemp("target"), num_hidden_layers=5)
     return load_tiny(path, block_size=BLOCK, kv_tokens=2048, max_seqs=8)
 
@@ -111,14 +111,14 @@ def _asked() -> list[Asked]:
 
 
 @pytest.fixture(scope="module", name="expected")
-def _expected(runner: Runner, asked: list[Asked]) -> Answers:
+def _expected(runner: ModelRunner, asked: list[Asked]) -> Answers:
     """Without drafts."""
     return serve(Drive(fresh_runner(runner)), asked)
 
 
 def _watching(
-    name: str, runner: Runner, texts: Sequence[list[int]], path: Path, *, on_card: bool
-) -> tuple[Runner, Watched, Naive]:
+    name: str, runner: ModelRunner, texts: Sequence[list[int]], path: Path, *, on_card: bool
+) -> tuple[ModelRunner, Watched, Naive]:
     """With steps as on a card, or of the host; on a card with its graphs."""
     drafter, naive, _ = made(name, runner.model, path)
     watched = Watched(drafter, texts)
@@ -126,7 +126,7 @@ def _watching(
     return _drafting(runner, watched, on_card=on_card), watched, naive
 
 
-def _drafting(runner: Runner, drafter: Drafter, *, on_card: bool) -> Runner:
+def _drafting(runner: ModelRunner, drafter: Drafter, *, on_card: bool) -> ModelRunner:
     bare = fresh_runner(runner)
     given = bare.model, bare.cache, bare.facts
     steps: DeviceSteps | HostSteps = HostSteps(*given, drafter)
@@ -135,7 +135,7 @@ def _drafting(runner: Runner, drafter: Drafter, *, on_card: bool) -> Runner:
         steps = DeviceSteps(*given, capture, drafter=drafter, verifies=True)
         while steps.prepare(pending_only=False):
             pass
-    return Runner(*given, bare.model_dir, steps)
+    return ModelRunner(*given, bare.model_dir, steps)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def _drafting(runner: Runner, drafter: Drafter, *, on_card: bool) -> Runner:
 )
 def test_drafts_follow_a_sequence_wherever_it_goes(
     name: str,
-    runner: Runner,
+    runner: ModelRunner,
     asked: list[Asked],
     expected: Answers,
     tmp_path: Path,
@@ -202,7 +202,7 @@ def _check(
 @pytest.mark.parametrize("name", MOST_NAMES)
 def test_drafts_behind_steps_without_drafts_know_these(
     name: str,
-    runner: Runner,
+    runner: ModelRunner,
     asked: list[Asked],
     expected: Answers,
     tmp_path: Path,
@@ -228,7 +228,7 @@ def test_drafts_behind_steps_without_drafts_know_these(
 @pytest.mark.parametrize("name", MOST_NAMES)
 def test_weights_that_are_no_numbers_change_no_text(
     name: str,
-    runner: Runner,
+    runner: ModelRunner,
     asked: list[Asked],
     expected: Answers,
     tmp_path: Path,
@@ -300,7 +300,7 @@ def test_draft_passes_are_timed(name: str, device: str, asked: list[Asked], tmp_
     drafter, _, _ = made(name, runner.model, tmp_path)
     drafter.take_cache(runner.cache.num_blocks + 1, BLOCK)
     drafting = _drafting(runner, drafter, on_card=True)
-    policy, odds = Policy(looks_ahead=True), PlaceOdds(DEPTH)
+    policy, odds = SpeculationPolicy(looks_ahead=True), PlaceOdds(DEPTH)
     depth = DraftDepth(odds, policy, DEPTH)
     proposer = Speculation(CardSource(name, odds), policy, draft_depth=depth)
     drive = Drive(drafting, proposer=proposer, looks_ahead=True, clock=time.perf_counter)

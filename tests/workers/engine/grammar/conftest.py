@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.model_dir import builtin_dir
 
 VOCABULARY = 4200
@@ -37,5 +37,5 @@ def _compiler(model_dir: Path) -> LlGuidanceCompiler:
 
 
 @pytest.fixture(name="runner")
-def _runner(model_dir: Path) -> Runner:
+def _runner(model_dir: Path) -> ModelRunner:
     return load_tiny(model_dir, kv_tokens=32 * 1024, max_seqs=32, token_budget=512)

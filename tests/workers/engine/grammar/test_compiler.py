@@ -13,7 +13,7 @@ from protocol.messages import Grammar
 from tests.workers.engine.grammar.conftest import EOS, OTHER_EOS, VOCABULARY
 from workers.engine.grammar.compiler import MAX_COMPILED, LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar
-from workers.loop import Compiled
+from workers.loop import CompiledGrammar
 
 KEY = (1, bytes(16), 0)
 NUM_WORDS = -(-VOCABULARY // 32)
@@ -30,7 +30,7 @@ def _allowed(follower: SequenceGrammar, outputs: list[int]) -> set[int]:
     return found
 
 
-def _wait(compiler: LlGuidanceCompiler) -> Compiled:
+def _wait(compiler: LlGuidanceCompiler) -> CompiledGrammar:
     while not (done := compiler.take_done()):
         time.sleep(0.001)
     return done[0]

@@ -20,7 +20,7 @@ from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step import sampler
 from workers.engine.step.host_steps import HostSteps
 from workers.model_dir import builtin_dir
@@ -66,12 +66,12 @@ def _up_to(style: SamplingParams, max_tokens: int) -> SamplingParams:
 
 
 @pytest.fixture(params=["host steps", "device steps"])
-def either(request: pytest.FixtureRequest, runner: Runner) -> Runner:
+def either(request: pytest.FixtureRequest, runner: ModelRunner) -> ModelRunner:
     """A runner of each kind of step; that of a card, on the CPU."""
     if request.param == "host steps":
         return runner
     steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
-    return Runner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
+    return ModelRunner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def either(request: pytest.FixtureRequest, runner: Runner) -> Runner:
     indirect=["either"],
 )
 def test_every_style_of_sampling_obeys(
-    style: str, either: Runner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
+    style: str, either: ModelRunner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:
     """Draws, filters and penalties choose among what is allowed."""
     drive = Drive(either, compiler=compiler)
@@ -95,7 +95,9 @@ def test_every_style_of_sampling_obeys(
         assert json.loads(_text(drive, number, tokenizer))["kind"] in ("one", "two", "three")
 
 
-def test_the_others_of_a_step_notice_nothing(either: Runner, compiler: LlGuidanceCompiler) -> None:
+def test_the_others_of_a_step_notice_nothing(
+    either: ModelRunner, compiler: LlGuidanceCompiler
+) -> None:
     """Their tokens are those that they have alone, whatever they ask for."""
     alone = Drive(fresh_runner(either))
     for seed, style in enumerate(STYLES.values()):
@@ -112,7 +114,7 @@ def test_the_others_of_a_step_notice_nothing(either: Runner, compiler: LlGuidanc
 
 @pytest.mark.parametrize("num_blocks", [None, 14])
 def test_a_step_ahead_changes_nothing(
-    num_blocks: int | None, runner: Runner, compiler: LlGuidanceCompiler
+    num_blocks: int | None, runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
     """Each network runs before the token before it is known, and each draw after: alone, beside
     sequences of all styles, preempted, and where a grammar begins and ends in the middle.
@@ -121,7 +123,7 @@ def test_a_step_ahead_changes_nothing(
     for looks_ahead in (False, True):
         steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
         fresh = fresh_runner(runner)
-        device = Runner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
+        device = ModelRunner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
         drive = Drive(device, num_blocks=num_blocks, compiler=compiler, looks_ahead=looks_ahead)
         _submit_all(drive)
         drive.finish()
@@ -131,7 +133,9 @@ def test_a_step_ahead_changes_nothing(
 
 
 @pytest.mark.parametrize("is_card", [False, True])
-def test_drafts_change_nothing(is_card: bool, runner: Runner, compiler: LlGuidanceCompiler) -> None:
+def test_drafts_change_nothing(
+    is_card: bool, runner: ModelRunner, compiler: LlGuidanceCompiler
+) -> None:
     """Each row behind a draft has its own mask, and a draft ends at the first refused token."""
     drive = Drive(fresh_runner(runner), compiler=compiler)
     _submit_all(drive)
@@ -146,7 +150,7 @@ def test_drafts_change_nothing(is_card: bool, runner: Runner, compiler: LlGuidan
         on_card = DeviceSteps(fresh.model, fresh.cache, fresh.facts, drafter=drafter)
         steps = on_card if is_card else HostSteps(fresh.model, fresh.cache, fresh.facts, drafter)
         proposer = CardDrafts(7) if is_card else HostDrafts(texts, 7, mood, vary=True)
-        device = Runner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
+        device = ModelRunner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
         drafting = Drive(device, compiler=compiler, looks_ahead=is_card, proposer=proposer)
         _submit_all(drafting)
         drafting.finish()
@@ -163,11 +167,11 @@ def _submit_all(drive: Drive) -> None:
 
 
 def test_a_draw_without_memory_is_tried_again_and_fails_its_own_step_alone(
-    runner: Runner, compiler: LlGuidanceCompiler, monkeypatch: pytest.MonkeyPatch
+    runner: ModelRunner, compiler: LlGuidanceCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A draw that waited runs inside the collection of the step before, which it must not fail."""
     steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
-    ahead = Runner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
+    ahead = ModelRunner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
     drive = Drive(ahead, compiler=compiler, looks_ahead=True)
     number = drive.submit(PROMPT, DRAWN, grammar=DIGITS)
     drive.step()
@@ -189,7 +193,7 @@ def test_a_draw_without_memory_is_tried_again_and_fails_its_own_step_alone(
         drive.step()
 
 
-def test_scarce_blocks_change_nothing(runner: Runner, compiler: LlGuidanceCompiler) -> None:
+def test_scarce_blocks_change_nothing(runner: ModelRunner, compiler: LlGuidanceCompiler) -> None:
     """Preempted and computed again, with prefix hits: the same tokens."""
     outputs = []
     for num_blocks in (None, 12):
@@ -204,7 +208,7 @@ def test_scarce_blocks_change_nothing(runner: Runner, compiler: LlGuidanceCompil
 
 @pytest.mark.parametrize("style", ["drawn", *seldom("penalised")])
 def test_another_worker_goes_on_after_every_token(
-    style: str, runner: Runner, compiler: LlGuidanceCompiler
+    style: str, runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
     """The answer is the same, wherever the first worker was lost."""
     drive = Drive(fresh_runner(runner), compiler=compiler)
@@ -241,7 +245,7 @@ def test_a_grammar_that_the_model_obeys_anyway_changes_nothing() -> None:
 
 
 def test_forced_tokens_are_not_drawn(
-    runner: Runner,
+    runner: ModelRunner,
     compiler: LlGuidanceCompiler,
     monkeypatch: pytest.MonkeyPatch,
     tokenizer: Tokenizer,
@@ -264,7 +268,9 @@ def test_forced_tokens_are_not_drawn(
     assert draws < drive.num_steps
 
 
-def test_raw_log_probabilities_are_reported(runner: Runner, compiler: LlGuidanceCompiler) -> None:
+def test_raw_log_probabilities_are_reported(
+    runner: ModelRunner, compiler: LlGuidanceCompiler
+) -> None:
     """Those of the model itself: most of what it prefers is forbidden."""
     limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)
     scheduler = Scheduler(limits, BlockManager(64, 32), ("m",), runner.eos_ids)
@@ -302,7 +308,7 @@ class _BreaksBehind:
 
 
 def test_a_grammar_that_breaks_later_ends_its_sequence_alone(
-    runner: Runner, compiler: LlGuidanceCompiler
+    runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
     """With its reason, behind its last token; its neighbour goes on."""
     limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)

@@ -13,7 +13,7 @@ from protocol.messages import Grammar
 from protocol.sampling import SamplingParams
 from tests.fakes.random_schemas import random_schema
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 
 NUM_SCHEMAS = int(os.environ.get("HERMA_SCHEMAS", "50"))
 BATCH = 50
@@ -22,7 +22,7 @@ LEAST_ENDED = 0.8
 
 
 def test_answers_are_valid(
-    runner: Runner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
+    runner: ModelRunner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:
     """At temperature 1; what the limit cut is reported as such, and is no claim."""
     rng = random.Random(7)

@@ -4,7 +4,7 @@ import pytest
 
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph, graph_sizes
-from workers.engine.step.draws import Kind
+from workers.engine.step.draws import DrawKind
 
 SMALL, WIDE, LARGE = GraphBucket(8, 24, 4), GraphBucket(8, 56, 4), GraphBucket(64, 64, 8)
 
@@ -21,13 +21,13 @@ def test_sizes_rise_to_the_batch(max_rows: int) -> None:
 def test_the_largest_serves_until_there_is_a_better_one() -> None:
     """The smallest captured graph that holds all rows serves; a missed one becomes pending."""
     order = CaptureOrder(64)
-    assert order.decode(3, Kind.PLAIN) is None
-    order.captured(Decode(64, Kind.PLAIN))
-    assert order.decode(3, Kind.PLAIN) == Decode(64, Kind.PLAIN)
-    order.captured(Decode(8, Kind.PLAIN))
-    assert order.decode(3, Kind.PLAIN) == Decode(8, Kind.PLAIN)
-    assert order.decode(9, Kind.PLAIN) == Decode(64, Kind.PLAIN)
-    assert order.decode(3, Kind.FILTERED) is None
+    assert order.decode(3, DrawKind.PLAIN) is None
+    order.captured(Decode(64, DrawKind.PLAIN))
+    assert order.decode(3, DrawKind.PLAIN) == Decode(64, DrawKind.PLAIN)
+    order.captured(Decode(8, DrawKind.PLAIN))
+    assert order.decode(3, DrawKind.PLAIN) == Decode(8, DrawKind.PLAIN)
+    assert order.decode(9, DrawKind.PLAIN) == Decode(64, DrawKind.PLAIN)
+    assert order.decode(3, DrawKind.FILTERED) is None
 
 
 def test_the_smallest_bucket_that_holds_a_step_serves_it() -> None:
@@ -71,16 +71,20 @@ def test_pending_graphs_go_first_and_end_when_captured() -> None:
     """
     order = CaptureOrder(16, (WIDE, SMALL))
     assert order.next(pending_only=True) is None
-    assert order.next(pending_only=False) == Decode(16, Kind.PLAIN)
-    order.decode(3, Kind.FILTERED)
-    assert order.next(pending_only=False) == Decode(4, Kind.FILTERED)
-    order.captured(Decode(4, Kind.FILTERED))
+    assert order.next(pending_only=False) == Decode(16, DrawKind.PLAIN)
+    order.decode(3, DrawKind.FILTERED)
+    assert order.next(pending_only=False) == Decode(4, DrawKind.FILTERED)
+    order.captured(Decode(4, DrawKind.FILTERED))
     assert order.next(pending_only=True) is None
     captured: list[Graph] = []
     while (graph := order.next(pending_only=False)) is not None:
         captured.append(graph)
         order.captured(graph)
-    assert captured[:3] == [Decode(16, Kind.PLAIN), Decode(1, Kind.PLAIN), Decode(8, Kind.PLAIN)]
+    assert captured[:3] == [
+        Decode(16, DrawKind.PLAIN),
+        Decode(1, DrawKind.PLAIN),
+        Decode(8, DrawKind.PLAIN),
+    ]
     assert sorted(graph.num_rows for graph in captured[:-2]) == list(order.sizes)
     assert captured[-2:] == [WIDE, SMALL]
 
@@ -93,8 +97,8 @@ def test_graphs_that_share_come_last_and_serve_for_no_others() -> None:
         captured.append(graph)
         order.captured(graph)
     sharing = captured[captured.index(SMALL) + 1 :]
-    assert sharing == [Decode(size, Kind.PLAIN, shares=True) for size in (40, 32, 16, 8, 4)]
-    assert order.decode(7, Kind.PLAIN) == Decode(8, Kind.PLAIN)
-    assert order.decode(7, Kind.PLAIN, shares=True) == Decode(8, Kind.PLAIN, shares=True)
-    assert order.decode(9, Kind.FILTERED, shares=True) is None
-    assert order.next(pending_only=True) == Decode(16, Kind.FILTERED, shares=True)
+    assert sharing == [Decode(size, DrawKind.PLAIN, shares=True) for size in (40, 32, 16, 8, 4)]
+    assert order.decode(7, DrawKind.PLAIN) == Decode(8, DrawKind.PLAIN)
+    assert order.decode(7, DrawKind.PLAIN, shares=True) == Decode(8, DrawKind.PLAIN, shares=True)
+    assert order.decode(9, DrawKind.FILTERED, shares=True) is None
+    assert order.next(pending_only=True) == Decode(16, DrawKind.FILTERED, shares=True)

@@ -19,7 +19,7 @@ from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.draws import DrawTable
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler.plan import Chunk, StepPlan
@@ -36,7 +36,7 @@ from workers.scheduler.plan import Chunk, StepPlan
     ids=["greedy", "drawn", "filtered", "general"],
 )
 def test_tokens_are_those_of_the_host(
-    host: Runner, capture: Capture | None, sampling: dict[int, SamplingParams]
+    host: ModelRunner, capture: Capture | None, sampling: dict[int, SamplingParams]
 ) -> None:
     """Mixed steps, decodes, a prompt in two chunks: ahead of the host, nothing differs."""
     plans = plans_of(sampling, 30)
@@ -53,7 +53,7 @@ def test_tokens_are_those_of_the_host(
 
 
 def test_a_preempted_sequence_goes_on_in_other_blocks(
-    host: Runner, capture: Capture | None
+    host: ModelRunner, capture: Capture | None
 ) -> None:
     """Its table is written anew; what it said stays."""
     runner, prompt = as_on_card(host, capture), PROMPTS[1]
@@ -70,7 +70,7 @@ def test_a_preempted_sequence_goes_on_in_other_blocks(
     assert runner.run(StepPlan(4, (), (last,), ())).sampled[0].ids == (expected[3],)
 
 
-def test_a_row_is_used_again_after_its_sequence(host: Runner, capture: Capture | None) -> None:
+def test_a_row_is_used_again_after_its_sequence(host: ModelRunner, capture: Capture | None) -> None:
     """More sequences than rows, one after another: each sees its own table only."""
     runner = as_on_card(host, capture)
     for seq in range(20):
@@ -84,7 +84,9 @@ def test_a_row_is_used_again_after_its_sequence(host: Runner, capture: Capture |
 
 
 @pytest.mark.parametrize("max_rows", [5, 8])
-def test_the_rows_of_any_step_begin_where_kernels_expect_it(host: Runner, max_rows: int) -> None:
+def test_the_rows_of_any_step_begin_where_kernels_expect_it(
+    host: ModelRunner, max_rows: int
+) -> None:
     """At multiples of 16 bytes: for others, decode attention would be compiled once more."""
     tables = SequenceTables(max_rows, 4, host.cache.dummy_block, host.model.device)
     draws = DrawTable(host.model.config.vocab_size, max_rows, host.model.device)
@@ -95,7 +97,7 @@ def test_the_rows_of_any_step_begin_where_kernels_expect_it(host: Runner, max_ro
 
 
 def test_logits_that_are_no_numbers_fail_their_sequence(
-    host: Runner, capture: Capture | None
+    host: ModelRunner, capture: Capture | None
 ) -> None:
     """The neighbour is answered, and the next step of the broken one breaks no other."""
     runner = as_on_card(host, capture)
@@ -124,7 +126,7 @@ def _beside_a_prompt() -> StepPlan:
 
 
 def test_rows_that_are_not_there_cost_nothing(
-    host: Runner, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stand at no position, in the dummy table."""
     runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
@@ -146,7 +148,7 @@ def test_rows_that_are_not_there_cost_nothing(
     "sampling", [DRAWN, FILTERED, GENERAL], ids=["drawn", "filtered", "general"]
 )
 def test_a_number_is_given_to_another_sequence(
-    host: Runner, capture: Capture | None, sampling: SamplingParams
+    host: ModelRunner, capture: Capture | None, sampling: SamplingParams
 ) -> None:
     """Nothing of its last owner is left: neither how it was drawn nor what it said."""
     runner = as_on_card(host, capture)
@@ -162,11 +164,11 @@ def test_a_number_is_given_to_another_sequence(
         assert said[0] == said[1]
 
 
-def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
+def test_a_decode_tells_whether_it_was_replayed(host: ModelRunner) -> None:
     """A missed graph becomes pending, and serves from then on."""
     facts, cache = host.facts, host.cache
     steps = DeviceSteps(host.model, cache, facts, run_again)
-    runner = Runner(host.model, cache, facts, host.model_dir, steps)
+    runner = ModelRunner(host.model, cache, facts, host.model_dir, steps)
     first = Chunk(1, 0, 21, (0, 1), samples=True)
     runner.run(StepPlan(1, (start_of(1, GREEDY),), (first,), ()))
     found = []

@@ -28,7 +28,7 @@ from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture import Capture, Replay, run_again, sparing
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, StepPlan
 
 LONGEST_PROMPT = 90
@@ -36,7 +36,7 @@ GRAPH_BYTES, UPLOAD_BYTES, LARGEST_BYTES = 10, 2, 600
 
 
 @pytest.fixture(name="host", scope="module")
-def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def _host(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     folder: Path = tmp_path_factory.mktemp("model")
     model_dir = write_tiny_model(folder)
     return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024)
@@ -56,7 +56,7 @@ LIVES = st.lists(
 
 
 @given(lives=LIVES)
-def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
+def test_random_lives_say_the_same(host: ModelRunner, lives: list[Life]) -> None:
     """Whatever meets in a step, padded and one step ahead of the host."""
     plans = plans_of_lives(lives, 16)
     ended = StepPlan(99, (), (), tuple(range(len(lives))))
@@ -65,7 +65,7 @@ def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
     assert sampled_by(as_on_card(host, run_again), plans, ahead=1) == expected
 
 
-def _launched(runner: Runner, lengths: Sequence[int]) -> bool:
+def _launched(runner: ModelRunner, lengths: Sequence[int]) -> bool:
     """Whether a first step of such chunks, one for each sequence, replays a graph."""
     starts = tuple(start_of(seq, GREEDY, [5] * length) for seq, length in enumerate(lengths))
     chunks = tuple(
@@ -79,15 +79,15 @@ def _launched(runner: Runner, lengths: Sequence[int]) -> bool:
     return used_graph
 
 
-def _uncaptured(host: Runner, capture: Capture, max_rows: int | None = None) -> Runner:
+def _uncaptured(host: ModelRunner, capture: Capture, max_rows: int | None = None) -> ModelRunner:
     """As on a card, before the first capture."""
     facts, model, cache = host.facts, host.model, as_on_card(host).cache
     facts = replace(facts, max_seqs=max_rows or facts.max_seqs)
     steps = DeviceSteps(model, cache, facts, capture)
-    return Runner(model, cache, facts, host.model_dir, steps)
+    return ModelRunner(model, cache, facts, host.model_dir, steps)
 
 
-def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
+def test_what_no_step_fills_is_not_captured(host: ModelRunner) -> None:
     """The budget bounds decodes and segments alike, and what it leaves of them has graphs."""
     num_rows: list[int] = []
 
@@ -97,7 +97,7 @@ def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
 
     facts = replace(host.facts, max_seqs=8, token_budget=4)
     steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
-    runner = Runner(host.model, host.cache, facts, host.model_dir, steps)
+    runner = ModelRunner(host.model, host.cache, facts, host.model_dir, steps)
     while runner.prepare(pending_only=False):
         pass
     assert sorted(num_rows) == [
@@ -111,7 +111,7 @@ def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
     assert _launched(runner, (1, 2, 1))
 
 
-def test_a_bucket_is_pending_then_serves(host: Runner) -> None:
+def test_a_bucket_is_pending_then_serves(host: ModelRunner) -> None:
     """A step that no captured bucket holds runs at its own size; idle times capture the others."""
     runner = as_on_card(host)
     assert not _launched(runner, (20, 1))
@@ -130,7 +130,7 @@ def test_a_bucket_is_pending_then_serves(host: Runner) -> None:
 
 
 def test_what_no_bucket_holds_runs_at_its_own_size(
-    host: Runner, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows than the largest bucket has for segments: no capture is requested."""
     monkeypatch.setattr(
@@ -143,7 +143,7 @@ def test_what_no_bucket_holds_runs_at_its_own_size(
 
 
 def test_what_a_bucket_has_too_much_of_costs_nothing(
-    host: Runner, monkeypatch: pytest.MonkeyPatch
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decodes that are not there stand at no position; rows of no segment, in the dummy's table.
     All parts begin where no kernel is compiled for them alone.
@@ -170,7 +170,7 @@ def test_what_a_bucket_has_too_much_of_costs_nothing(
     assert [part.data_ptr() % 16 for part in parts] == [0] * 4
 
 
-def test_a_capture_between_two_steps_changes_nothing(host: Runner) -> None:
+def test_a_capture_between_two_steps_changes_nothing(host: ModelRunner) -> None:
     """Its results reach no sequence, though the inputs hold the last step until then."""
     plans = plans_of_lives(
         [Life(0, 5, 5, GREEDY), Life(1, 30, 20, GREEDY), Life(9, 7, 7, GREEDY)], 24
@@ -199,7 +199,7 @@ class _SmallMemory:
         return run_again(step)
 
 
-def test_another_error_of_a_capture_is_not_hidden(host: Runner) -> None:
+def test_another_error_of_a_capture_is_not_hidden(host: ModelRunner) -> None:
     """Only lack of memory is survivable."""
     runner = _uncaptured(host, _SmallMemory(0, RuntimeError("a wrong shape")))
     with pytest.raises(RuntimeError, match="a wrong shape"):
@@ -210,7 +210,7 @@ def test_another_error_of_a_capture_is_not_hidden(host: Runner) -> None:
     "error", [torch.OutOfMemoryError("no more"), RuntimeError("Triton Error [CUDA]: out of memory")]
 )
 def test_memory_that_runs_out_ends_the_captures(
-    host: Runner, capfd: pytest.CaptureFixture[str], error: Exception
+    host: ModelRunner, capfd: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     """One line says so; what there is serves on, the rest runs at its own size."""
     capture = _SmallMemory(1, error)
@@ -263,7 +263,7 @@ class _Card:
 
 @pytest.mark.parametrize(("num_bytes", "num_graphs"), [(500, 0), (611, 0), (647, 3), (9999, None)])
 def test_captures_leave_the_largest_step_its_memory(
-    host: Runner, num_bytes: int, num_graphs: int | None
+    host: ModelRunner, num_bytes: int, num_graphs: int | None
 ) -> None:
     """Graphs are never given back: else that step would fail ever after."""
     card = _Card(num_bytes)
@@ -278,7 +278,7 @@ def test_captures_leave_the_largest_step_its_memory(
     assert not runner.has_pending_captures
 
 
-def test_a_step_that_samples_nothing(host: Runner) -> None:
+def test_a_step_that_samples_nothing(host: ModelRunner) -> None:
     """A chunk of a prompt that is not its last is waited for, says nothing, and the next one finds
     it.
     """

@@ -15,12 +15,12 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.load.test_quantize import BY_ROW, SHAPE, quantised_twins
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.loop import start_table
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 
-def _hidden(runner: Runner, sizes: tuple[int, ...]) -> Tensor:
+def _hidden(runner: ModelRunner, sizes: tuple[int, ...]) -> Tensor:
     """The last hidden states of one prompt in chunks."""
     ids = array("I", [(7 * i) % 150 for i in range(sum(sizes))])
     start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
@@ -34,7 +34,9 @@ def _hidden(runner: Runner, sizes: tuple[int, ...]) -> Tensor:
 
 
 @pytest.fixture(name="runners", scope="module")
-def _runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, Runner, Runner]:
+def _runners(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[ModelRunner, ModelRunner, ModelRunner]:
     """In 8 bits for prompts, as it is, and in 8 bits."""
     model_dir = write_tiny_model(tmp_path_factory.mktemp("model"), **SHAPE)
     changes: tuple[dict[str, Any], ...] = ({"prefill": "fp8"}, {}, {"quantization": "fp8"})
@@ -42,14 +44,14 @@ def _runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, Runner, 
     return first, second, third
 
 
-def test_small_steps_are_those_of_the_checkpoint(runners: tuple[Runner, ...]) -> None:
+def test_small_steps_are_those_of_the_checkpoint(runners: tuple[ModelRunner, ...]) -> None:
     """To the bit: their weights are the same."""
     prefill, exact, _ = runners
     sizes = (DUAL_ROWS - 1, 1, 40)
     assert torch.equal(_hidden(prefill, sizes), _hidden(exact, sizes))
 
 
-def test_large_steps_are_nearly_those_of_8_bits(runners: tuple[Runner, ...]) -> None:
+def test_large_steps_are_nearly_those_of_8_bits(runners: tuple[ModelRunner, ...]) -> None:
     """Their rows are rounded too, so they are a little further off than rounded weights alone."""
     prefill, exact, small = runners
     wanted = _hidden(exact, (300,))
@@ -57,7 +59,7 @@ def test_large_steps_are_nearly_those_of_8_bits(runners: tuple[Runner, ...]) -> 
     assert errors[1] < errors[0] < 3 * errors[1]
 
 
-def test_facts_and_the_start_tell_its_price(runners: tuple[Runner, ...]) -> None:
+def test_facts_and_the_start_tell_its_price(runners: tuple[ModelRunner, ...]) -> None:
     """A second form of the layers' products; nothing else."""
     prefill, exact, small = runners
     assert prefill.facts.dtype == "float32+fp8prefill"

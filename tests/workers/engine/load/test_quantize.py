@@ -24,7 +24,7 @@ from tests.kernels.linear_cases import by_block, by_row, wide
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import quantised
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 SHAPE: dict[str, Any] = {
@@ -67,7 +67,7 @@ BY_PACKED_TENSOR = BY_ROW | {
 }
 
 
-def _logits(runner: Runner) -> Tensor:
+def _logits(runner: ModelRunner) -> Tensor:
     """Of all positions of one prompt."""
     ids = array("I", range(2, 50))
     start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
@@ -77,7 +77,7 @@ def _logits(runner: Runner) -> Tensor:
         return runner.model.logits(hidden).double()
 
 
-def _error(runner: Runner, exact: Runner) -> float:
+def _error(runner: ModelRunner, exact: ModelRunner) -> float:
     expected = _logits(exact)
     return float((_logits(runner) - expected).norm() / expected.norm())
 

@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, tiny_config
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, ModelConfig, RopeKind
+from workers.engine.models.description import Attention, ModelDescription, RopeKind
 from workers.engine.models.model_config import read_model_config
 from workers.model_dir import dummy_dir
 
@@ -74,7 +74,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-def _read(folder: Path, name: str) -> tuple[ModelConfig, Any]:
+def _read(folder: Path, name: str) -> tuple[ModelDescription, Any]:
     stated = PUBLISHED[name]
     raw = stated if len(stated) > 10 or "text_config" in stated else tiny_config(**stated)
     (folder / "config.json").write_text(json.dumps(raw))

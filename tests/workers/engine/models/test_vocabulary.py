@@ -27,7 +27,7 @@ from workers.engine.models import vocabulary
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.vocabulary import VocabularyForm, logits, norm_before, seen_by
 from workers.engine.models.weights import ModelWeights
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.settings import vocabulary_form
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {"int4": Int4Weight, "fp8": Fp8Weight}
 SHAPE = {"hidden_size": 160, "vocab_size": 331}
 
 
-def _state_and_logits(runner: Runner) -> tuple[Tensor, Tensor]:
+def _state_and_logits(runner: ModelRunner) -> tuple[Tensor, Tensor]:
     """Of all positions of one prompt."""
     ids = array("I", range(2, 50))
     start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)

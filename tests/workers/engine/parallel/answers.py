@@ -18,7 +18,7 @@ from config import WorkerConfig
 from protocol.sampling import SamplingParams
 from workers.engine.parallel.leader import LeadingRunner
 from workers.engine.parallel.start import load_leading
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 from workers.scheduler.saving import SavePolicy
@@ -29,7 +29,7 @@ FEW_BLOCKS = 20
 _SAVED = SavePolicy(grain=16, every=64, least=16)
 
 
-def load(model_dir: Path, num_ranks: int, **changes: Any) -> Runner | LeadingRunner:
+def load(model_dir: Path, num_ranks: int, **changes: Any) -> ModelRunner | LeadingRunner:
     """The engine of one rank, or the first of several with all of them."""
     given = {"device": "cpu", "max_seqs": 8, "token_budget": 256, **changes}
     config = WorkerConfig(

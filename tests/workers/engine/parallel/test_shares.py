@@ -9,7 +9,7 @@ from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
 from tests.fakes.tiny_families import FAMILIES, write_family
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.parallel.shares import (
@@ -51,7 +51,7 @@ def test_two_shares_are_as_large_as_their_descriptions_say(tmp_path: Path, famil
             )
 
 
-def _numbers(config: ModelConfig, share: Share) -> tuple[int, int]:
+def _numbers(config: ModelDescription, share: Share) -> tuple[int, int]:
     """Numbers of this rank's products with its mixers, and rows of its head."""
     whole = draw_weights(config, CPU, torch.float32)
     cut = LayerCut(config, share)

@@ -18,10 +18,10 @@ from tests.fakes.bounded_run import run_bounded
 from tests.fakes.host_tiers import tier_for
 from tests.fakes.tiny_families import write_family
 from tests.workers.engine.tier import test_tier as cases
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.tier.engine_tier import EngineTier, Memories
 from workers.engine.tier.page_words import Checksums
-from workers.scheduler.tier import Kind
+from workers.scheduler.tier import EntryKind
 
 BRIEF = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True)
 BOUND_S = 280
@@ -44,12 +44,12 @@ def test_a_kill_at_any_moment_leaves_truth_or_nothing(tmp_path: Path, family: st
 class _Served(NamedTuple):
     """A model, the prompts, what is said to them without a tier, and the region."""
 
-    host: Runner
+    host: ModelRunner
     prompts: list[list[int]]
     expected: list[list[int]]
     fd: int
 
-    def runner(self) -> tuple[Runner, EngineTier]:
+    def runner(self) -> tuple[ModelRunner, EngineTier]:
         """A runner that has never run, over the region."""
         runner = cases._runner(self.host, "cpu")
         return runner, tier_for(runner, NUM_PAGES, self.fd)
@@ -87,7 +87,7 @@ def _check(served: _Served) -> int:
         entry = books.pool.get(name)
         assert entry is not None
         sizes = [words.block_bytes]
-        if name.kind is Kind.STATE:
+        if name.kind is EntryKind.STATE:
             starts = range(0, words.state_bytes, words.page_bytes)
             sizes = [min(words.page_bytes, words.state_bytes - start) for start in starts]
         for page, size, checksum in zip(entry.pages, sizes, entry.checksums, strict=True):

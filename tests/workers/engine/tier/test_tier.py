@@ -15,11 +15,11 @@ from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.step_cases import BLOCK, as_on_card
 from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
-from workers.engine.step.steps import Steps
+from workers.engine.step.steps import EngineSteps
 from workers.scheduler import SavePolicy
-from workers.scheduler.tier import Copy, Kind, Transfer
+from workers.scheduler.tier import Copy, EntryKind, Transfer
 
 ON_CARD = pytest.param(
     "cuda",
@@ -33,29 +33,29 @@ FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK, along=BLOCK)
 NUM_PAGES = 150
 
 
-def _host(tmp_path: Path, family: str, on: str) -> Runner:
+def _host(tmp_path: Path, family: str, on: str) -> ModelRunner:
     return _load(write_family(tmp_path, family), on)
 
 
-def _load(model: Path, on: str) -> Runner:
+def _load(model: Path, on: str) -> ModelRunner:
     device = "cuda" if on == "cuda" else "cpu"
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024, "snapshots": 6}
     return load_tiny(model, device=device, dtype="float32", **sizes)
 
 
-def _runner(host: Runner, on: str) -> Runner:
+def _runner(host: ModelRunner, on: str) -> ModelRunner:
     """A runner whose cache nobody has written."""
     cache = as_on_card(host).cache
-    steps: Steps = HostSteps(host.model, cache, host.facts)
+    steps: EngineSteps = HostSteps(host.model, cache, host.facts)
     if on != "cpu":
         capture: Capture = CudaCapture() if on == "cuda" else run_again
         steps = DeviceSteps(host.model, cache, host.facts, capture)
         while steps.prepare(pending_only=False):
             pass
-    return Runner(host.model, cache, host.facts, host.model_dir, steps)
+    return ModelRunner(host.model, cache, host.facts, host.model_dir, steps)
 
 
-def _drive(runner: Runner, on: str) -> Drive:
+def _drive(runner: ModelRunner, on: str) -> Drive:
     return Drive(
         runner,
         token_budget=64,
@@ -154,7 +154,7 @@ def test_a_page_brings_the_same_bits_back(
     assert torch.equal(words, flat)
 
 
-def _copied(runner: Runner, transfer: Transfer) -> tuple[tuple[int, ...], ...]:
+def _copied(runner: ModelRunner, transfer: Transfer) -> tuple[tuple[int, ...], ...]:
     assert runner.tier is not None
     runner.tier.copies.begin(transfer)
     while not (done := runner.tier.copies.take_done()):
@@ -236,7 +236,7 @@ def test_the_books_are_cleared_on_both_tiers(
     prompts = _prompts(1)[:3]
     _ask(drive, prompts)
     assert drive.tier is not None
-    assert any(name.kind is Kind.STATE for name in drive.tier.pool.names)
+    assert any(name.kind is EntryKind.STATE for name in drive.tier.pool.names)
     assert drive._scheduler.clear_cache() > 10
     assert drive.tier.pool.names == []
     snapshot = drive._scheduler.snapshot()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.scheduler.tier import Index, Layout, Record
+from workers.scheduler.tier import Index, PageRecord, TierLayout
 
-LAYOUT = Layout.within(bytes(range(32)), 5000, 8192 + 8 * (8192 + 128))
+LAYOUT = TierLayout.within(bytes(range(32)), 5000, 8192 + 8 * (8192 + 128))
 DIGEST, PARENT, PROOF = b"d" * 16, b"p" * 16, b"x" * 32
-RECORD = Record(7, DIGEST, PARENT, PROOF, -5, 3, 0, 1, 1)
+RECORD = PageRecord(7, DIGEST, PARENT, PROOF, -5, 3, 0, 1, 1)
 
 
 def _region() -> bytearray:
@@ -22,7 +22,7 @@ def test_a_layout_fills_its_region_with_aligned_pages() -> None:
     assert (LAYOUT.page_bytes, LAYOUT.num_pages) == (8192, 8)
     assert LAYOUT.pages_at % 4096 == 0
     assert LAYOUT.num_bytes <= 8192 + 8 * (8192 + 128)
-    assert Layout.within(bytes(32), 5000, 100).num_pages == 0
+    assert TierLayout.within(bytes(32), 5000, 100).num_pages == 0
 
 
 def test_a_record_outlives_whoever_wrote_it() -> None:
@@ -47,7 +47,7 @@ def test_a_record_outlives_whoever_wrote_it() -> None:
         LAYOUT._replace(num_pages=7),
     ],
 )
-def test_a_region_of_another_layout_is_made_empty(other: Layout) -> None:
+def test_a_region_of_another_layout_is_made_empty(other: TierLayout) -> None:
     region = _region()
     Index(memoryview(region), LAYOUT).publish(3, RECORD)
     assert list(Index(memoryview(region), other).records()) == []
@@ -91,7 +91,7 @@ class _Dying(bytearray):
             raise _Killed
 
 
-def _writing(region: _Dying, layout: Layout) -> Index:
+def _writing(region: _Dying, layout: TierLayout) -> Index:
     """A memoryview would write past `_Dying`."""
     return Index(region, layout)  # type: ignore[arg-type]
 

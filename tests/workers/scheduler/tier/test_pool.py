@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 
 from protocol.hashing import chained_digests, root_digest
 from protocol.ids import BlockDigest
-from workers.scheduler.retention import Expectation
+from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier import (
+    EntryKind,
     HostTier,
     Index,
-    Kind,
-    Layout,
     Name,
+    TierLayout,
     TierPool,
     TierRoom,
     Transfer,
     Transferred,
     Where,
 )
-from workers.scheduler.tier.host_tier import Load
+from workers.scheduler.tier.host_tier import TierLoad
 
 ROOT = root_digest("m")
 IDENTITY = bytes(32)
@@ -57,7 +57,7 @@ class World:
 
     def attach(self) -> None:
         """As an engine does at its start: of the card nothing is left."""
-        layout = Layout(IDENTITY, 4096, NUM_PAGES)
+        layout = TierLayout(IDENTITY, 4096, NUM_PAGES)
         pool = TierPool(NUM_PAGES, index=Index(memoryview(self.region), layout))
         self.num_warm += pool.recover(self.now)
         pool.open(range(NUM_PAGES))
@@ -97,9 +97,9 @@ class World:
             digest = self.rng.choice(free)
             if digest in self.states:
                 self.states.remove(digest)
-                self.tier.left(Kind.STATE, digest)
+                self.tier.left(EntryKind.STATE, digest)
             del self.card[digest]
-            self.tier.left(Kind.BLOCK, digest)
+            self.tier.left(EntryKind.BLOCK, digest)
 
     def begin(self) -> None:
         """What a store copies is read at once, and written to the host's pages until its end."""
@@ -144,7 +144,7 @@ class World:
         num_cached = next((i for i, each in enumerate(path) if each not in self.card), len(path))
         found = self.tier.find(path, num_cached, tokens, ROOT)
         for entry, digest in zip(found, path[num_cached:], strict=False):
-            assert entry.name == (Kind.BLOCK, digest)
+            assert entry.name == (EntryKind.BLOCK, digest)
         end = num_cached + len(found)
         state = self.tier.state(path[end - 1]) if end and path[end - 1] not in self.states else None
         if not found and state is None:
@@ -178,7 +178,7 @@ class World:
                 if not self.holds[digest]:
                     del self.holds[digest]
 
-        self.tier.load(Load([(one, 0) for one in found], state and (state, 0), done))
+        self.tier.load(TierLoad([(one, 0) for one in found], state and (state, 0), done))
 
     def flip(self) -> None:
         """Plant a fault in a page that is stored."""
@@ -217,7 +217,9 @@ class World:
         request = self.rng.randrange(10**9)
         self.tier.used(chain, request, self.now)
         if self.rng.random() < 0.7:
-            expected = Expectation(self.rng.choice([0.0, 0.5, 0.97]), self.rng.choice([0.5, 60.0]))
+            expected = ReturnExpectation(
+                self.rng.choice([0.0, 0.5, 0.97]), self.rng.choice([0.5, 60.0])
+            )
             assert self.tier.retain(request, f"talk {self.rng.randrange(6)}", expected)
 
     def kill(self) -> None:
@@ -230,8 +232,8 @@ class World:
         """The books, and what a tier is said to have."""
         self.tier.check_integrity([page for pages in self.swapped.values() for page in pages])
         blocks, states = self.tier.known()
-        here = {Name(Kind.BLOCK, digest) for digest in blocks}
-        here |= {Name(Kind.STATE, digest) for digest in states}
+        here = {Name(EntryKind.BLOCK, digest) for digest in blocks}
+        here |= {Name(EntryKind.STATE, digest) for digest in states}
         assert here == self.known
         returns = self.tier.pool.returns
         assert set(returns.digests) <= set(blocks)
@@ -239,13 +241,13 @@ class World:
         for name in self.tier.pool.names:
             entry = self.tier.pool.get(name)
             assert entry is not None
-            is_here = name.digest in (self.card if name.kind is Kind.BLOCK else self.states)
+            is_here = name.digest in (self.card if name.kind is EntryKind.BLOCK else self.states)
             assert entry.where.is_on_card == is_here
 
 
 def test_random_operations_agree_with_the_model() -> None:
     rng = random.Random(4)
-    layout = Layout(IDENTITY, 4096, NUM_PAGES)
+    layout = TierLayout(IDENTITY, 4096, NUM_PAGES)
     world = World(rng, bytearray(layout.num_bytes))
     weights = {
         world.compute: 20, world.save: 4, world.evict: 17, world.begin: 20, world.end: 22,
@@ -273,14 +275,14 @@ def test_a_prefix_with_the_digest_of_another_is_not_found() -> None:
     digest, ours, theirs = BlockDigest(b"d" * 16), b"1000", b"2000"
     tier.computed(digest, 0, ROOT, ours, is_first=True)
     _store_all(tier)
-    tier.left(Kind.BLOCK, digest)
+    tier.left(EntryKind.BLOCK, digest)
     assert tier.find([digest], 0, [theirs], ROOT) == []
     assert tier.find([digest], 0, [ours], root_digest("other")) == []
     assert [one.name.digest for one in tier.find([digest], 0, [ours], ROOT)] == [digest]
     tier.computed(digest, 1, ROOT, theirs, is_first=True)
     tier.check_integrity()
     _store_all(tier)
-    tier.left(Kind.BLOCK, digest)
+    tier.left(EntryKind.BLOCK, digest)
     assert tier.find([digest], 0, [ours], ROOT) == []
     assert len(tier.find([digest], 0, [theirs], ROOT)) == 1
 

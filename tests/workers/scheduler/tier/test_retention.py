@@ -6,12 +6,12 @@ import pytest
 
 from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
-from workers.scheduler.retention import NEVER, Expectation, KeptChains
-from workers.scheduler.tier import HostTier, Kind, TierPool, TierRoom, Transferred
+from workers.scheduler.retention import NEVER, KeptChains, ReturnExpectation
+from workers.scheduler.tier import EntryKind, HostTier, TierPool, TierRoom, Transferred
 
 ROOT = root_digest("m")
-SOON = Expectation(0.97, 0.5)
-LATE = Expectation(0.97, 120.0)
+SOON = ReturnExpectation(0.97, 0.5)
+LATE = ReturnExpectation(0.97, 120.0)
 
 
 def digests(name: str, count: int) -> list[BlockDigest]:
@@ -35,7 +35,7 @@ def compute(tier: HostTier, chain: Sequence[BlockDigest], first: int = 0) -> Non
 def leave(tier: HostTier, chain: Sequence[BlockDigest]) -> None:
     """The card evicts these blocks."""
     for digest in reversed(chain):
-        tier.left(Kind.BLOCK, digest)
+        tier.left(EntryKind.BLOCK, digest)
 
 
 def hosted(*chains: tuple[str, int], room: int = 0, num_state_pages: int = 0) -> HostTier:
@@ -54,7 +54,7 @@ def hosted(*chains: tuple[str, int], room: int = 0, num_state_pages: int = 0) ->
         store_all(tier, float(second))
         tier.used(chain, name, float(second))
         for digest in chain if num_state_pages else ():
-            tier.left(Kind.STATE, digest)
+            tier.left(EntryKind.STATE, digest)
         leave(tier, chain)
     return tier
 
@@ -159,8 +159,8 @@ def test_what_no_tier_has_is_forgotten() -> None:
     assert not tier.retain("talk", "talk", SOON)
 
 
-@pytest.mark.parametrize("expected", [SOON, LATE, NEVER, Expectation(0.3, 7.0)])
-def test_both_tiers_evict_in_one_order(expected: Expectation) -> None:
+@pytest.mark.parametrize("expected", [SOON, LATE, NEVER, ReturnExpectation(0.3, 7.0)])
+def test_both_tiers_evict_in_one_order(expected: ReturnExpectation) -> None:
     """Of the same chains with the same expectations, at any time."""
     chains = [("a", 2), ("b", 3), ("c", 1), ("d", 2)]
     for now in (4.0, 30.0, 3000.0):

@@ -8,9 +8,9 @@ where they are others than `FORMATS` here.
 from collections.abc import Callable
 from typing import Final
 
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.families import (
     deepseek,
     gemma3,
@@ -27,16 +27,16 @@ __all__ = ["ARCHITECTURES", "FAMILIES", "FORMATS", "MODEL_TYPES", "TYPE_FORMATS"
 
 FAMILIES: Final = (qwen, qwen3_moe, llama, gemma3, gemma4, phi3, qwen3_5, gpt_oss, deepseek)
 
-MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelConfig]]] = {
+MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelDescription]]] = {
     model_type: family.describe for family in FAMILIES for model_type in family.MODEL_TYPES
 }
 
 ARCHITECTURES: Final = tuple([name for family in FAMILIES for name in family.ARCHITECTURES])
 
-FORMATS: Final = tuple([stored for stored in Stored if stored is not Stored.MXFP4])
+FORMATS: Final = tuple([stored for stored in StoredFormat if stored is not StoredFormat.MXFP4])
 """In which a family is read that names none of its own."""
 
-TYPE_FORMATS: Final[dict[str, tuple[Stored, ...]]] = {
+TYPE_FORMATS: Final[dict[str, tuple[StoredFormat, ...]]] = {
     model_type: getattr(family, "FORMATS", FORMATS)
     for family in FAMILIES
     for model_type in family.MODEL_TYPES

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kernels.experts import Routing
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import decoder, dense
-from workers.engine.models.description import Experts, Latent, Layer, ModelConfig, Names
+from workers.engine.models.description import Experts, Latent, Layer, ModelDescription, TensorNames
 from workers.engine.models.rope import read_rope, stated_rotation
 
 _LITE: Final = "glm4_moe_lite"
@@ -64,7 +64,7 @@ _KNOWN: Final = {
 DENSE, SPARSE = "dense", "sparse"
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     model_type = str(file.raw["model_type"])
     stated = {key: v for key, v in file.raw.items() if v is not None or key == "q_lora_rank"}
@@ -138,10 +138,10 @@ def _kinds(file: ConfigFile) -> tuple[str, ...]:
     return file.words("mlp_layer_types", count, (DENSE, SPARSE)) or default
 
 
-def _names(file: ConfigFile, count: int) -> Names:
+def _names(file: ConfigFile, count: int) -> TensorNames:
     """Layers behind the last one guess further tokens."""
     further = file.raw.get("num_nextn_predict_layers") or 0
-    return Names(
+    return TensorNames(
         shared="mlp.shared_experts",
         skipped=tuple([f"model.layers.{count + index}." for index in range(int(further))]),
     )

@@ -16,7 +16,7 @@ from workers.engine.models.decoder import (
     layer_windows,
     tied_by,
 )
-from workers.engine.models.description import Gate, Layer, ModelConfig, Names, Rope
+from workers.engine.models.description import Gate, Layer, ModelDescription, Rope, TensorNames
 from workers.engine.models.rope import read_rope, stated_rotation
 
 MODEL_TYPES: Final = ("gemma3_text", "gemma3")
@@ -43,7 +43,7 @@ _OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
 _THETA: Final = 1e6
 _LOCAL_THETA: Final = 1e4
 
-_NAMES: Final = Names(
+_NAMES: Final = TensorNames(
     prefixes=("model.", "model.language_model.", "language_model.model."),
     mixer_out_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
@@ -57,7 +57,7 @@ _NAMES: Final = Names(
 )
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     text = file.table("text_config") if file.raw.get("model_type") == "gemma3" else file
     outer = {key: file.raw[key] for key in _OUTER if key in file.raw}

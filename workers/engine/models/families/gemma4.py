@@ -17,8 +17,8 @@ from workers.engine.models.description import (
     Experts,
     Gate,
     Layer,
-    ModelConfig,
-    Names,
+    ModelDescription,
+    TensorNames,
 )
 from workers.engine.models.rope import read_rope
 
@@ -73,7 +73,7 @@ _PARTS: Final = (
     "vision_embedder.",
 )
 
-_NAMES: Final = Names(
+_NAMES: Final = TensorNames(
     prefixes=("model.", "model.language_model.", "language_model.model."),
     mixer_out_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
@@ -85,7 +85,7 @@ _NAMES: Final = Names(
 )
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     text = _text_of(file)
     text.refuse("attention_bias")

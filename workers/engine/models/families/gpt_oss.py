@@ -7,19 +7,19 @@ Owns what its config.json says. Must not know tensors.
 from typing import Final
 
 from kernels.experts import Activation
-from workers.engine.load.quantize import Stored
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, layer_windows
-from workers.engine.models.description import Layer, ModelConfig, Names
+from workers.engine.models.description import Layer, ModelDescription, TensorNames
 from workers.engine.models.mixture import mixture
 from workers.engine.models.rope import read_rope
 
 MODEL_TYPES: Final = ("gpt_oss",)
 ARCHITECTURES: Final = ("GptOssForCausalLM",)
-FORMATS: Final = (Stored.DENSE, Stored.MXFP4)
+FORMATS: Final = (StoredFormat.DENSE, StoredFormat.MXFP4)
 """Gates and ups alternate in all experts' one tensor, which is read in no other form."""
 
-_NAMES: Final = Names(router="mlp.router", alternate=True)
+_NAMES: Final = TensorNames(router="mlp.router", alternate=True)
 
 _THETA: Final = 150_000.0
 
@@ -41,7 +41,7 @@ _DEFAULTS: Final = {
 """What transformers has where a file says nothing."""
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     stated = {key: value for key, value in file.raw.items() if value is not None}
     default = {**_DEFAULTS}

@@ -17,7 +17,7 @@ from workers.engine.models.decoder import (
     layer_windows,
     tied_by,
 )
-from workers.engine.models.description import Layer, ModelConfig, Names
+from workers.engine.models.description import Layer, ModelDescription, TensorNames
 
 _LLAMAS: Final = ("llama", "internlm3", "iquestcoder", "exaone")
 """transformers has one class for all of them."""
@@ -68,7 +68,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 _OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
 """What a file with a tower says beside the table of its text model."""
 
-_NAMES: Final = Names(
+_NAMES: Final = TensorNames(
     prefixes=("model.", "language_model.model.", "model.language_model."),
     skipped=(
         "vision_tower.",
@@ -79,7 +79,7 @@ _NAMES: Final = Names(
 )
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`. `pretraining_tp` only says how the weights were once cut."""
     if file.raw["model_type"] == _TOWER:
         file = _text_of(file)

@@ -7,16 +7,16 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import SLIDING, attention, decoder, dense, layer_windows
-from workers.engine.models.description import Layer, ModelConfig, Names, RopeKind
+from workers.engine.models.description import Layer, ModelDescription, RopeKind, TensorNames
 from workers.engine.models.rope import stated_rotation
 
 MODEL_TYPES: Final = ("phi3",)
 ARCHITECTURES: Final = ("Phi3ForCausalLM",)
 
-_NAMES: Final = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
+_NAMES: Final = TensorNames(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`. Some files call longrope yarn, and mean longrope."""
     file.refuse("attention_bias", "lm_head_bias")
     file = ConfigFile(file.path, {**file.raw, **_renamed(file)})

@@ -8,16 +8,16 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense, layer_windows
-from workers.engine.models.description import Layer, ModelConfig, Names
+from workers.engine.models.description import Layer, ModelDescription, TensorNames
 
 MODEL_TYPES: Final = ("qwen2", "qwen3")
 ARCHITECTURES: Final = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-NAMES: Final = Names(skipped=("mtp.",))
+NAMES: Final = TensorNames(skipped=("mtp.",))
 """A head that drafts, if there is one (`workers.engine.drafting`)."""
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     is_old = file.raw["model_type"] == "qwen2"
     biased = file.flag("attention_bias")

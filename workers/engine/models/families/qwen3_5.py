@@ -9,7 +9,14 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import FULL, attention, decoder, dense, tied_by
-from workers.engine.models.description import DeltaRule, Dense, Experts, Layer, ModelConfig, Names
+from workers.engine.models.description import (
+    DeltaRule,
+    Dense,
+    Experts,
+    Layer,
+    ModelDescription,
+    TensorNames,
+)
 from workers.engine.models.mixture import mixture, mixture_layers
 from workers.engine.models.rope import read_rope
 
@@ -65,17 +72,17 @@ _KNOWN: Final = {
     "hidden_act": ("silu",),
 }
 
-_NAMES: Final = Names(
+_NAMES: Final = TensorNames(
     prefixes=("model.language_model.", "model."),
     skipped=("model.visual.", "visual.", "mtp."),
 )
 
-_NEXT_NAMES: Final = Names(
+_NEXT_NAMES: Final = TensorNames(
     skipped=("mtp.",), delta_in=("in_proj_qkvz",), delta_gates=("in_proj_ba",)
 )
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     model_type = file.raw["model_type"]
     text = file.table("text_config") if model_type in _TOWERS else file

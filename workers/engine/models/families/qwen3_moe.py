@@ -8,7 +8,7 @@ from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder import attention, decoder, dense
-from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.description import Layer, ModelDescription
 from workers.engine.models.families.qwen import NAMES, windows
 from workers.engine.models.mixture import mixture, mixture_layers
 
@@ -16,7 +16,7 @@ MODEL_TYPES: Final = ("qwen3_moe",)
 ARCHITECTURES: Final = ("Qwen3MoeForCausalLM",)
 
 
-def describe(file: ConfigFile) -> ModelConfig:
+def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     biased = file.flag("attention_bias")
     experts = mixture(file, renormalises=file.flag("norm_topk_prob"))

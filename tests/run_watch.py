@@ -25,7 +25,10 @@ KEEP_ENVIRONMENT: Final = "SPT_NOENV"
 
 @pytest.hookimpl(trylast=True)  # behind the terminal's own
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that was started by hand, of which those of xdist are children."""
+    """Watch in the process that was started by hand, of which those of xdist are children."""
+    # A shell has its background jobs ignore SIGINT, and so would each process of a test.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")

@@ -64,35 +64,15 @@ def _run(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
     options = ["--rootdir", str(folder), "-c", os.devnull, "-o", "addopts=", *words]
     ours = MARK, KEEP_ENVIRONMENT
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    with (
-        _heeding_interrupts(),
-        subprocess.Popen(
-            [*command, *options, str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            start_new_session=True,
-        ) as run,
-    ):
+    with subprocess.Popen(
+        [*command, *options, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=ROOT, env=environment, text=True, start_new_session=True,
+    ) as run:  # fmt: skip
         try:
             yield run
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
-
-
-@contextmanager
-def _heeding_interrupts() -> Iterator[None]:
-    """Processes that start meanwhile end at SIGINT. What a shell runs in the background ignores it,
-    and so does what is started there.
-    """
-    was = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, was)
 
 
 @pytest.mark.parametrize("is_for_all", [False, True], ids=["to one", "to its group"])

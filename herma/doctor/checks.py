@@ -24,6 +24,7 @@ from herma.doctor.memory import (
 from herma.doctor.model_files import check_models
 from herma.doctor.network import check_clock, check_open_files, check_ports, check_proxies
 from herma.doctor.python import check_python
+from herma.doctor.ranks import check_ranks
 from herma.doctor.settings import check_settings
 from herma.doctor.shared_limits import check_shared_limits
 from herma.doctor.starts import check_starts
@@ -52,6 +53,7 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_host_caches,
     check_models,
     check_settings,
+    check_ranks,
     check_starts,
     check_shared_limits,
 )

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import herma.doctor
 from config import Config, parse_config
 from herma.doctor import Finding, examine
+from herma.doctor.ranks import PCIE
 from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, WorkerStatus
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
@@ -179,7 +180,35 @@ def _preloaded(machine: Machine) -> None:
     machine.write("/etc/ld.so.preload", "/usr/local/libvgpu.so\n")
 
 
+P2P = "GPU0 GPU1\nGPU0 X {0}\nGPU1 {0} X\n\nLegend:\n  X = Self\n"
+LINKS = """
+\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \t{0}\t0-23\t0
+GPU1\t{0}\t X \t24-47\t1
+"""
+
+
+def _pair(
+    status: str = "OK", link: str = "PHB", bus: str = "16, 16, 4, 4", num: int = 2
+) -> Callable[[Machine], None]:
+    """`num` cards in a host; `bus` is what nvidia-smi says of the last one's place."""
+
+    def plant(machine: Machine) -> None:
+        rows = ["0, 16, 16, 4, 4", f"1, {bus}"][:num]
+        machine.answer(" ".join(PCIE), "\n".join(rows))
+        machine.answer("nvidia-smi topo -p2p r", P2P.format(status))
+        machine.answer("nvidia-smi topo -m", LINKS.format(link))
+
+    return plant
+
+
+def _no_p2p(machine: Machine) -> None:
+    _pair()(machine)
+    machine.environ["NCCL_P2P_DISABLE"] = "1"
+
+
 NATIVE = HEAD
+TWO_CARDS = HEAD + "tensor_parallel = 2\n"
 CACHING = HEAD + 'cache = { host = "64GiB" }\n'
 LAUNCHED = HEAD + ENGINE
 CASES = {
@@ -213,6 +242,12 @@ CASES = {
     "limit that is no size": Case("or unset CUDA_DEVICE_MEMORY_LIMIT_0", _limit("lots")),
     "limit of nothing": Case("unset CUDA_DEVICE_MEMORY_LIMIT_0", _limit("0m")),
     "limit without margin": Case("LIMIT_0=23439m", _limit("24000m")),
+    "too few cards": Case("nvidia-smi -L", _pair(num=1), TWO_CARDS),
+    "cards that cannot read": Case("behind one PCIe switch", _pair("CNS"), TWO_CARDS),
+    "cards of two sockets": Case("cards of one socket", _pair(link="SYS"), TWO_CARDS),
+    "few lanes": Case("a slot with all lanes", _pair(bus="4, 16, 4, 4"), TWO_CARDS),
+    "old slot": Case("a riser that limits it", _pair(bus="16, 16, 3, 4"), TWO_CARDS),
+    "no direct way": Case("unset NCCL_P2P_DISABLE", _no_p2p, TWO_CARDS),
     "page cache": Case("echo 1 > /proc/sys/vm/drop_caches", _page_cache),
     "small container": Case("raise the container's limit above", _small_container, NATIVE),
     "large host cache": Case(

@@ -132,16 +132,44 @@ def _add_bench_gateway(actions: Commands) -> None:
     gateway = add_command(actions, "gateway", "what a request and a token cost the gateway")
     gateway.add_argument(
         "--tests",
-        default="all",
         metavar="LIST",
-        help="names by commas; smoke: a short run; an unknown name lists them",
+        help="names by commas; smoke: a short run; an unknown name lists them; default: all",
+    )
+    gateway.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="[NAME=]COMMAND",
+        help="measure another gateway in turns with this one; the command's {port}, {upstream} (a "
+        "port of an OpenAI-compatible server) and {folder} are filled in; repeatable",
+    )
+    gateway.add_argument(
+        "--versus",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help="measure another Herma in turns with this one: a Python that imports it; repeatable",
+    )
+    gateway.add_argument(
+        "--peer-file",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="copy FILE into a peer's {folder}, filled in as its command is; repeatable",
+    )
+    gateway.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="of --peer and --versus: ask this part of the requests",
     )
     gateway.add_argument(
         "--runs",
         type=int,
         default=5,
         metavar="N",
-        help="runs of each test, of which the median counts",
+        help="runs of each test, or turns beside others, of which the median counts",
     )
     gateway.add_argument(
         "--link",

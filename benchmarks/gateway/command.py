@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from benchmarks.gateway.bench import GatewayBench, GatewayFigures, Size, sharing
 from benchmarks.gateway.cases import CASES
+from benchmarks.gateway.peers import Comparison, compare, named_command, named_value
 from benchmarks.gateway.processes import LinkKind
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
@@ -27,8 +28,13 @@ _SMOKE_SHARE: Final = 0.01
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run, print, write. Returns 0 if every answer was right, else 1. Raises `ConfigError`."""
-    names = named_tests(arguments.tests)
-    is_smoke = "smoke" in arguments.tests.split(",")
+    if arguments.peer or arguments.versus:
+        return _compare(arguments)
+    if arguments.peer_file or arguments.share != 1.0:
+        raise ConfigError("--peer-file and --share belong to --peer or --versus")
+    tests = arguments.tests or "all"
+    names = named_tests(tests)
+    is_smoke = "smoke" in tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
     size = replace(size, link_kind=LinkKind(arguments.link))
     progress = ProgressBar(len(names))
@@ -47,6 +53,20 @@ def run_command(arguments: argparse.Namespace) -> int:
         report = _report(figures, soak_reports, size)
         arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     return 1 if figures.errors else 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    """Run beside others. Their measurements are the same for all, so no test is chosen."""
+    if arguments.tests is not None:
+        raise ConfigError("--tests runs this gateway alone; leave it out beside --peer or --versus")
+    comparison = Comparison(
+        [named_command(text) for text in arguments.peer],
+        [named_value("--versus", text) for text in arguments.versus],
+        dict(named_value("--peer-file", text) for text in arguments.peer_file),
+        arguments.share,
+        LinkKind(arguments.link),
+    )
+    return compare(comparison, arguments.runs, arguments.json)
 
 
 def named_tests(text: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ class MeasuredFleet:
     provider_port: int | None = None
     has_price: bool = False
     processes: int = 1
+    max_waiting: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ class LinkKind:
 class Process:
     """A child whose output goes to a file. It is ended at the end of the block."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], log: Path, environ: Mapping[str, str] = os.environ
+    ) -> None:
         self.log = log
         with log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -68,7 +71,7 @@ class Process:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "HERMA_RUNTIME_DIR": str(log.parent)},
+                env={**environ, "HERMA_RUNTIME_DIR": str(log.parent)},
             )
 
     @property
@@ -116,13 +119,15 @@ class MeasuredGateway(Process):
 
     worker: Process
 
-    def __init__(self, folder: Path, fleet: MeasuredFleet, link_kind: LinkKind) -> None:
+    def __init__(
+        self, folder: Path, fleet: MeasuredFleet, link_kind: LinkKind, python: str = sys.executable
+    ) -> None:
         config = folder / "herma.toml"
         config.write_text(_config(folder, fleet, link_kind), encoding="utf-8")
         self.port = free_port()
-        command = _module("herma", "gateway", "--config", str(config), "--port", str(self.port))
+        words = ("gateway", "--config", str(config), "--port", str(self.port))
         started_at = time.monotonic()
-        super().__init__(command, folder / "gateway.log")
+        super().__init__([python, "-m", "herma", *words], folder / "gateway.log", _of(python))
         self._num_processes = fleet.processes
         self.wait_for(self._is_started)
         self.start_s = time.monotonic() - started_at
@@ -162,14 +167,18 @@ class MeasuredGateway(Process):
 
 
 @contextmanager
-def running(fleet: MeasuredFleet, link_kind: LinkKind) -> Iterator[MeasuredGateway]:
-    """A ready gateway with `fleet` behind it. All processes end with the block."""
+def running(
+    fleet: MeasuredFleet, link_kind: LinkKind, python: str = sys.executable
+) -> Iterator[MeasuredGateway]:
+    """A ready gateway with `fleet` behind it, of the Herma that `python` has. All processes end
+    with the block.
+    """
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
-        gateway = MeasuredGateway(folder, fleet, link_kind)
+        gateway = MeasuredGateway(folder, fleet, link_kind, python)
         stack.callback(gateway.stop)
-        command = _module("herma", "worker", "--config", str(folder / "herma.toml"))
-        worker = Process(command, folder / "worker.log")
+        command = [python, "-m", "herma", "worker", "--config", str(folder / "herma.toml")]
+        worker = Process(command, folder / "worker.log", _of(python))
         stack.callback(worker.stop)
         gateway.worker = worker
         worker.wait_for(gateway.is_serving)
@@ -235,6 +244,13 @@ def _family(pid: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
+def _of(python: str) -> Mapping[str, str]:
+    """The environment of another Python, which must not find this checkout's modules first."""
+    if python == sys.executable:
+        return os.environ
+    return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
 def _module(*words: str) -> list[str]:
     return [sys.executable, "-m", *words]
 
@@ -252,7 +268,7 @@ def _config(folder: Path, fleet: MeasuredFleet, link_kind: LinkKind) -> str:
 worker_bind = "{link_kind.worker_bind(folder)}"
 insecure_local = true
 processes = {fleet.processes}
-max_queue = 4096
+max_queue = {fleet.max_waiting}
 disconnect_grace_s = 1
 
 [ledger]
@@ -280,6 +296,6 @@ engine = "synthetic"
 step_ms = {fleet.step_ms}
 max_seqs = {fleet.max_seqs}
 token_budget = 16384
-max_waiting = 4096
+max_waiting = {fleet.max_waiting}
 kv_tokens = 4194304
 """

@@ -18,6 +18,7 @@ import msgspec
 
 from benchmarks.gateway.bench import GatewayBench
 from benchmarks.gateway.cases import stream_job
+from benchmarks.gateway.idle import idle
 from benchmarks.gateway.job import Ask, LoadJob
 from benchmarks.gateway.processes import MeasuredFleet, MeasuredGateway, Process, drive
 from benchmarks.gateway.words import NUM_SEEDS, answer_text, request
@@ -155,6 +156,7 @@ SOAKS: Final[dict[str, Callable[[GatewayBench], dict[str, Any]]]] = {
     "burst": functools.partial(streams, name="burst", ramp_s=0.0),
     "two": functools.partial(streams, name="two", ramp_s=RAMP_S, processes=2),
     "leak": leak,
+    "idle": idle,
 }
 
 

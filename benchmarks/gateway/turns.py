@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,12 +36,14 @@ class Turns:
         self._runs = runs
         self._share = share
         self._yardsticks_ms: list[float] = []
+        self._loads: list[float] = []
         self._progress = ProgressBar(runs + 1)
 
     def __iter__(self) -> Iterator[BenchTurn]:
         for number in range(self._runs + 1):
             self._progress.begin("warming up" if number == 0 else f"turn {number} of {self._runs}")
             self._yardsticks_ms.append(yardstick_ms())
+            self._loads.append(os.getloadavg()[0])
             yield BenchTurn(self._share * (1.0 if number else _SHARE_TO_WARM), number > 0)
             self._progress.end()
 
@@ -48,7 +51,7 @@ class Turns:
         """Print the table and the errors, write `report` with the common fields of all reports.
         Returns 0 if every answer was right, else 1.
         """
-        self._progress.say(f"\n{table}")
+        self._progress.say(f"\n{table}\n{self._circumstances()}")
         for error in self.errors:
             print(f"WRONG {error}", file=sys.stderr)
         if path is not None:
@@ -58,6 +61,15 @@ class Turns:
                 "is_right": not self.errors,
                 "errors": self.errors,
                 "yardstick_ms": [round(ms, 2) for ms in self._yardsticks_ms],
+                "load_average": [round(load, 2) for load in self._loads],
             }
             path.write_text(f"{json.dumps({**common, **report}, indent=2)}\n", encoding="utf-8")
         return 1 if self.errors else 0
+
+    def _circumstances(self) -> str:
+        """How busy and how fast the machine was."""
+        busy, slow = self._loads, self._yardsticks_ms
+        return (
+            f"turns: {self._runs}; load average {min(busy):.1f} to {max(busy):.1f} on "
+            f"{len(os.sched_getaffinity(0))} cores; yardstick {min(slow):.1f} to {max(slow):.1f} ms"
+        )

@@ -247,8 +247,10 @@ class SchedulerLife(RuleBasedStateMachine):
         self._settle()
         assert not self.live
         # A state that is being stored on the host is pinned too.
-        while self.engine.scheduler.is_copying:
-            self.engine.launch()
+        for _ in range(self.host_pages if self.copies else 0):
+            if self.engine.scheduler.is_copying:
+                self.engine.launch()
+        assert not (self.copies and self.engine.scheduler.is_copying)
         load = self.engine.scheduler.load(1, 0.0, 0.0)
         assert load.free_blocks == load.num_blocks == self.num_blocks
         seen["preemptions"] += load.preemptions

@@ -97,7 +97,7 @@ $(GATEWAY_STAMP): pyproject.toml constraints.txt
 test-gateway: $(GATEWAY_STAMP)
 	@! $(GATEWAY_VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "torch is in $(GATEWAY_VENV)"; exit 1; }
 	env -u PYTHONDONTWRITEBYTECODE $(GATEWAY_VENV)/bin/python -m pytest -q -n 3 --dist loadfile \
-		-m 'not gpu and not slow' tests/gateway tests/protocol tests/config $(ARGS)
+		-m 'not gpu and not slow' tests/gateway tests/protocol tests/housekeeping tests/config $(ARGS)
 
 # The same tests by every Python that is here: PYTHONS='python3.12 /path/python3.13' names them. And is
 # there a wheel of each of the gateway's packages for one that is not?

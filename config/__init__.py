@@ -1,7 +1,6 @@
 """The configuration: one TOML file, decoded strictly into frozen structs."""
 
-from config.changes import ConfigChanges, gateway_changes
-from config.defaults import (
+from config.builtin_models import (
     BUILTIN_MODEL,
     BUILTIN_PREFIX,
     DEFAULT_PROFILE,
@@ -14,6 +13,7 @@ from config.defaults import (
     no_model,
     profiles,
 )
+from config.changes import ConfigChanges, gateway_changes
 from config.environment import (
     audit_path,
     clear_password,

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from config.builtin_models import BUILTIN_MODEL, BUILTIN_PREFIX
 from config.checks import mistakes
-from config.defaults import BUILTIN_MODEL, BUILTIN_PREFIX
 from config.mistakes import Mistake, Place, line_of
 from config.model import Config
 from config.shape import type_mistakes

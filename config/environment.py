@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from config.model import Config, LedgerConfig, ProviderConfig
 from config.places import state_dir
+from housekeeping.audit import FILE_NAME
 from protocol.addresses import is_loopback_host
-from protocol.audit import FILE_NAME
 from protocol.errors import ConfigError
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from config.all_mistakes import all_mistakes
+from config.builtin_models import DEFAULT_PROFILE, profiles
 from config.checks import mistakes, process_mistakes
-from config.defaults import DEFAULT_PROFILE, profiles
 from config.mistakes import Mistake, line_of
 from config.model import Config
 from config.places import worker_address

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from housekeeping.state_file import make_private
 from protocol.addresses import IPC_PREFIX, too_long
 from protocol.errors import ConfigError
-from protocol.state_file import make_private
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LAST_PROCESS: Final = "-63"

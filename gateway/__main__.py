@@ -24,11 +24,11 @@ from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.made_keys import with_made_keys
 from gateway.process_log import start_log
 from gateway.runtime import bound_arenas
+from housekeeping.log_lines import log_style
+from housekeeping.process_start import ProcessStart
+from housekeeping.service_manager import say
+from housekeeping.signals import outlive_hangups
 from protocol.errors import ConfigError, HermaError
-from protocol.log_lines import log_style
-from protocol.process_start import ProcessStart
-from protocol.service_manager import say
-from protocol.signals import outlive_hangups
 from protocol.transport import enable_inline_reads
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)

@@ -41,8 +41,8 @@ from gateway.output.tools import detect_tool_format, is_known_format
 from gateway.prompt import ModelText
 from gateway.reload import Reload
 from gateway.responses import StoredResponses
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.worker_view import WorkerView
 from gateway.runtime import return_memory
 from gateway.signing_key import signing_key
@@ -71,8 +71,11 @@ from gateway.turn import (
     prompt_room,
     read_model_prompts,
 )
+from housekeeping.audit import Act
+from housekeeping.process_start import FIRST, ProcessStart
+from housekeeping.service_manager import ServiceManager
+from housekeeping.signals import graceful_stop
 from protocol.addresses import is_local_address
-from protocol.audit import Act
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     Answer,
@@ -87,9 +90,6 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
-from protocol.process_start import FIRST, ProcessStart
-from protocol.service_manager import ServiceManager
-from protocol.signals import graceful_stop
 from protocol.transport import ControlSocket, CurveServer, is_local, load_curve_server
 from protocol.version import VERSION
 
@@ -115,7 +115,7 @@ def build_services(
     config = gateway_index.config(config)
     gateway = config.gateway
     counters, files = GatewayCounters(), ModelTexts()
-    core = Dispatch(
+    core = FleetState(
         config.models,
         max_queue=gateway.max_queue,
         resume_wait_s=gateway.resume_wait_s,

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.telemetry import FleetEvent, words_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
-from protocol.log_lines import LogStyle, json_line
+from housekeeping.log_lines import LogStyle, json_line
 
 _LEVELS: Final = {
     "good": logging.INFO,

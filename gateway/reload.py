@@ -17,10 +17,10 @@ from gateway.http import EdgeSettings
 from gateway.telemetry import ConfigReloaded
 from gateway.turn import Services, read_model_prompts
 from gateway.upstream import Provider
-from protocol.audit import Act
+from housekeeping.audit import Act
+from housekeeping.signals import hangups
 from protocol.control_messages import Reloaded
 from protocol.errors import ConfigError
-from protocol.signals import hangups
 from protocol.transport import load_curve_server
 
 _log: Final = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from config import Config, signing_key_path
 from gateway.api import KEY_BYTES
+from housekeeping.state_file import make_private
 from protocol.errors import ConfigError
-from protocol.state_file import make_private
 
 _log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ import trio
 
 from herma import EXIT_EXPLAINED
 from herma.process_watch import ProcessWatch
-from protocol.own_code import module_argv
-from protocol.service_manager import ServiceManager, say
-from protocol.signals import graceful_stop, hangups, outlive_hangups
+from housekeeping.own_code import module_argv
+from housekeeping.service_manager import ServiceManager, say
+from housekeeping.signals import graceful_stop, hangups, outlive_hangups
 
 GRACE_S: Final = 5.0
 """How much longer than its drain time a process may take to end."""

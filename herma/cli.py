@@ -15,8 +15,8 @@ from typing import Final
 
 from herma import EXIT_EXPLAINED
 from herma.attach.options import add_attach_options
-from herma.bench_command import add_bench
 from herma.clients.options import CLIENTS, add_clients
+from herma.commands.bench import add_bench
 from herma.options import (
     Commands,
     HelpFormat,
@@ -28,9 +28,9 @@ from herma.options import (
     process_count,
     token_count,
 )
+from housekeeping.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
+from housekeeping.own_code import HELD
 from protocol.errors import HermaError
-from protocol.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
-from protocol.own_code import HELD
 from protocol.version import VERSION
 
 EXIT_INTERRUPTED = 130
@@ -130,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.parent is not None:
         import signal
 
-        from protocol.signals import die_with_parent
+        from housekeeping.signals import die_with_parent
 
         die_with_parent(arguments.parent, signal.SIGTERM)
     for option, variable in (("log_format", FORMAT_VARIABLE), ("log_level", LEVEL_VARIABLE)):
@@ -138,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
             os.environ[variable] = word  # for this process and its children
     command: Callable[[argparse.Namespace], int]
     module = _MODULES.get(arguments.command, arguments.command)
-    command = import_module(f"herma.{module}_command").run
+    command = import_module(f"herma.commands.{module}").run
     return command(arguments)
 
 

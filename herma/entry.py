@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from housekeeping.own_code import CODE_VARIABLES, HELD
 from protocol.errors import ConfigError
-from protocol.own_code import CODE_VARIABLES, HELD
 from workers.versions import HERMA, installation_of
 
 STAY: Final = ("upgrade", "rollback")

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from config import Config, GatewayConfig, WorkerConfig, load_config
 from herma.child_processes import GRACE_S, Child, Children, herma_argv
 from herma.preflight import check_host
-from protocol.audit import Act
+from housekeeping.audit import Act
+from housekeeping.service_manager import say
+from housekeeping.signals import hangups
 from protocol.control_messages import (
     UP_SOCKET,
     Answer,
@@ -26,8 +28,6 @@ from protocol.control_messages import (
     UpStatus,
 )
 from protocol.errors import ConfigError
-from protocol.service_manager import say
-from protocol.signals import hangups
 from protocol.transport import ControlSocket
 
 _WORKER: Final = "worker "

@@ -4,7 +4,7 @@ Owns the judgement whether the process's event loop turns, the socket of its hea
 if the loop does not turn. Must not know HTTP, nor how and when a process is started again.
 
 A process sends heartbeats from its event loop by the protocol of service managers
-(`protocol/service_manager.py`), as it would to systemd.
+(`housekeeping/service_manager.py`), as it would to systemd.
 """
 
 import os
@@ -19,8 +19,8 @@ from typing import Final, Literal, NamedTuple, final
 import trio
 
 from herma.shared_port import SharedPort
-from protocol.leftovers import is_stopped, make_scratch, remove
-from protocol.process_start import ProcessStart
+from housekeeping.leftovers import is_stopped, make_scratch, remove
+from housekeeping.process_start import ProcessStart
 
 BEAT_S: Final = 1.0
 """A process sends one datagram in this time."""

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from config import load_config
+from housekeeping.leftovers import owner_of, runtime_dir, sweep
+from housekeeping.service_manager import say
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     MAX_LINE_BYTES,
@@ -25,8 +27,6 @@ from protocol.control_messages import (
     encode_line,
 )
 from protocol.errors import ConfigError, HermaError
-from protocol.leftovers import owner_of, runtime_dir, sweep
-from protocol.service_manager import say
 
 _ANSWER_S: Final = 3.0
 _USUAL_URL: Final = "http://127.0.0.1:8080"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
-from protocol.process_start import BACKLOG
+from housekeeping.process_start import BACKLOG
 
 _PIDFD_GETFD: Final = 438
 """The number of the system call, the same on x86-64 and aarch64."""

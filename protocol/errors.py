@@ -16,12 +16,28 @@
     │   └── RemoteProtocolError  the server sent no complete HTTP/1.1 response
     └── ConfigError            the operator's files, addresses or keys are wrong
 
-Owns the tree. Must not know HTTP statuses: `gateway/http/responses.py` maps those.
+Owns the tree. Must not know HTTP statuses: `gateway/http/error_responses.py` maps those.
 """
 
+from housekeeping.errors import ConfigError, HermaError
 
-class HermaError(Exception):
-    """Base of every error that Herma raises on purpose; people read its text."""
+__all__ = [
+    "ConfigError",
+    "ConnectError",
+    "ConnectTimeout",
+    "HermaError",
+    "HttpError",
+    "KeptConnectionClosed",
+    "LinkError",
+    "LinkFull",
+    "LocalProtocolError",
+    "PeerUnknown",
+    "ReadError",
+    "ReadTimeout",
+    "RemoteProtocolError",
+    "WireError",
+    "WriteTimeout",
+]
 
 
 class WireError(HermaError):
@@ -76,7 +92,3 @@ class ReadError(HttpError):
 
 class RemoteProtocolError(HttpError):
     """The server sent something other than HTTP/1.1, or ended a response early."""
-
-
-class ConfigError(HermaError):
-    """A file, address or key that the operator gave is wrong; the text names it."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from benchmarks.micro.figures import MicroFigure
 from config import ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, RouteRequest
+from gateway.routing.fleet_state import FleetState
 from protocol.ids import ID_BYTES, BlockDigest, WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
@@ -64,9 +64,9 @@ def measure(quick: bool) -> Iterator[MicroFigure]:
     yield MicroFigure(index, "event, per stored block", event_us)
 
 
-def idle_fleet(model: str, names: Sequence[str]) -> tuple[Dispatch, list[WorkerId]]:
+def idle_fleet(model: str, names: Sequence[str]) -> tuple[FleetState, list[WorkerId]]:
     """A dispatcher with workers that are ready and run nothing."""
-    dispatch = Dispatch((ModelConfig(name=model),), max_queue=8, resume_wait_s=1.0)
+    dispatch = FleetState((ModelConfig(name=model),), max_queue=8, resume_wait_s=1.0)
     worker_ids = []
     for number, name in enumerate(names, start=1):
         worker_id = WorkerId(bytes([number]) * ID_BYTES)

@@ -380,7 +380,7 @@ class SimWorker:
         num_matched: int,
     ) -> bool:
         """Whether another turn computes a good part of this one, as in
-        `workers/scheduler/starts.py`.
+        `workers/scheduler/plan_starts.py`.
         """
         if not sequence.is_new:
             return False

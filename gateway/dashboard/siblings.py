@@ -25,6 +25,7 @@ from gateway.dashboard.rows import (
     WorkerRow,
 )
 from gateway.telemetry import percentile
+from housekeeping.leftovers import runtime_dir, this_process
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     Ask,
@@ -33,7 +34,6 @@ from protocol.control_messages import (
     Shown,
 )
 from protocol.errors import ConfigError, HermaError
-from protocol.leftovers import runtime_dir, this_process
 from protocol.transport import ask_control
 
 ANSWER_S: Final = 1.0

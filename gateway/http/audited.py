@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api import ApiError
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge, Endpoint
-from protocol.audit import Act
+from housekeeping.audit import Act
 
 LOCAL: str = "a caller on this machine"
 """The sender of a request to a gateway without keys."""

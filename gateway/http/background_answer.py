@@ -24,7 +24,7 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
-from gateway.http.responses import error_of
+from gateway.http.error_responses import error_of
 from gateway.http.sse_writer import ClientAnswer
 from gateway.responses import BackgroundRun, ResponseRecord
 

@@ -9,7 +9,7 @@ from io import BytesIO
 from starlette.types import Receive
 
 from gateway.api import ApiError
-from gateway.http.responses import ClientGone
+from gateway.http.error_responses import ClientGone
 
 
 async def read_body(

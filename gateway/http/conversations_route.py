@@ -25,7 +25,7 @@ from gateway.api import (
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.responses import send_json
+from gateway.http.error_responses import send_json
 from gateway.http.responses_route import send_page
 from gateway.responses import no_item
 

@@ -15,8 +15,15 @@ from gateway.api import ApiError
 from gateway.dashboard import Dashboard, DashboardState, Overview, page
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.edge import Edge
+from gateway.http.error_responses import (
+    SSE_HEADERS,
+    Header,
+    header,
+    json_bytes,
+    send_body,
+    send_json,
+)
 from gateway.http.metrics import Metrics
-from gateway.http.responses import SSE_HEADERS, Header, header, json_bytes, send_body, send_json
 from gateway.runtime import next_tick
 from gateway.telemetry import Listener
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge
-from gateway.http.responses import SSE_HEADERS
+from gateway.http.error_responses import SSE_HEADERS
 from gateway.telemetry import Listener, PublishedEvent
 
 HEARTBEAT_S: Final = 10.0

@@ -23,10 +23,10 @@ from gateway.api import (
     parse_messages,
 )
 from gateway.http.edge import Edge, as_events
+from gateway.http.error_responses import error_headers, header, send_body, send_json
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import EXTENSION, name_ignored
-from gateway.http.responses import error_headers, header, send_body, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer

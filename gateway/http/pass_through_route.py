@@ -13,8 +13,8 @@ from starlette.types import Scope, Send
 from gateway.api import ApiError, Started, Usage, as_unsent, missing_model, named_body
 from gateway.http.auth import client_of_headers, header_of, parent_of_headers
 from gateway.http.edge import Edge
+from gateway.http.error_responses import Header, header, passed_on
 from gateway.http.metrics import Metrics
-from gateway.http.responses import Header, header, passed_on
 from gateway.http.sse_writer import CLIENT_LEFT
 from gateway.telemetry import RequestTrace
 from gateway.turn import Caller, PathRequest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gateway.api import ChatRequest
-from gateway.http.responses import Header, header
+from gateway.http.error_responses import Header, header
 
 MAX_PENDING_BYTES: Final = 2**20
 """Bytes that are kept for a client that reads slowly: about a minute of text. A single part that is

@@ -30,11 +30,11 @@ from gateway.api import (
 from gateway.http.auth import Gatekeeper
 from gateway.http.background_answer import BackgroundAnswer
 from gateway.http.edge import Edge, as_events
+from gateway.http.error_responses import SSE_HEADERS, send_json
 from gateway.http.generation import Generation
 from gateway.http.messages_route import without_headers
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import EXTENSION, name_ignored
-from gateway.http.responses import SSE_HEADERS, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer

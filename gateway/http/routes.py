@@ -34,12 +34,12 @@ from gateway.http.body import read_body
 from gateway.http.conversations_route import ConversationsRoute
 from gateway.http.dashboard_route import DashboardRoute
 from gateway.http.edge import Edge, Endpoint, model_named
+from gateway.http.error_responses import header, json_bytes, send_body, send_error, send_json
 from gateway.http.events_route import Events
 from gateway.http.generation import Generation
 from gateway.http.messages_route import Messages
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.response_writer import EXTENSION
-from gateway.http.responses import header, json_bytes, send_body, send_error, send_json
 from gateway.http.responses_route import ResponsesRoute
 from gateway.http.tokenize import Tokenizing
 from gateway.routing import ModelView

@@ -42,9 +42,7 @@ from gateway.api import (
 from gateway.http.answer_state import DEAF, STREAMED, TABLE, UNSENT, WHOLE, AnswerEvent, AnswerState
 from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
-from gateway.http.metrics import Metrics
-from gateway.http.response_writer import ResponseWriter
-from gateway.http.responses import (
+from gateway.http.error_responses import (
     JSON_TYPE,
     PRINTABLE,
     REQUEST_ID,
@@ -55,6 +53,8 @@ from gateway.http.responses import (
     header,
     passed_on,
 )
+from gateway.http.metrics import Metrics
+from gateway.http.response_writer import ResponseWriter
 from gateway.turn import Caller
 
 MESSAGES: Final = "messages"

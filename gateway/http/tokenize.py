@@ -27,7 +27,7 @@ from gateway.api import (
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.responses import json_bytes, send_body, send_json
+from gateway.http.error_responses import json_bytes, send_body, send_json
 from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
 from gateway.turn import Caller, KnownText
 

@@ -20,7 +20,7 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.http.answer_state import DEAF, TABLE, WHOLE, AnswerEvent, AnswerState
-from gateway.http.responses import JSON_TYPE, error_of
+from gateway.http.error_responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import ClientAnswer
 
 

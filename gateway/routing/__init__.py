@@ -8,11 +8,11 @@ from gateway.routing.admission_queue import QueuePosition
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, UseProvider
-from gateway.routing.fleet import ModelView, with_refusals
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.work_line import LineVisit, WorkLine
+from gateway.routing.worker_registry import ModelView, with_refusals
 from gateway.routing.worker_view import WorkerView
 
 __all__ = [

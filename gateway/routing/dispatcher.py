@@ -1,6 +1,6 @@
 """The dispatcher: the only writer of the fleet's state.
 
-Owns `Dispatch` and is its only caller: it passes trio's time in, performs the returned effects in
+Owns `FleetState` and is its only caller: it passes trio's time in, performs the returned effects in
 order and wakes the turns that wait for a place. Must not know frames or text. All methods except
 `route`, `route_again` and `run` are synchronous, so that each change of the fleet is complete
 before another starts.
@@ -18,7 +18,6 @@ import trio
 from config import GatewayConfig, ModelConfig
 from gateway.api import ApiError
 from gateway.routing.admission_queue import QueuePosition
-from gateway.routing.dispatch import Dispatch, DispatchStatistics, FleetMessage
 from gateway.routing.effects import (
     Accept,
     AskFiles,
@@ -37,10 +36,11 @@ from gateway.routing.effects import (
     RouteRequest,
     UseProvider,
 )
-from gateway.routing.fleet import ModelView
+from gateway.routing.fleet_state import DispatchStatistics, FleetMessage, FleetState
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
+from gateway.routing.worker_registry import ModelView
 from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import (
@@ -102,7 +102,7 @@ class _Waiter(msgspec.Struct):
 class Dispatcher:
     """Finds places for sequences and keeps the fleet state. `next_ticket()` is a new number."""
 
-    def __init__(self, core: Dispatch, feed: EventFeed) -> None:
+    def __init__(self, core: FleetState, feed: EventFeed) -> None:
         self._core = core
         self._tickets = core.tickets
         self._feed = feed
@@ -121,7 +121,7 @@ class Dispatcher:
         self._port = port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Call `Dispatch.tick` until cancelled."""
+        """Call `FleetState.tick` until cancelled."""
         self._core.start(trio.current_time())
         task_status.started()
         while True:
@@ -131,7 +131,7 @@ class Dispatcher:
             self._perform(self._core.tick(trio.current_time()))
 
     def stop(self) -> None:
-        """The gateway stops: see `Dispatch.stop`."""
+        """The gateway stops: see `FleetState.stop`."""
         self._core.stop()
 
     # Reading the state.

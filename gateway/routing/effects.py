@@ -1,6 +1,6 @@
 """Requests for a place, and the effects of decisions.
 
-Owns the values that pass between the pure fleet state and the code around it. `Dispatch` returns
+Owns the values that pass between the pure fleet state and the code around it. `FleetState` returns
 effects and performs none. Must not know how they are performed.
 
 They are msgspec Structs: a frozen dataclass takes 1 us or more to fill, and 1 ms to define.

@@ -12,9 +12,9 @@ import msgspec
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.effects import RouteRequest
-from gateway.routing.fleet import Model
 from gateway.routing.placement_cost import Option, PlacementWork, RouteDecision, choose
 from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.worker_registry import Model
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 

@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from gateway.routing.effects import RouteRequest
-from gateway.routing.fleet import Model
 from gateway.routing.placement_cost import PlacementScore
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide
+from gateway.routing.worker_registry import Model
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import CandidateWorker
 

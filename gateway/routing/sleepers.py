@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final
 
 from gateway.routing.effects import Demand, Effect, Effects, Notice
-from gateway.routing.fleet import Fleet, Models
+from gateway.routing.worker_registry import Models, WorkerRegistry
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import SleepTrouble, TurnsThrash, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import Residency, ResidencyState
@@ -58,9 +58,9 @@ class ChangeWatch:
 
 
 class Sleepers:
-    """All workers that take turns. Only `Dispatch` calls it."""
+    """All workers that take turns. Only `FleetState` calls it."""
 
-    def __init__(self, models: Models, fleet: Fleet) -> None:
+    def __init__(self, models: Models, fleet: WorkerRegistry) -> None:
         self._models = models
         self._fleet = fleet
         self._watches: dict[str, ChangeWatch] = {}

@@ -239,7 +239,7 @@ class _Measurement(msgspec.Struct, gc=False):
 
 
 class Worker:
-    """The state of one worker; only `Dispatch` writes it.
+    """The state of one worker; only `FleetState` writes it.
 
     `num_running` counts the sequences on it: this gateway's and, as of its last `Load`, those of
     other gateways. `breaker` and `trust` outlive this object: the fleet keeps them by the worker's

@@ -34,8 +34,8 @@ from gateway.store.conversation_sums import (
 )
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
+from housekeeping.state_file import make_private
 from protocol.errors import ConfigError, HermaError
-from protocol.state_file import make_private
 
 APPLICATION_ID: Final = 0x4845_524D
 """HERM, in the file's header: no other SQLite file is mistaken for a ledger."""

@@ -23,8 +23,8 @@ import msgspec
 
 from gateway.store.sqlite_file import FileKind, lock, looking, open_file
 from gateway.store.use_time import Seen, UseTime, begun
+from housekeeping.state_file import make_private
 from protocol.errors import HermaError
-from protocol.state_file import make_private
 
 _TABLES: Final = """
 CREATE TABLE responses (

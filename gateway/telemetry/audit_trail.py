@@ -13,7 +13,7 @@ from typing import Final, final
 
 from gateway.telemetry.event_feed import EventFeed
 from gateway.telemetry.fleet_events import AdminAct
-from protocol.audit import Act, AuditFile
+from housekeeping.audit import Act, AuditFile
 
 _log: Final = logging.getLogger(__name__)
 

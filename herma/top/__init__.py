@@ -7,6 +7,16 @@ the gateway makes the overview.
 from herma.top.frame import View, draw
 from herma.top.source import GatewayPage, TopData, admin_key
 from herma.top.terminal import follow
-from herma.top.text import as_plain
+from herma.top.text import ASCII_MARKS, Marks, as_plain
 
-__all__ = ["GatewayPage", "TopData", "View", "admin_key", "as_plain", "draw", "follow"]
+__all__ = [
+    "ASCII_MARKS",
+    "GatewayPage",
+    "Marks",
+    "TopData",
+    "View",
+    "admin_key",
+    "as_plain",
+    "draw",
+    "follow",
+]

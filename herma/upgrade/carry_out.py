@@ -24,8 +24,8 @@ from herma.upgrade.plan import (
     succeeded,
 )
 from herma.upgrade.workers import Mover
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError, HermaError
-from protocol.state_file import write_atomically
 from workers.versions import Installation
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from housekeeping.state_file import make_private
 from protocol.errors import ConfigError
-from protocol.state_file import make_private
 from workers.versions import BASE, Installation, InstalledVersion
 
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?==[\w.!+-]+")

@@ -18,8 +18,8 @@ from typing import Any, Final
 from herma.upgrade import collectives
 from herma.upgrade.install import image_runner
 from herma.upgrade.workers import VersionRejected
+from housekeeping.own_code import CODE_VARIABLES, HELD
 from protocol.messages import PROTOCOL_VERSION
-from protocol.own_code import CODE_VARIABLES, HELD
 
 _PATIENCE_S: Final = 300.0
 _MODULES: Final = {"vllm": "vllm", "sglang": "sglang"}

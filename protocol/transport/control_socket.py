@@ -17,7 +17,8 @@ from typing import Final, final
 import msgspec
 import trio
 
-from protocol.audit import Act, Note
+from housekeeping.audit import Act, Note
+from housekeeping.leftovers import runtime_dir, this_process
 from protocol.control_messages import (
     MAX_LINE_BYTES,
     MAX_SHOWN_BYTES,
@@ -32,7 +33,6 @@ from protocol.control_messages import (
     encode_line,
 )
 from protocol.errors import ConfigError, WireError
-from protocol.leftovers import runtime_dir, this_process
 
 _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0

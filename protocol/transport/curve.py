@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, final
 import zmq
 from zmq.utils import z85
 
+from housekeeping.state_file import make_private
 from protocol.addresses import CURVE_KEY_FORM, is_curve_key
 from protocol.errors import ConfigError
-from protocol.state_file import make_private
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK
 

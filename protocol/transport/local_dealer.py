@@ -11,9 +11,9 @@ from typing import Final, final
 
 import trio
 
+from housekeeping.leftovers import is_stopped
 from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
-from protocol.leftovers import is_stopped
 from protocol.transport import local_socket
 from protocol.transport.backlog import Backlog, check_frame_size
 from protocol.transport.dealer import DealerStatistics

@@ -14,10 +14,10 @@ from config import KeyConfig, hash_api_key
 from gateway.api import ApiError
 from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper
-from gateway.http.responses import send_json
+from gateway.http.error_responses import send_json
 from gateway.http.routes import EdgeApp, Methods, edge_app
 from gateway.telemetry import AuditTrail, EventFeed
-from protocol.audit import Act
+from housekeeping.audit import Act
 from protocol.control_messages import READS, Answer, Ask, Done, decode_answer
 from protocol.errors import ConfigError
 from protocol.transport import ControlSocket

@@ -7,7 +7,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = (
-    "gateway", "workers", "kernels", "protocol", "config", "herma", "benchmarks", "training",
+    "gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma", "benchmarks",
+    "training",
 )  # fmt: skip
 TWICE: Final[dict[str, str]] = {}
 """Names that two classes may have, because the field itself uses them for both, with the reason."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOPS = "gateway|workers|kernels|protocol|config|herma|tests|training|benchmarks|docs"
+TOPS = "gateway|workers|kernels|protocol|housekeeping|config|herma|tests|training|benchmarks|docs"
 PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 # A file of an earlier commit is named as "`path` of commit 1234567".
 IN_BACKTICKS = re.compile(rf"`((?:{TOPS})/[\w./-]+)`(?! of commit)")

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "workers", "kernels", "protocol", "config", "herma")
-EXEMPT = ("protocol", "kernels")
+PACKAGES = ("gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma")
+EXEMPT = ("protocol", "housekeeping", "kernels")
 """Flat: their files are imported directly."""
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("gateway", "workers", "kernels", "protocol", "config", "herma")
+PRODUCT = ("gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma")
 PACKAGES = (*PRODUCT, "training", "benchmarks", "tests")
 GUIDE_FILE_LINES = 400
 GUIDE_FUNCTION_LINES = 40
@@ -116,7 +116,9 @@ def test_arguments_are_not_packed_to_save_lines() -> None:
     assert not packed
 
 
-@pytest.mark.parametrize("package", ["gateway", "workers", "kernels", "protocol", "config"])
+@pytest.mark.parametrize(
+    "package", ["gateway", "workers", "kernels", "protocol", "housekeeping", "config"]
+)
 def test_files_open_with_what_they_own(package: str) -> None:
     """Every module of the product opens with a docstring."""
     bare = [

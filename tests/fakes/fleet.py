@@ -10,8 +10,8 @@ from typing import TypeVar
 import xxhash
 
 from config import FallbackConfig, ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effect, Effects, RouteRequest
+from gateway.routing.fleet_state import FleetState
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
@@ -149,10 +149,12 @@ def dispatch(
     max_queue: int | None = 8,
     resume_wait_s: float = 120.0,
     rejoin_s: float = 0.0,
-) -> Dispatch:
+) -> FleetState:
     """A dispatch for the model `m` with these ready workers, called w1, w2, ..."""
     config = ModelConfig(name="m", aliases=("alias",), fallback=fallback)
-    fleet = Dispatch((config,), max_queue=max_queue, resume_wait_s=resume_wait_s, rejoin_s=rejoin_s)
+    fleet = FleetState(
+        (config,), max_queue=max_queue, resume_wait_s=resume_wait_s, rejoin_s=rejoin_s
+    )
     for number, (worker_id, engine) in enumerate(workers, start=1):
         fleet.register(worker_id, hello(f"w{number}", engine), 0.0)
         fleet.heard(worker_id, BlocksSnapshot(seq=0, digests=b""), 0.0)

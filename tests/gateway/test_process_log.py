@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
+from housekeeping.log_lines import LogStyle, log_style
 from protocol.errors import ConfigError
-from protocol.log_lines import LogStyle, log_style
 
 PROGRAM = """
 import logging, sys
 from gateway.process_log import start_log
 from gateway.telemetry import EventFeed
 from gateway.telemetry.fleet_events import WorkerLost
-from protocol.log_lines import log_style
+from housekeeping.log_lines import log_style
 import os
 start_log(" [0/2]", log_style(os.environ))
 logging.getLogger("gateway.x").info("it starts")

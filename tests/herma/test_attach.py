@@ -21,7 +21,7 @@ from config import find_mistakes, hash_api_key, parse_config
 from herma.attach.asking import ask_server, root_of
 from herma.attach.choices import text_of
 from herma.attach.recognition import Answered, recognise
-from herma.init_command import run as init
+from herma.commands.init import run as init
 from protocol.errors import ConfigError
 from tests.fakes.foreign_engine import Settings, State, open_server
 from tests.fakes.model_hub import model_hub

@@ -15,7 +15,7 @@ import pytest
 
 from config import hash_api_key, parse_config
 from herma.cli import _parser, main
-from protocol.own_code import HELD
+from housekeeping.own_code import HELD
 from tests.fakes.ports import free_ports
 
 BOUND_S = 60

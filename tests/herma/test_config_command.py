@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import LedgerStore
-from herma.config_command import run
+from herma.commands.config import run
 from protocol.errors import ConfigError
 from protocol.transport import write_curve_pair
 from tests.fakes.certificates import Authority

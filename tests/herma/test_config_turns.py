@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from config import load_config
-from herma.config_command import measured_workers
+from herma.commands.config import measured_workers
 from workers.turns import TurnRecord, engine_id, overfull, record_path, together, write_record
 
 GIB = 2**30

@@ -17,7 +17,7 @@ from gateway.routing.worker_view import Worker
 from gateway.spending.limits import Account, LimitWindow, SpendingFigures
 from gateway.telemetry import GatewayCounters
 from herma.cli import main
-from herma.grafana_command import COLUMNS, ROWS, dashboard
+from herma.commands.grafana import COLUMNS, ROWS, dashboard
 from protocol.messages import DraftResults, Fault, Load
 from tests.fakes.fleet import W1, W2, facts, hello
 from tests.fakes.whole_gateway import whole_gateway

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from herma.process_watch import LOOK_S, SILENT_S, Heartbeats, Sight, run_queue_s, watches
 from herma.shared_port import SharedPort, listeners_of
-from protocol.process_start import ProcessStart
+from housekeeping.process_start import ProcessStart
 
 HANG_S: Final = 5.0
 ON_TIME: Final = st.floats(LOOK_S, 2 * LOOK_S)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from herma import reload_command
+from herma.commands import reload as reload_command
+from herma.commands.reload import run, summary
 from herma.processes import GatewayProcess, Parent, Supervisor
-from herma.reload_command import run, summary
 from protocol.control_messages import (
     Answer,
     Ask,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gateway.conversations import ConversationList, ConversationRow, PrefixRow
+from herma.commands.sessions import facts, table
 from herma.prefixes import report
-from herma.sessions_command import facts, table
 from herma.top import GatewayPage
 from protocol.errors import HermaError
 from tests.fakes.whole_gateway import whole_gateway
@@ -66,7 +66,7 @@ async def test_they_read_a_gateway() -> None:
 
 
 def test_a_gateway_that_is_not_there_is_named() -> None:
-    from herma.sessions_command import run
+    from herma.commands.sessions import run
 
     given = argparse.Namespace(
         url="http://127.0.0.1:9", config=None, key_env=None, name=None, json=False

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from herma import status_command, worker_command
+from herma.commands import status as status_command
+from herma.commands import worker as worker_command
+from herma.commands.status import gateway_line, run
 from herma.processes import GatewayProcess, Supervisor
-from herma.status_command import gateway_line, run
 from protocol.control_messages import GatewayStatus, ModelCover, WorkerStatus
 from protocol.errors import ConfigError
 

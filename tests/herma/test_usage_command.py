@@ -149,7 +149,7 @@ def running(monkeypatch: pytest.MonkeyPatch, *files: Path | str | None) -> None:
         for file in files
     ]
     silent = GatewayProcess(Path("y"), 2, None)
-    monkeypatch.setattr("herma.usage_command.gateways", lambda: [*found, silent])
+    monkeypatch.setattr("herma.commands.usage.gateways", lambda: [*found, silent])
 
 
 def test_the_file_of_the_gateway_that_runs_is_read(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herma.worker_command import duration, render
+from herma.commands.worker import duration, render
 from protocol.control_messages import LastFault, WorkerStatus
 
 READY = WorkerStatus(

@@ -23,9 +23,9 @@ import msgspec
 from setproctitle import setproctitle
 
 from config import EXTERNAL_ENGINES, SpeculationConfig, WorkerConfig
+from housekeeping.signals import die_with_parent
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
-from protocol.signals import die_with_parent
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.host_cache import taken_fd
 from workers.ipc import (

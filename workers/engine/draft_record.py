@@ -17,8 +17,8 @@ from typing import Final, Literal, final
 import msgspec
 
 from config import state_dir
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
-from protocol.state_file import write_atomically
 from workers.speculation import Fit, Speculation
 
 FORMAT: Final = 1

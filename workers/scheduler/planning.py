@@ -20,12 +20,12 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.drafting import to_draft, with_drafts
 from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import Chunk, SequenceStart
+from workers.scheduler.plan_starts import PlanStarts
 from workers.scheduler.prompt_budget import PromptBudget
 from workers.scheduler.prompt_shares import share
 from workers.scheduler.queues import Queues
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.starts import PlanStarts
 from workers.scheduler.step_cost import StepCost
 
 

@@ -17,9 +17,9 @@ from typing import final
 
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk
+from workers.scheduler.plan_starts import PlanStarts
 from workers.scheduler.prompt_budget import LEAST_TOKENS, PromptBudget
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.starts import PlanStarts
 
 
 def share(

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import xxhash
 
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
-from protocol.state_file import write_atomically
 from workers.starts.compare import StartDifference
 from workers.starts.gather import drop_read_pages
 from workers.starts.record import StartRecord, WeightFile

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from config import state_dir
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
-from protocol.state_file import write_atomically
 from workers.ipc import StartSpeed
 from workers.starts.compare import StartDifference, differences, slower_than
 from workers.starts.record import StartRecord, StartRecords

@@ -17,7 +17,11 @@ import trio
 from setproctitle import setproctitle
 
 from config import WorkerConfig, state_dir
-from protocol.audit import FILE_NAME, Act, AuditFile
+from housekeeping.audit import FILE_NAME, Act, AuditFile
+from housekeeping.log_lines import log_style
+from housekeeping.own_code import own_entry
+from housekeeping.service_manager import ServiceManager
+from housekeeping.signals import graceful_stop, hangups, outlive_hangups
 from protocol.control_messages import (
     WORKER_SOCKET,
     Answer,
@@ -39,11 +43,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
-from protocol.log_lines import log_style
 from protocol.messages import REPLACED, Bye, Wanted
-from protocol.own_code import own_entry
-from protocol.service_manager import ServiceManager
-from protocol.signals import graceful_stop, hangups, outlive_hangups
 from protocol.transport import ControlSocket, CurveClient, load_curve_client
 from protocol.version import VERSION
 from workers.model_dir import check_dirs

@@ -19,9 +19,9 @@ from typing import Final, final
 
 import trio
 
+from housekeeping.leftovers import is_exiting
+from housekeeping.own_code import module_argv
 from protocol.errors import WireError
-from protocol.leftovers import is_exiting
-from protocol.own_code import module_argv
 from workers.ipc import FrameDecoder, encode_frame
 from workers.supervisor.diagnosis import KEPT_LINES, MAX_LINE_CHARS, clean_line, shell_code
 

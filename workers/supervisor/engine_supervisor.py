@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import trio
 
 from config import WorkerConfig
+from housekeeping.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.control_messages import (
     MAX_SHOWN_TROUBLES,
     ProbeQuestion,
@@ -24,7 +25,6 @@ from protocol.control_messages import (
     WorkerStatus,
 )
 from protocol.errors import ConfigError
-from protocol.leftovers import engine_folders, make_scratch, remove, sweep
 from protocol.messages import INVARIANT
 from workers.ipc import AnswerProbe, ClearCache
 from workers.supervisor.death import Death

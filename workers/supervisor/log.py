@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Final, TextIO, final
 
-from protocol.log_lines import USUAL, LogStyle, json_line
+from housekeeping.log_lines import USUAL, LogStyle, json_line
 
 _MAX_LINES: Final = 1000
 _CLOSE_S: Final = 0.5

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import msgspec
 
+from housekeeping.own_code import CODE_VARIABLES, HELD, own_entry
 from protocol.errors import ConfigError
-from protocol.own_code import CODE_VARIABLES, HELD, own_entry
 
 
 class HeldStart(msgspec.Struct, frozen=True):

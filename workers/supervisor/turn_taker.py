@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from config import WorkerConfig
+from housekeeping.leftovers import runtime_dir
 from protocol.errors import ConfigError, WireError
-from protocol.leftovers import runtime_dir
 from protocol.messages import ResidencyState, Wanted
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import EngineState, Lifecycle

@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import msgspec
 
 from config import WorkerConfig, state_dir
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
-from protocol.state_file import write_atomically
 
 FOLDER: Final = "turns"
 _ID_CHARS: Final = 16

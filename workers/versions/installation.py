@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from config import state_dir
+from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
-from protocol.state_file import write_atomically
 
 HERMA: Final = "herma"
 """The installation of Herma itself."""

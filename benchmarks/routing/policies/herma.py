@@ -1,8 +1,8 @@
 """Herma's own policy: the gateway's dispatcher itself, driven by messages as data.
 
-Translates between the simulation and `gateway.routing.dispatch.Dispatch`; nothing of the policy is
-here. Clients do not announce the length of an answer, so the dispatcher knows only the averages
-that it learns.
+Translates between the simulation and `gateway.routing.fleet_state.FleetState`; nothing of the
+policy is here. Clients do not announce the length of an answer, so the dispatcher knows only the
+averages that it learns.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from benchmarks.routing.policies.base import Placed, Setting
 from benchmarks.routing.trace import TracedTurn
 from benchmarks.routing.worker import WorkerReport
 from config import ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, RouteRequest
+from gateway.routing.fleet_state import FleetState
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, BlocksSnapshot, EngineFacts, Register
 
@@ -30,7 +30,7 @@ class Herma:
 
     def __init__(self, setting: Setting, *, max_pause_s: float = 0.0) -> None:
         self._outputs: dict[int, int] = {}
-        self.dispatch = Dispatch(
+        self.dispatch = FleetState(
             (ModelConfig(name=MODEL),),
             max_queue=NO_LIMIT,
             resume_wait_s=120.0,

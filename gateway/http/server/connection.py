@@ -21,7 +21,7 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.api import ApiError, unavailable
-from gateway.http.responses import ClientGone, error_of, send_error
+from gateway.http.error_responses import ClientGone, error_of, send_error
 from gateway.http.server.body_budget import WAIT_S, BodyBudget, BodyHold
 from gateway.http.server.exchange import Exchange, SendBuffer, WriteBatch
 from gateway.http.server.parser import ParsedRequest, ParserLimits, RequestParser

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import trio
 from starlette.types import Message, Scope
 
+from gateway.http.error_responses import ClientGone, Header
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
-from gateway.http.responses import ClientGone, Header
 from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
 

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.responses import error_of
+from gateway.http.error_responses import error_of
 from gateway.http.server.body_budget import BodyBudget
 from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.exchange import write_batch
@@ -23,8 +23,8 @@ from gateway.http.server.parser import ParserLimits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 from gateway.http.server.tls import Certificates, serve_tls
+from housekeeping.process_start import BACKLOG
 from protocol.errors import ConfigError
-from protocol.process_start import BACKLOG
 
 SHUTDOWN_GRACE_S: Final = 10.0
 SILENT_PEER_S: Final = 30.0

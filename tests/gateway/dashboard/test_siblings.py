@@ -11,8 +11,8 @@ from hypothesis import given
 
 from gateway.dashboard import Overview, Siblings, merged
 from gateway.dashboard.overview import MAX_RECENT, MAX_REQUESTS
+from housekeeping.leftovers import Owner, this_process
 from protocol.control_messages import GATEWAY_SOCKET, Shown, encode_line
-from protocol.leftovers import Owner, this_process
 from tests.fakes.shown_fleet import ShownFleet
 
 SUMS = ("open", "queued", "ended", "failed", "by_cloud", "prompt_tokens", "output_tokens")

@@ -9,8 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.api.errors import ApiError
 from gateway.http.body import read_body
+from gateway.http.error_responses import ClientGone
 from gateway.http.response_writer import EXTENSION, ResponseWriter
-from gateway.http.responses import ClientGone
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import Exchange, Script, scripted_edge
 from tests.fakes.wired import parsed, reply, wired

@@ -13,7 +13,7 @@ from config import FallbackConfig
 from gateway.api.errors import ApiError, busy
 from gateway.api.events import ChoiceFinished, Started
 from gateway.http.edge import FleetGauges
-from gateway.http.responses import header
+from gateway.http.error_responses import header
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import (
     ANSWER,

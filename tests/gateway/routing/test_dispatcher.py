@@ -10,9 +10,9 @@ import trio.testing
 
 from config import FallbackConfig, GatewayConfig, ModelConfig
 from gateway.api.errors import ApiError
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import IDLE_TICK_S, REST_TICK_S, TICK_S, Dispatcher
 from gateway.routing.effects import Effects, RouteRequest, UseProvider
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.lease import Lease
 from gateway.telemetry.event_feed import EventFeed
 from protocol.ids import WorkerId
@@ -42,7 +42,7 @@ class Port:
 
 
 def make_dispatcher() -> tuple[Dispatcher, Port]:
-    core = Dispatch((ModelConfig(name="alpha"),), max_queue=4, resume_wait_s=120.0)
+    core = FleetState((ModelConfig(name="alpha"),), max_queue=4, resume_wait_s=120.0)
     dispatcher, port = Dispatcher(core, EventFeed()), Port()
     dispatcher.attach(port)
     return dispatcher, port
@@ -117,7 +117,7 @@ async def test_patience_ends_in_a_refusal(autojump_clock: trio.testing.MockClock
     assert 119 < trio.current_time() < 121
 
 
-class Ticked(Dispatch):
+class Ticked(FleetState):
     """It notes when it is told the time."""
 
     def __init__(self) -> None:
@@ -176,7 +176,9 @@ async def test_a_provider_for_another_ticket_is_not_the_answer_to_this_one() -> 
     asks before the tick. It waits, and the first gets the provider.
     """
     chain = (FallbackConfig(provider="cloud", model="big"),)
-    core = Dispatch((ModelConfig(name="alpha", fallback=chain),), max_queue=4, resume_wait_s=120.0)
+    core = FleetState(
+        (ModelConfig(name="alpha", fallback=chain),), max_queue=4, resume_wait_s=120.0
+    )
     dispatcher = Dispatcher(core, EventFeed())
     dispatcher.attach(Port())
     register(dispatcher, ready=False)

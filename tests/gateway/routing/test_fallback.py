@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, Notice, Probe, UseProvider
 from gateway.routing.fallback import BUSY_PAUSE_S, PAUSE_S, Fallback, ProbeResult
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.quarantine import (
     MAX_RECORDS,
     MEMORY_S,
@@ -103,7 +103,7 @@ def test_a_failed_probe_is_published() -> None:
     assert only(fleet.tick(1.0 + PAUSE_S), Probe).worker_id == W1
 
 
-def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
+def fallen_back(max_seqs: int) -> tuple[FleetState, Probe]:
     """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
     fleet = dispatch(fallback=CLOUD)
     fleet.tickets.ask(request(1), 0.0)
@@ -349,7 +349,7 @@ def test_deaths_of_engines_open_the_breaker_of_their_worker() -> None:
     assert told == [EngineFault] * 3 + [BreakerOpen]
 
 
-def struck(fleet: Dispatch, fingerprint: bytes) -> bytes:
+def struck(fleet: FleetState, fingerprint: bytes) -> bytes:
     """The fingerprint, on probation: engines died under its request as often as that takes."""
     for epoch in range(PROBATION_STRIKES):
         assert fleet.strike(("k", fingerprint), (W1, epoch), "r", "m", 0.0) == ()

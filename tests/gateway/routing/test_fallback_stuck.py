@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Effects, Notice, Probe
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.worker_view import STUCK_AFTER_S, STUCK_STEPS
 from gateway.telemetry.fleet_events import FleetEvent, HealthProbeFailed
 from tests.fakes.fleet import CLOUD, W1, dispatch, facts, hello, load, only, request
@@ -22,7 +22,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.fleet: Dispatch = dispatch(fallback=CLOUD)
+        self.fleet: FleetState = dispatch(fallback=CLOUD)
         self.fleet.tickets.ask(request(1), 0.0)
         self.late_at = 0.0
         self.probe: Probe | None = None

@@ -1,13 +1,13 @@
 """Users as health probes: of whom they are a proof, and of whom not."""
 
 from config import ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Effects, Notice, Probe
+from gateway.routing.fleet_state import FleetState
 from gateway.telemetry.fleet_events import FallbackOff, FleetEvent, HealthProbeFailed
 from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
 
 
-def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
+def fallen_back(max_seqs: int) -> tuple[FleetState, Probe]:
     """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
     fleet = dispatch(fallback=CLOUD)
     fleet.tickets.ask(request(1), 0.0)
@@ -25,7 +25,7 @@ def test_a_user_proves_the_engine_for_all_names_of_its_worker() -> None:
     would last as long as they come. Whom the engine fails they begin the count anew for all, too.
     """
     models = tuple(ModelConfig(name=name, fallback=CLOUD) for name in ("m", "other"))
-    fleet = Dispatch(models, max_queue=8, resume_wait_s=120.0)
+    fleet = FleetState(models, max_queue=8, resume_wait_s=120.0)
     for ticket, model in enumerate(("m", "other"), start=1):
         fleet.tickets.ask(request(ticket, model=model), 0.0)
     fleet.register(W1, hello("w1", models=("m", "other")), 0.0)
@@ -43,7 +43,7 @@ def test_a_user_proves_the_engine_for_all_names_of_its_worker() -> None:
     assert told == [FallbackOff("m", 3), FallbackOff("other", 3)]
 
 
-def two_workers() -> tuple[Dispatch, Probe]:
+def two_workers() -> tuple[FleetState, Probe]:
     """Of two that are ready again one has as many users as places; a health probe flies to the
     other.
     """

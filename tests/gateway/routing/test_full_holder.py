@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.routing.dispatch import Dispatch
+from gateway.routing.fleet_state import FleetState
 from protocol.ids import BlockDigest
 from tests.fakes.fleet import W1, W2, chain, dispatch, facts, load, placed, request, stored
 
@@ -13,7 +13,7 @@ WARM = chain(("what W1 is working on", 500))
 OTHER = chain(("another", 2000))
 
 
-def full_holder(*held: tuple[BlockDigest, ...]) -> Dispatch:
+def full_holder(*held: tuple[BlockDigest, ...]) -> FleetState:
     """Tickets 1 and 2 have all places of W1, which holds the prompts `held`; W2 is empty. Answers
     take a second each.
     """

@@ -1,13 +1,13 @@
 """A prefix that is being computed: others wait for it while that is cheaper than computing it."""
 
-from gateway.routing.dispatch import Dispatch
+from gateway.routing.fleet_state import FleetState
 from tests.fakes.fleet import W1, W2, chain, dispatch, facts, load, placed, request
 
 DOCUMENT = ("a document of 64,000 tokens", 2000)
 PREFILL_S = 6.4
 
 
-def reading() -> Dispatch:
+def reading() -> FleetState:
     """Two workers of 10k tokens/s; W1 begins to read the document at 0."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     for worker_id in (W1, W2):

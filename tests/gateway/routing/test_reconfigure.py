@@ -3,14 +3,14 @@
 import msgspec
 
 from config import FallbackConfig, GatewayConfig, ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, Refuse, UseProvider
+from gateway.routing.fleet_state import FleetState
 from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, only, placed, request
 
 GATEWAY = GatewayConfig(max_queue=8, resume_wait_s=100.0, rejoin_wait_s=0.0)
 
 
-def _reload(fleet: Dispatch, *models: ModelConfig, now: float = 1.0, **keys: float) -> Effects:
+def _reload(fleet: FleetState, *models: ModelConfig, now: float = 1.0, **keys: float) -> Effects:
     assert fleet.refusal_of(models) is None
     fleet.reconfigure(msgspec.structs.replace(GATEWAY, **keys), models)
     return fleet.tick(now)

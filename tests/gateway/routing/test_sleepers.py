@@ -3,8 +3,8 @@
 import pytest
 
 from config import FallbackConfig, ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Demand, Notice, Refuse, UseProvider
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.sleepers import THRASHING_WAKES, ChangeWatch
 from gateway.telemetry import SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import ASLEEP, TAKES_TURNS, Fault, Progress, Register, Residency
@@ -29,9 +29,9 @@ def registered(name: str, *capabilities: str, ready: bool = False, epoch: int = 
     )
 
 
-def fleet_of(**keys: object) -> Dispatch:
+def fleet_of(**keys: object) -> FleetState:
     model = ModelConfig(name="m", residency="on-demand", **keys)  # type: ignore[arg-type]
-    return Dispatch((model,), max_queue=None, resume_wait_s=60.0)
+    return FleetState((model,), max_queue=None, resume_wait_s=60.0)
 
 
 def events(effects: object, kind: type) -> list[object]:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 
 from config import FallbackConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import (
     Assign,
     Effects,
@@ -17,6 +16,7 @@ from gateway.routing.effects import (
     ProbeResult,
     UseProvider,
 )
+from gateway.routing.fleet_state import FleetState
 from gateway.routing.trust import (
     BUSY_FAULT_S,
     BUSY_GAP_S,
@@ -224,13 +224,13 @@ def test_trust_ends_only_by_evidence_and_always_comes_back(steps: list[tuple[str
 # In the fleet.
 
 
-def ask(fleet: Dispatch, ticket: int, now: float = 0.0, **more: bool) -> Effects:
+def ask(fleet: FleetState, ticket: int, now: float = 0.0, **more: bool) -> Effects:
     return fleet.tickets.ask(
         request(ticket, fingerprint=bytes([ticket]), cloud=more.get("cloud", True)), now
     )
 
 
-def fail(fleet: Dispatch, ticket: int, now: float = 0.0) -> Effects:
+def fail(fleet: FleetState, ticket: int, now: float = 0.0) -> Effects:
     """A request comes, fails on its worker and leaves."""
     only(ask(fleet, ticket, now), Assign)
     effects = fleet.tickets.failed(ticket, now, WHY)
@@ -247,7 +247,7 @@ def events(effects: Effects) -> list[object]:
     return [one.event for one in effects if isinstance(one, Notice)]
 
 
-def state_of(fleet: Dispatch, worker: WorkerId) -> str:
+def state_of(fleet: FleetState, worker: WorkerId) -> str:
     (view,) = [one for one in fleet.workers() if one.worker_id == worker]
     return view.state
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from config import Config
+from herma.commands.doctor import report
 from herma.doctor import examine
-from herma.doctor_command import report
 from tests.fakes.foreign_process import stub_argv
 from tests.fakes.gateway_end import open_gateway_end
 from tests.fakes.ports import free_ports

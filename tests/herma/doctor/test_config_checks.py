@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from config import Config, LedgerConfig, parse_config
+from herma.commands.doctor import ask_shared_limits
 from herma.doctor import Finding, examine
-from herma.doctor_command import ask_shared_limits
 from tests.herma.doctor.machine import Machine
 
 HEAD = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/models/m"\n'

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from herma.commands.doctor import looked_at, mend, report
 from herma.doctor import Finding, Fix
-from herma.doctor_command import looked_at, mend, report
 from tests.herma.doctor.machine import Machine
 
 BAD = Finding("error", "units", "it is gone", "nothing starts", "install it")

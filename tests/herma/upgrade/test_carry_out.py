@@ -16,8 +16,8 @@ from herma.upgrade import (
     load_plan,
     rollback,
 )
+from housekeeping.state_file import held_alone
 from protocol.errors import ConfigError
-from protocol.state_file import held_alone
 from workers.versions import Installation, InstalledVersion
 
 PLAN = UpgradePlan("x", "1.0", "2.0", workers=("a", "b"))

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from protocol.audit import Act
+from housekeeping.audit import Act
 from protocol.control_messages import Answer, Ask, AskReload, AskStatus, Done, Refused
 from protocol.errors import ConfigError
 from protocol.transport import ControlSocket, ask_control

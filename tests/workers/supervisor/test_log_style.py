@@ -3,7 +3,7 @@
 import io
 import json
 
-from protocol.log_lines import LogStyle
+from housekeeping.log_lines import LogStyle
 from workers.supervisor.log import WorkerLog
 
 

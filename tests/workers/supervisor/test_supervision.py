@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from herma.worker_command import render
+from herma.commands.worker import render
 from protocol.messages import Fault, Progress, Register, Rejected, Tokens
 from tests.fakes.foreign_process import change, holding_worker
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from herma.entry import command_of, current_program
+from housekeeping.own_code import HELD
 from protocol.errors import ConfigError
-from protocol.own_code import HELD
 from workers.versions import BASE, HERMA, Installation, InstalledVersion
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from config import WorkerConfig
-from protocol.own_code import module_argv
+from housekeeping.own_code import module_argv
 from workers.engine.compile.compiler_messages import (
     CompilerMessage,
     Listed,

@@ -27,7 +27,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from config import WorkerConfig
-from protocol.signals import die_with_parent
+from housekeeping.signals import die_with_parent
 from workers.engine.compile.compiler_messages import CompilerMessage, Listed, Ready, encode_line
 from workers.engine.compile.compute_capability import LIBRARY
 from workers.engine.compile.kernel_cache import (

@@ -19,7 +19,7 @@ from typing import Any, Final, final
 import msgspec
 
 from config import WorkerConfig
-from protocol.state_file import make_private
+from housekeeping.state_file import make_private
 
 CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
 

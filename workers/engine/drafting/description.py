@@ -14,7 +14,7 @@ import msgspec
 
 from protocol.errors import ConfigError
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense
+from workers.engine.models.decoder_keys import FULL, SLIDING, attention, decoder, dense
 from workers.engine.models.description import Attention, Layer, ModelDescription
 from workers.engine.models.families import MODEL_TYPES
 from workers.model_dir import CONFIG_NAME, read_json

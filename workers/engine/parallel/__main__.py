@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 from setproctitle import setproctitle
 
+from housekeeping.signals import die_with_parent
 from protocol.errors import HermaError
 from protocol.messages import Grammar
-from protocol.signals import die_with_parent
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.models.model_config import read_model_config
 from workers.engine.parallel.calls import (

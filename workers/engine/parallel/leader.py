@@ -26,8 +26,8 @@ from typing import Final, NoReturn, final
 import msgspec
 
 from config import WorkerConfig
+from housekeeping.own_code import module_argv
 from protocol.messages import EngineFacts, Grammar
-from protocol.own_code import module_argv
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.parallel.calls import (
     BeginRank,

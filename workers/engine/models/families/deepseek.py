@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kernels.experts import Routing
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import decoder, dense
+from workers.engine.models.decoder_keys import decoder, dense
 from workers.engine.models.description import Experts, Latent, Layer, ModelDescription, TensorNames
 from workers.engine.models.rope import read_rope, stated_rotation
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kernels.experts import GELU_TANH, Routing
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense, tied_by
+from workers.engine.models.decoder_keys import FULL, SLIDING, attention, decoder, dense, tied_by
 from workers.engine.models.description import (
     Attention,
     Dense,

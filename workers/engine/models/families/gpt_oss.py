@@ -9,7 +9,7 @@ from typing import Final
 from kernels.experts import Activation
 from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, layer_windows
+from workers.engine.models.decoder_keys import FULL, SLIDING, attention, decoder, layer_windows
 from workers.engine.models.description import Layer, ModelDescription, TensorNames
 from workers.engine.models.mixture import mixture
 from workers.engine.models.rope import read_rope

@@ -9,7 +9,7 @@ left out. Must not know tensors.
 from typing import Any, Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import (
+from workers.engine.models.decoder_keys import (
     SLIDING,
     attention,
     decoder,

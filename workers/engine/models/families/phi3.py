@@ -6,7 +6,7 @@ Owns what a Phi-3 config.json says. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import SLIDING, attention, decoder, dense, layer_windows
+from workers.engine.models.decoder_keys import SLIDING, attention, decoder, dense, layer_windows
 from workers.engine.models.description import Layer, ModelDescription, RopeKind, TensorNames
 from workers.engine.models.rope import stated_rotation
 

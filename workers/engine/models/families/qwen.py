@@ -7,7 +7,14 @@ Owns what their config.json says. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, SLIDING, attention, decoder, dense, layer_windows
+from workers.engine.models.decoder_keys import (
+    FULL,
+    SLIDING,
+    attention,
+    decoder,
+    dense,
+    layer_windows,
+)
 from workers.engine.models.description import Layer, ModelDescription, TensorNames
 
 MODEL_TYPES: Final = ("qwen2", "qwen3")

@@ -8,7 +8,7 @@ out, as are the layers that guess further tokens. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import FULL, attention, decoder, dense, tied_by
+from workers.engine.models.decoder_keys import FULL, attention, decoder, dense, tied_by
 from workers.engine.models.description import (
     DeltaRule,
     Dense,

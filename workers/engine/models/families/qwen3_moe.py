@@ -7,7 +7,7 @@ Owns what their config.json says. Must not know tensors.
 from typing import Final
 
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder import attention, decoder, dense
+from workers.engine.models.decoder_keys import attention, decoder, dense
 from workers.engine.models.description import Layer, ModelDescription
 from workers.engine.models.families.qwen import NAMES, windows
 from workers.engine.models.mixture import mixture, mixture_layers

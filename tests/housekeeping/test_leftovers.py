@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.leftovers import Owner, is_exiting, left_behind, owner_of, start_ticks
+from housekeeping.leftovers import Owner, is_exiting, left_behind, owner_of, start_ticks
 
 OWNERS = st.builds(Owner, st.integers(1, 2**32), st.integers(1, 2**22), st.integers(1, 2**40))
 STRANGE = ["herma-abc", "herma-1-2", "herma-1-2-3", "herma-1-2-3-", "x-1-2-3-y", "herma-1-2-3-a/b"]

@@ -6,8 +6,8 @@ Owns the lines of gateways. Must not know how processes are asked.
 import argparse
 from pathlib import Path
 
+from herma.commands.worker import show_workers
 from herma.processes import gateways, runs, supervisors
-from herma.worker_command import show_workers
 from protocol.control_messages import GatewayStatus, ModelCover
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from gateway.routing.dispatch import Dispatch
+from gateway.routing.fleet_state import FleetState
 from protocol.ids import WorkerId
 from tests.fakes.fleet import W1, W2, dispatch, facts, load, placed, request
 
@@ -14,7 +14,7 @@ EVERY_S = 5.0
 NUM_REQUESTS = 720
 
 
-def _ask(fleet: Dispatch, ticket: int, now: float, slow_tokens_per_s: float) -> WorkerId:
+def _ask(fleet: FleetState, ticket: int, now: float, slow_tokens_per_s: float) -> WorkerId:
     """One request from its arrival to its end; who answered."""
     session = f"session {ticket}"
     ((_, worker_id),) = placed(

@@ -18,7 +18,7 @@ from config import Config, builtin_config, load_config, with_gateway
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_process_ports, check_providers, claim_port
 from herma.process_watch import ProcessWatch, watches
-from protocol.service_manager import say
+from housekeeping.service_manager import say
 
 _GATEWAY_KEYS: Final = ("port", "worker_bind", "processes", "log")
 """Options of the command line that override a key of `[gateway]`."""

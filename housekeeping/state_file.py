@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.errors import ConfigError
+from housekeeping.errors import ConfigError
 
 
 def make_private(folder: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from protocol.signals import die_with_parent
+from housekeeping.signals import die_with_parent
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
 
 BOUND_S = 30.0
 CHILD = """
 import os, sys, time
-from protocol.signals import die_with_parent
+from housekeeping.signals import die_with_parent
 die_with_parent(int(sys.argv[1]), int(sys.argv[2]))
 print("alive", flush=True)
 time.sleep(600)
@@ -81,7 +81,7 @@ def wait_gone(pid: int) -> None:
 
 SERVER = """
 import sys, trio
-from protocol.signals import graceful_stop
+from housekeeping.signals import graceful_stop
 
 async def serve():
     stop = trio.Event()
@@ -131,7 +131,7 @@ def test_the_first_signal_stops_and_the_same_again_forces() -> None:
 
 RELOADER = """
 import signal, trio
-from protocol.signals import hangups
+from housekeeping.signals import hangups
 
 # The tests may themselves run where it is ignored, which children inherit.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

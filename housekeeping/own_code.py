@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import ConfigError
+from housekeeping.errors import ConfigError
 
 HELD: Final = "HERMA_HELD"
 """The environment variable by which a worker process starts held, for a trial. It is not a command

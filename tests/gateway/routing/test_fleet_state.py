@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Moved, Notice, Probe, Refuse, UseProvider
+from gateway.routing.fleet_state import FleetState
 from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
 from protocol.messages import Bye, Fault, Progress
 from tests.fakes.fleet import (
@@ -308,7 +308,7 @@ def test_a_lost_worker_moves_its_tickets_to_another() -> None:
 
 def test_measured_outputs_shape_reservations_and_retry_after() -> None:
     """What past answers were is what the next ones are expected to be."""
-    fleet = Dispatch((), max_queue=0, resume_wait_s=1.0)
+    fleet = FleetState((), max_queue=0, resume_wait_s=1.0)
     fleet.register(W1, hello("w1", facts(max_seqs=1)), 0.0)
     for ticket in range(20):
         fleet.tickets.ask(request(ticket, max_tokens=5000), float(ticket))
@@ -320,7 +320,7 @@ def test_measured_outputs_shape_reservations_and_retry_after() -> None:
     assert error.retry_after_s == 1
 
 
-def away(*, epoch: int = 2, rejoin_s: float = 15.0) -> Dispatch:
+def away(*, epoch: int = 2, rejoin_s: float = 15.0) -> FleetState:
     """A fleet whose only engine, an attached one, answers no more since 100.0."""
     fleet = dispatch((W1, facts()), rejoin_s=rejoin_s)
     fleet.heard(W1, Fault("w1", 1, "the connection was refused", None), 100.0)

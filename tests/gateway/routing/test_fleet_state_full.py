@@ -1,12 +1,12 @@
 """A worker that refuses because other gateways fill it: when it is tried again, with how much."""
 
-from gateway.routing.dispatch import FULL_AT_MOST_S, Dispatch
+from gateway.routing.fleet_state import FULL_AT_MOST_S, FleetState
 from tests.fakes.fleet import W1, dispatch, facts, load, placed, request
 
 MAX_SEQS = 4
 
 
-def refused(num_there: int) -> Dispatch:
+def refused(num_there: int) -> FleetState:
     """A gateway whose tickets 1 to `num_there` are on its worker, which had no room for the others
     up to 4; 5 and 6 have come since.
     """

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from config import GatewayConfig, ModelConfig
-from gateway.routing.dispatch import FULL_AT_MOST_S, Dispatch
 from gateway.routing.effects import (
     Accept,
     AskSnapshot,
@@ -23,6 +22,7 @@ from gateway.routing.effects import (
     UseProvider,
 )
 from gateway.routing.fallback import ProbeResult
+from gateway.routing.fleet_state import FULL_AT_MOST_S, FleetState
 from gateway.routing.quarantine import PROBATION_STRIKES
 from gateway.routing.queue_pick import eligible
 from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
@@ -72,7 +72,7 @@ class DispatchMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.fleet: Dispatch = dispatch(
+        self.fleet: FleetState = dispatch(
             fallback=CLOUD, max_queue=MAX_QUEUE, resume_wait_s=RESUME_WAIT_S
         )
         self.num_tickets = 0

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects
+from gateway.routing.fleet_state import FleetState
 from protocol.ids import BlockDigest, WorkerId
 from tests.fakes.fleet import BLOCK, W1, W2, chain, dispatch, facts, load, placed, request, stored
 
@@ -34,7 +34,7 @@ class _Fleet:
         self.rate = rate
         self.now = 0.0
         self.engines = {W1: _Engine(), W2: _Engine()}
-        self.dispatch: Dispatch = dispatch((W1, facts(max_seqs=16)), (W2, facts(max_seqs=16)))
+        self.dispatch: FleetState = dispatch((W1, facts(max_seqs=16)), (W2, facts(max_seqs=16)))
         if measured:
             for worker_id in self.engines:
                 self.dispatch.heard(worker_id, load(rate=rate), 0.0)

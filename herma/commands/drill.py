@@ -23,9 +23,9 @@ from herma.boot import (
     systemctl,
 )
 from herma.child_processes import GRACE_S
+from herma.commands.systemd import read_config, units_folder, user
 from herma.doctor import this_host
 from herma.processes import gateways, supervisor_pids, supervisors
-from herma.systemd_command import read_config, units_folder, user
 from protocol.errors import ConfigError
 
 EXIT_FAILED = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.boot import compose_file, containerfile, needed_variables
-from herma.systemd_command import read_config, write
+from herma.commands.systemd import read_config, write
 from protocol.errors import ConfigError
 
 _IMAGE: Final = "localhost/herma"

@@ -3,7 +3,6 @@
 import pytest
 
 from config import ModelConfig
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import (
     Accept,
     AskFiles,
@@ -13,6 +12,7 @@ from gateway.routing.effects import (
     Refuse,
     RefuseWorker,
 )
+from gateway.routing.fleet_state import FleetState
 from gateway.telemetry.fleet_events import (
     EngineFault,
     SpeedBack,
@@ -232,7 +232,7 @@ def test_foreign_and_stale_messages_are_counted() -> None:
 
 def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
     """Else the last known one, else the configured one."""
-    fleet = Dispatch((ModelConfig(name="m", context_length=100),), max_queue=1, resume_wait_s=1.0)
+    fleet = FleetState((ModelConfig(name="m", context_length=100),), max_queue=1, resume_wait_s=1.0)
 
     def window() -> int | None:
         view = fleet.fleet.find("m")
@@ -296,7 +296,7 @@ def test_a_model_for_which_a_stream_waits_is_kept() -> None:
 
 def test_a_worker_of_two_models_has_one_set_of_places() -> None:
     """A place freed by one model serves the queue of the other."""
-    fleet = Dispatch((), max_queue=8, resume_wait_s=1.0)
+    fleet = FleetState((), max_queue=8, resume_wait_s=1.0)
     fleet.register(W1, hello("w1", facts(max_seqs=1), models=("m", "n")), 0.0)
     fleet.tickets.ask(request(1, model="m"), 0.0)
     assert fleet.tickets.ask(request(2, model="n"), 0.0) == ()
@@ -311,8 +311,8 @@ def test_an_alias_is_another_name_of_the_model() -> None:
     assert len(fleet.models()) == 1
 
 
-def _awaiting() -> Dispatch:
-    return Dispatch((ModelConfig(name="m"),), max_queue=8, resume_wait_s=120.0, rejoin_s=3.0)
+def _awaiting() -> FleetState:
+    return FleetState((ModelConfig(name="m"),), max_queue=8, resume_wait_s=120.0, rejoin_s=3.0)
 
 
 def test_a_request_waits_for_workers_that_a_new_gateway_does_not_know_yet() -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from protocol.errors import ConfigError
+from housekeeping.errors import ConfigError
 
 FORMAT_VARIABLE: Final = "HERMA_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "HERMA_LOG_LEVEL"

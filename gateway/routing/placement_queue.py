@@ -1,7 +1,7 @@
 """Tickets: from the question for a place to its release.
 
 Owns every ticket from `ask` to its end, waiting or placed. Must not know how workers join or leave:
-`Dispatch` calls `evict` for a worker that is gone.
+`FleetState` calls `evict` for a worker that is gone.
 """
 
 from collections import Counter
@@ -26,7 +26,6 @@ from gateway.routing.effects import (
     UseProvider,
 )
 from gateway.routing.fair_shares import OUTPUT_COST, cost_of
-from gateway.routing.fleet import Fleet, Model, Models
 from gateway.routing.limit_hit import full_text, late_text, queue_limit
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
@@ -34,6 +33,7 @@ from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_nex
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
+from gateway.routing.worker_registry import Model, Models, WorkerRegistry
 from gateway.routing.worker_view import PlaceReservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
@@ -45,7 +45,7 @@ class PlacementQueue:
     def __init__(
         self,
         models: Models,
-        fleet: Fleet,
+        fleet: WorkerRegistry,
         index: PrefixIndex,
         quarantine: Quarantine,
         *,

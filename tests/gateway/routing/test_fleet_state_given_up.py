@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Refuse
+from gateway.routing.fleet_state import FleetState
 from protocol.messages import Bye, Fault
 from tests.fakes.fleet import W1, W2, W3, dispatch, facts, hello, only, placed, request
 
@@ -15,7 +15,7 @@ def gives_up(number: int, epoch: int = 1) -> Fault:
     return Fault(f"w{number}", epoch, "stopped after 5 starts", 1, is_final=True)
 
 
-def two_workers() -> Dispatch:
+def two_workers() -> FleetState:
     """Of one model."""
     return dispatch((W1, facts()), (W2, facts()), resume_wait_s=PATIENCE_S)
 

@@ -38,9 +38,9 @@ from herma.upgrade import (
     resumed,
     rollback,
 )
+from housekeeping.state_file import held_alone
 from protocol.control_messages import ModelCover, WorkerStatus
 from protocol.errors import ConfigError
-from protocol.state_file import held_alone
 from workers.engine_extra import missing_packages
 from workers.starts import load_starts, record_path
 from workers.versions import HERMA, PLACEHOLDER, Installation, InstalledVersion, installation_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from housekeeping.own_code import module_argv, own_entry
 from protocol.errors import ConfigError
-from protocol.own_code import module_argv, own_entry
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_packages_of_the_working_directory_are_not_taken(tmp_path: Path) -> None
     """A checkout of another version may lie there."""
     (tmp_path / "protocol").mkdir()
     (tmp_path / "protocol" / "__init__.py").write_text("raise SystemExit('the wrong code')")
-    code = "from protocol.own_code import module_argv; print(*module_argv('protocol.version'))"
+    code = "from housekeeping.own_code import module_argv; print(*module_argv('protocol.version'))"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [sys.executable, "-P", "-c", code],

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
-from protocol.state_file import make_private
+from housekeeping.state_file import make_private
 
 FILE_NAME: Final = "audit.jsonl"
 MAX_FIELD_CHARS: Final = 500

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.service_manager import ServiceManager
+from housekeeping.service_manager import ServiceManager
 
 
 @pytest.fixture

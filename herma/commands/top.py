@@ -13,8 +13,17 @@ from typing import Final
 import trio
 
 from herma.processes import gateway_url
-from herma.top import GatewayPage, TopData, View, admin_key, as_plain, draw, follow
-from herma.top.text import ASCII_MARKS, Marks
+from herma.top import (
+    ASCII_MARKS,
+    GatewayPage,
+    Marks,
+    TopData,
+    View,
+    admin_key,
+    as_plain,
+    draw,
+    follow,
+)
 from protocol.errors import HermaError
 
 _PIPE_COLUMNS: Final = 120

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from protocol.audit import MAX_FIELD_CHARS, Act, AuditFile
+from housekeeping.audit import MAX_FIELD_CHARS, Act, AuditFile
 
 ACT = Act("reload", "user ops (pid 7)", "done", "herma.toml")
 WRITER = """
 import sys
 from pathlib import Path
-from protocol.audit import Act, AuditFile
+from housekeeping.audit import Act, AuditFile
 file = AuditFile(Path(sys.argv[1]), sys.argv[2], print, lambda: 0.0)
 for number in range(200):
     file.note(Act("reload", "x" * 300, str(number)))

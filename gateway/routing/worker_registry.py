@@ -109,7 +109,7 @@ class Average:
 
 
 class Model:
-    """The state of one model; only `Dispatch` writes it. Until `awaited_until` a worker that has
+    """The state of one model; only `FleetState` writes it. Until `awaited_until` a worker that has
     vanished, or that a restarted gateway does not know yet, is expected to dial in again.
     `probation_ticket` is the ticket on probation that has a place. `unserved_since`: since when no
     worker serves the model and no request waits for one.
@@ -272,8 +272,8 @@ class WorkerRecord:
         self.trust = Trust()
 
 
-class Fleet:
-    """Registered workers. `models` is shared with `Dispatch`."""
+class WorkerRegistry:
+    """Registered workers. `models` is shared with `FleetState`."""
 
     def __init__(self, models: Models) -> None:
         self._models = models

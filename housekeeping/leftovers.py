@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import ConfigError
+from housekeeping.errors import ConfigError
 
 _NAME: Final = re.compile(r"herma-(\d{1,20})-(\d{1,10})-(\d{1,20})-[\w.-]+", re.ASCII)
 _FLAGS_FIELD: Final = 6

@@ -22,11 +22,11 @@ from gateway.routing.effects import (
     ProbeResult,
     RefuseWorker,
 )
-from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
+from gateway.routing.placement_queue import PlacementQueue, count_failure
 from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
 from gateway.routing.sleepers import Sleepers
-from gateway.routing.tickets import PlacementQueue, count_failure
+from gateway.routing.worker_registry import RECOVERY_PROBES, Models, ModelView, WorkerRegistry
 from gateway.routing.worker_view import Worker, WorkerView
 from gateway.telemetry import (
     EngineFault,
@@ -83,7 +83,7 @@ class DispatchStatistics:
     decisions: Mapping[str, int]
 
 
-class Dispatch:
+class FleetState:
     """Fleet, index, queues and policy in one synchronous state machine. The dispatcher calls its
     parts `fleet`, `tickets` and `quarantine` directly for what concerns only them.
     """
@@ -105,7 +105,7 @@ class Dispatch:
         keep their place, with 0 not at all.
         """
         self._models = Models(models, recovery_probes)
-        self.fleet = Fleet(self._models)
+        self.fleet = WorkerRegistry(self._models)
         self._index = PrefixIndex()
         self.quarantine = Quarantine()
         self.tickets = PlacementQueue(

@@ -1,4 +1,4 @@
-# The two commands: `make up` serves on http://127.0.0.1:8080/v1, `make test` runs every test.
+# The two commands: `make up` serves on http://127.0.0.1:8080/v1, `make test` runs the tests of every behaviour.
 # VENV_DIR=DIR reuses an environment; ARGS='--port 9000' goes to `herma up`.
 
 PYTHON   ?= python3

@@ -5,6 +5,7 @@ know requests, tools or engines' grammars.
 """
 
 from gateway.schemas.enforceable import Enforceable, LeftOut, enforceable
+from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.references import pointer_to, resolved
 
-__all__ = ["Enforceable", "LeftOut", "enforceable", "pointer_to", "resolved"]
+__all__ = ["FORMAT_PATTERNS", "Enforceable", "LeftOut", "enforceable", "pointer_to", "resolved"]

@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 from gateway.schemas.disjoint import exclude
+from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.references import pointer_to, target_of
 
@@ -36,9 +37,7 @@ _SYNONYMS: Final = {
     "none": "null",
 }
 
-FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-)
+FORMATS: Final = frozenset(FORMAT_PATTERNS)
 """Those that llguidance has a grammar for; to any other, `format` is an annotation."""
 
 _LARGEST: Final = 9 * 10**18

@@ -200,8 +200,7 @@ class _Rules:
 
     def _text(self, schema: Json, at: str) -> str:
         pattern = pattern_of(schema)
-        left_out = ("minLength", "maxLength") if pattern is not None else ("pattern",)
-        for keyword in ("format", *left_out):
+        for keyword in ("minLength", "maxLength") if pattern is not None else ("pattern",):
             if keyword in schema:
                 self._leave_out(at, keyword)
         parts = []

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from gateway.output.tools.schema_parts import alternatives
+from gateway.schemas import FORMAT_PATTERNS
 
 OPTIONS: Final = "x-guidance"
 _SHARED: Final = ("$defs", "definitions", OPTIONS)
@@ -139,8 +140,7 @@ class _Rules:
         if choices := _choices(schema):
             return " | ".join(map(quoted, choices))
         pattern = pattern_of(schema)
-        given = _LENGTHS if pattern is not None else ("pattern",)
-        for keyword in ("format", *given):
+        for keyword in _LENGTHS if pattern is not None else ("pattern",):
             if keyword in schema:
                 self._leave_out(at, keyword)
         return "" if pattern is None else f"/{slashed(f'({pattern})')}/"
@@ -168,10 +168,10 @@ class _Rules:
 
 
 def pattern_of(schema: Mapping[str, Any]) -> str | None:
-    """The pattern of the whole text, without its anchors."""
+    """The pattern of the whole text, without its anchors: its own or that of its format."""
     pattern = schema.get("pattern")
     if not isinstance(pattern, str):
-        return None
+        return FORMAT_PATTERNS.get(schema.get("format", ""))
     if not pattern.startswith("^") or not pattern.endswith("$") or pattern.endswith("\\$"):
         return None
     return pattern[1:-1]

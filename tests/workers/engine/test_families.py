@@ -77,6 +77,18 @@ def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
         torch.testing.assert_close(torch.stack(logits_of), expected, atol=TOLERANCE, rtol=0)
 
 
+def test_alone_a_request_says_what_it_says_beside_others(pair: Pair) -> None:
+    """Whole prompts in one step, a token per step behind them, and again behind a hit."""
+    drive = Drive(fresh_runner(pair.runner), token_budget=1024, max_seqs=1, save_policy=SAVED)
+    prompts = [pair.prompts[1], pair.prompts[3], pair.prompts[6]]
+    for prompt in (*prompts, prompts[-1]):
+        drive.submit(prompt, GREEDY)
+        drive.finish()
+    pair.assert_greedy(drive)
+    assert drive.answers[3].outputs == drive.answers[2].outputs
+    assert drive.answers[3].cached_tokens == (len(prompts[-1]) - 1) // 16 * 16
+
+
 @pytest.mark.parametrize(
     "token_budget",
     [pytest.param(16, marks=pytest.mark.slow), 64, pytest.param(1024, marks=pytest.mark.slow)],

@@ -35,6 +35,7 @@ from workers.engine.runner import ModelRunner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 FORMS = ("gemma4", "gemma4-experts", "gemma4-e", "glm4_moe_lite", "deepseek_v3")
+MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe", "qwen3_next")
 LATENT = ("glm4_moe_lite", "deepseek_v3")
 
 
@@ -42,7 +43,7 @@ def _load(model_dir: Path, **keys: Any) -> ModelRunner:
     return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024, **keys)
 
 
-@pytest.mark.parametrize("family", FORMS)
+@pytest.mark.parametrize("family", [*FORMS, *MIXTURES])
 def test_steps_as_on_a_card_say_the_same(tmp_path: Path, family: str) -> None:
     """Chunks of prompts beside decodes, padded to buckets, a step ahead; foreign slots are NaN."""
     host = _load(write_family(tmp_path, family))

@@ -234,7 +234,7 @@ def test_without_tokens_for_the_tags_there_is_no_grammar() -> None:
 
 
 def test_what_plain_values_cannot_hold_is_named() -> None:
-    """The format of a text without quotes, and a schema that is more than its properties."""
+    """The length of a text that has a format or a pattern, and alternatives without any."""
     grammar = grammar_of("qwen3_coder")
     text = {"type": "string"}
     schema = {
@@ -246,7 +246,7 @@ def test_what_plain_values_cannot_hold_is_named() -> None:
         }
     }
     assert [tuple(one) for one in grammar.limits(json.dumps(schema))] == [
-        ("/properties/a~1b/format", "format"),
+        ("/properties/a~1b/maxLength", "maxLength"),
         ("/properties/c/minLength", "minLength"),
     ]
     assert [one.keyword for one in grammar.limits('{"anyOf": []}')] == ["anyOf"]

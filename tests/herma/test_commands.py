@@ -312,3 +312,13 @@ def _status(words: list[str]) -> int | str | None:
         return main(words)
     except SystemExit as end:
         return end.code
+
+
+@pytest.mark.parametrize("words", [(), ("engine", "--model", "m"), ("later-one",)])
+def test_an_installed_herma_says_where_the_benchmarks_are(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are not in the wheel, nor are their options; any words get the same line."""
+    monkeypatch.setattr("herma.commands.bench.find_spec", lambda _: None)
+    assert main(["bench", *words]) == 2
+    assert "the benchmarks are in the source tree" in capsys.readouterr().err

@@ -14,9 +14,9 @@ import msgspec
 
 from config.builtin_models import BUILTIN_MODEL, BUILTIN_PREFIX
 from config.checks import mistakes
+from config.key_mistakes import type_mistakes
 from config.mistakes import Mistake, Place, line_of
 from config.model import Config
-from config.shape import type_mistakes
 
 MAX_MISTAKES: Final = 50
 """A file with more is another kind of file."""

@@ -20,6 +20,7 @@ from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 from workers.scheduler.swapping import SwapSpace
+from workers.scheduler.windows import WindowPool, WindowSizes
 
 MODEL: Final = "model"
 _LINK: Final = 1
@@ -52,12 +53,14 @@ class Drive:
         looks_ahead: bool = False,
         proposer: Proposer | None = None,
         save_policy: SavePolicy | None = None,
+        window_sizes: WindowSizes | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """`compiler` compiles grammars at once; requests with a grammar need it. `looks_ahead`: a
         step is launched before the one in flight is collected, as the engine does on a card.
         `proposer` proposes drafts, with the seconds of `clock`; without one every step takes a
-        second. `save_policy` says where a model with states saves them.
+        second. `save_policy` says where a model with states saves them. `window_sizes` None: all
+        blocks of the runner's layers that keep only their window.
         """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
@@ -82,10 +85,12 @@ class Drive:
         states = PrefixStates.of(facts.snapshots, facts.block_size, save_policy)
         self.tier = None if runner.tier is None else runner.tier.host_tier(0.0)
         swaps = runner.tier is not None and runner.tier.swaps
+        sizes = window_sizes or runner.windows
         swap = SwapSpace(self.tier, facts.block_size) if self.tier is not None and swaps else None
         self._blocks = blocks = BlockManager(
-            self.num_blocks, facts.block_size, states=states, swap=swap, tier=self.tier
-        )
+            self.num_blocks, facts.block_size, states=states, swap=swap, tier=self.tier,
+            windows=None if sizes is None else WindowPool(sizes, facts.block_size),
+        )  # fmt: skip
         self._scheduler = Scheduler(
             limits,
             blocks,

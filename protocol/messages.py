@@ -300,8 +300,9 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     An engine with `relay` takes `Relay` instead of `Submit`; its `files_digest` is all zeros.
     `capabilities` name what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown
     names are ignored. An engine that takes `Embed` gives `embedding_size` numbers. With `snapshots`
-    None a sequence can begin behind any cached prefix. Otherwise the model has recurrent layers,
-    the engine keeps at most `snapshots` states, and a sequence can begin only behind one of these.
+    None a sequence can begin behind any cached prefix. Otherwise the model has recurrent layers, or
+    layers that keep only their window; the engine keeps at most `snapshots` of their states or
+    windows, and a sequence can begin only behind one of these.
     """
 
     kind: str

@@ -65,6 +65,7 @@ class MeasuredEngine:
             proposer=proposer,
             tier=None if runner.tier is None else runner.tier.host_tier(time.monotonic()),
             swaps=runner.tier is not None and runner.tier.swaps,
+            windows=runner.device_use.windows(runner.facts.block_size),
         )
         self._compiler = compiler
         self.books = EngineParts(scheduler, runner)

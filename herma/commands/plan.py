@@ -219,8 +219,11 @@ def _plans(
     for name, profile in profiles().items():
         for weights, fp8_kv in _forms(config.stored):
             limits = profile.token_budget, profile.max_context, window
-            choice = MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
-            found = forecast(config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts)
+            choice = Choice(weights, fp8_kv, *limits, model.vocabulary)
+            found = forecast(
+                config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts,
+                is_shared=model.ranks > 1,
+            )  # fmt: skip
             yield name, choice, found
 
 
@@ -260,7 +263,8 @@ def _facts(
         *_ranks(model.ranks),
         ("weights", _by(weights)),
         ("head", _head(config, model.vocabulary)),
-        ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
+        ("keys, values", f"{_by(tokens)} a token{_windows(config, first)}"),
+        *_kept_windows(config, plans),
         *_states(config, first),
         ("host cache", _host_cache(tokens)),
         *_drafter(model.drafting),
@@ -288,14 +292,27 @@ def _host_cache(tokens: dict[str, int]) -> str:
     return f'cache = {{ host = "64GiB" }}; tokens of prefixes for each GiB: {kept}'
 
 
-def _windows(config: ModelDescription) -> str:
+def _windows(config: ModelConfig, found: Forecast) -> str:
     count = sum(mixer.window > 0 for mixer in config.attentions)
-    if not count:
+    if not count or found.window_bytes:
         return ""
     return f" (the {count} layers with a window keep all tokens too)"
 
 
-def _states(config: ModelDescription, found: Forecast) -> list[tuple[str, str]]:
+def _kept_windows(
+    config: ModelConfig, plans: list[tuple[str, Choice, Forecast]]
+) -> list[tuple[str, str]]:
+    """What a sequence takes where layers keep only their window."""
+    each = {("fp8" if c.fp8_kv else "bfloat16"): f.window_bytes for _, c, f in plans}
+    if not any(each.values()):
+        return []
+    count = sum(mixer.window > 0 for mixer in config.attentions)
+    longest = max([mixer.window for mixer in config.attentions])
+    text = f"{_by(each)} a sequence more, in {count} layers that keep only their window"
+    return [("windows", f"{text} of {longest:,} tokens")]
+
+
+def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
     if not found.state_bytes:
         return [(name, "none: no recurrent layers") for name in ("states", "snapshots")]
     each = bytes_text(found.state_bytes)
@@ -327,7 +344,7 @@ def _by(found: dict[str, int]) -> str:
 
 def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
     """A line for each profile and dtype; its setting, and what fits."""
-    head = _HEAD[:-1] if all(not found.state_bytes for _, _, found in plans) else _HEAD
+    head = _HEAD[:-1] if all(not found.snapshots for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
     for name, choice, found in plans:
         own = "-" if choice.weights == "bfloat16" else choice.weights

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.attention import choose, reference
 from kernels.attention.config import LIBRARY_GRAIN, SharingCosts
-from kernels.attention.cpu import AttentionPlan, Segment, plan_attention
+from kernels.attention.cpu import AttentionPlan, Segment, kept_from, plan_attention, plan_windows
 from kernels.attention.plan import (
     NO_ROW,
     ExtendSegment,
@@ -37,7 +37,9 @@ __all__ = [
     "attend",
     "blocks_at",
     "bucket_for",
+    "kept_from",
     "plan_attention",
+    "plan_windows",
     "prepared",
     "rope_angles",
     "sharing_costs",

@@ -9,7 +9,7 @@ expanded view of their key head: nothing is copied per query head.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention.plan import Scope
-from kernels.attention.tiled import attend_tiled
+from kernels.attention.tiled import KEY_ROWS, attend_tiled
 
 GATHERED_TOKENS: Final = {"cpu": 2**17, "cuda": 2**19}
 """Padded tokens of keys that one group of decodes may gather per layer, unless one row is longer:
@@ -81,6 +81,7 @@ class AttentionPlan:
 
     `positions` and `slots` int64 [rows]: each row's place in its sequence and in the cache.
     `invariant`: all segments, of one row too, are among `prefills` (`kernels.attention.tiled`).
+    `window` is the plan of the same rows for layers that keep only their window.
     """
 
     num_rows: int
@@ -89,6 +90,7 @@ class AttentionPlan:
     decodes: tuple[DecodeGroup, ...]
     prefills: tuple[PrefillSegment, ...]
     invariant: bool = False
+    window: "AttentionPlan | None" = None
 
 
 def plan_attention(
@@ -117,6 +119,35 @@ def plan_attention(
             row, index = row + segment.length, index + 1
     positions, slots = _to(_places(segments, row, block_size), device)
     return AttentionPlan(row, positions, slots, tuple(decodes), tuple(prefills), invariant)
+
+
+def plan_windows(
+    segments: Sequence[Segment],
+    window: int,
+    block_size: int,
+    device: torch.device,
+    *,
+    invariant: bool = False,
+) -> AttentionPlan:
+    """The plan of the same rows for layers that keep only their `window`. The `block_ids` of
+    `segments` name their blocks; those of tokens that no row sees are not looked at, so a segment
+    begins with the first token that is kept.
+    """
+    firsts = [kept_from(start, window) for start, _, _ in segments]
+    seen = [
+        Segment(start - first, length, block_ids[first // block_size :])
+        for (start, length, block_ids), first in zip(segments, firsts, strict=True)
+    ]
+    plan = plan_attention(seen, block_size, device, invariant=invariant)
+    before = np.repeat(np.array(firsts, np.int64), [segment.length for segment in segments])
+    return replace(plan, positions=plan.positions + _to(before, device))
+
+
+def kept_from(start: int, window: int) -> int:
+    """The first position that is kept for rows from `start` on, of which each sees `window`
+    positions: a multiple of `KEY_ROWS`, by which kernels read.
+    """
+    return max(0, start + 1 - window) // KEY_ROWS * KEY_ROWS
 
 
 def _places(segments: Sequence[Segment], num_rows: int, block_size: int) -> IntArray:

@@ -90,9 +90,10 @@ class PagedPlan:
 
     The kernels need `work` (`kernels.attention.work`) for segments and for `runs`, which decodes
     share, and `shares` (`kernels.attention.shares`) for decodes. The reference needs only
-    `prefills`. `others` are the same rows prepared for the other kinds of heads of a network. With
-    `invariant` a row's result is bit for bit the same in every plan; then all rows are those of
-    segments.
+    `prefills`. `window_tables` name the blocks of layers that keep only their window, where a
+    network has such; entries of what is behind the window are never read. `others` are the same
+    rows prepared for the other kinds of heads of a network. With `invariant` a row's result is bit
+    for bit the same in every plan; then all rows are those of segments.
     """
 
     positions: Tensor
@@ -105,6 +106,7 @@ class PagedPlan:
     invariant: bool = False
     runs: tuple[SharedRun, ...] = ()
     others: tuple["PagedPlan", ...] = ()
+    window_tables: Tensor | None = None
 
     @property
     def first_prepared(self) -> int:

@@ -7,7 +7,7 @@ and rounded. Caches in float8 saturate at 448.
 import torch
 from torch import Tensor
 
-from kernels.attention.cpu import AttentionPlan, paged_attention
+from kernels.attention.cpu import AttentionPlan, kept_from, paged_attention
 from kernels.attention.plan import NO_ROW, PagedPlan, Scope
 from kernels.attention.tiled import attend_tiled
 from kernels.rms_norm.reference import rms_norm
@@ -37,6 +37,9 @@ def attend(
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
     for first, count, start, row in _segments(plan):
         rows, table = slice(first, first + count), plan.block_tables[row]
+        if scope.window:  # what is behind it may not be kept
+            begin = kept_from(start, scope.window)
+            start, table = start - begin, table[begin // key_cache.shape[1] :]  # noqa: PLW2901
         attended = attend_tiled if plan.invariant else attend_rows
         out[rows] = attended(queries[rows], key_cache, value_cache, start, table, scope, sinks)
     return out.flatten(1)

@@ -3,7 +3,8 @@
 Each slot holds a hash of the whole prefix of tokens that was computed there. Steps are done only
 when they are collected, in the order of their launch, and every position that attention would
 read is checked first: it must hold the keys and values of that sequence's own tokens. So must the
-recurrent state that a chunk begins with, if the model has any. Drafts are accepted as `sample`
+recurrent state that a chunk begins with, if the model has any, and what layers with a window read,
+which lies in blocks of their own. Drafts are accepted as `sample`
 says, and a chunk that may move begins behind them.
 """
 
@@ -17,6 +18,7 @@ from protocol.ids import BlockDigest
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import NO_SLOT, Chunk, Sampled, SequenceMoves, StepPlan, StepResult
 from workers.scheduler.tier import Copy, Transfer, Transferred
+from workers.scheduler.windows import WindowPool, first_kept
 
 Sample = Callable[[int], tuple[int, ...]]
 Failing = Callable[[int], bool]
@@ -31,8 +33,17 @@ class FakeRunner:
     Where there are `drafts` blocks may be held ahead.
     """
 
-    def __init__(self, block_size: int, *, has_states: bool = False, drafts: bool = False) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        has_states: bool = False,
+        drafts: bool = False,
+        windows: WindowPool | None = None,
+    ) -> None:
         self.block_size = block_size
+        self._windows = windows
+        self._seen: dict[tuple[int, int], int] = {}
         self.drafts = drafts
         self.num_restored = 0
         self._has_states = has_states
@@ -147,12 +158,28 @@ class FakeRunner:
 
         for block_id in blocks._by_digest.values():
             prefix_after(block_id)
-        if blocks.states is not None:
+        if self._windows is not None:
+            self._check_snapshots(blocks, self._windows)
+        elif blocks.states is not None:
             for digest, found in blocks.states.pool._snapshots.items():
                 if found.is_saved:
                     assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
 
-    def _move(self, moves: SequenceMoves) -> None:
+    def _check_snapshots(self, blocks: BlockManager, windows: WindowPool) -> None:
+        """What is kept for a snapshot is what its prefix has there."""
+        assert blocks.states is not None
+        for digest, found in blocks.states.pool._snapshots.items():
+            at = blocks._by_digest.get(digest) if found.is_saved else None
+            kept = windows._kept[found.slot][::-1]
+            for block_id in kept if at is not None else ():
+                assert isinstance(at, int)
+                for offset in range(self.block_size):
+                    assert self._seen[block_id, offset] == self._slots[at, offset]
+                cached = blocks._cached[at]
+                assert cached is not None
+                at = cached.parent
+
+    def _move(self, moves: Moves) -> None:
         """Out of the card first: what comes back may have gone in the same plan."""
         offsets = range(self.block_size)
         for move in moves.out:
@@ -201,7 +228,7 @@ class FakeRunner:
         self._num_accepted[chunk.seq] = len(ids) - 1 if chunk.drafts else 0
         end = chunk.start + chunk.length
         for position in range(end, end + len(chunk.drafts)):
-            self._slots[self._slot(chunk, position)] = next(self._poison)
+            self._write(chunk, position, next(self._poison))
         tokens += ids
         return Sampled(chunk.seq, ids)
 
@@ -211,7 +238,15 @@ class FakeRunner:
         for position in range(end, end + len(chunk.drafts)):
             assert (self._slots[self._slot(chunk, position)] or 0) < 0, (chunk, position)
         for position in range(end, end + self._num_accepted[chunk.seq]):
-            self._slots[self._slot(chunk, position)] = prefixes[position]
+            self._write(chunk, position, prefixes[position])
+
+    def _write(self, chunk: Chunk, position: int, held: int) -> None:
+        self._slots[self._slot(chunk, position)] = held
+        if self._windows is not None:
+            self._seen[self._window_slot(chunk, position)] = held
+
+    def _window_slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
+        return chunk.window_ids[position // self.block_size], position % self.block_size
 
     def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
         return chunk.block_ids[position // self.block_size], position % self.block_size
@@ -221,6 +256,15 @@ class FakeRunner:
         assert chunk.samples == (chunk.start + chunk.length == len(tokens)), (chunk, len(tokens))
         for position, prefix in enumerate(_prefixes(_SEED, tokens[:end])):
             assert self._slots.get(self._slot(chunk, position)) == prefix, (chunk, position)
+            if self._windows is not None and position >= self._first_seen(chunk):
+                assert self._seen.get(self._window_slot(chunk, position)) == prefix, (
+                    chunk,
+                    position,
+                )
+
+    def _first_seen(self, chunk: Chunk) -> int:
+        assert self._windows is not None
+        return first_kept(chunk.start, self._windows.window, self._windows._grain)
 
     def _compute(self, chunk: Chunk) -> None:
         end = chunk.start + chunk.length
@@ -231,7 +275,7 @@ class FakeRunner:
             assert len(chunk.block_ids) == -(-end // self.block_size)
         if chunk.seq in self._broken:
             for position in range(chunk.start, end):
-                self._slots[self._slot(chunk, position)] = next(self._poison)
+                self._write(chunk, position, next(self._poison))
             self._states[chunk.seq] = next(self._poison)
             self._kept.update((slot, next(self._poison)) for _, slot in chunk.saves)
             return
@@ -239,8 +283,11 @@ class FakeRunner:
         if self._has_states:
             before = prefixes[chunk.start - 1] if chunk.start else _SEED
             assert self._state_ahead(chunk) == before, chunk
+        elif chunk.restores != NO_SLOT:
+            assert chunk.start > 0
+            self.num_restored += 1
         for position in range(chunk.start, end):
-            self._slots[self._slot(chunk, position)] = prefixes[position]
+            self._write(chunk, position, prefixes[position])
         self._states[chunk.seq] = prefixes[-1]
         self._kept.update((slot, prefixes[position - 1]) for position, slot in chunk.saves)
         assert all(position >= chunk.start for position, _ in chunk.saves)

@@ -29,6 +29,7 @@ from workers.scheduler.saving import PrefixStates, SavePolicy
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 from workers.scheduler.swapping import SwapSpace
 from workers.scheduler.tier import HostTier, TierPool, TierRoom
+from workers.scheduler.windows import WindowPool
 
 MODEL = "tiny"
 EOS = 7
@@ -52,11 +53,13 @@ def make_scheduler(
     host_pages: int = 0,
     swaps: bool = True,
     proposer: Proposer | None = None,
+    windows: WindowPool | None = None,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out. With `num_states` its model has states, which are kept at
     the ends of blocks, also of every `every` tokens of a prompt and `along` of an answer. With
-    `host_pages` it has a host tier, to which preempted sequences go if it `swaps`.
+    `host_pages` it has a host tier, to which preempted sequences go if it `swaps`. With `windows`
+    some layers keep only their window, of which snapshots are made in place of states.
     """
     limits = SchedulerLimits(
         max_seqs,
@@ -74,7 +77,9 @@ def make_scheduler(
         pool.open(range(host_pages))
         tier = HostTier(TierRoom(host_pages, int(num_states is not None), 4), pool)
     swap = SwapSpace(tier, block_size) if tier is not None and swaps else None
-    blocks = BlockManager(num_blocks, block_size, states=states, swap=swap, tier=tier)
+    blocks = BlockManager(
+        num_blocks, block_size, states=states, swap=swap, tier=tier, windows=windows
+    )
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
         limits,
@@ -217,14 +222,17 @@ class Engine:
         num_states: int | None = None,
         proposer: Proposer | None = None,
         copies: bool = False,
+        windows: WindowPool | None = None,
         **shape: int | None,
     ) -> None:
         """`copies`: what is cached goes to the host tier, and comes back."""
         self.copies = copies
-        own = {"num_states": num_states, "proposer": proposer}
+        own = {"num_states": num_states, "proposer": proposer, "windows": windows}
         self.scheduler = make_scheduler(block_size=block_size, **own, **shape)
-        has_states, drafts = num_states is not None, proposer is not None
-        self.runner = FakeRunner(block_size, has_states=has_states, drafts=drafts)
+        has_states = num_states is not None and windows is None
+        self.runner = FakeRunner(
+            block_size, has_states=has_states, drafts=proposer is not None, windows=windows
+        )
         self.ledger = Ledger()
         self.plans: list[StepPlan] = []
         self.in_flight: deque[StepPlan] = deque()

@@ -113,6 +113,7 @@ def _serve(channel: EngineChannel) -> None:
         proposer=speculation,
         tier=None if engine_tier is None else engine_tier.host_tier(time.monotonic()),
         swaps=engine_tier is not None and engine_tier.swaps,
+        windows=None if use is None else use.windows(runner.facts.block_size),
     )
     for line in start_table(
         runner.facts, config.serves, config.max_gap_ms, report.seconds(), use, drafting

@@ -113,7 +113,8 @@ def _plan(
         tokens = array("I", bytes(4 * (start + length)))
         num_blocks = -(-(start + length) // facts.block_size)
         starts.append(SequenceStart(seq, tokens, len(tokens), sampling, seed=seq))
-        chunks.append(Chunk(seq, start, length, (0,) * num_blocks, samples=True))
+        ids = (0,) * num_blocks
+        chunks.append(Chunk(seq, start, length, ids, samples=True, window_ids=ids))
     return StepPlan(0, tuple(starts), tuple(chunks), tuple([chunk.seq for chunk in ended]))
 
 

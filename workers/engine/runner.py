@@ -36,7 +36,14 @@ from workers.engine.step.states import KeptStates
 from workers.engine.step.steps import EngineSteps, Launched, Unsampled
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
-from workers.scheduler import NO_MOVES, Chunk, SequenceStart, StepPlan, StepResult
+from workers.scheduler import (
+    NO_MOVES,
+    Chunk,
+    SequenceStart,
+    StepPlan,
+    StepResult,
+    WindowSizes,
+)
 
 T = TypeVar("T")
 
@@ -57,7 +64,8 @@ class InFlight:
 
 class ModelRunner:
     """Runs plans. `facts` and `eos_ids` are fixed at load; `model_dir` holds the text files;
-    `model` and `cache` are for checks below this seam.
+    `model` and `cache` are for checks below this seam. `windows` are the blocks of layers that keep
+    only their window, None without such.
 
     Steps are collected in the order in which they were launched.
     """
@@ -76,6 +84,9 @@ class ModelRunner:
         """`steps` None: those of `steps_on` for the model's device. `step_bytes`: see `DeviceUse`.
         `verifies`: plans may carry drafts.
         """
+        self.windows: WindowSizes | None = None
+        if cache.has_windows:
+            self.windows = WindowSizes(cache.num_window_blocks, model.config.kept_window)
         self.verifies = verifies
         self.facts = facts
         self.eos_ids: frozenset[int] = model.config.eos_ids
@@ -140,6 +151,7 @@ class ModelRunner:
         return DeviceUse(
             weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes,
             weights.prefill_bytes, self.state_bytes, self._trouble(), weights.host_bytes,
+            self.cache.num_window_blocks * self.cache.block_size, self.model.config.kept_window,
         )  # fmt: skip
 
     def _trouble(self) -> str:

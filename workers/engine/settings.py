@@ -20,7 +20,13 @@ from workers.engine.memory.state_size import (
     StateMemory,
     choose_states,
 )
-from workers.engine.models.description import ModelDescription
+from workers.engine.memory.window_size import (
+    WindowDemand,
+    WindowMemory,
+    choose_windows,
+    pays,
+)
+from workers.engine.models.description import ModelConfig
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
@@ -152,7 +158,7 @@ def engine_facts(
     snapshots: int = 0,
 ) -> EngineFacts:
     """The facts of an engine with `num_blocks` blocks of keys and values and, if its model has
-    states, `snapshots` of them for prefixes. `max_seqs` None follows from the blocks.
+    states or windows, `snapshots` of them for prefixes. `max_seqs` None follows from the blocks.
     """
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
@@ -172,7 +178,7 @@ def engine_facts(
             *([INVARIANT] if config.invariant else ()),
         ),
         embedding_size=model.config.hidden_size if model.config.embeds else 0,
-        snapshots=snapshots if model.config.delta_rules else None,
+        snapshots=snapshots if model.config.delta_rules or model.config.kept_window else None,
     )
 
 
@@ -197,6 +203,43 @@ def states(
     ring = shape.ring_bytes(dtype.itemsize, MOST_TAKEN_BACK) if is_drafting else 0
     demand = StateDemand(each, *wanted, ring)
     return choose_states(room, demand, is_card=is_card(device))
+
+
+def with_windows(
+    config: WorkerConfig, shape: ModelConfig, *, is_shared: bool, is_drafting: bool
+) -> ModelConfig:
+    """The network, whose layers with a window keep nothing else where that pays: where other
+    layers keep all tokens, no copies go to the host, ranks do not share the network
+    (`is_shared`), and no drafting network reads what a step has prepared (`is_drafting`).
+    """
+    if is_shared or is_drafting or config.host_cache_bytes or shape.delta_rules:
+        return shape
+    kept = shape.keeping_windows()
+    if not kept.token_numbers or not kept.kept_window:
+        return shape
+    context = window(config, shape)
+    token_bytes = kept.window_numbers * (1 if config.kv_dtype == "fp8" else 2)
+    return kept if pays(token_bytes, kept.kept_window, context, config.block_size) else shape
+
+
+def window_memory(
+    config: WorkerConfig, shape: ModelConfig, item_bytes: int, room: int, device: torch.device
+) -> WindowMemory | None:
+    """The blocks of layers that keep only their window, of `room` bytes that are left for keys and
+    values, whose numbers have `item_bytes`; None for a network without such.
+    """
+    if not shape.kept_window:
+        return None
+    demand = WindowDemand(
+        token_bytes=shape.window_numbers * item_bytes,
+        other_bytes=shape.token_numbers * item_bytes,
+        window=shape.kept_window,
+        block_size=config.block_size,
+        token_budget=config.token_budget,
+        wanted_tokens=config.kv_tokens or config.context_length or 0,
+        most=2 * (config.max_seqs or _most_seqs(device)),
+    )
+    return choose_windows(room, demand)
 
 
 def probe_facts(

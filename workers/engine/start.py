@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -22,10 +22,11 @@ from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
 from workers.engine.memory.budget import MemoryRoom, num_processors
-from workers.engine.memory.kv_size import KvDemand, choose_blocks
+from workers.engine.memory.kv_size import KvDemand, choose_blocks, share_of
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
-from workers.engine.models.description import ModelDescription
+from workers.engine.memory.window_size import WindowMemory
+from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
@@ -45,6 +46,8 @@ from workers.engine.settings import (
     states,
     vocabulary_form,
     window,
+    window_memory,
+    with_windows,
 )
 from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
@@ -84,6 +87,12 @@ def load_runner(
     if ahead is not None:
         ahead.model_is_at(model_dir)
     shape = read_model_config(model_dir)
+    shape = with_windows(
+        config,
+        shape,
+        is_shared=ranks is not None,
+        is_drafting=_may_draft(config, model_dir),
+    )
     dtype = compute_dtype(config, shape, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
@@ -97,8 +106,8 @@ def load_runner(
         drafter, kept, sizes = _divide(
             config, model, model_dir, _drafter(config, model, model_dir, report), report
         )
-        num_blocks, spare_bytes, step_bytes = sizes
-        cache = _take_caches(config, model, num_blocks, drafter)
+        num_blocks, windows, spare_bytes, step_bytes = sizes
+        cache = _take_caches(config, model, num_blocks, windows, drafter)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -106,6 +115,9 @@ def load_runner(
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         limits = (None, 0) if kept is None else (kept.num_seqs, kept.num_snapshots)
+        if windows is not None:
+            wanted = config.snapshots
+            limits = None, windows.num_snapshots if wanted is None else wanted
         facts = engine_facts(config, model, window(config, shape), num_blocks, *limits)
         chosen = DraftingSetup(config.drafting is not None, drafter)
         steps = steps_on(model, cache, facts, spare_bytes, chosen)
@@ -118,6 +130,17 @@ def load_runner(
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
         report("warm-up", 1.0, f"kernels: {'; '.join(texts)}")
     return runner
+
+
+def _may_draft(config: WorkerConfig, model_dir: Path) -> bool:
+    """Whether a drafting network may run behind the steps, before it is known whether it fits."""
+    chosen = config.drafting
+    if chosen is None:
+        return False
+    if chosen.drafter not in INDEX_DRAFTERS:
+        return True
+    is_drawn = config.model.startswith(DUMMY_PREFIX)
+    return config.speculation == "auto" and not is_drawn and has_own_head(model_dir)
 
 
 def _load(
@@ -209,13 +232,24 @@ def _leave_out(why: object) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+class _Division(NamedTuple):
+    """How many blocks there are for keys and values, and for those of layers that keep only their
+    window; how much of the largest step's peak is free again after it, and that step's bytes.
+    """
+
+    num_blocks: int
+    windows: WindowMemory | None
+    passing_bytes: int
+    step_bytes: int
+
+
 def _divide(
     config: WorkerConfig,
     model: Network,
     model_dir: Path,
     drafter: Drafter | None,
     report: Report,
-) -> tuple[Drafter | None, StateMemory | None, tuple[int, int, int]]:
+) -> tuple[Drafter | None, StateMemory | None, _Division]:
     """Divide the memory: the drafter, the room for states, and the result of `_num_blocks`. A
     drafter that "auto" has found is left out if what the configuration asks for does not fit
     beside it. Raises `ConfigError`.
@@ -249,9 +283,9 @@ def _num_blocks(
     before: MemoryRoom,
     kept: StateMemory | None,
     drafter: Drafter | None,
-) -> tuple[int, int, int]:
-    """How many blocks fit into the room `before` beside states and the largest step, whose memory
-    is measured on a card; how much of the step's peak is free again after it, and the step's bytes.
+) -> _Division:
+    """What fits into the room `before` beside states and the largest step, whose memory is measured
+    on a card.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
@@ -263,8 +297,8 @@ def _num_blocks(
         probed, max_seqs = shallow(model), None if kept is None else kept.num_seqs
         facts = probe_facts(config, model, before.num_bytes // token_bytes, max_seqs)
         with meter:
-            cache = KvCache(probed.config, 1, config.block_size, device, dtype)
-            runner = ModelRunner(probed, cache, facts, model_dir)
+            cache = KvCache(probed.config, 1, config.block_size, device, dtype, 1)
+            runner = Runner(probed, cache, facts, model_dir)
             run_largest_steps(runner)
             probed_bytes = runner.state_bytes
         del cache, runner
@@ -272,27 +306,36 @@ def _num_blocks(
     dummy_bytes += copy_bytes(config, token_bytes * config.block_size, device)
     step_bytes = meter.peak_bytes - probed_bytes
     draft_bytes = 0 if drafter is None else _draft_bytes(config, model, drafter)
+    peak_bytes = step_bytes + dummy_bytes + draft_bytes
+    left = int(share_of(is_card=device.type == "cuda") * (before.num_bytes - peak_bytes))
+    windows = window_memory(config, shape, dtype.itemsize, left, device)
+    state_bytes = 0 if kept is None else kept.num_bytes
     demand = KvDemand(
         token_bytes=token_bytes,
         block_size=config.block_size,
-        peak_bytes=step_bytes + dummy_bytes + draft_bytes,
+        peak_bytes=peak_bytes,
         context_length=window(config, shape),
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
-        state_bytes=0 if kept is None else kept.num_bytes,
+        state_bytes=state_bytes if windows is None else windows.num_bytes,
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
     if model.ranks is not None:
         num_blocks = model.ranks.least(num_blocks)
-    return num_blocks, meter.passing_bytes, step_bytes
+    return _Division(num_blocks, windows, meter.passing_bytes, step_bytes)
 
 
 def _take_caches(
-    config: WorkerConfig, model: Network, num_blocks: int, drafter: Drafter | None
+    config: WorkerConfig,
+    model: Network,
+    num_blocks: int,
+    windows: WindowMemory | None,
+    drafter: Drafter | None,
 ) -> KvCache:
     """The memory for keys and values, of a drafter too."""
     dtype = kv_dtype(config, model.weights.embedding.dtype)
-    cache = KvCache(model.config, num_blocks, config.block_size, model.device, dtype)
+    in_windows = 0 if windows is None else windows.sizes.num_blocks
+    cache = KvCache(model.config, num_blocks, config.block_size, model.device, dtype, in_windows)
     if drafter is not None:
         drafter.take_cache(num_blocks + 1, config.block_size)
     return cache

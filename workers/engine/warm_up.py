@@ -55,8 +55,10 @@ def warm_up_plans(
         blocks = tuple(range(-(-(length + 1 + num_drafts) // facts.block_size)))
         tokens = array("I", bytes(4 * length))
         start = SequenceStart(seq, tokens, length, sampling, seed=0, grammar=grammar)
-        prefill = Chunk(seq, 0, length, blocks, samples=True)
-        decode = Chunk(seq, length, 1, blocks, samples=True, drafts=(0,) * num_drafts)
+        prefill = Chunk(seq, 0, length, blocks, samples=True, window_ids=blocks)
+        decode = Chunk(
+            seq, length, 1, blocks, samples=True, drafts=(0,) * num_drafts, window_ids=blocks
+        )
         yield StepPlan(0, (start,), (prefill,), ended=())
         yield StepPlan(0, (), (decode,), ended=())
         yield StepPlan(0, (), (), ended=(seq,))

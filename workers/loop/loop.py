@@ -70,6 +70,8 @@ from workers.scheduler import (
     Scheduler,
     SchedulerLimits,
     SwapSpace,
+    WindowPool,
+    WindowSizes,
 )
 from workers.scheduler.tier import HostTier, Transfer, Transferred
 
@@ -394,9 +396,11 @@ def scheduler_for(
     proposer: Proposer | None = None,
     tier: HostTier | None = None,
     swaps: bool = False,
+    windows: WindowSizes | None = None,
 ) -> Scheduler:
     """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`. `tier`
-    is the host tier, if there is one, to which preempted sequences go if it `swaps`.
+    is the host tier, if there is one, to which preempted sequences go if it `swaps`. `windows` are
+    the blocks of layers that keep only their window, if there are any.
     """
     facts = runner.facts
     limits = SchedulerLimits(
@@ -412,7 +416,10 @@ def scheduler_for(
     states = PrefixStates.of(facts.snapshots, facts.block_size)
     num_blocks = facts.kv_tokens // facts.block_size
     space = SwapSpace(tier, facts.block_size) if tier is not None and swaps else None
-    blocks = BlockManager(num_blocks, facts.block_size, states=states, swap=space, tier=tier)
+    pool = None if windows is None else WindowPool(windows, facts.block_size)
+    blocks = BlockManager(
+        num_blocks, facts.block_size, states=states, swap=space, tier=tier, windows=pool
+    )
     return Scheduler(
         limits,
         blocks,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from config import SpeculationConfig
 from protocol.messages import INVARIANT, EngineFacts
+from workers.scheduler import WindowSizes
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
@@ -24,7 +25,8 @@ class DeviceUse(NamedTuple):
     a device without graphs). `step_bytes` is the memory of the largest step in a probe, 0 without a
     probe. `prefill_bytes` of the weights are a second form. `state_bytes` are recurrent states.
     `trouble` is a fault that the start has found and tolerates. `host_bytes` of weights are in the
-    host's memory, beside `weights_bytes` on the card.
+    host's memory, beside `weights_bytes` on the card. `window_tokens` of layers that keep only
+    their `window` have room; 0 if all layers keep all tokens.
     """
 
     weights_bytes: int
@@ -36,6 +38,14 @@ class DeviceUse(NamedTuple):
     state_bytes: int = 0
     trouble: str = ""
     host_bytes: int = 0
+    window_tokens: int = 0
+    window: int = 0
+
+    def windows(self, block_size: int) -> WindowSizes | None:
+        """The blocks of layers that keep only their window; None without such."""
+        if not self.window_tokens:
+            return None
+        return WindowSizes(self.window_tokens // block_size, self.window)
 
 
 def start_table(
@@ -56,7 +66,10 @@ def start_table(
         rows.append(("weights", f"{bytes_text(use.weights_bytes)}{twice}{far}"))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
     rows.append(("keys, values", kv if use is None else f"{kv}, {bytes_text(use.kv_bytes)}"))
-    if facts.snapshots is not None:
+    if use is not None and use.window_tokens:
+        room = f"{use.window_tokens:,} tokens of layers that keep only their {use.window:,}"
+        rows.append(("windows", f"{room}, up to {facts.snapshots:,} prefixes"))
+    elif facts.snapshots is not None:
         taken = "" if use is None else f", {bytes_text(use.state_bytes)}"
         rows.append(
             ("states", f"of {facts.max_seqs:,} sequences, {facts.snapshots:,} prefixes{taken}")

@@ -24,6 +24,7 @@ from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.sequence import Key
 from workers.scheduler.step_cost import StepCost
 from workers.scheduler.swapping import SwapSpace
+from workers.scheduler.windows import WindowPool, WindowSizes, first_kept, most_kept
 
 __all__ = [
     "CARD_SEQS",
@@ -52,6 +53,10 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "SwapSpace",
+    "WindowPool",
+    "WindowSizes",
+    "first_kept",
     "largest_id",
+    "most_kept",
     "most_sequences",
 ]

@@ -30,7 +30,8 @@ from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
-from workers.scheduler.tier import EntryKind, HostTier, Name
+from workers.scheduler.tier import HostTier, Kind, Name
+from workers.scheduler.windows import WindowPool
 
 _NOT_CACHED: Final = -1
 
@@ -59,7 +60,9 @@ class BlockManager:
     `planned` are blocks that their holders will compute. `states` are given for a model with
     recurrent layers: a sequence can begin only from a saved state, so cached blocks beyond the
     deepest one are no hit. `swap` keeps in the host's memory what a preempted sequence loses, and
-    `tier` what the prefix cache has. Events say what a tier has, whichever it is.
+    `tier` what the prefix cache has. Events say what a tier has, whichever it is. `windows` are the
+    blocks of layers that keep only their window; then snapshots are made of these blocks instead of
+    states, and there is no tier.
 
     A long prompt has a thousand blocks, whose handling delays its first token and the next step. So
     methods take many blocks and loop over them without a call for each.
@@ -75,6 +78,7 @@ class BlockManager:
         states: PrefixStates | None = None,
         swap: SwapSpace | None = None,
         tier: HostTier | None = None,
+        windows: WindowPool | None = None,
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
@@ -97,9 +101,16 @@ class BlockManager:
         self.states = states
         self.swap = swap
         self.tier = tier
+        self.windows = windows
         if states is not None:
             states.pool.events = self._events
             states.pool.tier = tier
+        if windows is not None:
+            if states is None or tier is not None or swap is not None:
+                raise ValueError("windows need snapshots, and no host tier")
+            states.windows = windows
+            states.pool.released = windows.drop
+            windows.evict = states.pool.evict_least
         if tier is not None:
             tier.changed = self._announce
             tier.pool.returns.block_size = block_size
@@ -146,15 +157,34 @@ class BlockManager:
         num_free = [self._num_holders[block_id] for block_id in hit].count(0)
         return PrefixHit(hit, num_free, num_equal)
 
-    def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
+    def can_admit(
+        self, hit: PrefixHit, num_tokens: int, reserve: int, table: BlockTable | None = None
+    ) -> bool:
         """Whether a table of `num_tokens` tokens fits and leaves `reserve` blocks free, or as many
         as `expect` has named if that is more. While no table holds blocks, one may take them all.
+        `table` is that of the sequence, where there are windows, whose blocks are promised to it.
         """
+        if not self._windows_admit(hit, num_tokens, table):
+            return False
         num_free = self.num_free
         if num_free < self.num_blocks:
             reserve = max(reserve, self._growth)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
-        return num_new + hit.num_free + reserve <= num_free
+        if num_new + hit.num_free + reserve <= num_free:
+            return True
+        if self.windows is not None:
+            self.windows.promised = 0
+        return False
+
+    def _windows_admit(self, hit: PrefixHit, num_tokens: int, table: BlockTable | None) -> bool:
+        windows, states = self.windows, self.states
+        if windows is None or states is None:
+            return True
+        assert table is not None
+        num_hit = len(hit.block_ids)
+        own = states.pool.slot_of(table.digests[num_hit - 1]) if num_hit else None
+        num_new = num_tokens - num_hit * self.block_size
+        return windows.can_admit(states.pool.pinned, num_new, own)
 
     def expect(self, growth: int, each: int) -> None:
         """Set how many blocks `can_admit` leaves free: `growth` for the tables that hold blocks and
@@ -220,6 +250,8 @@ class BlockManager:
         num_new = self.num_needed(num_tokens) - len(table.block_ids)
         if num_new > self.num_free:
             return False
+        if self.windows is not None and not self.windows.extend(table.window, num_tokens):
+            return False
         if num_new > 0:
             table.extend(self._allocate(num_new))
         return True
@@ -256,6 +288,8 @@ class BlockManager:
         is that of their chain, for `retain`.
         """
         self.planned.withdraw(table)
+        if self.windows is not None:
+            self.windows.clear(table.window)
         chain = table.digests[: table.num_stored]
         if self.tier is not None and not table.is_private:
             self.tier.used(chain, name, self.now)
@@ -302,6 +336,9 @@ class BlockManager:
         self.planned.check_integrity(tables, self._found_at_once)
         if self.states is not None:
             self.states.pool.check_integrity(self._by_digest)
+            if self.windows is not None:
+                slots = self.states.pool.used
+                self.windows.check_integrity([table.window for table in tables], slots)
 
     def _announce(self, name: Name, is_known: bool) -> None:
         """A block or a state came into the first tier that has it, or left the last."""

@@ -1,12 +1,53 @@
 """The blocks that one sequence holds, and what is known of their hashes.
 
-Owns the bookkeeping of one sequence; only `BlockManager` and its `PlannedBlocks` change it. Must
+Owns the bookkeeping of one sequence; only `BlockManager`, its `PlannedBlocks` and its `WindowPool`
+change it. Must
 not know other sequences, sampling or time.
 """
 
+from collections.abc import Collection
 from typing import final
 
 from protocol.ids import BlockDigest
+
+
+@final
+class WindowTable:
+    """The blocks of one sequence's windows: entry i holds tokens [i * block_size, (i + 1) *
+    block_size). Those before entry `first` are not held any more, or never were, and are not read.
+    """
+
+    __slots__ = ("_frozen", "first", "ids")
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.ids: list[int] = []
+        self._frozen: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"<WindowTable {self.ids[self.first :]} behind {self.first}>"
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks that it holds."""
+        return self.ids[self.first :]
+
+    def begin(self, first: int, ids: Collection[int]) -> None:
+        """Hold `ids` from entry `first` on, and nothing else."""
+        self.first = first
+        self.ids = [*[0] * first, *ids]
+        self._frozen = None
+
+    def extend(self, ids: Collection[int]) -> None:
+        """Hold more blocks at the end."""
+        self.ids += ids
+        self._frozen = None
+
+    def freeze(self) -> tuple[int, ...]:
+        """All entries; the same object until they change."""
+        if self._frozen is None:
+            self._frozen = tuple(self.ids)
+        return self._frozen
 
 
 @final
@@ -24,6 +65,7 @@ class BlockTable:
     - `is_cacheable` becomes False at a hash collision: the blocks behind it would have another
       sequence's block as their parent.
     - `ids` are the `block_ids` as a tuple, or None if they changed since `freeze`.
+    - `window`: the blocks of layers with a window, where these keep no others.
     """
 
     __slots__ = (
@@ -37,6 +79,7 @@ class BlockTable:
         "num_awaited",
         "num_stored",
         "root",
+        "window",
     )
 
     def __init__(self, root: BlockDigest, *, is_private: bool = False) -> None:
@@ -50,6 +93,7 @@ class BlockTable:
         self.awaited_states: set[int] = set()
         self.is_cacheable = True
         self.ids: tuple[int, ...] | None = None
+        self.window = WindowTable()
 
     def __repr__(self) -> str:
         return f"<BlockTable {self.block_ids} stored={self.num_stored}>"

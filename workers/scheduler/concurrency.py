@@ -10,6 +10,7 @@ advance, so a preemption raises the estimate at once, and each sequence that end
 again.
 """
 
+import sys
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Final, final
@@ -129,11 +130,14 @@ class Concurrency:
         left = max(usual - num_outputs, _OUTLIVED * max(usual, num_outputs))
         return max(0, min(max_outputs - num_outputs, round(left)))
 
-    def revise(self, num_running: int, num_spare: int, block_size: int) -> int:
+    def revise(
+        self, num_running: int, num_spare: int, block_size: int, most: int = sys.maxsize
+    ) -> int:
         """Estimate the places anew, and return them: one for each running sequence, and as many as
-        fit into the `num_spare` blocks that the running ones should not need.
+        fit into the `num_spare` blocks that the running ones should not need; at most `most`.
         """
         each = self._own + _MEAN_SHARE * self._caution * self._output / block_size
         fitting = num_running + int(max(0, num_spare) / max(1.0, each))
-        self.places = max(1, min(self._max_seqs, fitting)) if self._num_starts else self._max_seqs
+        most = min(self._max_seqs, most)
+        self.places = max(1, min(most, fitting)) if self._num_starts else most
         return self.places

@@ -72,6 +72,10 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     - `may_move`: the chunk begins one position later for each draft of its sequence that the step
       before accepts, at most `may_move` positions. The blocks cover them too.
 
+    - `window_ids` are those of the blocks of layers that keep only their window, if there are any:
+      entry i stands for the same tokens as that of `block_ids`. Entries of tokens that no position
+      of the chunk sees are not valid.
+
     The other fields are for models with recurrent layers. A chunk at 0 begins without a state. A
     chunk that `restores` begins with the state in that slot of the prefix states. Any other begins
     with the state behind the chunk before it. `saves` are pairs (position, slot), positions rising:
@@ -91,6 +95,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     restores: int = NO_SLOT
     saves: tuple[tuple[int, int], ...] = ()
     may_move: int = 0
+    window_ids: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:

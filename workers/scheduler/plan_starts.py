@@ -23,6 +23,7 @@ from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import SequenceStart
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
+from workers.scheduler.windows import WindowPool
 
 _WORTH_WAITING: Final = 4
 """A sequence waits for another that computes at least one part in so many of what it needs: to wait
@@ -85,6 +86,8 @@ class PlanStarts:
         if self._blocks.states is not None and self._pinned is not None:
             self._blocks.states.pool.unpin(self._pinned)
             self._pinned = None
+        if self._blocks.windows is not None:
+            self._blocks.windows.promised = 0
 
     def start(self, candidate: StartCandidate) -> Sequence:
         """Let the candidate run and hold its blocks."""
@@ -94,6 +97,8 @@ class PlanStarts:
             sequence.state.restores, self._pinned = self._pinned, None
         self._queues.start(sequence)
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
+        if self._blocks.windows is not None:
+            self._begin_window(sequence, self._blocks.windows, hit)
         if self._blocks.swap is not None:
             self._blocks.swap.bring_back(sequence, len(hit.block_ids))
         sequence.num_planned = num_cached
@@ -104,7 +109,17 @@ class PlanStarts:
             self.started.append(sequence.start())
         return sequence
 
-    def _find(self) -> StartCandidate | None:
+    def _begin_window(self, sequence: Sequence, windows: WindowPool, hit: PrefixHit) -> None:
+        """Let layers with a window go on from the snapshot, with the blocks that were promised."""
+        windows.promised = 0
+        table, num_hit = sequence.table.window, len(hit.block_ids)
+        if num_hit:
+            windows.begin(table, sequence.state.restores, num_hit)
+        start = num_hit * self._blocks.block_size
+        has_room = windows.extend(table, min(len(sequence.token_ids), start + windows.least))
+        assert has_room
+
+    def _find(self) -> Candidate | None:
         """The first of the waiting sequences that can start. One block stays free for each running
         sequence: otherwise a prompt would be computed only to be preempted when an older sequence
         needs its next block.
@@ -126,7 +141,7 @@ class PlanStarts:
             num_cached = len(hit.block_ids) * blocks.block_size
             if self._waits(sequence, hit, num_tokens - num_cached):
                 continue
-            if not blocks.can_admit(hit, num_tokens, reserve):
+            if not blocks.can_admit(hit, num_tokens, reserve, sequence.table):
                 return None
             if blocks.swap is not None:
                 num_cached = blocks.swap.num_kept(sequence, num_cached)

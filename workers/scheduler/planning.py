@@ -56,6 +56,8 @@ def choose(
     flight that may be accepted; if there are any, all running sequences decode and hold the blocks.
     """
     chunks: list[Chunk] = []
+    if blocks.windows is not None:
+        blocks.windows.pass_all()
     prefills, num_preempted = _decode(queues, blocks, chunks)
     if moves:
         chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
@@ -71,7 +73,15 @@ def choose(
         started = starts.started
     if draft_depth:
         chunks = to_draft(chunks, draft_depth, queues, blocks, limits.context_length)
+    if blocks.windows is not None:
+        chunks = [_with_window(chunk, queues) for chunk in chunks]
     return StepChoice(chunks, started, num_preempted)
+
+
+def _with_window(chunk: Chunk, queues: Queues) -> Chunk:
+    """The chunk with the blocks of layers that keep only their window."""
+    window = queues.running[chunk.seq].table.window
+    return structs.replace(chunk, window_ids=window.freeze())
 
 
 def _prompts(
@@ -97,7 +107,7 @@ def _decode(
     each that decodes. Returns the sequences that need more than one token, and the number of
     sequences that were preempted.
     """
-    block_size = blocks.block_size
+    block_size, windows = blocks.block_size, blocks.windows
     prefills: list[Sequence] = []
     grown: list[Sequence] = []
     num_preempted = 0
@@ -108,8 +118,9 @@ def _decode(
         if start == end:
             continue  # the step in flight samples its last possible token
         table = sequence.table
-        if len(table.block_ids) * block_size < end:
-            num_preempted += _make_room(queues, blocks, sequence)
+        lacks = len(table.block_ids) * block_size < end
+        if lacks or (windows is not None and len(table.window.ids) * block_size < end):
+            num_preempted += _grow(queues, blocks, sequence, start, end)
             if not table.block_ids:
                 break
             grown.append(sequence)
@@ -143,15 +154,27 @@ def _save_along(
             chunks[index] = states.with_answers(chunk, sequence)
 
 
-def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:
-    """Give `sequence` blocks for all its tokens. Preempts the sequences that started last until
-    there are enough, `sequence` itself in the end. Returns how many were preempted.
+def _grow(queues: Queues, blocks: BlockManager, sequence: Sequence, start: int, end: int) -> int:
+    """Give a sequence the blocks of its next positions [start, end), and let it go what these no
+    longer see. A prompt has all its blocks, and of layers with a window as many as let it go on.
+    Returns how many sequences were preempted, perhaps this one too.
+    """
+    windows = blocks.windows
+    if windows is not None:
+        windows.pass_by(sequence.table.window, start)
+        end = min(end, start + windows.least)
+    return _make_room(queues, blocks, sequence, end)
+
+
+def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence, num_tokens: int) -> int:
+    """Give `sequence` blocks for `num_tokens` tokens. Preempts the sequences that started last
+    until there are enough, `sequence` itself in the end. Returns how many were preempted.
 
     The step in flight may still write to blocks that a preempted sequence gives back. That is
     harmless: steps of their next owner come after it.
     """
     num_preempted = 0
-    while not blocks.grow(sequence.table, sequence.num_due):
+    while not blocks.grow(sequence.table, num_tokens):
         latest = queues.put_back_latest()
         if blocks.swap is not None:
             blocks.swap.put_out(latest, blocks.now)

@@ -44,6 +44,7 @@ class _Shares:
         self._budget = budget
         self._block_size = blocks.block_size
         self._states = blocks.states
+        self._windows = blocks.windows
 
     def share_with_oldest(self, prefills: list[Sequence]) -> None:
         """Share the budget among `prefills`, oldest first, and shorter prompts that wait."""
@@ -108,8 +109,17 @@ class _Shares:
             self._add(sequence, length)
 
     def _add(self, sequence: Sequence, length: int) -> None:
-        """Add a chunk; its tokens count as planned from now on."""
+        """Add a chunk; its tokens count as planned from now on. It is shorter where layers with a
+        window lack blocks.
+        """
         start, due = sequence.num_planned, sequence.num_due
+        if self._windows is not None:
+            window = sequence.table.window
+            length = self._windows.fill(window, start + length) - start
+            if length == 0:
+                return
+            # Its last token is computed again if the step samples none.
+            self._windows.pass_later(window, start + length - 1)
         end = sequence.num_planned = start + length
         if end == due < sequence.max_due:
             sequence.num_due = end + 1

@@ -22,7 +22,8 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_SLOT, Chunk
 from workers.scheduler.sequence import NEVER, Sequence
-from workers.scheduler.snapshots import SnapshotPlace, SnapshotPool
+from workers.scheduler.snapshots import Place, SnapshotPool
+from workers.scheduler.windows import WindowPool
 
 _GRAIN: Final = 64
 """Tokens. A state is saved only where a chunk of the delta rule and a block end."""
@@ -88,7 +89,8 @@ def positions_to_save(
 @final
 class PrefixStates:
     """The states that an engine keeps for prefixes, at ends of blocks of `block_size` tokens. The
-    scheduler sets `grows_ahead`: sequences hold blocks for tokens that are only drafted.
+    scheduler sets `grows_ahead`: sequences hold blocks for tokens that are only drafted. With
+    `windows` a snapshot is not a copied state but what their pool keeps for it.
     """
 
     def __init__(self, num_slots: int, block_size: int, policy: SavePolicy | None = None) -> None:
@@ -97,6 +99,7 @@ class PrefixStates:
         self.pool = SnapshotPool(num_slots)
         self._size = block_size
         self.grows_ahead = False
+        self.windows: WindowPool | None = None
 
     @classmethod
     def of(
@@ -148,7 +151,7 @@ class PrefixStates:
             state.saves_at = place
             return chunk
         state.saves_at = place + self.policy.along
-        slot = self.pool.reserve(digests, SnapshotPlace.ANSWER)
+        slot = self._reserve(sequence.table, place, Place.ANSWER)
         return chunk if slot is None else msgspec.structs.replace(chunk, saves=((place, slot),))
 
     def most_drafts(self, sequence: Sequence, end: int) -> int:
@@ -183,13 +186,22 @@ class PrefixStates:
         found = []
         for place in sorted(awaited.union(positions)):
             if start < place <= end:
-                digests = table.digests[: place // self._size]
-                kind = SnapshotPlace.END if place in awaited else self._kind(place, num_prompt)
-                if (slot := self.pool.reserve(digests, kind)) is not None:
+                kind = Place.END if place in awaited else self._kind(place, num_prompt)
+                if (slot := self._reserve(table, place, kind)) is not None:
                     found.append((place, slot))
         return tuple(found)
 
-    def _kind(self, place: int, num_prompt: int) -> SnapshotPlace:
+    def _reserve(self, table: BlockTable, place: int, kind: Place) -> int | None:
+        num_blocks = place // self._size
+        slot = self.pool.reserve(table.digests[:num_blocks], kind)
+        if slot is None or self.windows is None:
+            return slot
+        if self.windows.keep(slot, table.window, num_blocks):
+            return slot
+        self.pool.drop(slot)
+        return None
+
+    def _kind(self, place: int, num_prompt: int) -> Place:
         if place >= num_prompt:
             return SnapshotPlace.ANSWER if place > num_prompt else SnapshotPlace.WHOLE
         return SnapshotPlace.END if place % self.policy.every else SnapshotPlace.WITHIN

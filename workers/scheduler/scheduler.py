@@ -43,6 +43,7 @@ from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.sequence import Key, Sequence, SequenceEnd
 from workers.scheduler.step_cost import StepCost
 from workers.scheduler.tier import Transfer, Transferred
+from workers.scheduler.windows import WindowPool
 
 __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 
@@ -316,7 +317,8 @@ class Scheduler:
     def revise_places(self) -> None:
         """Estimate anew how many sequences have a place, and admit waiting ones to new places."""
         spare = self._blocks.num_free - peak_growth(self._growths())
-        self._concurrency.revise(len(self._queues.running), spare, self._blocks.block_size)
+        num_running, size = len(self._queues.running), self._blocks.block_size
+        self._concurrency.revise(num_running, spare, size, self._most_in_windows(num_running))
         self._admit_followers()
 
     def load(self, epoch: int, step_ms: float, prefill_tokens_per_s: float) -> Load:
@@ -405,6 +407,10 @@ class Scheduler:
         left = self._concurrency.tokens_left(head.num_outputs, head.max_outputs)
         each = self._blocks.num_needed(left)
         self._blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
+        if self._blocks.windows is not None:
+            self._blocks.windows.expected = self._window_growth(
+                (*self._queues.running.values(), head), self._blocks.windows
+            )
 
     def _growths(self) -> Iterator[tuple[int, int]]:
         """For `peak_growth`, of each running sequence: the blocks that it returns when it ends, and
@@ -418,6 +424,26 @@ class Scheduler:
             num_held = len(sequence.table.block_ids)
             own = num_held - sequence.num_cached // size
             yield max(0, own), max(0, -(-num_tokens // size) - num_held)
+
+    def _most_in_windows(self, num_running: int) -> int:
+        """How many sequences like the running ones have room in the windows' pool."""
+        windows = self._blocks.windows
+        if windows is None or not num_running:
+            return self._limits.max_seqs
+        num_needed = windows.num_held + self._window_growth(self._queues.running.values(), windows)
+        return max(1, num_running * windows.num_blocks // max(1, num_needed))
+
+    def _window_growth(self, sequences: Iterable[Sequence], windows: WindowPool) -> int:
+        """How many more blocks of windows these should come to hold: each holds its window at last,
+        or all that it has.
+        """
+        tokens_left, most, num_needed = self._concurrency.tokens_left, windows.most_kept, 0
+        for one in sequences:
+            num_tokens = one.num_prompt + one.num_outputs
+            num_tokens += tokens_left(one.num_outputs, one.max_outputs)
+            needed = min(most, self._blocks.num_needed(num_tokens))
+            num_needed += max(0, needed - len(one.table.window.held))
+        return num_needed
 
     def _waits(self, proposer: Proposer, in_flight: StepPlan) -> bool:
         """Whether the next plan depends on the tokens of the step in flight: on how many drafts it

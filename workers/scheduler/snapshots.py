@@ -18,7 +18,7 @@ those of the snapshot before it, times how often it should be hit:
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -123,12 +123,13 @@ class _Snapshot:
 
 class SnapshotPool:
     """`num_slots` states. A prefix is given by the digests of its blocks, first to last. `events`
-    record which prefixes can be hit.
+    record which prefixes can be hit. `released` is called with each slot that becomes free.
     """
 
     def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
         self.events = events or BlockEvents()
         self.tier: HostTier | None = None
+        self.released: Callable[[int], None] | None = None
         self.num_slots = num_slots
         self._free = list(range(num_slots))[::-1]
         self._snapshots: dict[BlockDigest, _Snapshot] = {}
@@ -144,6 +145,20 @@ class SnapshotPool:
     def num_pinned(self) -> int:
         """Slots that a planned step reads or writes."""
         return sum(found.pins > 0 for found in self._by_slot.values())
+
+    @property
+    def pinned(self) -> list[int]:
+        """The slots that a planned step reads or writes."""
+        return [slot for slot, found in self._by_slot.items() if found.pins > 0]
+
+    @property
+    def used(self) -> list[int]:
+        """The slots that are not free."""
+        return list(self._by_slot)
+
+    def slot_of(self, digest: BlockDigest) -> int:
+        """The slot of the saved snapshot that ends in this block."""
+        return self._snapshots[digest].slot
 
     @property
     def saved(self) -> list[BlockDigest]:
@@ -277,13 +292,26 @@ class SnapshotPool:
         """Evict the snapshot of the least worth, unless that is worth more than `made`. Returns
         whether it did.
         """
-        now = self._num_saved
-        idle = [each for each in self._snapshots.values() if each.pins == 0]
-        least = min(idle, key=lambda each: (each.worth(now), each.used_at), default=None)
+        now, least = self._num_saved, self._least()
         if least is None or least.worth(now) > made.worth(now):
             return False
         self._remove(least)
         return True
+
+    def evict_least(self) -> bool:
+        """Evict the snapshot of the least worth, whatever that is. Returns whether there was one
+        that is not pinned.
+        """
+        least = self._least()
+        if least is not None:
+            self._remove(least)
+        return least is not None
+
+    def _least(self) -> _Snapshot | None:
+        """The snapshot of the least worth among those that are not pinned."""
+        now = self._num_saved
+        idle = [each for each in self._snapshots.values() if each.pins == 0]
+        return min(idle, key=lambda each: (each.worth(now), each.used_at), default=None)
 
     def _remove(self, found: _Snapshot) -> None:
         """Make a snapshot unfindable. Its slot is free once it is not pinned any more."""
@@ -304,3 +332,5 @@ class SnapshotPool:
     def _release(self, found: _Snapshot) -> None:
         del self._by_slot[found.slot]
         self._free.append(found.slot)
+        if self.released is not None:
+            self.released(found.slot)

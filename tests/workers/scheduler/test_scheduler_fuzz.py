@@ -27,12 +27,15 @@ from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
 from tests.fakes.drafts import CardDrafts
 from tests.fakes.scheduling import EOS, MODEL, Engine, make_submit, split_digests
 from workers.scheduler.plan import StepPlan
+from workers.scheduler.windows import WindowPool, WindowSizes, most_kept
 
 IDS = range(EOS + 1)
 IDS_WEIGHTS = (40, 40, 40, 40, 40, 5, 5, 2)
 BLOCK_SIZE = 4
 CONTEXT_LENGTH = 40
 STEPS_PER_LIFE = 100
+GRAIN = 8
+"""What windows are kept by, in tokens."""
 SEEDS = st.integers(0, 2**32 - 1)
 LINKS = (1, 2, 3)
 ROOTS = {root_digest(MODEL), root_digest(MODEL, "", b"own")}
@@ -47,6 +50,7 @@ class SchedulerLife(RuleBasedStateMachine):
     host_pages = 0
     copies = False
     depth = 0
+    window = 0
 
     @initialize(
         num_blocks=st.integers(3, 14),
@@ -68,7 +72,13 @@ class SchedulerLife(RuleBasedStateMachine):
         self.num_blocks = num_blocks
         self.max_seqs = max_seqs
         self.token_budget = token_budget
+        windows = None
+        if self.window:
+            fewest = most_kept(self.window, BLOCK_SIZE, GRAIN) + 2
+            sizes = WindowSizes(fewest + num_blocks // 2 + 2 * self.depth, self.window)
+            windows = WindowPool(sizes, BLOCK_SIZE, GRAIN, least=BLOCK_SIZE)
         self.engine = Engine(
+            windows=windows,
             num_blocks=num_blocks,
             block_size=BLOCK_SIZE,
             max_seqs=max_seqs,
@@ -198,7 +208,7 @@ class SchedulerLife(RuleBasedStateMachine):
             return
         rng = random.Random(seed)
         # What computes a state can neither wait for a token nor take rows back.
-        is_plain = self.lookahead or self.num_states is not None
+        is_plain = self.lookahead or (self.num_states is not None and not self.window)
         counts = (1,) if is_plain else (0, 1, 1, 1, 3)
         if self.depth:  # as many as there are drafts for
             counts = (1, 2, 3, 9)
@@ -259,6 +269,8 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["loaded"] += self.engine.runner.num_loaded
         if (states := self.engine.scheduler._blocks.states) is not None:
             assert states.pool.num_pinned == 0
+        if (windows := self.engine.scheduler._blocks.windows) is not None:
+            assert windows.num_held == 0
         seen["moved"] += self.engine.runner.num_moved
         seen["finished"] += len(self.engine.ledger.finished)
         seen["hits"] += sum(a.cached_tokens > 0 for a in self.engine.ledger.accepted.values())
@@ -329,6 +341,26 @@ class TierLife(LookaheadLife):
     copies = True
 
 
+class WindowLife(SchedulerLife):
+    """With layers that keep only their window, whose blocks run out before the others do."""
+
+    num_states = 6
+    window = 6
+
+
+class LookaheadWindowLife(WindowLife):
+    """And ahead."""
+
+    lookahead = 1
+
+
+class DraftWindowLife(DraftLife):
+    """With drafts, whose blocks windows hold too."""
+
+    num_states = 6
+    window = 6
+
+
 class TierStateLife(LookaheadStateLife):
     """With states."""
 
@@ -348,6 +380,9 @@ class TierStateLife(LookaheadStateLife):
         pytest.param(SwapStateLife, id="swaps states"),
         pytest.param(TierLife, id="a host tier"),
         pytest.param(TierStateLife, id="a host tier of states"),
+        pytest.param(WindowLife, id="windows"),
+        pytest.param(LookaheadWindowLife, id="windows ahead"),
+        pytest.param(DraftWindowLife, id="windows and drafts"),
     ],
 )
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:

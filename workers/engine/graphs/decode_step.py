@@ -148,10 +148,12 @@ class DecodeStep:
             self._tables.block_tables,
             size.num_rows,
             work=bucket.work(self._work[: bucket.num_words]) if size.shares else None,
+            window_tables=self._tables.window_tables,
         )
         return self._model.prepared(plan, self._cache)
 
     def _bucket(self, num_rows: int) -> SegmentBucket:
         """Decodes share only where all layers have the same heads: `_can_share`."""
-        heads, dtype = self._model.config.attention.num_heads, self._model.weights.embedding.dtype
+        heads = self._model.config.head_sizes[0].num_heads
+        dtype = self._model.weights.embedding.dtype
         return bucket_for(0, 0, heads, self._cache.keys_of(0), dtype, num_sharing=num_rows)

@@ -97,8 +97,9 @@ class DeviceSteps:
         max_blocks = -(-facts.context_length // cache.block_size)
         max_drafts = 0 if drafter is None else drafter.max_depth
         self._tables = SequenceTables(
-            max_rows, max_blocks, cache.dummy_block, self._device, max_drafts
-        )
+            max_rows, max_blocks, cache.dummy_block, self._device, max_drafts,
+            cache.dummy_window_block if cache.has_windows else None,
+        )  # fmt: skip
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
@@ -279,18 +280,31 @@ class DeviceSteps:
                 row.change(chunk.block_ids, updates)
             rows.append(row)
         if updates:
-            self._send(updates, rows)
+            self._send(updates, rows, self._tables.write)
+        if self._tables.window_tables is not None:
+            self._bring_windows(chunks, rows)
         return rows
 
-    def _send(self, updates: array[int], rows: Sequence[TableRow]) -> None:
+    def _bring_windows(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> None:
+        """The same for the tables of layers that keep only their window."""
+        updates = no_updates()
+        for chunk, row in zip(chunks, rows, strict=True):
+            if row.window_ids is not chunk.window_ids:
+                row.change_window(chunk.window_ids, updates)
+        if updates:
+            self._send(updates, rows, self._tables.write_windows)
+
+    def _send(
+        self, updates: array[int], rows: Sequence[TableRow], write: Callable[[Tensor], None]
+    ) -> None:
         """Write to the tables. If memory runs out their content is unknown, so the repeated step
         must send all of it.
         """
         try:
-            self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
+            write(to_device(np.frombuffer(updates, np.int32), self._device))
         except (RuntimeError, MemoryError):
             for row in rows:
-                row.block_ids = ()
+                row.block_ids = row.window_ids = ()
             raise
 
     def _are_decodes(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> bool:
@@ -343,7 +357,8 @@ class DeviceSteps:
         rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
         invariant = self._model.invariant
         bucket = None
-        if not any(stops_of(chunk) for chunk in chunks):  # no graph has stops
+        # No graph has stops, at which states are copied; snapshots of windows need none.
+        if self._kept is None or not any(stops_of(chunk) for chunk in chunks):
             need = need_of(chunks, invariant=invariant, verifies=verifies)
             if verifies:  # a bucket has room to fold as many rows as its segments have
                 need = need._replace(segment_rows=max(need.segment_rows, num_folds))

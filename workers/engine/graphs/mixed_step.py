@@ -312,6 +312,7 @@ class MixedStep:
                 found.prefills,
                 work=work,
                 invariant=self._model.invariant,
+                window_tables=self._tables.window_tables,
             )
             for work in found.segments.works(words[places.work])
         ]

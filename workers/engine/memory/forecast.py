@@ -5,6 +5,7 @@ exact; the largest step and the graphs are measured at a start (`peak_probe.py`)
 by what their tensors take. Must not know files, devices, drafters nor how it is shown.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,12 @@ from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules
 from workers.engine.load.quantize import StoredFormat
 from workers.engine.memory.kv_size import CARD_SHARE
 from workers.engine.memory.state_size import StateDemand, StateMemory, choose_states
+from workers.engine.memory.window_size import (
+    WindowDemand,
+    WindowMemory,
+    choose_windows,
+    pays,
+)
 from workers.engine.models.description import (
     DeltaRule,
     Dense,
@@ -25,7 +32,7 @@ from workers.engine.models.description import (
 )
 from workers.engine.models.tensor_names import last_part
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
-from workers.scheduler import CARD_SEQS, most_sequences
+from workers.scheduler import CARD_SEQS, most_kept, most_sequences
 
 CONTEXT_BYTES: Final = 600 * 2**20
 """What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200."""
@@ -79,6 +86,8 @@ class Forecast:
     """Bytes, and what fits into the rest of the card: tokens of keys and values, the window, and
     how many sequences of a whole window at once. `missing_bytes`: what one window lacks.
     `state_bytes` are those of one recurrent state, `snapshots` the number of prefixes with one.
+    Where layers keep only their window, `window_bytes` are those of one sequence, which are not
+    among its `token_bytes`.
     """
 
     weights_bytes: int
@@ -92,6 +101,7 @@ class Forecast:
     max_seqs: int
     snapshots: int
     missing_bytes: int
+    window_bytes: int = 0
 
 
 def forecast(
@@ -102,8 +112,13 @@ def forecast(
     *,
     kept: KeptModules = NOTHING_KEPT,
     drafts: DraftDemand = NO_DRAFTS,
+    is_shared: bool = False,
 ) -> Forecast:
-    """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits."""
+    """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits. Ranks
+    that share a network (`is_shared`) keep all tokens of all layers.
+    """
+    if not is_shared and not drafts.weights_bytes:
+        config = windows_kept(config, choice, block_size)
     weights = weights_bytes(config, choice.weights, kept, choice.vocabulary)
     token = kv_token_bytes(config, choice)
     step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
@@ -116,6 +131,8 @@ def forecast(
     block = (token + drafts.token_bytes) * block_size
     # A start keeps a share of the rest for graphs and the driver; they may need more.
     usable = min(int(CARD_SHARE * room), room - graphs)
+    windows, num_snapshots, most_whole = _windows(config, choice, block_size, usable)
+    usable -= 0 if windows is None else windows.num_bytes
     num_blocks = max(0, usable // block)
     kv_tokens = num_blocks * block_size
     wanted = choice.context_length or min(config.max_position_embeddings, choice.max_context)
@@ -129,11 +146,52 @@ def forecast(
         graphs_bytes=graphs,
         kv_tokens=kv_tokens,
         window=window,
-        whole_windows=kv_tokens // wanted,
+        whole_windows=min(most_whole, kv_tokens // wanted),
         max_seqs=states.num_seqs or most_sequences(None, kv_tokens, CARD_SEQS),
-        snapshots=states.num_snapshots,
+        snapshots=states.num_snapshots + num_snapshots,
         missing_bytes=max(0, missing),
+        window_bytes=window_bytes(config, choice, block_size),
     )
+
+
+def windows_kept(config: ModelConfig, choice: Choice, block_size: int) -> ModelConfig:
+    """The network, whose layers with a window keep nothing else if that pays."""
+    kept = config.keeping_windows()
+    if not kept.kept_window or not kept.token_numbers or kept.delta_rules:
+        return config
+    context = choice.context_length or min(config.max_position_embeddings, choice.max_context)
+    token_bytes = kept.window_numbers * _kv_item(choice)
+    return kept if pays(token_bytes, kept.kept_window, context, block_size) else config
+
+
+def window_bytes(config: ModelConfig, choice: Choice, block_size: int) -> int:
+    """What a sequence longer than the window takes in layers that keep nothing else."""
+    if not config.kept_window:
+        return 0
+    kept = most_kept(config.kept_window, block_size) * block_size
+    return kept * config.window_numbers * _kv_item(choice)
+
+
+def _windows(
+    config: ModelConfig, choice: Choice, block_size: int, room: int
+) -> tuple[WindowMemory | None, int, int]:
+    """The blocks of windows, how many prefixes have snapshots of them, and of how many sequences
+    there is room for.
+    """
+    if not config.kept_window:
+        return None, 0, sys.maxsize
+    item = _kv_item(choice)
+    demand = WindowDemand(
+        token_bytes=config.window_numbers * item,
+        other_bytes=config.token_numbers * item,
+        window=config.kept_window,
+        block_size=block_size,
+        token_budget=choice.token_budget,
+        wanted_tokens=choice.context_length or 0,
+        most=2 * CARD_SEQS,
+    )
+    found = choose_windows(max(0, room), demand)
+    return found, found.num_snapshots, found.num_windows
 
 
 def weights_bytes(
@@ -248,9 +306,13 @@ def _mxfp4_row(columns: int) -> int:
 _ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row, "mxfp4": _mxfp4_row}
 
 
-def kv_token_bytes(config: ModelDescription, choice: MemoryChoice) -> int:
-    """Keys and values of one token in all layers."""
-    return config.token_numbers * (1 if choice.fp8_kv else _HALF)
+def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
+    """Keys and values of one token in all layers that keep all tokens."""
+    return config.token_numbers * _kv_item(choice)
+
+
+def _kv_item(choice: Choice) -> int:
+    return 1 if choice.fp8_kv else _HALF
 
 
 def step_bytes(config: ModelDescription, token_budget: int) -> int:

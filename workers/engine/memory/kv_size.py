@@ -58,10 +58,15 @@ def choose_blocks(room: MemoryRoom, demand: KvDemand, *, is_card: bool) -> int:
     return min(fitting, CPU_CONTEXTS * _blocks(demand, demand.context_length))
 
 
+def share_of(*, is_card: bool) -> float:
+    """The share of what weights and the largest step leave that keys and values may take."""
+    return CARD_SHARE if is_card else CPU_SHARE
+
+
 def _share(demand: KvDemand, *, is_card: bool) -> float:
-    if is_card:
-        return CARD_SHARE
-    return CPU_SHARE if demand.wanted_tokens is None else 1.0
+    if not is_card and demand.wanted_tokens is not None:
+        return 1.0
+    return share_of(is_card=is_card)
 
 
 def _wanted_blocks(demand: KvDemand) -> int:

@@ -53,12 +53,14 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
 
 class HeadSizes(NamedTuple):
     """The heads of an attention; layers with equal ones share the memory of keys and values, and
-    what is prepared for a step.
+    what is prepared for a step. Those that keep only their window (`in_window`) have a memory of
+    their own, whose blocks a table of its own names.
     """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    in_window: bool = False
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +76,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     `value_norms`: values are normed too, without weights. `keys_are_values`: one product makes
     both, which differ by their norms and the rotation. With `borrows` a layer has queries alone,
     and reads the keys and values of the last layer before it with the same heads and window that
-    makes its own.
+    makes its own. With `keeps_window` the engine keeps no keys and values but those of its window.
     """
 
     num_heads: int
@@ -86,6 +88,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     keys_are_values: bool = False
     borrows: bool = False
     window: int = 0
+    keeps_window: bool = False
     sees_ahead: bool = False
     head_norms: bool = False
     qkv_bias: bool = False
@@ -106,7 +109,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sizes(self) -> HeadSizes:
         """The heads."""
-        return HeadSizes(self.num_heads, self.num_kv_heads, self.head_dim)
+        return HeadSizes(self.num_heads, self.num_kv_heads, self.head_dim, self.keeps_window)
 
     @property
     def side_rows(self) -> tuple[int, int, int]:
@@ -356,8 +359,28 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head_sizes(self) -> tuple[HeadSizes, ...]:
-        """The kinds of heads, in the order of the first layers that have them."""
-        return tuple(dict.fromkeys([mixer.sizes for mixer in self.attentions]))
+        """The kinds of heads, in the order of the first layers that have them; those that keep only
+        their window come last.
+        """
+        kinds = dict.fromkeys([mixer.sizes for mixer in self.attentions])
+        return tuple(sorted(kinds, key=lambda sizes: sizes.in_window))
+
+    @property
+    def kept_window(self) -> int:
+        """The window, in tokens, of the layers that keep nothing else; 0 if all keep all."""
+        return max([mixer.window for mixer in self.attentions if mixer.keeps_window], default=0)
+
+    def keeping_windows(self) -> "ModelConfig":
+        """The network, whose layers with a window keep nothing else."""
+        layers = [
+            msgspec.structs.replace(
+                layer, mixer=msgspec.structs.replace(layer.mixer, keeps_window=True)
+            )
+            if isinstance(layer.mixer, Attention) and layer.mixer.window
+            else layer
+            for layer in self.layers
+        ]
+        return msgspec.structs.replace(self, layers=tuple(layers))
 
     @property
     def key_owners(self) -> tuple[int, ...]:
@@ -408,8 +431,15 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_numbers(self) -> int:
-        """How many numbers one token's keys and values are in all layers."""
-        return sum([sum(mixer.side_rows[1:]) for mixer in self.attentions])
+        """How many numbers one token's keys and values are in all layers that keep all tokens."""
+        return sum(
+            [sum(mixer.side_rows[1:]) for mixer in self.attentions if not mixer.keeps_window]
+        )
+
+    @property
+    def window_numbers(self) -> int:
+        """The same of the layers that keep only their window."""
+        return sum([sum(mixer.side_rows[1:]) for mixer in self.attentions if mixer.keeps_window])
 
     def state_bytes(self, item_bytes: int) -> int:
         """Bytes of one sequence's states in all layers, where a number of a row has `item_bytes`; 0

@@ -19,6 +19,7 @@ class KvCache:
     [layers, 1, blocks, block_size, 1, D], where values are a part of the keys.
 
     Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
+    Layers that keep only their window have `num_window_blocks` blocks, and `dummy_window_block`.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class KvCache:
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
+        num_window_blocks: int = 0,
     ) -> None:
         """All zeros. On a CPU a page takes the host's memory when it is first written."""
         owners = config.key_owners
@@ -36,7 +38,8 @@ class KvCache:
         layers: dict[int, tuple[Tensor, Tensor]] = {}
         for heads in config.head_sizes:
             own = [place for place in makers if config.attentions[place].sizes == heads]
-            blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
+            count = num_window_blocks if heads.in_window else num_blocks
+            blocks = (count + 1, block_size, heads.num_kv_heads, heads.head_dim)
             memory = _zeros((len(own), 1 if config.is_latent else 2, *blocks), dtype, device)
             memories.append(memory)
             for place, sides in zip(own, memory, strict=True):
@@ -46,6 +49,8 @@ class KvCache:
         self.memories: tuple[Tensor, ...] = tuple(memories)
         self.num_blocks = num_blocks
         self.dummy_block = num_blocks
+        self.has_windows = any(heads.in_window for heads in config.head_sizes)
+        self.num_window_blocks = self.dummy_window_block = num_window_blocks
         self.block_size = block_size
         self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple([layers[owner] for owner in owners])
 

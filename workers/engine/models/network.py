@@ -67,6 +67,7 @@ class _Attention(NamedTuple):
     query_size: int
     kind: int
     borrows: bool
+    in_window: bool
 
 
 class Network:
@@ -110,6 +111,7 @@ class Network:
                 query_size=mixer.query_size,
                 kind=kinds[mixer.sizes],
                 borrows=mixer.borrows,
+                in_window=mixer.keeps_window,
             )
             if isinstance(mixer, Attention)
             else None
@@ -167,6 +169,12 @@ class Network:
             return plan
         dtype, is_scoped = self.weights.embedding.dtype, self.config.is_scoped
         plans = [plan, *(plan.others or [plan] * (len(self.config.head_sizes) - 1))]
+        tables = plan.window_tables
+        if tables is not None:
+            plans = [
+                replace(each, block_tables=tables) if sizes.in_window else each
+                for each, sizes in zip(plans, self.config.head_sizes, strict=True)
+            ]
         first, *others = [
             prepared(each, sizes.num_heads, cache.keys_of(kind), dtype, is_scoped=is_scoped)
             for kind, (each, sizes) in enumerate(zip(plans, self.config.head_sizes, strict=True))
@@ -321,6 +329,9 @@ class Network:
         query_scales = attention.query_scales
         if attention.kind and isinstance(plan, PagedPlan) and plan.others:
             plan = plan.others[attention.kind - 1]
+        elif attention.in_window and isinstance(plan, AttentionPlan):
+            assert plan.window is not None
+            plan = plan.window
         qkv = norm_linear(
             hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from kernels.attention import (
     Segment,
     SharedRun,
     plan_attention,
+    plan_windows,
 )
 from protocol.sampling import SamplingParams
 from workers.engine.step.tables import DRAFTED, SequenceTables, TableRow
@@ -147,8 +148,10 @@ def make_batch(
     block_size: int,
     *,
     invariant: bool = False,
-) -> StepBatch:
-    """The batch of `chunks` on the CPU, given all tokens of each sequence.
+    window: int = 0,
+) -> Batch:
+    """The batch of `chunks` on the CPU, given all tokens of each sequence. Some layers keep only
+    their `window`, unless that is 0.
 
     Single rows go first, sorted by context, because attention batches neighbours of similar length.
     Raises `ValueError` for a chunk that reaches past the sequence's tokens or its blocks.
@@ -159,13 +162,19 @@ def make_batch(
     ids = np.concatenate([_ids(chunk, tokens[chunk.seq]) for chunk in ordered])
     sampling, last_rows = _sampling(ordered)
     segments = [Segment(chunk.start, chunk.num_rows, chunk.block_ids) for chunk in ordered]
-    return StepBatch(
+    cpu = torch.device("cpu")
+    plan = plan_attention(segments, block_size, cpu, invariant=invariant)
+    if window:
+        seen = [Segment(chunk.start, chunk.num_rows, chunk.window_ids) for chunk in ordered]
+        windows = plan_windows(seen, window, block_size, cpu, invariant=invariant)
+        plan = replace(plan, window=windows)
+    return Batch(
         chunks=ordered,
         sampling=sampling,
         token_ids=torch.from_numpy(ids),
         last_rows=torch.tensor(last_rows, dtype=torch.int64),
         sampled_positions=torch.tensor(_ends(sampling), dtype=torch.int64),
-        plan=plan_attention(segments, block_size, torch.device("cpu"), invariant=invariant),
+        plan=plan,
     )
 
 
@@ -255,6 +264,7 @@ def make_paged_batch(
                 rows.segments,
                 invariant=invariant,
                 runs=rows.runs,
+                window_tables=tables.window_tables,
             )
         ),
     )
@@ -315,10 +325,13 @@ def _single(
 def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
     end = chunk.start + chunk.length
     last = end + len(chunk.drafts) + chunk.may_move
-    if end > num_tokens or last > len(chunk.block_ids) * block_size:
+    reach = len(chunk.block_ids)
+    if chunk.window_ids:
+        reach = min(reach, len(chunk.window_ids))
+    if end > num_tokens or last > reach * block_size:
         raise ValueError(
             f"chunk [{chunk.start}, {end}) and {len(chunk.drafts)} drafts of sequence {chunk.seq} "
-            f"with {num_tokens} tokens and {len(chunk.block_ids)} blocks of {block_size}"
+            f"with {num_tokens} tokens and {reach} blocks of {block_size}"
         )
 
 

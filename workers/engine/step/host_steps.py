@@ -51,6 +51,7 @@ class HostSteps:
         """Steps may have drafts if `verifies`, or with a `drafter`, whose passes `clock` times."""
         self._model = model
         self._cache = cache
+        self._window = model.config.kept_window
         limits = facts.max_seqs, model.device, facts.token_budget
         self._sampler = Sampler(model.config.vocab_size, *limits)
         self.drafter = drafter
@@ -196,7 +197,8 @@ class HostSteps:
     def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> StepBatch:
         tokens = {chunk.seq: states[chunk.seq].tokens for chunk in chunks}
         invariant = self._model.invariant
-        return make_batch(chunks, tokens, self._cache.block_size, invariant=invariant)
+        size = self._cache.block_size
+        return make_batch(chunks, tokens, size, invariant=invariant, window=self._window)
 
     def _forward(self, batch: StepBatch, rows: Tensor | None) -> Tensor:
         hidden, states = self._model.embed(batch.token_ids), self._slots.restore(batch.chunks)

@@ -40,35 +40,45 @@ def no_updates() -> array[int]:
 
 @final
 class TableRow:
-    """A sequence's row. `block_ids` are the leading entries of its table on the card.
+    """A sequence's row. `block_ids` are the leading entries of its table on the card, and
+    `window_ids` those of its table for layers that keep only their window.
     `next_position` is the position of the token that the card holds and no step has computed yet;
     -1 if there is none, or `HELD_LAST`.
     """
 
-    __slots__ = ("block_ids", "index", "next_position")
+    __slots__ = ("block_ids", "index", "next_position", "window_ids")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.block_ids: tuple[int, ...] = ()
+        self.window_ids: tuple[int, ...] = ()
         self.next_position = -1
 
     def change(self, block_ids: tuple[int, ...], updates: array[int]) -> None:
         """Append to `updates` what turns the card's table into `block_ids`."""
-        old = self.block_ids
-        self.block_ids = block_ids
+        self.block_ids = self._changed(self.block_ids, block_ids, updates)
+
+    def change_window(self, window_ids: tuple[int, ...], updates: array[int]) -> None:
+        """The same for the table of layers that keep only their window."""
+        self.window_ids = self._changed(self.window_ids, window_ids, updates)
+
+    def _changed(
+        self, old: tuple[int, ...], new: tuple[int, ...], updates: array[int]
+    ) -> tuple[int, ...]:
+        """Append what turns the table `old` into `new`. Returns the table that the card has then:
+        a longer one stays true, because the sequence still holds those blocks.
+        """
         known = len(old)
-        if block_ids[:known] == old[: len(block_ids)]:
-            if len(block_ids) == known + 1:  # the usual change of a decode
-                updates.extend((self.index, known, block_ids[known]))
+        if new[:known] == old[: len(new)]:
+            if len(new) == known + 1:  # the usual change of a decode
+                updates.extend((self.index, known, new[known]))
             else:
-                updates.frombytes(self._from(known, block_ids))
-            if known > len(block_ids):
-                # The card's longer table stays true: the sequence still holds those blocks.
-                self.block_ids = old
-            return
-        for index, block_id in enumerate(block_ids):
+                updates.frombytes(self._from(known, new))
+            return old if known > len(new) else new
+        for index, block_id in enumerate(new):
             if index >= known or old[index] != block_id:
                 updates.extend((self.index, index, block_id))
+        return new
 
     def _from(self, known: int, block_ids: tuple[int, ...]) -> bytes:
         """Updates of all blocks from index `known` on. For a thousand blocks a loop would take
@@ -90,6 +100,7 @@ class SequenceTables:
     - `num_accepted` int32 [num_rows + 1]: how many drafts the sequence's last step with drafts
       accepted; 0 in the dummy row
     - `block_tables` int32 [num_rows + 1, max_blocks]
+    - `window_tables`, the same of layers that keep only their window; None without such
     - `drafts` int32 [num_rows + 1, max_drafts]: the drafts made behind the last token
     """
 
@@ -100,7 +111,9 @@ class SequenceTables:
         dummy_block: int,
         device: torch.device,
         max_drafts: int = 0,
+        dummy_window_block: int | None = None,
     ) -> None:
+        """`dummy_window_block` None: no layers keep only their window."""
         self.device = device
         self.dummy_row = num_rows
         self.last_token = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
@@ -108,6 +121,9 @@ class SequenceTables:
         self.block_tables = torch.full(
             (num_rows + 1, max_blocks), dummy_block, dtype=torch.int32, device=device
         )
+        self.window_tables: Tensor | None = None
+        if dummy_window_block is not None:
+            self.window_tables = torch.full_like(self.block_tables, dummy_window_block)
         self.drafts = torch.zeros((num_rows + 1, max_drafts), dtype=torch.int32, device=device)
         self.rows: dict[int, TableRow] = {}
         self._free = list(range(num_rows - 1, -1, -1))
@@ -129,6 +145,11 @@ class SequenceTables:
     def write(self, updates: Tensor) -> None:
         """Apply flat int32 updates [n * UPDATE_WORDS] on the card."""
         write_tables(updates, self.block_tables)
+
+    def write_windows(self, updates: Tensor) -> None:
+        """The same to the tables of layers that keep only their window."""
+        assert self.window_tables is not None
+        write_tables(updates, self.window_tables)
 
     def known(self, token_ids: Tensor, table_rows: Tensor) -> Tensor:
         """`token_ids` int32 [T] with `ON_CARD` and `DRAFTED` replaced by the ids that the card

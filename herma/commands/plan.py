@@ -219,7 +219,7 @@ def _plans(
     for name, profile in profiles().items():
         for weights, fp8_kv in _forms(config.stored):
             limits = profile.token_budget, profile.max_context, window
-            choice = Choice(weights, fp8_kv, *limits, model.vocabulary)
+            choice = MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
             found = forecast(
                 config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts,
                 is_shared=model.ranks > 1,
@@ -292,7 +292,7 @@ def _host_cache(tokens: dict[str, int]) -> str:
     return f'cache = {{ host = "64GiB" }}; tokens of prefixes for each GiB: {kept}'
 
 
-def _windows(config: ModelConfig, found: Forecast) -> str:
+def _windows(config: ModelDescription, found: Forecast) -> str:
     count = sum(mixer.window > 0 for mixer in config.attentions)
     if not count or found.window_bytes:
         return ""
@@ -300,7 +300,7 @@ def _windows(config: ModelConfig, found: Forecast) -> str:
 
 
 def _kept_windows(
-    config: ModelConfig, plans: list[tuple[str, Choice, Forecast]]
+    config: ModelDescription, plans: list[tuple[str, MemoryChoice, Forecast]]
 ) -> list[tuple[str, str]]:
     """What a sequence takes where layers keep only their window."""
     each = {("fp8" if c.fp8_kv else "bfloat16"): f.window_bytes for _, c, f in plans}
@@ -312,7 +312,7 @@ def _kept_windows(
     return [("windows", f"{text} of {longest:,} tokens")]
 
 
-def _states(config: ModelConfig, found: Forecast) -> list[tuple[str, str]]:
+def _states(config: ModelDescription, found: Forecast) -> list[tuple[str, str]]:
     if not found.state_bytes:
         return [(name, "none: no recurrent layers") for name in ("states", "snapshots")]
     each = bytes_text(found.state_bytes)

@@ -179,7 +179,7 @@ class FakeRunner:
                 assert cached is not None
                 at = cached.parent
 
-    def _move(self, moves: Moves) -> None:
+    def _move(self, moves: SequenceMoves) -> None:
         """Out of the card first: what comes back may have gone in the same plan."""
         offsets = range(self.block_size)
         for move in moves.out:

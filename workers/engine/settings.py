@@ -26,7 +26,7 @@ from workers.engine.memory.window_size import (
     choose_windows,
     pays,
 )
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
@@ -206,8 +206,8 @@ def states(
 
 
 def with_windows(
-    config: WorkerConfig, shape: ModelConfig, *, is_shared: bool, is_drafting: bool
-) -> ModelConfig:
+    config: WorkerConfig, shape: ModelDescription, *, is_shared: bool, is_drafting: bool
+) -> ModelDescription:
     """The network, whose layers with a window keep nothing else where that pays: where other
     layers keep all tokens, no copies go to the host, ranks do not share the network
     (`is_shared`), and no drafting network reads what a step has prepared (`is_drafting`).
@@ -223,7 +223,7 @@ def with_windows(
 
 
 def window_memory(
-    config: WorkerConfig, shape: ModelConfig, item_bytes: int, room: int, device: torch.device
+    config: WorkerConfig, shape: ModelDescription, item_bytes: int, room: int, device: torch.device
 ) -> WindowMemory | None:
     """The blocks of layers that keep only their window, of `room` bytes that are left for keys and
     values, whose numbers have `item_bytes`; None for a network without such.

@@ -26,7 +26,7 @@ from workers.engine.memory.kv_size import KvDemand, choose_blocks, share_of
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
 from workers.engine.memory.window_size import WindowMemory
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
@@ -298,7 +298,7 @@ def _num_blocks(
         facts = probe_facts(config, model, before.num_bytes // token_bytes, max_seqs)
         with meter:
             cache = KvCache(probed.config, 1, config.block_size, device, dtype, 1)
-            runner = Runner(probed, cache, facts, model_dir)
+            runner = ModelRunner(probed, cache, facts, model_dir)
             run_largest_steps(runner)
             probed_bytes = runner.state_bytes
         del cache, runner

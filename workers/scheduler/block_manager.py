@@ -30,7 +30,7 @@ from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.swapping import SwapSpace
-from workers.scheduler.tier import HostTier, Kind, Name
+from workers.scheduler.tier import EntryKind, HostTier, Name
 from workers.scheduler.windows import WindowPool
 
 _NOT_CACHED: Final = -1

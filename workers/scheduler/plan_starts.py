@@ -119,7 +119,7 @@ class PlanStarts:
         has_room = windows.extend(table, min(len(sequence.token_ids), start + windows.least))
         assert has_room
 
-    def _find(self) -> Candidate | None:
+    def _find(self) -> StartCandidate | None:
         """The first of the waiting sequences that can start. One block stays free for each running
         sequence: otherwise a prompt would be computed only to be preempted when an older sequence
         needs its next block.

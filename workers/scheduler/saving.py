@@ -22,7 +22,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_SLOT, Chunk
 from workers.scheduler.sequence import NEVER, Sequence
-from workers.scheduler.snapshots import Place, SnapshotPool
+from workers.scheduler.snapshots import SnapshotPlace, SnapshotPool
 from workers.scheduler.windows import WindowPool
 
 _GRAIN: Final = 64
@@ -151,7 +151,7 @@ class PrefixStates:
             state.saves_at = place
             return chunk
         state.saves_at = place + self.policy.along
-        slot = self._reserve(sequence.table, place, Place.ANSWER)
+        slot = self._reserve(sequence.table, place, SnapshotPlace.ANSWER)
         return chunk if slot is None else msgspec.structs.replace(chunk, saves=((place, slot),))
 
     def most_drafts(self, sequence: Sequence, end: int) -> int:
@@ -186,12 +186,12 @@ class PrefixStates:
         found = []
         for place in sorted(awaited.union(positions)):
             if start < place <= end:
-                kind = Place.END if place in awaited else self._kind(place, num_prompt)
+                kind = SnapshotPlace.END if place in awaited else self._kind(place, num_prompt)
                 if (slot := self._reserve(table, place, kind)) is not None:
                     found.append((place, slot))
         return tuple(found)
 
-    def _reserve(self, table: BlockTable, place: int, kind: Place) -> int | None:
+    def _reserve(self, table: BlockTable, place: int, kind: SnapshotPlace) -> int | None:
         num_blocks = place // self._size
         slot = self.pool.reserve(table.digests[:num_blocks], kind)
         if slot is None or self.windows is None:
@@ -201,7 +201,7 @@ class PrefixStates:
         self.pool.drop(slot)
         return None
 
-    def _kind(self, place: int, num_prompt: int) -> Place:
+    def _kind(self, place: int, num_prompt: int) -> SnapshotPlace:
         if place >= num_prompt:
             return SnapshotPlace.ANSWER if place > num_prompt else SnapshotPlace.WHOLE
         return SnapshotPlace.END if place % self.policy.every else SnapshotPlace.WITHIN

@@ -16,7 +16,7 @@ from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.step_cases import as_on_card
 from workers.engine.graphs.capture import run_again
 from workers.engine.memory import window_size
-from workers.engine.runner import Runner
+from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
 from workers.scheduler import WindowSizes, first_kept, most_kept
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
@@ -32,12 +32,12 @@ PROMPTS = [
 """The second and the third part at their ends. Three hold most of what is kept by 128 tokens."""
 
 
-def _load(model_dir: Path, **keys: Any) -> Runner:
+def _load(model_dir: Path, **keys: Any) -> ModelRunner:
     sizes = {"kv_tokens": 3000, "context_length": 512, "block_size": BLOCK, "token_budget": 128}
     return load_tiny(model_dir, **sizes, **keys)
 
 
-def _keeping_windows(model_dir: Path, **keys: Any) -> Runner:
+def _keeping_windows(model_dir: Path, **keys: Any) -> ModelRunner:
     """Of a model so small that it would not pay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_size, "LEAST_SAVED", 0)
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     """
 
     model_dir: Path
-    runner: Runner
+    runner: ModelRunner
     expected: list[list[int]]
 
 
@@ -72,7 +72,7 @@ def _case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Case(model_dir, _keeping_windows(model_dir), expected)
 
 
-def _drive(runner: Runner, prompts: list[list[int]], times: int = 1, **shape: Any) -> Drive:
+def _drive(runner: ModelRunner, prompts: list[list[int]], times: int = 1, **shape: Any) -> Drive:
     drive = Drive(runner, save_policy=SAVED, **shape)
     for _ in range(times):
         for prompt in prompts:
@@ -115,7 +115,7 @@ def test_drafts_right_and_wrong(case: Case) -> None:
     texts = [prompt + answer for prompt, answer in zip(PROMPTS, case.expected, strict=True)]
     bare = fresh_runner(case.runner)
     steps = HostSteps(bare.model, bare.cache, bare.facts, verifies=True)
-    runner = Runner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
+    runner = ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
     proposer = HostDrafts(texts, 5, Mood.MIXED, vary=True)
     drive = _drive(runner, PROMPTS, 2, max_seqs=3, proposer=proposer)
     assert _answers(drive) == case.expected * 2

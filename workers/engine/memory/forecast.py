@@ -154,7 +154,9 @@ def forecast(
     )
 
 
-def windows_kept(config: ModelConfig, choice: Choice, block_size: int) -> ModelConfig:
+def windows_kept(
+    config: ModelDescription, choice: MemoryChoice, block_size: int
+) -> ModelDescription:
     """The network, whose layers with a window keep nothing else if that pays."""
     kept = config.keeping_windows()
     if not kept.kept_window or not kept.token_numbers or kept.delta_rules:
@@ -164,7 +166,7 @@ def windows_kept(config: ModelConfig, choice: Choice, block_size: int) -> ModelC
     return kept if pays(token_bytes, kept.kept_window, context, block_size) else config
 
 
-def window_bytes(config: ModelConfig, choice: Choice, block_size: int) -> int:
+def window_bytes(config: ModelDescription, choice: MemoryChoice, block_size: int) -> int:
     """What a sequence longer than the window takes in layers that keep nothing else."""
     if not config.kept_window:
         return 0
@@ -173,7 +175,7 @@ def window_bytes(config: ModelConfig, choice: Choice, block_size: int) -> int:
 
 
 def _windows(
-    config: ModelConfig, choice: Choice, block_size: int, room: int
+    config: ModelDescription, choice: MemoryChoice, block_size: int, room: int
 ) -> tuple[WindowMemory | None, int, int]:
     """The blocks of windows, how many prefixes have snapshots of them, and of how many sequences
     there is room for.
@@ -306,12 +308,12 @@ def _mxfp4_row(columns: int) -> int:
 _ROW_BYTES: Final = {"fp8": _fp8_row, "int4": _int4_row, "mxfp4": _mxfp4_row}
 
 
-def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
+def kv_token_bytes(config: ModelDescription, choice: MemoryChoice) -> int:
     """Keys and values of one token in all layers that keep all tokens."""
     return config.token_numbers * _kv_item(choice)
 
 
-def _kv_item(choice: Choice) -> int:
+def _kv_item(choice: MemoryChoice) -> int:
     return 1 if choice.fp8_kv else _HALF
 
 

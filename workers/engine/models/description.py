@@ -370,7 +370,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
         """The window, in tokens, of the layers that keep nothing else; 0 if all keep all."""
         return max([mixer.window for mixer in self.attentions if mixer.keeps_window], default=0)
 
-    def keeping_windows(self) -> "ModelConfig":
+    def keeping_windows(self) -> "ModelDescription":
         """The network, whose layers with a window keep nothing else."""
         layers = [
             msgspec.structs.replace(

@@ -149,7 +149,7 @@ def make_batch(
     *,
     invariant: bool = False,
     window: int = 0,
-) -> Batch:
+) -> StepBatch:
     """The batch of `chunks` on the CPU, given all tokens of each sequence. Some layers keep only
     their `window`, unless that is 0.
 
@@ -168,7 +168,7 @@ def make_batch(
         seen = [Segment(chunk.start, chunk.num_rows, chunk.window_ids) for chunk in ordered]
         windows = plan_windows(seen, window, block_size, cpu, invariant=invariant)
         plan = replace(plan, window=windows)
-    return Batch(
+    return StepBatch(
         chunks=ordered,
         sampling=sampling,
         token_ids=torch.from_numpy(ids),

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from workers.engine.memory.forecast import Choice, forecast
+from workers.engine.memory.forecast import MemoryChoice, forecast
 from workers.engine.memory.window_size import (
     LEAST_WINDOWS,
     USUAL_CONTEXT,
@@ -14,7 +14,7 @@ from workers.engine.memory.window_size import (
     choose_windows,
     pays,
 )
-from workers.engine.models.description import ModelConfig
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.model_config import read_model_config
 
 KIB: Final = 2**10
@@ -57,18 +57,18 @@ GEMMA4_31B: dict[str, Any] = {
 
 
 @pytest.fixture(name="config")
-def _config(tmp_path: Path) -> ModelConfig:
+def _config(tmp_path: Path) -> ModelDescription:
     (tmp_path / "config.json").write_text(json.dumps(GEMMA4_31B))
     return read_model_config(tmp_path)
 
 
-def test_a_long_sequence_takes_little_more_than_it_needs(config: ModelConfig) -> None:
+def test_a_long_sequence_takes_little_more_than_it_needs(config: ModelDescription) -> None:
     """Of 128k tokens ten layers need 80 KiB a token, and fifty 800 KiB of each of the last 1,024:
     10.8 GiB, where all keys would be 110 GiB. The bar is a quarter more, also while a chunk of the
     token budget is computed.
     """
     for token_budget in (1024, 2048):
-        choice = Choice("bfloat16", False, token_budget, LONG, LONG)
+        choice = MemoryChoice("bfloat16", False, token_budget, LONG, LONG)
         found = forecast(config, 141 * 10**9, choice, BLOCK)
         assert found.token_bytes == 80 * KIB
         needed = LONG * 80 * KIB + 1024 * 800 * KIB

@@ -41,6 +41,16 @@ class ConversationVisit:
     request: ChatRequest | None = None
 
 
+@dataclass(slots=True)
+class _Namesakes:
+    """The conversations that begin with the same prompt: how many there are, and the last number
+    that one got. Numbers are not given again while one is left, so a name is found in one step.
+    """
+
+    num_open: int = 0
+    last: int = 0
+
+
 class ConversationBook:
     """All conversations, the last used one last."""
 
@@ -48,6 +58,7 @@ class ConversationBook:
         self._table: OrderedDict[tuple[str, str], KnownConversation] = OrderedDict()
         self._chain_of: dict[tuple[str, str], tuple[Chain, int]] = {}
         self._chains = PromptChains()
+        self._namesakes: dict[tuple[str, str], _Namesakes] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -79,7 +90,6 @@ class ConversationBook:
             chain = Chain(conversation)
             self._chain_of[entry] = chain, scope
         if chain is not None:
-            chain.may_repeat = False
             self._chains.note(chain, scope, hashes)
         conversation.begin(now, request.model, sum([one.role == "tool" for one in messages]))
         return ConversationVisit(conversation, chain, scope, hashes, request)
@@ -99,7 +109,7 @@ class ConversationBook:
         """A request has ended; see `KnownConversation.end`."""
         visit.request = None
         if visit.chain is not None:
-            visit.chain.may_repeat = status != 200
+            self._chains.set_repeat(visit.chain, may_repeat=status != 200)
         visit.conversation.end(
             now,
             status=status,
@@ -155,18 +165,28 @@ class ConversationBook:
         return conversation
 
     def _name_of(self, key: str, request: ChatRequest) -> str:
-        """A name from the beginning of the prompt, which all gateways give to it."""
+        """A name from the beginning of the prompt, which all gateways give to it. Where others have
+        it, it gets a number.
+        """
         said = [one.content or "" for one in request.messages if one.role == "user"][:1]
         first = "\0".join([key, request.model, *said]).encode("utf-8", "surrogatepass")
         name = UNNAMED + blake2b(first, digest_size=6).hexdigest()
-        number, free = 1, name
-        while (key, free) in self._table:
-            number += 1
-            free = f"{name}-{number}"
+        namesakes = self._namesakes.setdefault((key, name), _Namesakes())
+        namesakes.num_open += 1
+        free = name if namesakes.last == 0 else f"{name}-{namesakes.last + 1}"
+        namesakes.last += 1
+        while (key, free) in self._table:  # a client has named its own so
+            namesakes.last += 1
+            free = f"{name}-{namesakes.last}"
         return free
 
     def _forget(self, one: KnownConversation) -> None:
         entry = one.key, one.name
         del self._table[entry]
+        first = one.key, one.name.partition("-")[0]
+        if one.source == "prompt" and (namesakes := self._namesakes.get(first)) is not None:
+            namesakes.num_open -= 1
+            if not namesakes.num_open:
+                del self._namesakes[first]
         if (kept := self._chain_of.pop(entry, None)) is not None:
             self._chains.forget(*kept)

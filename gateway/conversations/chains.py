@@ -30,7 +30,8 @@ said: Final = attrgetter("role", "content", "tool_calls")
 
 class Chain:
     """What is kept of a conversation's prompts: hashes of messages, less than 2 KB. `may_repeat`:
-    the last prompt got no answer, so the same one again is a retry and no other conversation.
+    the last prompt got no answer, so the same one again is a retry and no other conversation;
+    `PromptChains.set_repeat` sets it.
     """
 
     __slots__ = ("ends", "may_repeat", "num_messages", "owner", "tail")
@@ -53,12 +54,23 @@ def hashes_of(messages: Sequence[Message]) -> "array[int]":
     return array("q", map(hash, map(said, messages)))
 
 
+ChainTable = dict[int, list[Chain]]
+"""Chains by a hash, the oldest first. Thousands of clients may send the same prompt, so no way of a
+request looks at each of them.
+"""
+
+
 class PromptChains:
     """The chains of all conversations without a sure name. `scope` keeps keys and models apart."""
 
     def __init__(self) -> None:
-        self._by_end: dict[int, list[Chain]] = {}
-        self._by_anchor: dict[int, list[Chain]] = {}
+        self._by_last: ChainTable = {}
+        """By the newest of their ends."""
+        self._by_end: ChainTable = {}
+        """By their other ends."""
+        self._unanswered: ChainTable = {}
+        """By each end, those that may repeat."""
+        self._by_anchor: ChainTable = {}
 
     def find(self, scope: int, hashes: "array[int]") -> Chain | None:
         """The chain that a prompt of these messages continues or repeats."""
@@ -69,21 +81,31 @@ class PromptChains:
             ends.append(end)
         last = len(ends) - 1
         for at in range(last, -1, -1):
-            found = self._by_end.get(ends[at])
-            if found is None:
-                continue
-            if at < last:
-                return next((one for one in found if one.ends[-1] == ends[at]), found[0])
-            if len(hashes) > SHORT:
+            end = ends[at]
+            found = self._by_last.get(end) or self._by_end.get(end)
+            if found is not None and (at < last or len(hashes) > SHORT):
                 return found[0]
-            if (retried := next((one for one in found if one.may_repeat), None)) is not None:
-                return retried
+            if found is not None and (unanswered := self._unanswered.get(end)) is not None:
+                return unanswered[0]
         return self._changed(scope, hashes) if len(hashes) >= SHORT else None
 
+    def set_repeat(self, chain: Chain, *, may_repeat: bool) -> None:
+        """The last prompt of `chain` got no answer, or got one."""
+        if chain.may_repeat is may_repeat:
+            return
+        chain.may_repeat = may_repeat
+        for end in chain.ends:
+            if may_repeat:
+                self._unanswered.setdefault(end, []).append(chain)
+            else:
+                _leave(self._unanswered, end, chain)
+
     def note(self, chain: Chain, scope: int, hashes: "array[int]") -> None:
-        """`chain` has a new last prompt. Its tables are written in one call: this is on the way of
-        every request.
+        """`chain` has a new last prompt, which runs. Its tables are written in one call: this is on
+        the way of every request.
         """
+        if chain.may_repeat:
+            self.set_repeat(chain, may_repeat=False)
         table = self._by_anchor
         for one in chain.tail[-ANCHORS:]:
             anchor = hash((scope, one))
@@ -94,11 +116,15 @@ class PromptChains:
         end = scope
         for one in hashes:
             end = hash((end, one))
-        if end not in chain.ends:
-            chain.ends.append(end)
-            self._by_end.setdefault(end, []).append(chain)
-        if len(chain.ends) > MAX_ENDS:
-            _leave(self._by_end, chain.ends.pop(0), chain)
+        ends = chain.ends
+        if end not in ends:
+            if ends:
+                _leave(self._by_last, ends[-1], chain)
+                self._by_end.setdefault(ends[-1], []).append(chain)
+            ends.append(end)
+            self._by_last.setdefault(end, []).append(chain)
+        if len(ends) > MAX_ENDS:
+            _leave(self._by_end, ends.pop(0), chain)
         chain.tail = hashes[-MAX_TAIL:]
         chain.num_messages = len(hashes)
         for one in chain.tail[-ANCHORS:]:
@@ -106,10 +132,12 @@ class PromptChains:
 
     def forget(self, chain: Chain, scope: int) -> None:
         """`chain` is not continued any more."""
+        self.set_repeat(chain, may_repeat=False)
         for one in chain.tail[-ANCHORS:]:
             _leave(self._by_anchor, hash((scope, one)), chain)
         chain.tail = array("q")
         for end in chain.ends:
+            _leave(self._by_last, end, chain)
             _leave(self._by_end, end, chain)
         chain.ends.clear()
 
@@ -144,7 +172,7 @@ def _run(tail: "array[int]", hashes: "array[int]", at: int) -> int:
     return run
 
 
-def _leave(table: dict[int, list[Chain]], entry: int, chain: Chain) -> None:
+def _leave(table: ChainTable, entry: int, chain: Chain) -> None:
     chains = table.get(entry)
     if chains is None or chain not in chains:
         return

@@ -11,6 +11,7 @@ from gateway.api import ChatRequest, Message, Usage
 from gateway.api.request import ToolCall
 from gateway.conversations import ConversationBook, ConversationVisit, KnownConversation, named_by
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
+from gateway.conversations.chains import Chain
 
 Header = tuple[bytes, bytes]
 
@@ -172,7 +173,7 @@ def test_it_is_bounded_and_forgets_what_is_idle() -> None:
     for number in range(MAX_CONVERSATIONS + 50):
         enter(book, chat(f"{number}"), now=float(number))
     assert len(book) == MAX_CONVERSATIONS
-    assert len(book._chains._by_end) == MAX_CONVERSATIONS
+    assert len(book._chains._by_last) == MAX_CONVERSATIONS
     book.sweep(MAX_CONVERSATIONS + 50 + EXPIRE_S)
     assert len(book) == 0
     assert not book._chains._by_end
@@ -222,3 +223,77 @@ class _Talk:
         names = (b"x-session-id", b"session-id", b"x-session-affinity", b"x-correlation-id")
         name = names[self.number % 4], b"s%d" % self.number
         return request, ((name,) if self._is_named else ())
+
+
+class CountedKey(str):
+    """A key that counts how often a table looks it up."""
+
+    __slots__ = ()
+    num_hashed = 0
+
+    def __hash__(self) -> int:
+        CountedKey.num_hashed += 1
+        return super().__hash__()
+
+
+def lookups(book: ConversationBook, request: ChatRequest, status: int = 200) -> int:
+    """How often one request looks its key up."""
+    before = CountedKey.num_hashed
+    enter(book, request, key=CountedKey("k"), status=status)
+    return CountedKey.num_hashed - before
+
+
+def test_a_prompt_that_thousands_send_is_named_as_fast_as_the_first() -> None:
+    """Each is a conversation of its own, whose number is known without trying those before it; also
+    once the first ones are forgotten.
+    """
+    book, same = ConversationBook(), chat("What is the time?")
+    second = [lookups(book, same) for _ in range(3)][-1]
+    assert max(lookups(book, same) for _ in range(MAX_CONVERSATIONS + 50)) <= second + 8
+    names = [one.name for one in book.all()]
+    assert len(set(names)) == MAX_CONVERSATIONS
+    assert {name.partition("-")[0] for name in names} == {names[0].partition("-")[0]}
+
+
+def test_a_number_is_given_again_once_all_of_the_name_are_forgotten() -> None:
+    """Not before: the usage of one would be taken for another's."""
+    book, same = ConversationBook(), chat("Hello")
+    first, second = enter(book, same, now=0.0), enter(book, same, now=EXPIRE_S / 2)
+    assert second.name == f"{first.name}-2"
+    book.sweep(EXPIRE_S)
+    assert enter(book, same, now=EXPIRE_S).name == f"{first.name}-3"
+    book.sweep(3 * EXPIRE_S)
+    assert enter(book, same, now=3 * EXPIRE_S).name == first.name
+
+
+def test_a_name_that_a_client_gave_is_passed_over() -> None:
+    """Its number counts as given."""
+    book, same = ConversationBook(), chat("Hello")
+    first = enter(book, same)
+    enter(book, chat("Mine", session_id=f"{first.name}-2"))
+    assert enter(book, same).name == f"{first.name}-3"
+
+
+def test_a_retry_among_thousands_of_the_same_prompt_is_found_in_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The unanswered one is known; nobody asks each of the others."""
+    book, same = ConversationBook(), chat("Hello")
+    for _ in range(1000):
+        enter(book, same)
+    failed = enter(book, same, status=503)
+    asked: list[Chain] = []
+    slot = Chain.may_repeat
+
+    class Asked:
+        def __get__(self, one: Chain, kind: type) -> bool:
+            asked.append(one)
+            return bool(slot.__get__(one, kind))
+
+        def __set__(self, one: Chain, value: bool) -> None:
+            slot.__set__(one, value)
+
+    monkeypatch.setattr(Chain, "may_repeat", Asked())
+    assert enter(book, same) is failed
+    assert enter(book, same) is not failed
+    assert len(asked) < 20

@@ -185,8 +185,8 @@ class Provider:
         answer_s = self.config.answer_s
         answer: ProviderAnswer | None = None
         try:
-            with trio.move_on_after(answer_s):
-                async with self._ask_chat(raw, model, headers, _JSON, answer_s) as response:
+            with trio.move_on_after(answer_s):  # which bounds the head, too
+                async with self._ask_chat(raw, model, headers, _JSON, math.inf) as response:
                     answer = await self._answer_of_failure(response)
                     if answer is None:
                         answer = await self._whole(response, answer_s, raw)

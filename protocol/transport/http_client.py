@@ -267,13 +267,19 @@ class ClientConnection:
 
     async def read_head(self, parser: ResponseParser, read_s: float) -> None:
         """Feed `parser` until it has the head."""
+        if read_s == math.inf:  # the caller bounds it: a scope costs as much as 40 calls
+            await self._read_head(parser)
+            return
         with trio.CancelScope(deadline=trio.current_time() + read_s) as waiting:
-            while not parser.has_head:
-                parser.feed(await self.receive())
-                if not parser.has_head:
-                    parser.take()  # raises what is wrong
+            await self._read_head(parser)
         if waiting.cancelled_caught:
             raise ReadTimeout(f"the server sent no whole head in {read_s:g} s")
+
+    async def _read_head(self, parser: ResponseParser) -> None:
+        while not parser.has_head:
+            parser.feed(await self.receive())
+            if not parser.has_head:
+                parser.take()  # raises what is wrong
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for it."""

@@ -22,7 +22,7 @@ UP_SOCKET: Final = "up"
 
 State = Literal[
     "starting", "ready", "draining", "waiting", "ending", "stopped", "leaving",
-    "falling asleep", "asleep",
+    "falling asleep", "asleep", "waking",
 ]  # fmt: skip
 
 MAX_SHOWN_LINES: Final = 20

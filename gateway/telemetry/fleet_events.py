@@ -90,7 +90,7 @@ class WorkerAwake(_Event, frozen=True, tag="worker awake"):
 
 
 class SleepTrouble(_Event, frozen=True, tag="sleep trouble"):
-    """A worker did not fall asleep when its turn was over, or does not wake."""
+    """A worker did not fall asleep when its turn was over, died asleep, or does not wake."""
 
     worker: str
     reason: str

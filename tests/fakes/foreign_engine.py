@@ -32,6 +32,10 @@ WINDOW = 2048
 SLOTS = 4
 
 
+SLEEPS = ("/sleep?level=1", "/release_memory_occupation")
+WAKES = ("/wake_up", "/resume_memory_occupation")
+
+
 @dataclass
 class Settings:
     """`answer`: ids that follow any prompt, then the end of sequence; else words without an end.
@@ -73,6 +77,16 @@ class Settings:
     """How a server of text goes on with a last message of the assistant: always (`last`), where
     `continue_final_message` asks for it (`asked`), or never.
     """
+    can_sleep: bool = False
+    """It was started so that it can: vLLM with its development routes and its sleep mode, SGLang
+    with its memory saver and a backup of the weights.
+    """
+    sleep_fault: str = ""
+    """How it fails to fall asleep: `status` (500), `memory` (200, and nothing is free), `says`
+    (200, and it says that it is awake), `hangs`, `dies`.
+    """
+    wake_fault: str = ""
+    """How it fails to wake: `status`, `says`, `hangs`, `dies`, `weights` (other tokens since)."""
     die_at: int | None = None
     """Dies at a prompt of more ids than this: out of memory at the first large one."""
 
@@ -96,6 +110,8 @@ class State:
         self.num_running = 0
         self.num_aborted = 0
         self.num_spoken = 0
+        self.is_asleep = False
+        self.has_lost_weights = False
         self._counting = threading.Lock()
 
     def count(self, *, running: int = 0, aborted: int = 0) -> None:
@@ -136,6 +152,8 @@ class Handler(BaseHTTPRequestHandler):
                 "spoken": state.num_spoken,
             }
             self._json(200, told)
+        elif self.path == "/is_sleeping" and self._sleeps_as("vllm"):
+            self._json(200, {"is_sleeping": self.state.is_asleep})
         elif self.settings.dead or not self.state.is_up:
             self._json(503, {"error": {"code": 503, "message": "Loading model"}})
         elif self.path != "/health" and self.settings.key and not self._has_key():
@@ -159,6 +177,8 @@ class Handler(BaseHTTPRequestHandler):
             model |= {"owned_by": "sglang", "root": "there"}
             answers["/get_model_info"] = {"model_path": str(_DIR), "is_generation": True}
             server = {**version, "max_total_num_tokens": 8192, "max_running_requests": SLOTS}
+            server["enable_memory_saver"] = self.settings.can_sleep
+            server["enable_weights_cpu_backup"] = self.settings.can_sleep
             answers |= {"/v1/models": {"data": [model]}, "/get_server_info": server}
         if kind == "llama-cpp":
             slot = {"default_generation_settings": {"n_ctx": WINDOW}, "total_slots": SLOTS}
@@ -177,7 +197,10 @@ class Handler(BaseHTTPRequestHandler):
             self._json(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+        if self.path in SLEEPS or self.path in WAKES:
+            self._move(is_asleep=self.path in SLEEPS)
+            return
         if self.path == "/stub":
             for name, value in body.items():
                 setattr(self.settings, name, value)
@@ -192,17 +215,41 @@ class Handler(BaseHTTPRequestHandler):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.settings.fails:
             self._json(500, {"error": {"message": "CUDA out of memory", "code": 500}})
-        elif self.settings.refuses:
+        elif self.settings.refuses or self.state.is_asleep:
             self._json(503, {"error": {"message": "overloaded", "code": 503}})
         elif self.settings.key and not self._has_key():
             self._json(401, {"error": "Unauthorized"})
         else:
             self._generate(body, list(ids))
 
+    def _sleeps_as(self, kind: str) -> bool:
+        return self.settings.can_sleep and self.settings.kind == kind
+
+    def _move(self, *, is_asleep: bool) -> None:
+        """Fall asleep or wake, on the card of the test where there is one."""
+        fault = self.settings.sleep_fault if is_asleep else self.settings.wake_fault
+        self.state.requests.append({"path": self.path})
+        if fault == "hangs":
+            threading.Event().wait()
+        if fault == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not self.settings.can_sleep or fault == "status":
+            self._json(404 if fault != "status" else 500, {"detail": "no"})
+            return
+        if fault != "says":
+            self.state.is_asleep = is_asleep
+        self.state.has_lost_weights = fault == "weights"
+        if (card := os.environ.get("HERMA_TEST_CARD")) and fault != "memory":
+            mark = Path(card, f"asleep-{os.getppid()}")
+            mark.touch() if is_asleep else mark.unlink(missing_ok=True)
+        self._send(200, b"", "text/plain")
+
     def _generate(self, body: dict[str, Any], ids: list[int]) -> None:
         self.state.count(running=1)
         try:
-            events = EVENTS[self.settings.kind](self.settings, body, ids)
+            # A model without its weights says something, and not what it said before.
+            known = [id_ + 1 for id_ in ids] if self.state.has_lost_weights else ids
+            events = EVENTS[self.settings.kind](self.settings, body, known)
             if body["stream"]:
                 self._stream(events)
             else:

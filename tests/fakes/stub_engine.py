@@ -6,7 +6,9 @@
 `stall` (true: no progress any more), `close` (true: it closes its channel and lives on), `deaf`
 (true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few tokens),
 `leave` (files in its temporary directory), `waits_for` (a path: it does nothing before that
-exists), `model_dir`, `trouble` (of EngineReady).
+exists), `model_dir`, `trouble` (of EngineReady), `sleep_way`, `sleep_refusal` (of EngineReady),
+`on_sleep`, `on_wake`: "dies", "hangs", "lies" (the memory stays), or the reason of a refusal. While
+its memory is out, there is a file `asleep` beside the mood.
 Without any it gets ready and serves nothing but the health probe.
 """
 
@@ -34,7 +36,11 @@ from workers.ipc.messages import (
     FromEngine,
     Heartbeat,
     Shutdown,
+    SleepEngine,
+    Slept,
     StartProgress,
+    WakeEngine,
+    Woken,
     decode_to_engine,
     encode_control,
 )
@@ -58,7 +64,9 @@ def main() -> int:
         return int(mood["exit"])
     while mood.get("stall") or mood.get("close"):
         time.sleep(1)
-    _say(link, EngineReady(FACTS, mood["model_dir"], trouble=mood.get("trouble", "")))
+    words = ("trouble", "sleep_way", "sleep_refusal")
+    said = {word: mood.get(word, "") for word in words}
+    _say(link, EngineReady(FACTS, mood["model_dir"], **said))
     return _serve(link, mood)
 
 
@@ -76,7 +84,7 @@ def _prelude(mood: dict[str, Any]) -> None:
         (Path(tempfile.gettempdir()) / name).write_text("left")
 
 
-def _serve(link: socket.socket, mood: dict[str, Any]) -> int:
+def _serve(link: socket.socket, mood: dict[str, Any]) -> int:  # noqa: C901
     decoder = FrameDecoder()
     link.settimeout(0.2)
     while True:
@@ -94,8 +102,29 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:
                         return 0
                     case DrainEngine():
                         _say(link, Drained())
+                    case SleepEngine():
+                        _say(link, Slept(_move(link, mood.get("on_sleep", ""), is_asleep=True)))
+                    case WakeEngine():
+                        _say(link, Woken(_move(link, mood.get("on_wake", ""), is_asleep=False)))
             elif isinstance(message := wire.decode_to_worker(payload), Submit):
                 _sing(link, message, mood)
+
+
+def _move(link: socket.socket, fault: str, *, is_asleep: bool) -> str:
+    """Move the memory out or back; why it stays."""
+    if fault == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while fault == "hangs":
+        _say(link, Heartbeat(0, busy=True, phase="moving"))
+        time.sleep(0.1)
+    if fault not in ("", "lies"):
+        return fault
+    mark = Path(sys.argv[1]).with_name("asleep")
+    if not is_asleep:
+        mark.unlink(missing_ok=True)
+    elif not fault:
+        mark.touch()
+    return ""
 
 
 def _sing(link: socket.socket, submit: Submit, mood: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ from protocol.messages import (
     Welcome,
 )
 from workers.bridge.engine_client import EngineClient, EngineGone, EngineRefusal
+from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.outbox import MANY_STREAMS, Outbox
 from workers.bridge.work import BridgeRequest, BridgeWork, CannotRun, Holdings, Key
 from workers.external import EngineError
@@ -53,6 +54,10 @@ from workers.ipc import (
     DropLink,
     EngineStart,
     Shutdown,
+    SleepEngine,
+    Slept,
+    WakeEngine,
+    Woken,
     decode_to_engine,
     recover_request_id,
 )
@@ -84,7 +89,10 @@ class Bridge:
         holdings: Holdings,
         *,
         epoch: int,
+        sleep: EngineSleep | None = None,
     ) -> None:
+        """`sleep` of an engine whose process can sleep."""
+        self._sleep = sleep
         self._config = config
         self._facts = facts
         self._client = client
@@ -162,9 +170,28 @@ class Bridge:
                 raise WireError("a second EngineStart")
             case ClearCache():
                 raise WireError("ClearCache is for native engines")
+            case SleepEngine() | WakeEngine():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._move, message)
             case _:
                 assert_never(message)
         return False
+
+    async def _move(self, message: SleepEngine | WakeEngine) -> None:
+        """Put the engine to sleep, or wake it. It may be silent for `stall_s` meanwhile."""
+        sleep, is_wake = self._sleep, isinstance(message, WakeEngine)
+        self._status.busy, self._status.phase = True, "waking" if is_wake else "falling asleep"
+        answer: Slept | Woken
+        if isinstance(message, WakeEngine):
+            self._epoch = message.epoch
+            self._holdings.clear()
+            answer = Woken("it has no sleep API" if sleep is None else await sleep.wake())
+        elif sleep is None or self._running:
+            answer = Slept("it works, or has no sleep API")
+        else:
+            answer = Slept(await sleep.fall_asleep())
+        self._status.busy, self._status.phase = False, ""
+        self._outbox.send_control(answer)
 
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):

@@ -7,7 +7,7 @@ links, frames or processes.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, final
 
@@ -26,6 +26,7 @@ from workers.external import (
     EngineQuestions,
     EngineTrouble,
     ExternalAnswer,
+    HttpRequest,
 )
 
 CONNECT_S: Final = 5.0
@@ -96,6 +97,26 @@ class EngineClient:
         answer.
         """
         return await self._ask("GET", target, b"", ASK_S)
+
+    async def found(self, targets: Iterable[str]) -> dict[str, bytes]:
+        """The bodies of those of `targets` that answer a GET with 200. Raises `HttpError`."""
+        answers = {target: await self.get(target) for target in targets}
+        return {target: body for target, (status, body) in answers.items() if status == _OK}
+
+    async def call(self, request: HttpRequest) -> tuple[int, str]:
+        """POST `request`, which may take any time: the status and the start of the answer, as text.
+        Raises `HttpError`.
+        """
+        async with self._http.exchange(
+            "POST",
+            request.target,
+            self._headers,
+            request.body,
+            connect_s=CONNECT_S,
+            read_s=math.inf,
+        ) as response:
+            body = await _start_of(response, _MAX_ERROR_BYTES)
+        return response.status, " ".join(body.decode(errors="replace").split())[:_MAX_SHOWN]
 
     async def health(self) -> int:
         """The status of the engine's health check. Raises `HttpError`.

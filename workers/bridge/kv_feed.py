@@ -91,6 +91,9 @@ class KvFeed:
                 file=sys.stderr,
             )
 
+    def clear(self) -> None:
+        """Do nothing: the engine publishes that its blocks are gone."""
+
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """No changes wait: `run` sends them as they arrive."""
         return ()

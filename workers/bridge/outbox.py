@@ -15,7 +15,7 @@ import trio
 
 from protocol import wire
 from protocol.messages import FromWorker, TokenItem, Tokens
-from workers.ipc import SUPERVISOR, Drained, EngineReady, encode_control
+from workers.ipc import SUPERVISOR, Drained, EngineReady, Slept, Woken, encode_control
 from workers.loop import Channel, EngineStatus
 
 PAUSE_S: Final = 0.004
@@ -46,7 +46,7 @@ class Outbox(trio.abc.Instrument):
         """Queue a message for the link."""
         self._messages.setdefault(link, []).append(message)
 
-    def send_control(self, message: Drained | EngineReady) -> None:
+    def send_control(self, message: Drained | EngineReady | Slept | Woken) -> None:
         """Send a control message behind all queued messages."""
         self.flush()
         self._channel.send([(SUPERVISOR, encode_control(message))])

@@ -18,6 +18,7 @@ from protocol.grammars import GrammarForm
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.engine_client import EngineClient, EngineGone, api_key_of
+from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
@@ -161,6 +162,8 @@ class _Service:
         if isinstance(api, OpenAiApi):
             form = await prefill_form(self._client, self._config, self._reports)
             facts = with_form(facts, form)
+        sleep = self._sleep()
+        refusal = "" if sleep is None else await sleep.refusal()
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
@@ -173,15 +176,31 @@ class _Service:
             work,
             holdings,
             epoch=self._epoch,
+            sleep=sleep,
         )
         model_dir = "" if self._text is None else str(self._text.model_dir)
-        outbox.send_control(EngineReady(facts, model_dir, speed, limits.version))
+        outbox.send_control(
+            EngineReady(
+                facts,
+                model_dir,
+                speed,
+                limits.version,
+                sleep_way="" if sleep is None else sleep.name,
+                sleep_refusal=refusal,
+            )
+        )
         if isinstance(holdings, KvFeed):
             nursery.start_soon(holdings.run)
         await bridge.run()
         if self._engine is not None:
             # We asked it to end, so its exit code does not matter.
             await self._engine.end(_END_S)
+
+    def _sleep(self) -> EngineSleep | None:
+        api, text = self._api, self._text
+        if isinstance(api, OpenAiApi) or text is None or api.sleep_calls is None:
+            return None
+        return EngineSleep(self._client, api, api.sleep_calls, text)
 
     def _holdings(self, facts: EngineFacts, outbox: Outbox) -> ApproximateBlocks | KvFeed:
         """The engine's blocks: from its KV events if it publishes them, else an estimate."""

@@ -117,6 +117,9 @@ class Holdings(Protocol):
         does not report it.
         """
 
+    def clear(self) -> None:
+        """The engine has forgotten all blocks, because it slept."""
+
     def take(self) -> tuple[BlockEvent | BlocksSnapshot, ...]:
         """The changes since the last call."""
 

@@ -15,6 +15,7 @@ from workers.external.engine_api import (
     EngineQuestions,
     EngineTrouble,
     HttpRequest,
+    SleepCalls,
 )
 from workers.external.grammar_fields import is_lenient
 from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
@@ -47,6 +48,7 @@ __all__ = [
     "OpenAiApi",
     "Proof",
     "SglangApi",
+    "SleepCalls",
     "VllmApi",
     "VllmFeed",
     "is_lenient",

@@ -106,7 +106,7 @@ class ApproximateBlocks:
             self._drop_oldest()
 
     def clear(self) -> None:
-        """Forget all blocks, because the engine has restarted."""
+        """Forget all blocks, because the engine has restarted, or slept."""
         self._used.clear()
         self._room = self._most
         self._changes.cleared()

@@ -156,8 +156,35 @@ class EngineQuestions(Protocol):
         """The running and waiting requests of all clients, from the text of /metrics."""
 
 
+class SleepCalls(Protocol):
+    """The calls of one kind of engine. `name` is the way, for people."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets to GET for `refusal` and `is_asleep`. Answers other than 200 are left out."""
+
+    @property
+    def sleep(self) -> HttpRequest: ...
+
+    @property
+    def wake(self) -> HttpRequest: ...
+
+    def refusal(self, answers: Mapping[str, bytes]) -> str:
+        """Why this server cannot sleep and wake as it was, as it says itself; "" if it can."""
+
+    def is_asleep(self, answers: Mapping[str, bytes]) -> bool | None:
+        """Whether it sleeps; None if it has no way to say so."""
+
+
 class EngineApi(EngineQuestions, Protocol):
     """The HTTP API of one kind of engine that takes token ids."""
+
+    @property
+    def sleep_calls(self) -> SleepCalls | None:
+        """How it is put to sleep; None for an engine that can only end."""
 
     @property
     def grammar_forms(self) -> frozenset[GrammarForm]:

@@ -26,6 +26,7 @@ from workers.external.engine_api import (
     EngineTrouble,
     HttpRequest,
     OneHealthTarget,
+    SleepCalls,
     decoded,
     error_text,
     json_object,
@@ -78,6 +79,7 @@ class LlamaCppApi(OneHealthTarget):
 
     grammar_forms = LLAMA_CPP_FORMS
     fact_targets = (_PROPS,)
+    sleep_calls: SleepCalls | None = None
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
         """The limits from `/props`; `n_ctx` is the context length of one slot."""

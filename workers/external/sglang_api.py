@@ -24,6 +24,7 @@ from workers.external.engine_api import (
     EngineTrouble,
     HttpRequest,
     OneHealthTarget,
+    SleepCalls,
     decoded,
     error_text,
     is_greedy,
@@ -33,6 +34,7 @@ from workers.external.engine_api import (
     sampling_fields,
 )
 from workers.external.grammar_fields import SGLANG_FORMS, sglang_fields
+from workers.external.sleep_calls import SglangSleep
 
 _SERVER: Final = "/server_info"
 _OLD_SERVER: Final = "/get_server_info"
@@ -79,6 +81,7 @@ class SglangApi(OneHealthTarget):
     """One SGLang server."""
 
     grammar_forms = SGLANG_FORMS
+    sleep_calls: SleepCalls | None = SglangSleep()
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
     health_targets = (_SERVER, _OLD_SERVER, _MODELS, *OneHealthTarget.health_targets)
     """`/health` of an idle server generates a token (sgl-project/sglang #8444, `health_generate` in

@@ -22,6 +22,7 @@ from workers.external.engine_api import (
     EngineTrouble,
     HttpRequest,
     OneHealthTarget,
+    SleepCalls,
     decoded,
     error_text,
     is_greedy,
@@ -32,6 +33,7 @@ from workers.external.engine_api import (
     sampling_fields,
 )
 from workers.external.grammar_fields import VLLM_FORMS, vllm_fields
+from workers.external.sleep_calls import VllmSleep
 
 _MODELS: Final = "/v1/models"
 _VERSION: Final = "/version"
@@ -77,6 +79,7 @@ class VllmApi(OneHealthTarget):
     """One vLLM server. `limits` also learns the name by which it knows the model."""
 
     fact_targets = (_MODELS, _VERSION, _METRICS)
+    sleep_calls: SleepCalls | None = VllmSleep()
 
     def __init__(self) -> None:
         self._model: str | None = None

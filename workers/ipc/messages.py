@@ -43,7 +43,19 @@ class ClearCache(_Control, frozen=True, tag=68):
     """Forget cached prefixes that no sequence uses, on all tiers."""
 
 
-ToEngine = EngineStart | DropLink | Shutdown | DrainEngine | ClearCache
+class SleepEngine(_Control, frozen=True, tag=69):
+    """Move all memory off the device, and answer `Slept`. No sequence is left, and none comes."""
+
+
+class WakeEngine(_Control, frozen=True, tag=70):
+    """Take the memory back, prove that the model still answers, and answer `Woken`. What is
+    reported from now on is of this epoch.
+    """
+
+    epoch: int
+
+
+ToEngine = EngineStart | DropLink | Shutdown | DrainEngine | ClearCache | SleepEngine | WakeEngine
 
 
 _Speed = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -62,7 +74,8 @@ class StartSpeed(msgspec.Struct, frozen=True):
 class EngineReady(_Control, frozen=True, tag=80):
     """The model is loaded. Its text files are in `model_dir`, "" for a text-level engine. `speed`
     is measured at this start; `version` is an external engine's. `trouble` is a line about a fault
-    that the start has found and tolerates.
+    that the start has found and tolerates. `sleep_way` names the API by which the process can sleep
+    without an end, if there is one; `sleep_refusal` is why this process cannot.
     """
 
     facts: EngineFacts
@@ -70,6 +83,8 @@ class EngineReady(_Control, frozen=True, tag=80):
     speed: StartSpeed = StartSpeed()
     version: str = ""
     trouble: str = ""
+    sleep_way: str = ""
+    sleep_refusal: str = ""
 
 
 class Heartbeat(_Control, frozen=True, tag=81):
@@ -110,7 +125,19 @@ class Drained(_Control, frozen=True, tag=84):
     """No sequence is left after `DrainEngine`."""
 
 
-FromEngine = EngineReady | Heartbeat | StartProgress | EngineFailed | Drained
+class Slept(_Control, frozen=True, tag=85):
+    """The answer to `SleepEngine`: `why` it does not sleep, "" if it says that it does."""
+
+    why: str = ""
+
+
+class Woken(_Control, frozen=True, tag=86):
+    """The answer to `WakeEngine`: `why` it does not serve, "" if it does."""
+
+    why: str = ""
+
+
+FromEngine = EngineReady | Heartbeat | StartProgress | EngineFailed | Drained | Slept | Woken
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

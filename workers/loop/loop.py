@@ -55,6 +55,8 @@ from workers.ipc import (
     DropLink,
     EngineStart,
     Shutdown,
+    SleepEngine,
+    WakeEngine,
     decode_to_engine,
     encode_control,
     recover_request_id,
@@ -313,6 +315,8 @@ class EngineLoop(Generic[InFlight]):
                 print(f"forgot {self._scheduler.clear_cache()} cached blocks", file=sys.stderr)
             case EngineStart():
                 raise WireError("a second EngineStart")
+            case SleepEngine() | WakeEngine():
+                raise WireError("a native engine sleeps by its end")
             case _:
                 assert_never(message)
 

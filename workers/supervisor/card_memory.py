@@ -107,6 +107,11 @@ def parse_reading(table: str) -> CardUse | None:
     return CardUse(total, used) if total else None
 
 
+def weights_bytes(model: str) -> int:
+    """The size of the weights in a model's directory; 0 if it has none there."""
+    return sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
+
+
 def host_reading(proc: Path = _PROC, cgroup: Path = _CGROUP) -> CardUse | None:
     """The host's memory: all, or the limit of this control group; and what of it cannot be had."""
     fields: dict[str, int] = {}

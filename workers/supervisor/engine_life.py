@@ -30,8 +30,12 @@ from workers.ipc import (
     HealthProbe,
     Heartbeat,
     Shutdown,
+    SleepEngine,
+    Slept,
     StartProgress,
     ToEngine,
+    WakeEngine,
+    Woken,
     decode_from_engine,
     encode_control,
 )
@@ -86,6 +90,8 @@ class EngineLife:
         self.starting = trio.CancelScope()
         self.drained = trio.Event()
         self.ended = trio.Event()
+        self._moved = trio.Event()
+        self._not_moved = ""
         self.hang_watch = HangWatch(config.stall_s, now)
         self._start_watch = StartWatch(config.stall_s, now)
         self._config = config
@@ -120,6 +126,11 @@ class EngineLife:
         found = self.loaded.trouble if self.loaded is not None else ""
         return (found, *self.warnings) if found else self.warnings
 
+    @property
+    def model(self) -> str:
+        """The model of the configuration that the engine was started with."""
+        return self._config.model
+
     def send_control(self, message: ToEngine) -> None:
         """Send a control message to the engine."""
         self.process.send(SUPERVISOR, encode_control(message))
@@ -138,6 +149,8 @@ class EngineLife:
                 nursery.cancel_scope.cancel()
         finally:
             self.drained.set()  # a dead engine has nothing left to finish
+            self._not_moved = "its process has ended"
+            self._moved.set()
             self.ended.set()
         return exit_code
 
@@ -149,6 +162,27 @@ class EngineLife:
         self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
+
+    async def move(self, message: SleepEngine | WakeEngine) -> str:
+        """Let the engine's memory leave the device, or come back. Returns why it did not, "" if the
+        engine says that it did. One that says nothing is judged as one that does not step.
+        """
+        self._moved, self._not_moved = trio.Event(), ""
+        if self.ended.is_set():
+            return "its process has ended"
+        self.hang_watch.work_sent(trio.current_time())
+        self.send_control(message)
+        await self._moved.wait()
+        return self._not_moved
+
+    def serve_again(self) -> None:
+        """Tell the gateways of the engine, whose memory is back, in the epoch of now."""
+        assert self.facts is not None
+        assert self._files is not None
+        self.epoch = self._relay.epoch
+        self.ready_at = trio.current_time()
+        self._relay.engine_starts(self.process)
+        self._relay.engine_ready(self.facts, self._files)
 
     def retune(self, config: WorkerConfig) -> None:
         """Use the `stall_s` of `config` from now on."""
@@ -283,6 +317,9 @@ class EngineLife:
                 self.failure = message
             case Drained():
                 self.drained.set()
+            case Slept(why=why) | Woken(why=why):
+                self._not_moved = why
+                self._moved.set()
             case _:
                 assert_never(message)
 

@@ -233,10 +233,13 @@ class EngineSupervisor:
         if before is EngineState.STOPPED:
             self._give_place_up()
             self._start_again(self._relay)
-        elif before is EngineState.ASLEEP:  # the next wake takes the configuration
-            if self._life is not None:
-                assert self._nursery is not None
-                self._nursery.start_soon(self._life.leave)
+        elif before is EngineState.ASLEEP:
+            pass  # the next wake takes the configuration
+        elif before is EngineState.DORMANT:
+            assert self._nursery is not None
+            assert self._life is not None
+            assert self.sleeper is not None
+            self._nursery.start_soon(self.sleeper.end, self._life)
         elif before is EngineState.WAITING or state in OVER:
             self._wake.set()
         elif before is not EngineState.REPLACING:
@@ -449,17 +452,20 @@ class EngineSupervisor:
                 await self._after_death(relay, ending, own)
 
     async def _sleeps(self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]) -> None:
-        """The process has ended on purpose: nothing is lost with it."""
+        """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
         assert self.sleeper is not None
+        why = f"its engine died asleep ({diagnose(ending).cause}); its next wake starts another"
+        # One that was asked to end may have had to be killed: its memory is free all the same.
+        is_wanted = self.sleeper.has_ended
+        if ending.killed_for is not None:
+            why = f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
         if self._memory is not None and own:
             await self._memory.wait_drained(own, self._log.info)
         await self.sleeper.has_slept()
         self.lifecycle.on(LifeEvent.SLEPT)
         relay.engine_restarts()
-        if ending.killed_for is not None:
-            self.sleeper.turns.failed(
-                f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
-            )
+        if not is_wanted:
+            self.sleeper.turns.failed(why)
         await self._prepare()
 
     async def _after_death(

@@ -44,9 +44,13 @@ class EngineState(Enum):
     DROWSY = auto()
     """It finishes its sequences, and falls asleep afterwards."""
     FALLING_ASLEEP = auto()
-    """Its process ends."""
+    """Its process moves its memory off the card, or ends."""
     ASLEEP = auto()
     """No process, and no memory of the card. The next turn starts one."""
+    DORMANT = auto()
+    """It sleeps without an end: its process lives, with its memory in the host's."""
+    WAKING = auto()
+    """Its process takes its memory back, and proves itself again."""
     LEAVING = auto()
     """The worker ends, and its engine with it."""
 
@@ -70,6 +74,8 @@ class LifeEvent(Enum):
     SLEEP = "its turn is over"
     RESTED = "it has nothing left to do"
     SLEPT = "its memory is free"
+    MOVED_OUT = "its process lives without its memory"
+    WAKE = "its turn begins"
     LEAVE = "the worker ends"
 
 
@@ -99,6 +105,18 @@ def _of_sleep() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         (s.DROWSY, e.RESTART): s.DRAINING,
         (s.FALLING_ASLEEP, e.SLEPT): s.ASLEEP,
         (s.ASLEEP, e.START): s.STARTING,
+        (s.FALLING_ASLEEP, e.MOVED_OUT): s.DORMANT,
+        (s.DORMANT, e.WAKE): s.WAKING,
+        # Nothing is lost with its process; what the process held is free once that is reaped.
+        (s.DORMANT, e.EXITED): s.FALLING_ASLEEP,
+        (s.DORMANT, e.LINGERS): s.FALLING_ASLEEP,
+        (s.DORMANT, e.RESTART): s.FALLING_ASLEEP,
+        (s.DORMANT, e.RESTART_NOW): s.FALLING_ASLEEP,
+        (s.WAKING, e.PROVEN): s.READY,
+        (s.WAKING, e.EXITED): s.ENDING,
+        (s.WAKING, e.LINGERS): s.LINGERING,
+        (s.WAKING, e.RESTART): s.REPLACING,
+        (s.WAKING, e.RESTART_NOW): s.REPLACING,
     }
 
 
@@ -142,7 +160,8 @@ def _table() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         # An end that was asked for, or that changes nothing: what sleeps has nothing to lose.
         s.FALLING_ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS),
         # A hold that has begun before, of a worker that waits for its turn, may end there.
-        s.ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS, e.UNHOLD, e.RESTART, e.RESTART_NOW),
+        s.ASLEEP: (e.SLEEP, e.UNHOLD, e.RESTART, e.RESTART_NOW),
+        s.DORMANT: (e.SLEEP,),
         # Frames and ends of an engine that is to go change nothing more.
         s.REPLACING: (
             e.HOLD,
@@ -171,6 +190,8 @@ _REFUSED: Final = {
     (EngineState.DROWSY, LifeEvent.HOLD): _ASLEEP_WORDS,
     (EngineState.FALLING_ASLEEP, LifeEvent.HOLD): _ASLEEP_WORDS,
     (EngineState.ASLEEP, LifeEvent.HOLD): _ASLEEP_WORDS,
+    (EngineState.DORMANT, LifeEvent.HOLD): _ASLEEP_WORDS,
+    (EngineState.WAKING, LifeEvent.HOLD): _ASLEEP_WORDS,
     (
         EngineState.FALLING_ASLEEP,
         LifeEvent.RESTART,
@@ -209,6 +230,8 @@ SHOWN: Final[dict[EngineState, ShownState]] = {
     EngineState.DROWSY: "falling asleep",
     EngineState.FALLING_ASLEEP: "falling asleep",
     EngineState.ASLEEP: "asleep",
+    EngineState.DORMANT: "asleep",
+    EngineState.WAKING: "waking",
     EngineState.LEAVING: "leaving",
 }
 """The word for a state in the worker's status, which says beside it whether the worker is held."""
@@ -230,6 +253,8 @@ REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
     EngineState.DROWSY: ("not_ready", "the engine is falling asleep"),
     EngineState.FALLING_ASLEEP: ("not_ready", "the engine is falling asleep"),
     EngineState.ASLEEP: ("not_ready", "the engine is asleep"),
+    EngineState.DORMANT: ("not_ready", "the engine is asleep"),
+    EngineState.WAKING: ("not_ready", "the engine is waking"),
     EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
     EngineState.LEAVING: ("draining", "the worker is leaving"),
 }

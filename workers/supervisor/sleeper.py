@@ -1,7 +1,8 @@
 """Puts one worker's engine to sleep and wakes it, as the table of its device orders.
 
-Owns the steps of both and their measurement. An engine sleeps by the end of its process; the next
-turn starts another. Must not know who has the next turn, nor how a start is watched.
+Owns the steps of both and their measurement. An engine whose API can do it sleeps without an end,
+until that has failed once; any other sleeps by the end of its process, and the next turn starts
+another. Must not know who has the next turn, nor how a start is watched.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,13 @@ from typing import Final, final
 
 import trio
 
-from workers.supervisor.card_memory import CardUse
+from workers.ipc import SleepEngine, WakeEngine
+from workers.supervisor.card_memory import (
+    CardUse,
+    host_reading,
+    resident_bytes,
+    weights_bytes,
+)
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
@@ -23,13 +30,23 @@ TurnsOf = Callable[[Lifecycle], TurnTaker]
 RESTART: Final = "restart"
 """The way of every engine: its process ends, and another one starts in its next turn."""
 
+MAX_LEFT: Final = 0.5
+"""An engine that holds more than this share of its memory does not sleep, whatever it says. vLLM
+and SGLang keep 1 to 3 GiB of context, graphs and buffers.
+"""
+FREED_WITHIN_S: Final = 5.0
+"""Some engines answer before their memory is free (THUDM/slime#579)."""
+_LOOK_AGAIN_S: Final = 0.1
+
 SLACK: Final = 0.02
 """A wake needs so much less than was measured: figures of drivers are rounded."""
 
 
 @final
 class Sleeper:
-    """The sleep of one worker's engines, one after another. `life` is the running one."""
+    """The sleep of one worker's engines, one after another. `life` is the running one. `has_ended`:
+    its process was asked to end, because the worker sleeps.
+    """
 
     def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: WorkerLog) -> None:
         self.turns = turns
@@ -41,6 +58,7 @@ class Sleeper:
         self._turn = trio.Event()
         self._before: CardUse | None = None
         self._began_at = 0.0
+        self.has_ended = False
         turns.on_order = self.take
         turns.on_news = self.tell
         lifecycle.on_change = self._changed
@@ -69,6 +87,11 @@ class Sleeper:
             self._began_at = trio.current_time()
             self.turns.is_rising = True
             self._turn.set()
+        elif change == "wake" and state is EngineState.DORMANT and life is not None:
+            assert self._nursery is not None
+            self._began_at = trio.current_time()
+            self.turns.is_rising = True
+            self._nursery.start_soon(self._wake, life)
         elif change == "sleep" and state is EngineState.READY and life is not None:
             assert self._nursery is not None
             self._lifecycle.on(LifeEvent.SLEEP)
@@ -108,22 +131,47 @@ class Sleeper:
         if held is not None and self.life is life:
             facts: dict[str, int | float] = {"awake_bytes": held}
             if self._began_at:
-                facts["wake_s"] = took_s
+                facts["start_s"] = took_s
+                if self.turns.record.way in ("", RESTART):
+                    facts["wake_s"] = took_s
             reading = self._before or await self.turns.memory.read()
             if reading is not None:
                 facts["total_bytes"] = reading.total_bytes
             await self.turns.measured(**facts)
         self._began_at, self._before = 0.0, None
         self.turns.is_measuring = False
+        await self._find_ways(life)
         self.turns.note()
 
     async def has_slept(self) -> None:
         """The process has ended, and its memory is free."""
-        facts: dict[str, int | float | str] = {"asleep_bytes": 0}
-        if self._began_at:
+        facts: dict[str, int | float | str | None] = {"asleep_bytes": 0}
+        if self._began_at and self.has_ended and self.turns.record.way in ("", RESTART):
             facts |= {"sleep_s": trio.current_time() - self._began_at, "way": RESTART}
-        self._began_at = 0.0
+        self._began_at, self.has_ended = 0.0, False
         await self.turns.measured(**facts)
+
+    async def end(self, life: EngineLife) -> None:
+        """End the process of an engine that sleeps, or is to."""
+        self.has_ended = not life.ended.is_set()
+        await life.leave()
+
+    async def _find_ways(self, life: EngineLife) -> None:
+        """Note what the new process says of its sleep. Whether it is so, a trial shows."""
+        ready, record = life.loaded, self.turns.record
+        self.turns.cannot = {}
+        if ready is not None and ready.sleep_way and ready.sleep_refusal:
+            self.turns.cannot[ready.sleep_way] = ready.sleep_refusal
+        way = self._way_of(life)
+        is_new = way is not None and way != record.way
+        self.turns.is_trial_due = is_new and not await self._host_lacks(life)
+
+    def _way_of(self, life: EngineLife | None) -> str | None:
+        """The way by which this process can sleep without an end; None if there is none."""
+        ready = None if life is None else life.loaded
+        if ready is None or not ready.sleep_way or ready.sleep_refusal:
+            return None
+        return None if ready.sleep_way in self.turns.record.refusals else ready.sleep_way
 
     async def _fall_asleep(self, life: EngineLife) -> None:
         await life.finish(float("inf"))
@@ -132,13 +180,125 @@ class Sleeper:
         self._lifecycle.on(LifeEvent.RESTED)
         self._log.info("falls asleep: its turn is over")
         self._began_at = trio.current_time()
-        await life.leave()
+        way = self._way_of(life)
+        if way is None or not await self._moves_out(life, way):
+            await self.end(life)
+
+    async def _moves_out(self, life: EngineLife, way: str) -> bool:
+        """Whether the engine sleeps without an end."""
+        self.turns.begin_trial()
+        memory, record = self.turns.memory, self.turns.record
+        if why := await self._host_lacks(life):
+            self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
+            return False
+        before = await memory.read()
+        in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
+        why = await life.move(SleepEngine())
+        if life.ended.is_set():
+            why = life.process.killed_for or "its process has ended"
+        left = None if why else await self._left(life, before)
+        awake = record.awake_bytes
+        if not why and left is not None and awake is not None and left > MAX_LEFT * awake:
+            why = f"it says so and holds {bytes_in_words(left)} of {bytes_in_words(awake)}"
+        if self.life is not life or self._lifecycle.state is not EngineState.FALLING_ASLEEP:
+            return True  # the worker leaves
+        if why:
+            await self._refuse(way, why)
+            if not life.ended.is_set():  # else its end is reported
+                self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
+            return False
+        now_in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
+        facts: dict[str, int | float | str | None] = {
+            "way": way,
+            "asleep_bytes": left or 0,
+            "sleep_s": trio.current_time() - self._began_at,
+            "host_bytes": max(0, now_in_host - in_host),
+        }
+        if record.way != way:
+            facts["wake_s"] = None
+        if life.ended.is_set():
+            return False
+        self._began_at = 0.0
+        self._lifecycle.on(LifeEvent.MOVED_OUT)
+        assert self._relay is not None
+        self._relay.engine_restarts()  # no work of before goes on, and no gateway sends any
+        await self.turns.measured(**facts)
+        return True
+
+    async def _wake(self, life: EngineLife) -> None:
+        """Let the process take its memory back. One that cannot is killed, and another starts."""
+        has_room = await self._has_room()
+        if (
+            not has_room
+            or self.life is not life
+            or self._lifecycle.state is not EngineState.DORMANT
+        ):
+            self.turns.is_rising = False
+            self.turns.note()
+            return
+        self._lifecycle.on(LifeEvent.WAKE)
+        assert self._relay is not None
+        way = self._way_of(life)
+        why = await life.move(WakeEngine(self._relay.epoch))
+        if self._lifecycle.state in (EngineState.LEAVING, EngineState.REPLACING):
+            return
+        if why:
+            if way is not None:
+                await self._refuse(way, f"it did not wake: {life.process.killed_for or why}")
+            if not life.ended.is_set():
+                life.process.kill(f"the engine did not wake: {why}")
+            return
+        took_s, self._began_at, self._before = trio.current_time() - self._began_at, 0.0, None
+        self.turns.is_on_trial = False
+        self._lifecycle.on(LifeEvent.PROVEN)
+        life.serve_again()
+        await self.turns.measured(wake_s=took_s)
+
+    async def _refuse(self, way: str, why: str) -> None:
+        """Sleep by the end of the process from now on: `way` does not do what it says."""
+        refusals = {**self.turns.record.refusals, way: why}
+        start_s = self.turns.record.start_s
+        await self.turns.measured(way=RESTART, wake_s=start_s, host_bytes=0, refusals=refusals)
+
+    async def _host_lacks(self, life: EngineLife) -> str:
+        """What the host's memory lacks for the engine's, "" if it has room: for what an earlier
+        sleep took, else for the model's weights.
+        """
+        if not self.turns.memory.is_card:
+            return "its device is the host's own memory"
+        need = self.turns.record.host_bytes
+        if not need:
+            need = await trio.to_thread.run_sync(weights_bytes, life.model)
+        host = await trio.to_thread.run_sync(host_reading)
+        if host is None or host.total_bytes - host.used_bytes >= need:
+            return ""
+        free = bytes_in_words(host.total_bytes - host.used_bytes)
+        return f"it needs {bytes_in_words(need)} of the host's memory, and {free} are free"
+
+    async def _left(self, life: EngineLife, before: CardUse | None) -> int | None:
+        """What a sleeping engine still holds of the device, once it falls no more below what counts
+        as asleep; None if nobody can say.
+        """
+        awake, left = self.turns.record.awake_bytes, None
+        with trio.move_on_after(FREED_WITHIN_S):
+            while not life.ended.is_set():
+                left = await self.turns.memory.held_by(life.process.pid)
+                if left is None and before is not None and awake is not None:
+                    after = await self.turns.memory.read()
+                    freed = before.used_bytes - (before if after is None else after).used_bytes
+                    left = max(0, awake - max(0, freed))
+                if left is None or awake is None or left <= MAX_LEFT * awake:
+                    break
+                await trio.sleep(_LOOK_AGAIN_S)
+        return left
 
     async def _has_room(self) -> bool:
         """Whether the memory that the engine took is free. What took it is not ours: the table has
         counted the workers of the device.
         """
         need = self.turns.record.awake_bytes
+        if need is not None and self._lifecycle.state is EngineState.DORMANT:
+            need -= self.turns.record.asleep_bytes
         reading = await self.turns.memory.read()
         self._before = reading
         if need is None or reading is None:
@@ -163,6 +323,7 @@ class Sleeper:
         return None if after is None else max(0, after.used_bytes - self._before.used_bytes)
 
     def _changed(self) -> None:
-        self.turns.is_rising = self.turns.is_rising and self._lifecycle.state is EngineState.ASLEEP
+        has_not_begun = self._lifecycle.state in (EngineState.ASLEEP, EngineState.DORMANT)
+        self.turns.is_rising = self.turns.is_rising and has_not_begun
         self.turns.note()
         self.tell()

@@ -36,6 +36,10 @@ from workers.turns import (
 
 AGAIN_S: Final = 5.0
 """The pause after a change that failed."""
+TRIAL_IDLE_S: Final = 5.0
+"""After this time without work, once, an engine that can sleep without an end is tried: it falls
+asleep, and wakes if its place is free. What it cannot do is so found out under no request.
+"""
 _DIAL_AGAIN_S: Final = 0.1
 
 _SEEN: Final[dict[EngineState, MemberState]] = {
@@ -54,6 +58,8 @@ _SEEN: Final[dict[EngineState, MemberState]] = {
     EngineState.DROWSY: "falling asleep",
     EngineState.FALLING_ASLEEP: "falling asleep",
     EngineState.ASLEEP: "asleep",
+    EngineState.DORMANT: "asleep",
+    EngineState.WAKING: "waking",
     EngineState.LEAVING: "awake",
 }
 _SHOWN: Final[dict[MemberState, ResidencyState]] = {
@@ -68,8 +74,10 @@ _SHOWN: Final[dict[MemberState, ResidencyState]] = {
 @final
 class TurnTaker:
     """`is_measuring`: its engine is ready and not measured yet; `is_rising`: it is told to wake,
-    and has no process yet. `on_order` gets orders of the table; `on_news` is called when gateways
-    should be told anew where the worker is (`shown`, `due_s`, `trouble`).
+    and nothing has begun yet. `is_trial_due`: whether the engine can sleep without an end is not
+    known; `is_on_trial`: it sleeps so for the first time. `cannot` says why this process cannot
+    sleep by a way, found at its start. `on_order` gets orders of the table; `on_news` is called
+    when gateways should be told anew where the worker is (`shown`, `due_s`, `trouble`).
     """
 
     def __init__(
@@ -96,6 +104,9 @@ class TurnTaker:
         self._demand: dict[int, tuple[Wanted, float]] = {}
         self.is_measuring = False
         self.is_rising = False
+        self.is_trial_due = self.is_on_trial = False
+        self.cannot: dict[str, str] = {}
+        self._writing = trio.Lock()
         self._stream: trio.SocketStream | None = None
         self._at_table = trio.CancelScope()
         self._changed = trio.Event()
@@ -179,6 +190,7 @@ class TurnTaker:
                 "[[models]] table"
             )
         self._wish = change
+        self.is_trial_due = self.is_on_trial = False  # the operator's change shows it as well
         self._waits_until = float("-inf")
         self.note()
 
@@ -193,6 +205,18 @@ class TurnTaker:
         self.note()
         self.on_news()
 
+    def say(self, why: str) -> None:
+        """Say what went wrong with a change after which the worker needs no pause."""
+        self._log.info(why)
+        self._trouble = why
+        self.note()
+        self.on_news()
+
+    def begin_trial(self) -> None:
+        """The engine is to sleep without an end. One that an operator puts to sleep stays there."""
+        self.is_on_trial = self.is_trial_due and self._wish != "sleep"
+        self.is_trial_due = False
+
     def succeeded(self) -> None:
         """The last change went well."""
         self._trouble = ""
@@ -203,11 +227,14 @@ class TurnTaker:
         self.note()
         if self._path is None:
             return
-        try:
-            await trio.to_thread.run_sync(write_record, self._path, self.record)
-        except ConfigError as error:
-            self._log.info(f"what its sleep takes is measured again after a restart: {error}")
-            self._path = None
+        async with self._writing:
+            if self._path is None:
+                return
+            try:
+                await trio.to_thread.run_sync(write_record, self._path, self.record)
+            except ConfigError as error:
+                self._log.info(f"what its sleep takes is measured again after a restart: {error}")
+                self._path = None
 
     def note(self) -> None:
         """Something has changed that the table should know."""
@@ -234,13 +261,16 @@ class TurnTaker:
             parts.append(f"takes {bytes_in_words(record.awake_bytes)} of {record.device} awake")
         if record.asleep_bytes:
             parts.append(f"{bytes_in_words(record.asleep_bytes)} asleep")
+        if record.host_bytes:
+            parts.append(f"{bytes_in_words(record.host_bytes)} of the host then")
         if record.wake_s is not None:
             parts.append(f"wakes in {record.wake_s:.1f} s")
         if record.sleep_s is not None:
             parts.append(f"falls asleep in {record.sleep_s:.1f} s")
         if record.way:
             parts.append(f"by {record.way}")
-        parts += [f"not by {way}: {why}" for way, why in record.refusals.items()]
+        refusals = {**record.refusals, **self.cannot}
+        parts += [f"not by {way}: {why}" for way, why in refusals.items()]
         if self.trouble:
             parts.append(self.trouble)
         return "; ".join(parts)
@@ -330,7 +360,7 @@ class TurnTaker:
             is_always=not self.is_on_demand or self._is_kept,
             awake_bytes=record.awake_bytes,
             asleep_bytes=record.asleep_bytes,
-            wake_s=record.wake_s,
+            wake_s=self._next_wake_s,
             sleep_s=record.sleep_s,
             waiting=sum(one.waiting for one, _ in demands),
             running=sum(one.running for one, _ in demands),
@@ -338,12 +368,33 @@ class TurnTaker:
             oldest_ago_s=max(oldest, default=None),
             since_ago_s=now - self._since,
             idle_ago_s=now - self._idle_since,
-            idle_s=self._config.idle_s,
+            idle_s=self._idle_s,
             wish=self._wish,
             waits_s=max(0.0, self._waits_until - now),
-            wants_look=self.is_on_demand and record.awake_bytes is None,
+            wants_look=self.is_on_demand and self._wants_look,
             order=self._order_number,
         )
+
+    @property
+    def _next_wake_s(self) -> float | None:
+        """Without a process the next wake is a start, however the worker sleeps."""
+        is_gone = self._lifecycle.state is EngineState.ASLEEP and self.record.start_s is not None
+        return self.record.start_s if is_gone else self.record.wake_s
+
+    @property
+    def _idle_s(self) -> float | None:
+        """How long it is idle before it falls asleep for nobody."""
+        if not self.is_trial_due:
+            return self._config.idle_s
+        return min(TRIAL_IDLE_S, self._config.idle_s or TRIAL_IDLE_S)
+
+    @property
+    def _wants_look(self) -> bool:
+        """Whether it should wake without a request: its memory is not known, or whether it wakes
+        from its first sleep without an end.
+        """
+        is_on_trial = self.is_on_trial and self._lifecycle.state is EngineState.DORMANT
+        return self.record.awake_bytes is None or is_on_trial
 
     @property
     def _is_kept(self) -> bool:

@@ -31,7 +31,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 class TurnRecord(msgspec.Struct, frozen=True):
     """What is known of the worker `worker` of the configuration file `file` on `device` (of
     `total_bytes`). `engine` stands for the keys of its engine: with other keys nothing is known.
-    `way` is how it sleeps, `refusals` say why by no better way.
+    `way` is how it sleeps and `wake_s` the time of its wake by it, `refusals` say why by no better
+    way. `start_s` is the time of a start, `host_bytes` what a process that sleeps without an end
+    keeps in the host's memory beyond what it has there awake.
     """
 
     worker: str
@@ -44,6 +46,8 @@ class TurnRecord(msgspec.Struct, frozen=True):
     asleep_bytes: Bytes = 0
     wake_s: Seconds | None = None
     sleep_s: Seconds | None = None
+    start_s: Seconds | None = None
+    host_bytes: Bytes = 0
     way: str = ""
     refusals: dict[str, str] = {}
 

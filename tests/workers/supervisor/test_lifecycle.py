@@ -55,7 +55,8 @@ class Flags:
         if self.is_given_up:
             return "stopped"
         if self.sleep:
-            return {"falling": "falling asleep", "asleep": "asleep"}[self.sleep]
+            shown = {"falling": "falling asleep", "asleep": "asleep", "waking": "waking"}
+            return shown[self.sleep]
         if not self.has_process:
             return "waiting"
         if self.is_dead or self.is_asked_to_end:
@@ -115,11 +116,17 @@ class Flags:
             yield from (LifeEvent.EXITED, LifeEvent.LINGERS)
         match self.sleep:
             case "falling":
-                yield from (LifeEvent.SLEPT, LifeEvent.SLEEP)
+                yield from (
+                    LifeEvent.SLEEP,
+                    LifeEvent.MOVED_OUT if self.has_process else LifeEvent.SLEPT,
+                )
             case "asleep":
-                yield LifeEvent.SLEEP
-                if not self.has_process:
-                    yield LifeEvent.START
+                yield from (
+                    LifeEvent.SLEEP,
+                    LifeEvent.WAKE if self.has_process else LifeEvent.START,
+                )
+            case "waking":
+                yield LifeEvent.PROVEN
 
     def refuses(self, event: LifeEvent) -> bool:
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)
@@ -177,7 +184,7 @@ class Flags:
             case _:
                 return self
 
-    def _asleep_after(self, event: LifeEvent) -> "Flags":
+    def _asleep_after(self, event: LifeEvent) -> "Flags":  # noqa: C901, PLR0911, PLR0912
         match event:
             case LifeEvent.SLEEP if self.serves:
                 return replace(self, drains_for="sleep")
@@ -185,14 +192,24 @@ class Flags:
                 return Flags(sleep=self.sleep or "asleep", is_held=self.is_held)
             case LifeEvent.RESTED:
                 return replace(self, drains_for="", sleep="falling")
-            case LifeEvent.SLEPT:
+            case LifeEvent.SLEPT | LifeEvent.MOVED_OUT:
                 return replace(self, sleep="asleep")
+            case LifeEvent.WAKE:
+                return replace(self, sleep="waking")
+            case LifeEvent.PROVEN:
+                return replace(self, sleep="")
             case LifeEvent.START:
                 return Flags(has_process=True, is_held=self.is_held)
             case LifeEvent.UNHOLD:
                 return replace(self, is_held=False)
-            case LifeEvent.EXITED:
-                return replace(self, has_process=False)
+            case LifeEvent.EXITED | LifeEvent.LINGERS if self.sleep == "waking":
+                return replace(self, sleep="", is_dead=True, is_told=event is LifeEvent.LINGERS)
+            case LifeEvent.EXITED | LifeEvent.LINGERS:
+                return replace(self, has_process=False, sleep="falling")
+            case LifeEvent.RESTART | LifeEvent.RESTART_NOW if self.sleep == "waking":
+                return replace(self, sleep="", is_asked_to_end=True)
+            case LifeEvent.RESTART | LifeEvent.RESTART_NOW if self.has_process:
+                return replace(self, sleep="falling")
             case _:
                 return self
 

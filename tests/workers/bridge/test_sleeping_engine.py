@@ -1,0 +1,138 @@
+"""External engines that sleep by their own APIs, in real worker processes.
+
+The engines are stub servers that the worker launches; a program says what their card holds.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.control_messages import AskSleep, AskWake, WorkerStatus
+from protocol.messages import Fault, Finished, Load, Register, Residency
+from tests.fakes.foreign_process import kill_launched
+from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
+from tests.fakes.turning_card import TurningCard
+from tests.fakes.worker_process import WorkerProcess
+from tests.workers.bridge.test_foreign_worker import expected, launching_worker
+from tests.workers.supervisor.test_hold import done, wait_status
+
+WAYS = {"vllm": "vLLM's sleep mode", "sglang": "SGLang's memory saver"}
+
+
+@dataclass
+class Sleeper:
+    """A worker on demand with a launched engine, alone on a card."""
+
+    gateway: GatewayEnd
+    worker: WorkerProcess
+    port: str
+
+    async def sleep(self) -> WorkerStatus:
+        await done(self.worker, AskSleep())
+        return await wait_status(self.worker, state="asleep")
+
+    async def wake(self) -> WorkerStatus:
+        await done(self.worker, AskWake())
+        return await wait_status(self.worker, state="ready")
+
+    async def answers(self, number: int) -> bool:
+        """Whether a request gets the model's tokens."""
+        request_id = bytes([number]) * 16
+        self.gateway.send(submission(request_id))
+        await self.gateway.wait(Finished, lambda m: m.request_id == request_id)
+        return self.gateway.ids_of(request_id) == expected(8)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What gateways were told, each once."""
+        said = [message.trouble for message in self.gateway.all_of(Residency)]
+        return [
+            one for one, before in zip(said, ["", *said], strict=False) if one not in ("", before)
+        ]
+
+
+@asynccontextmanager
+async def sleeper(
+    folder: Path, kind: str = "vllm", keys: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Sleeper]:
+    """It is awake."""
+    card = TurningCard(folder / "card", 80_000, {"w": 60_000}, {"w": 1_000})
+    settings = {"kind": kind, "can_sleep": True, **settings}
+    given = {"residency": "on-demand", "device": "cuda:0", "probe_context": 0, **(keys or {})}
+    async with open_gateway_end() as gateway:
+        with launching_worker(folder, gateway, settings, environ=card.environ, **given) as (
+            worker,
+            port,
+        ):
+            await wait_status(worker, state="ready")
+            yield Sleeper(gateway, worker, port)
+
+
+@pytest.mark.parametrize("kind", WAYS)
+async def test_a_process_sleeps_without_an_end(tmp_path: Path, kind: str) -> None:
+    """The same process serves before and after, in another epoch; gateways know that it sleeps."""
+    async with sleeper(tmp_path, kind) as one:
+        assert await one.answers(1)
+        before = await wait_status(one.worker)
+        asleep = await one.sleep()
+        assert asleep.engine_pid == before.engine_pid
+        assert "takes 58.6 GiB of cuda-0 awake; 1.0 GiB asleep" in asleep.turn
+        assert f"by {WAYS[kind]}" in asleep.turn
+        register = one.gateway.all_of(Register)[-1]
+        assert (register.engine, register.epoch) == (None, before.epoch + 1)
+        awake = await one.wake()
+        assert (awake.engine_pid, awake.restarts) == (before.engine_pid, 0)
+        assert "wakes in" in awake.turn
+        assert await one.answers(2)
+        await one.gateway.wait(Load, lambda m: m.epoch == awake.epoch)
+        assert await one.sleep()
+        assert await one.wake()
+        assert await one.answers(3)
+        assert not one.troubles
+        assert not one.gateway.all_of(Fault)
+
+
+async def test_a_server_that_only_says_that_it_sleeps(tmp_path: Path) -> None:
+    """It answers 200 and holds its memory: its process ends, and that is not tried again."""
+    async with sleeper(tmp_path, sleep_fault="memory") as one:
+        asleep = await one.sleep()
+        assert asleep.engine_pid is None
+        why = f"not by {WAYS['vllm']}: it says so and holds 58.6 GiB of 58.6 GiB"
+        assert why in asleep.turn
+        await one.gateway.wait(Residency, lambda m: bool(m.trouble))
+        await one.wake()
+        assert await one.answers(1)
+        assert (await one.sleep()).engine_pid is None
+        assert len(one.troubles) == 1
+        assert not one.gateway.all_of(Fault)
+
+
+async def test_a_server_that_has_lost_its_weights(tmp_path: Path) -> None:
+    """It answers 200 and other tokens than before: another process answers instead."""
+    async with sleeper(tmp_path, wake_fault="weights") as one:
+        asleep = await one.sleep()
+        woken = await one.wake()
+        assert woken.engine_pid not in (None, asleep.engine_pid)
+        assert "its weights are not what they were" in woken.turn
+        assert len(one.gateway.all_of(Fault)) == 1
+        assert await one.answers(1)
+        assert not one.troubles
+
+
+async def test_a_process_that_dies_asleep_is_no_outage(tmp_path: Path) -> None:
+    """One event. The worker is asleep all the same, and its next turn starts another."""
+    async with sleeper(tmp_path) as one:
+        await one.sleep()
+        kill_launched(one.port)
+        status = await wait_status(one.worker, state="asleep", engine_pid=None)
+        await one.gateway.wait(Residency, lambda m: "died asleep" in m.trouble)
+        assert len(one.troubles) == 1
+        assert f"not by {WAYS['vllm']}" not in status.turn
+        await one.wake()
+        assert await one.answers(1)
+        assert (await one.sleep()).engine_pid is not None
+        assert not one.gateway.all_of(Fault)

@@ -1,0 +1,264 @@
+"""Engines that sleep without an end, and what happens when they do not do what they say.
+
+The engine is the stub of the supervisor's seam, in a process of its own.
+"""
+
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import pytest
+import trio
+
+from config import WorkerConfig
+from protocol.messages import Fault, FromWorker, Residency
+from tests.fakes import stub_engine
+from tests.fakes.fixed_card import FixedCard
+from tests.fakes.moody import Mood
+from tests.fakes.worker_process import BOUND_S
+from workers.supervisor import sleeper as sleeper_file
+from workers.supervisor import turn_taker
+from workers.supervisor.card_memory import CardMemory, CardUse
+from workers.supervisor.engine_supervisor import EngineSupervisor
+from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.identity import worker_identity
+from workers.supervisor.lifecycle import EngineState, Lifecycle
+from workers.supervisor.log import WorkerLog
+from workers.supervisor.turn_taker import TurnTaker
+
+_CONFIG = WorkerConfig(
+    name="w", model="m", serves="m", gateways=(), engine="synthetic", max_seqs=4, token_budget=256,
+    max_context=64, device="cpu", residency="on-demand", stall_s=3.0,
+)  # fmt: skip
+WAY = "a nap"
+
+
+class World:
+    """A supervisor and its card. `said` is what gateways are told."""
+
+    def __init__(self, folder: Path, **mood: object) -> None:
+        self.said: list[FromWorker] = []
+        self.card = FixedCard(folder)
+        self.mood = Mood(folder)
+        self.mood.set(sleep_way=WAY, **mood)
+        self.lines = io.StringIO()
+        self._log = WorkerLog("w", self.lines)
+        command = [sys.executable, str(Path(stub_engine.__file__)), str(self.mood.path)]
+        self.supervisor = EngineSupervisor(_CONFIG, self._log, command=command, turns=self._seat)
+        self.relay = FrameRelay(
+            worker_identity(_CONFIG, "test"),
+            self._log,
+            self.supervisor.lifecycle,
+            on_work=self.supervisor.work_sent,
+            on_drain=lambda _: None,
+            on_siblings=lambda _: None,
+            on_distrust=lambda _: None,
+        )
+        # Nobody is linked: what is broadcast is looked at here.
+        self.relay.broadcast = self.said.append  # type: ignore[method-assign]
+
+    def _seat(self, lifecycle: Lifecycle) -> TurnTaker:
+        memory = cast("CardMemory", self.card)
+        return TurnTaker(_CONFIG, lifecycle, memory, self._log, None, "f")
+
+    @property
+    def turns(self) -> TurnTaker:
+        assert self.supervisor.sleeper is not None
+        return self.supervisor.sleeper.turns
+
+    @property
+    def state(self) -> EngineState:
+        return self.supervisor.lifecycle.state
+
+    @property
+    def pid(self) -> int | None:
+        return self.supervisor.status((0, 0), ()).engine_pid
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        with trio.fail_after(BOUND_S):
+            while not is_so():  # noqa: ASYNC110 (processes)
+                await trio.sleep(0.01)
+
+    async def sleep(self) -> None:
+        self.turns.wish("sleep")
+        await self.until(lambda: self.state in (EngineState.ASLEEP, EngineState.DORMANT))
+
+    async def wake(self) -> None:
+        self.turns.wish("wake")
+        await self.until(lambda: self.state is EngineState.READY and not self.turns.is_measuring)
+        await self.until(lambda: self.turns.report(0.0).wish is None)
+
+    @property
+    def troubles(self) -> list[str]:
+        """The troubles that gateways were told, each once."""
+        told = [one.trouble for one in self.said if isinstance(one, Residency)]
+        pairs = zip(told, ["", *told], strict=False)
+        return [one for one, before in pairs if one not in ("", before)]
+
+    @property
+    def num_faults(self) -> int:
+        return sum(isinstance(one, Fault) for one in self.said)
+
+
+@asynccontextmanager
+async def world(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, **mood: object
+) -> AsyncIterator[World]:
+    """Its engine is awake, and measured."""
+    with TemporaryDirectory(prefix="turns-") as runtime:
+        monkeypatch.setenv("HERMA_RUNTIME_DIR", runtime)
+        one = World(folder, **mood)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.supervisor.run, one.relay)
+            await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
+            yield one
+            nursery.cancel_scope.cancel()
+
+
+async def test_it_sleeps_and_wakes_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as one:
+        pid, epoch = one.pid, one.relay.epoch
+        for number in range(1, 4):
+            await one.sleep()
+            assert (one.state, one.pid, one.card.is_out) == (EngineState.DORMANT, pid, True)
+            assert one.relay.epoch == epoch + number
+            await one.wake()
+            assert (one.pid, one.card.is_out) == (pid, False)
+        record = one.turns.record
+        assert (record.way, record.asleep_bytes) == (WAY, 2**30)
+        assert record.wake_s is not None
+        assert record.sleep_s is not None
+        assert (one.troubles, one.num_faults) == ([], 0)
+
+
+async def test_the_first_idle_time_is_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It falls asleep and wakes for nobody, once."""
+    monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
+    async with world(tmp_path, monkeypatch) as one:
+        pid = one.pid
+        await one.until(lambda: one.turns.record.way == WAY)
+        await one.until(lambda: one.turns.record.wake_s is not None)
+        assert (one.state, one.pid) == (EngineState.READY, pid)
+        await trio.sleep(1.0)
+        assert (one.state, one.relay.epoch) == (EngineState.READY, 2)
+
+
+@pytest.mark.parametrize(
+    ("on_sleep", "why"),
+    [
+        ("it answers 500", "it answers 500"),
+        ("lies", "it says so and holds 60.0 GiB of 60.0 GiB"),
+        ("dies", "its process has ended"),
+        ("hangs", "hung: no step finished"),
+    ],
+)
+async def test_a_sleep_that_fails_is_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_sleep: str, why: str
+) -> None:
+    """One trouble, and it is not tried again."""
+    monkeypatch.setattr(sleeper_file, "FREED_WITHIN_S", 0.2)
+    async with world(tmp_path, monkeypatch, on_sleep=on_sleep) as one:
+        for _ in range(2):
+            await one.sleep()
+            assert (one.state, one.pid) == (EngineState.ASLEEP, None)
+            assert why in one.turns.record.refusals[WAY]
+            assert (len(one.troubles), one.num_faults) == (1, 0)
+            assert f"not by {WAY}: " in one.turns.line()
+            await one.wake()
+        assert one.turns.record.way == sleeper_file.RESTART
+
+
+@pytest.mark.parametrize(
+    ("on_wake", "why"),
+    [
+        ("it answers 500", "it did not wake: it answers 500"),
+        ("dies", "it did not wake: its process has ended"),
+        ("hangs", "it did not wake: hung: no step finished"),
+    ],
+)
+async def test_a_wake_that_fails_is_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_wake: str, why: str
+) -> None:
+    """One fault; from then on it sleeps by its end."""
+    async with world(tmp_path, monkeypatch, on_wake=on_wake) as one:
+        pid = one.pid
+        await one.sleep()
+        assert one.state is EngineState.DORMANT
+        (tmp_path / "asleep").unlink()  # the next process has its memory
+        await one.wake()
+        assert one.pid not in (None, pid)
+        assert why in one.turns.record.refusals[WAY]
+        assert (one.troubles, one.num_faults) == ([], 1)
+        await one.sleep()
+        assert one.state is EngineState.ASLEEP
+        assert (one.troubles, one.num_faults) == ([], 1)
+
+
+async def test_a_death_asleep_is_one_trouble_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next wake starts a process, which sleeps as before."""
+    async with world(tmp_path, monkeypatch) as one:
+        await one.sleep()
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(lambda: one.state is EngineState.ASLEEP)
+        (tmp_path / "asleep").unlink()
+        await one.until(lambda: bool(one.troubles))
+        await one.wake()
+        assert len(one.troubles) == 1
+        assert one.troubles[0].startswith("its engine died asleep (")
+        await one.sleep()
+        assert (one.state, one.num_faults) == (EngineState.DORMANT, 0)
+
+
+async def test_what_was_not_started_so_sleeps_by_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so itself, at its start: no trouble."""
+    monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
+    async with world(tmp_path, monkeypatch, sleep_refusal="start it otherwise") as one:
+        assert f"not by {WAY}: start it otherwise" in one.turns.line()
+        await trio.sleep(0.5)
+        assert one.state is EngineState.READY
+        await one.sleep()
+        assert one.state is EngineState.ASLEEP
+        assert one.troubles == []
+
+
+async def test_a_host_without_room_is_not_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends that time, and the way stays."""
+    full = CardUse(2**40, 2**40)
+    monkeypatch.setattr(sleeper_file, "weights_bytes", lambda _: 2**30)
+    async with world(tmp_path, monkeypatch) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(sleeper_file, "host_reading", lambda: full)
+            await one.sleep()
+        assert one.state is EngineState.ASLEEP
+        (trouble,) = one.troubles
+        assert "it needs 1.0 GiB of the host's memory, and 0.0 GiB are free" in trouble
+        await one.wake()
+        await one.sleep()
+        assert one.state is EngineState.DORMANT
+
+
+async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path, monkeypatch) as one:
+        await one.sleep()
+        one.supervisor.restart(_CONFIG, force=False)
+        await one.until(lambda: one.state is EngineState.ASLEEP)
+        (tmp_path / "asleep").unlink()
+        await one.wake()
+        assert (one.troubles, one.num_faults) == ([], 0)

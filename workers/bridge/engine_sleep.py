@@ -1,0 +1,111 @@
+"""The sleep of an external engine's process: the calls of its API, and whether they did what they
+say.
+
+Owns the order of calls and the proof that a woken model still answers. Must not know the fields of
+one engine, frames, nor when it sleeps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final, final
+
+from protocol.errors import HttpError
+from protocol.sampling import SamplingParams
+from workers.bridge.engine_client import EngineClient, EngineRefusal
+from workers.bridge.readiness import StopText
+from workers.external import (
+    AnswerPiece,
+    EngineApi,
+    EngineError,
+    ExternalAnswer,
+    HttpRequest,
+    SleepCalls,
+)
+
+_OK: Final = 200
+_PROOF_IDS: Final = tuple(range(1, 17))
+_PROOF_TOKENS: Final = 4
+
+
+@final
+class EngineSleep:
+    """Puts one engine to sleep and wakes it."""
+
+    def __init__(
+        self, client: EngineClient, api: EngineApi, calls: SleepCalls, text: StopText
+    ) -> None:
+        self.name = calls.name
+        self._client = client
+        self._api = api
+        self._calls = calls
+        self._text = text
+        self._answered: list[int] = []
+
+    async def refusal(self) -> str:
+        """Why the engine cannot sleep, as it says itself; "" if it can."""
+        try:
+            return self._calls.refusal(await self._client.found(self._calls.targets))
+        except HttpError as error:
+            return str(error)
+
+    async def fall_asleep(self) -> str:
+        """Why the engine does not sleep; "" if it says that it does."""
+        try:
+            if not self._answered:
+                self._answered = await self._tokens()
+            return await self._call(self._calls.sleep, is_asleep=True)
+        except (EngineRefusal, EngineError, HttpError) as error:
+            return str(error)
+
+    async def wake(self) -> str:
+        """Why the engine does not serve; "" if it answers as before.
+
+        A server may answer 200 and have lost its weights (sgl-project/sglang#6367,
+        fzyzcjy/torch_memory_saver#71). The first token is compared alone, because the later ones
+        may differ with the shape of a batch.
+        """
+        try:
+            if why := await self._call(self._calls.wake, is_asleep=False):
+                return why
+            tokens = await self._tokens()
+        except (EngineRefusal, EngineError, HttpError) as error:
+            return str(error)
+        if tokens[:1] != self._answered[:1]:
+            return (
+                f"it answers the same prompt with token {tokens[:1]} instead of "
+                f"{self._answered[:1]}: its weights are not what they were"
+            )
+        return ""
+
+    async def _call(self, request: HttpRequest, *, is_asleep: bool) -> str:
+        status, text = await self._client.call(request)
+        if status != _OK:
+            return f"it answers POST {request.target} with {status} {text}".rstrip()
+        said = self._calls.is_asleep(await self._client.found(self._calls.targets))
+        if said is not None and said is not is_asleep:
+            state = "asleep" if said else "awake"
+            return f"it answers POST {request.target} with {status}, and says that it is {state}"
+        return ""
+
+    async def _tokens(self) -> list[int]:
+        """The answer to a prompt that is always the same. Raises `EngineError` for none."""
+        answer = ExternalAnswer(
+            array("I", _PROOF_IDS),
+            array("I"),
+            SamplingParams(max_tokens=_PROOF_TOKENS, temperature=0.0, ignore_eos=True),
+            seed=0,
+            salt=b"",
+            max_outputs=_PROOF_TOKENS,
+            eos_ids=self._text.eos_ids,
+            vocab_size=self._text.vocab_size,
+        )
+        tokens: list[int] = []
+
+        def take(piece: AnswerPiece | None) -> None:
+            tokens.extend(() if piece is None else piece.ids)
+
+        await self._client.answer(self._api, answer, take)
+        if not tokens:
+            raise EngineError("it answers a prompt with no token")
+        return tokens

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import engine as search
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -52,6 +54,9 @@ _profile = os.environ.get("HYPOTHESIS_PROFILE", "test")
 settings.load_profile(_profile)
 if _profile == "test":
     search.MAX_SHRINKING_SECONDS = SHRINK_S
+    # Hypothesis draws constants of the loaded modules too. What a test draws would depend on the
+    # tests that its process ran before, and so would how often it meets what it counts.
+    providers._get_local_constants = Constants
 
 _SEED = os.environ.get("HERMA_TEST_SEED", "")
 """Anything: other numbers for every test."""

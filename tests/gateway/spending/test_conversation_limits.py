@@ -92,7 +92,7 @@ def test_what_a_killed_process_held_counts_as_used(tmp_path: Path) -> None:
         "from gateway.store import *\n"
         "store = LedgerStore(Path(sys.argv[1]), 'USD')\n"
         "most = Most(tokens=1000)\n"
-        "held = [Hold(at, 'k', 'talk', 100.0, most, tokens=100) for at in range(7)]\n"
+        "held = [SumHold(at, 'k', 'talk', 100.0, most, tokens=100) for at in range(7)]\n"
         "store.write((), (), (), OfConversations(holds=held))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

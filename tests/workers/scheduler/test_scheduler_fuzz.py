@@ -388,8 +388,8 @@ class TierStateLife(LookaheadStateLife):
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """Thousands of random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
-    # Which lives are drawn changes with this file: the bounds are a third of what one run saw, those
-    # of steps ahead a tenth.
+    # Which lives are drawn changes with this file. So the bounds are a third of what one run saw,
+    # and those of steps ahead a tenth.
     num_lives = max(50, settings().max_examples // 20)
     run_state_machine_as_test(
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)

@@ -305,7 +305,7 @@ def _list_price_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _loop_mistakes(config: Config) -> Iterator[Mistake]:
-    """Another model must be named, and known."""
+    """Where `[loops]` changes the model, `other_model` must be set and be a model of the file."""
     loops, names = config.loops, {model.name for model in config.models}
     if loops.model and loops.other_model is None:
         text = "[loops] model needs other_model, the name of the model that answers instead"
@@ -337,8 +337,8 @@ def _price_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _limited_clients(config: Config) -> str | None:
-    """Who may spend a limited amount of money at all providers together; None if nobody is
-    limited.
+    """The first client of the file whose money at all providers together is limited, in words: a
+    key, or conversations. None if no client's is.
     """
     keys = [key for key in config.keys if key.cloud == "allow"]
     for key in keys:

@@ -116,7 +116,7 @@ class _Listener(NamedTuple):
     ports: range
 
     def shared_with(self, other: "_Listener") -> int | None:
-        """A port on which both would listen."""
+        """A port on which this listener and `other` would both listen; None if there is none."""
         hosts = {self.host.strip("[]"), other.host.strip("[]")}
         if len(hosts) == 1 or hosts & _EVERY_HOST:
             return next((port for port in self.ports if port in other.ports), None)

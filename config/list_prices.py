@@ -18,7 +18,9 @@ from config.model import LedgerConfig, PriceConfig, ProviderConfig
 from protocol.errors import ConfigError
 
 CURRENCY: Final = "USD"
-"""Of the list that comes with Herma. An operator's is in the ledger's."""
+"""The currency of the list that comes with Herma. An operator's own list is in the ledger's
+currency.
+"""
 
 _OWN_FILE: Final = Path(__file__).with_name("list_prices.toml")
 

@@ -19,7 +19,7 @@ from protocol.errors import ConfigError
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LAST_PROCESS: Final = "-63"
-"""What the address of the last of 64 gateway processes has at its end."""
+"""The end of the address of the last of 64 gateway processes."""
 _ID_CHARS: Final = 12
 
 

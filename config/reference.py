@@ -109,7 +109,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _in_words(kind: object) -> str:
-    """What a value may be."""
+    """The values that a key takes, in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _bounded(_in_words(inner[0]), inner[1])

@@ -133,7 +133,9 @@ class Reload:
         return commit
 
     def _prepare_prompts(self, config: Config) -> Commit:
-        """Files of templates are always read."""
+        """Prepare what the file says of prompts. Files of templates are read anew even if their
+        path is the same.
+        """
         prompts = read_model_prompts(config.models)
 
         def commit() -> None:

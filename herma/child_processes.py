@@ -67,7 +67,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """None before the first start; afterwards that of the latest."""
+        """The process id of the latest start; None before the first one."""
         return None if self._process is None else self._process.pid
 
     def how_ended(self, status: int) -> str:
@@ -155,7 +155,7 @@ class Children:
 
     @property
     def names(self) -> list[str]:
-        """Of those that are not ending."""
+        """The names of the children that are not ending."""
         return [child.name for child, scope in self._scopes.items() if not scope.cancel_called]
 
     def end(self, name: str) -> int | None:
@@ -169,7 +169,7 @@ class Children:
         return None
 
     def hurry(self) -> None:
-        """Make all that drain leave at once."""
+        """Make all children that drain end at once."""
         for child in self._scopes:
             child.hurry()
 

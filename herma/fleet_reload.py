@@ -31,7 +31,7 @@ from protocol.errors import ConfigError
 from protocol.transport import ControlSocket
 
 _WORKER: Final = "worker "
-"""What the names of their children begin with."""
+"""The names of the children that are workers begin with this."""
 
 
 def worker_children(

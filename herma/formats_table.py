@@ -57,7 +57,7 @@ def formats_table() -> Iterator[str]:
 
 
 def _types(types: list[str]) -> str:
-    """Those of all families by what they lack, where they are nearly all."""
+    """The families, in words: where they are more than half of all, by those that are missing."""
     others = [name for name in TYPE_FORMATS if name not in types]
     if not others:
         return f"all families ({', '.join(types)})"

@@ -281,7 +281,7 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
 
     @property
     def summary(self) -> str:
-        """For the audit file."""
+        """The result in one line, for the audit file."""
         left = f"; not taken: {', '.join(self.kept)}" if self.kept else ""
         return f"taken: {', '.join(self.taken) or 'nothing'}{left}"
 

@@ -34,7 +34,9 @@ GENERATION_NAME: Final = "generation_config.json"
 TOKENIZER_NAME: Final = "tokenizer.json"
 TOKENIZER_CONFIG_NAME: Final = "tokenizer_config.json"
 POOLING_NAME: Final = "1_Pooling/config.json"
-"""Of models that are made for embeddings, as sentence-transformers writes it."""
+"""The file in which sentence-transformers describes the pooling of a model that is made for
+embeddings.
+"""
 
 _TEKKEN_NAME: Final = "tekken.json"
 _ADAPTER_NAME: Final = "adapter_config.json"
@@ -54,7 +56,7 @@ MODEL_FILES: Final = (
     TOKENIZER_NAME,
     TOKENIZER_CONFIG_NAME,
 )
-"""What a gateway needs of a model."""
+"""The files of a model's directory that a gateway needs."""
 
 MAX_MODEL_FILES_BYTES: Final = 32 * 2**20
 
@@ -68,11 +70,11 @@ class ModelFiles:
 
 
 NO_FILES: Final = ModelFiles(bytes(ID_BYTES), {})
-"""Of a text-level engine: it has its tokenizer to itself."""
+"""The files of a text-level engine, which has its tokenizer to itself: none."""
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:
-    """Those of `MODEL_FILES` that `model_dir` has. Blocks: call it in a thread.
+    """The files of `MODEL_FILES` that `model_dir` has. Blocks: call it in a thread.
 
     Raises `ConfigError` for a missing tokenizer.json, unreadable files or more than 32 MiB.
     """
@@ -125,8 +127,8 @@ class OtherForm(NamedTuple):
 
 
 def other_form(model_dir: Path) -> OtherForm | None:
-    """That of a directory; None if nothing known is in it, or if it has a model's safetensors.
-    Raises `ConfigError` for an adapter's configuration that is not readable.
+    """The other form in a directory; None if nothing known is in it, or if it has a model's
+    safetensors. Raises `ConfigError` for an adapter's configuration that is not readable.
     """
     if any(model_dir.glob("model*.safetensors")):
         return None

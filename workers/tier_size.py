@@ -6,15 +6,17 @@ Owns that rule, for an engine's start as for `herma plan`. Must not know the mem
 from typing import Final
 
 SHARE: Final = 0.25
-"""Of the memory that is free at the start. The page cache of weights and other programs keep the
-rest."""
+"""The tier takes this share of the memory that is free at the start. The page cache of weights and
+other programs keep the rest."""
 
 _PER_CARD: Final = 2
-"""Times the keys and values of the card. Eight agents of 128k tokens are twice what a card of 80 GB
-holds beside an 8B."""
+"""The host tier is this many times as large as the keys and values of the card. Eight agents of
+128k tokens are twice what a card of 80 GB holds beside an 8B."""
 
 _MOST: Final = 64 * 2**30
-"""More must be asked for: it is page-locked, and no other program can have it."""
+"""The most bytes by default; more must be asked for. The memory is page-locked, and no other
+program can have it.
+"""
 
 
 def default_bytes(room_bytes: int, card_bytes: int) -> int:

@@ -33,7 +33,7 @@ _decode: Final[Any] = msgspec.json.Decoder(FleetEvent).decode
 
 
 def local_minute() -> int:
-    """The minute of the local day."""
+    """The minute of the day in local time, from 0."""
     now = datetime.now().astimezone()
     return 60 * now.hour + now.minute
 

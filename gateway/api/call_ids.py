@@ -22,7 +22,7 @@ _PLAIN: Final = re.compile(r"[0-9A-Za-z_-]+")
 
 
 def is_numbered(call_id: str) -> bool:
-    """Whether it is an id like `functions.name:3`."""
+    """Whether the id of a call has the form `functions.name:3`."""
     return _NUMBERED.fullmatch(call_id) is not None
 
 

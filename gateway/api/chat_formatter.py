@@ -61,7 +61,7 @@ _AFTER_ARGUMENTS: Final = b"}}]" + _AFTER_TEXT
 
 
 class FunctionCall(msgspec.Struct):
-    """`arguments` is JSON as text."""
+    """The function that a call names; `arguments` is JSON as text."""
 
     name: str
     arguments: str

@@ -46,7 +46,7 @@ def result_of(item: Item) -> str:
 
 
 def _lines(command: Item) -> Iterator[str]:
-    """Those of one command of a shell."""
+    """The lines of the result of one command of a shell."""
     for stream in ("stdout", "stderr"):
         text = command.get(stream)
         if isinstance(text, str) and text:

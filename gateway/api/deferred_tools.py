@@ -87,7 +87,7 @@ def reference(name: str) -> dict[str, str]:
 
 
 def only_shown(chosen: Sequence[Tool], shown: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Those of the tools that may be called which stand at the beginning of the prompt."""
+    """Of the tools that may be called, those that stand at the beginning of the prompt."""
     names = {_name(tool) for tool in shown}
     return tuple(tool for tool in chosen if _name(tool) in names)
 

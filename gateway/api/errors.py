@@ -54,7 +54,7 @@ class ErrorObject(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """Every answer that is not a success."""
+    """The body of every answer that is not a success."""
 
     error: ErrorObject
 

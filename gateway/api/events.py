@@ -134,14 +134,16 @@ class UpstreamBody(_Event, frozen=True, gc=False):
 
 
 class UpstreamUsage(_Event, frozen=True, gc=False):
-    """What the engine or provider has counted. Clients get it in its own bytes; we count it."""
+    """The tokens that a text-level engine or provider has counted. Clients get them in its own
+    bytes; the gateway adds them to its sums.
+    """
 
     usage: Usage
 
 
 class Restarted(_Event, frozen=True, gc=False):
-    """Nothing that came of the answer counts: a provider begins it anew. Only of an answer in one
-    piece, of which nothing was sent.
+    """A provider begins the answer anew, so what came of it before does not count. Happens only to
+    an answer in one piece of which nothing was sent.
     """
 
 

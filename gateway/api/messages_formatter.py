@@ -128,7 +128,7 @@ class MessageErrorObject(msgspec.Struct):
 
 
 class MessageError(msgspec.Struct):
-    """Every answer that is not a success."""
+    """The body of every answer that is not a success."""
 
     type: Literal["error"]
     error: MessageErrorObject

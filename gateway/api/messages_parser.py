@@ -91,7 +91,7 @@ class ToolParam(msgspec.Struct):
 
 
 class ToolChoiceParam(msgspec.Struct):
-    """`name` belongs to type `tool`."""
+    """The choice among tools; only the type `tool` has a `name`."""
 
     type: str
     name: str | None = None
@@ -105,7 +105,7 @@ class ThinkingParam(msgspec.Struct):
 
 
 class OutputConfig(msgspec.Struct):
-    """`format` of type `json_schema` has a `schema`."""
+    """The form of the answer; a `format` of type `json_schema` has a `schema`."""
 
     effort: str | None = None
     format: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ class NamedBody(msgspec.Struct, frozen=True):
     end: int = 0
 
     def with_fields(self, raw: dict[str, Any]) -> "NamedBody":
-        """The same with other fields."""
+        """The same body with other fields."""
         return msgspec.structs.replace(self, raw=raw)
 
     @property

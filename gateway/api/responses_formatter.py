@@ -75,7 +75,7 @@ class OutputDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """Tokens."""
+    """The tokens of a response."""
 
     input_tokens: int
     input_tokens_details: InputDetails

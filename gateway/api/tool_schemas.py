@@ -64,7 +64,7 @@ class ToolSchema(dict[str, Any]):
         self.shown: ToolSchema | None = None
         """Set once by `shown_tool`."""
         self.sources: dict[bool, object] = {}
-        """What engines get of its parameters, by whether it is strict."""
+        """The form of the tool's parameters that engines get, by whether the tool is strict."""
         self.loaded: ToolSchema | None = None
         """The tool without its mark, set once by `load_tools`."""
 

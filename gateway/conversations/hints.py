@@ -16,7 +16,7 @@ from gateway.conversations.returns import NO_HINT, Hint
 _TTL: Final = re.compile(r"(\d{1,4})\s?([smhd])\Z")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 USUAL_TTL_S: Final = 300.0
-"""Of a `cache_control` without a `ttl`."""
+"""The lifetime that a `cache_control` without a `ttl` asks for, in seconds."""
 
 
 def hint_of(raw: Mapping[str, Any]) -> Hint:

@@ -16,7 +16,9 @@ from gateway.conversations.steps import AgentStep, StepReader
 
 MAX_PERIOD: Final = 8
 PENDING_TIMES: Final = 8
-"""So many times as often a call may be repeated whose result says that something is pending."""
+"""A call whose result says that something is pending may be repeated this many times as often as
+others.
+"""
 MAX_REPEATS: Final = 64
 
 

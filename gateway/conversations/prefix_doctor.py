@@ -32,7 +32,7 @@ BEFORE: Final = 64
 AFTER: Final = 384
 """Tokens around the first difference that are looked at."""
 SHARE: Final = 0.2
-"""Of a prompt's messages, so many must stand in the next one: else it is of another strand."""
+"""The share of a prompt's messages that stand in the next prompt of its strand, at least."""
 MAX_CLIENTS: Final = 32
 MAX_FINDINGS: Final = 32
 

@@ -16,7 +16,9 @@ from gateway.api import ChatRequest, Message
 
 MAX_LINES: Final = 8
 MAX_CHARS: Final = 2000
-"""Of a request no more is taken: a pattern that matches more does not mean what it says."""
+"""The most characters that a repair takes out of one request: a pattern that matches more is a
+mistake.
+"""
 
 ANY_CLIENT: Final = "*"
 

@@ -13,7 +13,7 @@ import msgspec
 from gateway.api import Message
 
 MAX_RESULT_CHARS: Final = 16_384
-"""Of a longer result its two ends are compared, and its length."""
+"""A longer result is compared by its two ends and its length."""
 MAX_KNOWN: Final = 8192
 MAX_LOOKED_AT: Final = 1024
 """Messages from the end of a prompt, and calls of one message, that are read: an admitted body may
@@ -64,7 +64,7 @@ _NO_ERROR: Final = re.compile(
     r"|[\"']timeout\w*[\"']\s*:\s*\d+"
     r"|\b(?:no|0|zero|without(?: any)?) (?:errors?|exceptions?|fail(?:ed|ures?))\b"
 )
-"""What a result says that went well: Hermes Agent ends each with `"error": null`."""
+"""Words about errors in a result that went well: Hermes Agent ends each with `"error": null`."""
 _PENDING: Final = re.compile(
     r"(?i)\b(?:pending|running|in[ _-]progress|queued|waiting|not (?:yet )?(?:ready|done|finished)|"
     r"still|starting|building|scheduled|processing|provisioning|deploying|initiali[sz]ing|"

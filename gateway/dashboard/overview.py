@@ -192,7 +192,7 @@ def last_attempt(trace: RequestTrace) -> AttemptTrace | None:
 
 
 def phase_of(trace: RequestTrace) -> Phase:
-    """Where the request is now."""
+    """The phase in which the request is now."""
     turn, attempt = trace.turn, last_attempt(trace)
     if trace.ended_at is not None:
         return "detached" if turn.num_open else "ended"
@@ -344,6 +344,6 @@ def _why_not_ready(view: WorkerView) -> str:
 
 
 def _client_rows(clients: Mapping[str, tuple[int, int]]) -> Iterator[ClientRow]:
-    """The largest first."""
+    """A row for each client, the one with the most prompt tokens first."""
     for name, (prompt, cached) in sorted(clients.items(), key=lambda item: -item[1][0]):
         yield ClientRow(name, prompt, cached)

@@ -125,7 +125,7 @@ class LimitRow(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """`time` as in the log."""
+    """An event; `time` is written as in the log."""
 
     number: int
     kind: str

@@ -46,7 +46,7 @@ UNSENT: Final = (AnswerState.WITHHELD, AnswerState.KEPT, AnswerState.REPLACED)
 STREAMED: Final = (AnswerState.OPEN, AnswerState.SPEAKING, AnswerState.LAST)
 """The head is sent, and nothing went wrong."""
 DEAF: Final = (AnswerState.REPLACED, AnswerState.CUT, AnswerState.ENDED)
-"""What still comes of the answer is dropped."""
+"""States in which further parts of the answer are dropped."""
 WHOLE: Final = (AnswerState.KEPT, AnswerState.LAST)
 """The last part has come, and nothing went wrong."""
 

@@ -146,7 +146,9 @@ class Generation:
         ).run()
 
     def _may_pass_on(self) -> bool:
-        """Whether the body has to be read for its model: some model's gets a body as it is."""
+        """Whether some model's text-level engine or provider gets bodies unchanged. Then a body is
+        first read for the name of its model alone.
+        """
         return any(model.relays or _has_only_providers(model) for model in self._edge.models())
 
     def _parse_chat(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:

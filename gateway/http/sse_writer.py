@@ -142,7 +142,9 @@ class ClientAnswer:
         return (*ours, *passed_on(started.headers, self._head.id, has_limits=has_limits))
 
     def _fail(self, error: ApiError) -> None:
-        """Nothing of the answer follows. The first error is the client's."""
+        """End the answer with `error`. The client gets the first error only, and nothing of the
+        answer behind it.
+        """
         self._error = self._error or error
         self.state = TABLE[self.state, AnswerEvent.REPLACE]
 

@@ -147,7 +147,7 @@ class Attempt:
 
     @property
     def generates(self) -> bool:
-        """Whether its result are tokens."""
+        """Whether the result of the attempt is tokens."""
         return self.on_embedding is None and self.on_scored is None
 
     def __repr__(self) -> str:

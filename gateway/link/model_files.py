@@ -23,7 +23,9 @@ MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
 """Beyond this many digests the least recently used one is forgotten."""
 MAX_TEMPLATES: Final = 16
-"""Of the configuration for one set of files: reloads bring others."""
+"""The most templates of the configuration that are kept for one set of files: each reload may bring
+another.
+"""
 WAIT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.25
 
@@ -33,7 +35,9 @@ class FalseFilesError(Exception):
 
 
 class _Entry:
-    """`others` are by their templates."""
+    """The text of the model of one set of files; `others` has it with other templates, by their
+    source.
+    """
 
     __slots__ = ("arrived", "built", "error", "lock", "others", "text")
 

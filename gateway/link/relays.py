@@ -141,7 +141,7 @@ class Link(Protocol):
     """What an exchange uses of the links to workers."""
 
     def submit(self, attempt: Attempt, message: Relay) -> None:
-        """Send the beginning."""
+        """Send the message that begins the exchange."""
 
     def send_on(self, attempt: Attempt, message: RelayChunk | RelayCredit) -> None:
         """Send more; nothing if the worker is gone."""

@@ -93,7 +93,9 @@ FALSE_FILES_S: Final = 60.0
 """A worker that sent such files is refused for this time. Then it may show others."""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
-"""Both bound text that workers send; otherwise only the frame size limits it."""
+"""This and `MAX_NAME_CHARS` bound texts that workers send; otherwise only the frame size limits
+them.
+"""
 MAX_GARBAGE_LOGGED: Final = 8
 
 _BlockEvent = BlockEvent | BlocksSnapshot

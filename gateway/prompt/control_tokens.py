@@ -117,7 +117,7 @@ def without_mark(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def tools_without_mark(tools: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for tools, whose keys are all the client's."""
+    """Tools with marks replaced by U+FFFD, in keys too: all keys of a tool are the client's."""
     return [_map_strings(tool, _replaced) if _has_mark(tool) else tool for tool in tools]  # type: ignore[misc]
 
 

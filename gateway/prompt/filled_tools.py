@@ -35,7 +35,7 @@ def _with_words(schema: object) -> dict[str, Any]:
 
 
 def _first_type(schema: Mapping[str, Any]) -> object:
-    """That of the first alternative with one."""
+    """The type of the first alternative that has one."""
     for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
         for one in alternatives if isinstance(alternatives, list) else ():

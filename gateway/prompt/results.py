@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gateway.prompt.turns import THOUGHTS, Turn, with_calls, without
 
 _Place = tuple[int, int]
-"""Of a call: that of its turn, and its own in the turn."""
+"""The place of a call: the index of its turn, and its own within the turn."""
 
 
 def paired_turns(turns: Sequence[Turn], *, fills: bool = False) -> list[Turn]:

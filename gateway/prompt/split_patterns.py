@@ -25,7 +25,7 @@ _LLAMA3: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""GLM-4 has the same."""
+"""The expression of Llama 3 and GLM-4."""
 _CL100K: Final = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -34,7 +34,7 @@ _QWEN2: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Qwen 2, 2.5 and 3."""
+"""The expression of Qwen 2, 2.5 and 3."""
 _QWEN3_5: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -47,13 +47,13 @@ _O200K: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""GPT-4o and gpt-oss."""
+"""The expression of GPT-4o and gpt-oss."""
 _TEKKEN: Final = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Mistral's."""
+"""The expression of Mistral's Tekken."""
 _DEEPSEEK: Final = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -95,7 +95,7 @@ _IN_ASCII: Final = {
 _PROPERTY: Final = re.compile(r"\\p\{(\w+)\}")
 _CLASS_OR_PROPERTY: Final = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\p\{\w+\}")
 _UNICODE_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
-"""They leave ASCII as it is and compose a space with nothing."""
+"""The normal forms of Unicode. They leave ASCII as it is and compose a space with nothing."""
 
 
 def ascii_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:

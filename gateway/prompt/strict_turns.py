@@ -18,7 +18,7 @@ from gateway.prompt.turns import Turn, joined, with_calls, without
 _ID_CHARS: Final = 9
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _NO_ANSWER: Final = " "
-"""Of an assistant that was interrupted. Some templates refuse an empty text."""
+"""The text of an assistant that was interrupted: some templates refuse an empty one."""
 
 
 def settled_turns(turns: Sequence[Turn]) -> list[Turn]:

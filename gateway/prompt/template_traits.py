@@ -71,7 +71,7 @@ class Traits(NamedTuple):
 
 
 def find_traits(show: Show) -> Traits:
-    """Those of the template by which `show` renders."""
+    """The traits of the template by which `show` renders."""
     no_tools: tuple[()] | None = None
     if all(show(turns, None) is None for turns in _QUESTIONS):
         no_tools = ()

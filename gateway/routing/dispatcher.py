@@ -172,7 +172,9 @@ class Dispatcher:
         return engine is not None and RETAINS in engine.capabilities
 
     def prefill_forms(self, name: str) -> dict[WorkerId, PrefillForm | None]:
-        """The same of all ready workers of a model."""
+        """For each ready worker of a model, how its text-level engine goes on with an answer; None
+        if it does not.
+        """
         return {one: self.prefill_form(one) for one in self._core.fleet.ready_ids(name)}
 
     def has_stepped_since(self, at: float, worker_id: WorkerId) -> bool:

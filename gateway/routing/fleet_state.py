@@ -63,7 +63,9 @@ FULL_AT_MOST_S: Final = 1.0
 """A full worker that has sent no `Load` for this time (it sends one per change) is tried again."""
 
 MAX_CAUSE_CHARS: Final = 300
-"""Of a fault, in its event; the address of an engine stands at its beginning."""
+"""The most characters of a fault's cause in its event; the address of an engine stands at its
+beginning.
+"""
 
 FleetMessage = Progress | BlockEvent | BlocksSnapshot | Load | SpeedLoss | Residency | Fault | Bye
 

@@ -141,8 +141,8 @@ class Programs:
         return max(0.0, min(left_s, number * share_s))
 
     def _is_over(self, program: Program, switch_s: float, now: float) -> bool:
-        """Whether its quantum is over. When many wait, all quanta are shorter, so that the last in
-        line is served in `max_pause_s`.
+        """Whether the program's quantum is over. When many wait, all quanta are shorter, so that
+        the last in line is served in `max_pause_s`.
         """
         assert program.resident_since is not None
         most_s = self.max_pause_s * len(self._residents) / max(1, len(self._line))
@@ -182,7 +182,7 @@ class Programs:
         return freed >= tokens
 
     def _leave(self, program: Program) -> None:
-        """It is resident no longer."""
+        """The program is resident no longer."""
         program.resident_since = None
         del self._residents[program.name]
         self.held_tokens -= program.tokens

@@ -34,7 +34,7 @@ class ChangeWatch:
         self._told_at = float("-inf")
 
     def began(self, now: float) -> None:
-        """It falls asleep or wakes."""
+        """The worker begins to fall asleep or to wake."""
         if self.changing_since is None:
             self.changing_since = now
 

@@ -38,16 +38,16 @@ _SYNONYMS: Final = {
 }
 
 FORMATS: Final = frozenset(FORMAT_PATTERNS)
-"""Those that llguidance has a grammar for; to any other, `format` is an annotation."""
+"""Values of `format` that llguidance has a grammar for; any other value is an annotation."""
 
 _LARGEST: Final = 9 * 10**18
 """Bounds of numbers are at most this; llguidance computes ranges in 64 bits."""
 _SMALLEST: Final = 1e-15
 _MOST_REPEATED: Final = 2**31 - 1
 _MOST_DIGITS: Final = 9
-"""Of `multipleOf`; llguidance refuses longer ones."""
+"""The most digits of a `multipleOf`; llguidance refuses longer ones."""
 _MOST_STATES: Final = 2_000
-"""Of a pattern together with a length; from some 10,000 on llguidance gives up."""
+"""The most states of a pattern together with a length; from some 10,000 on llguidance gives up."""
 _MOST_WAYS: Final = 16
 """Alternatives that one `minProperties` or `oneOf` may become."""
 

@@ -17,7 +17,9 @@ from typing import Final, NamedTuple
 MAX_CHARS: Final = 8192
 MAX_NESTING: Final = 40
 MAX_ALTERNATIVES: Final = 128
-"""Of a pattern whose anchors stand in groups: each alternative has anchors of its own."""
+"""The most alternatives of a pattern whose anchors stand in groups: each alternative has anchors of
+its own.
+"""
 
 _DIGIT: Final = "0-9"
 _WORD: Final = "A-Za-z0-9_"

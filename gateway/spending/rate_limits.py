@@ -28,7 +28,7 @@ Header = tuple[bytes, bytes]
 
 
 class Refusals(NamedTuple):
-    """Whose requests were refused, for metrics; `name` is that of a key, empty for addresses."""
+    """The labels of a count of refused requests; `name` is that of a key, empty for addresses."""
 
     scope: Scope
     name: str
@@ -53,7 +53,7 @@ class Bucket:
         self.at = now
 
     def wait_s(self, level: float) -> float:
-        """Seconds until that much is there."""
+        """Seconds until the bucket holds that much."""
         return max(0.0, level - self.level) * 60 / self.per_minute
 
 

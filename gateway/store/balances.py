@@ -45,7 +45,7 @@ class Balance(NamedTuple):
     reserved: int = 0
 
     def plus(self, other: "Balance") -> "Balance":
-        """Both together."""
+        """The sum of both."""
         return Balance(self.spent + other.spent, self.reserved + other.reserved)
 
     def minus(self, other: "Balance") -> "Balance":
@@ -66,7 +66,7 @@ class Cap(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def places_of(provider: str, key: str, day: str) -> tuple[BalanceKey, ...]:
-    """Where a cost counts. Cached because most requests are of few keys, on one day."""
+    """The windows in which a cost counts. Cached: most requests are of few keys, on one day."""
     month = day[:7]
     return (
         BalanceKey("provider", provider, day),

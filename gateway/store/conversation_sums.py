@@ -99,7 +99,7 @@ class SumReached(NamedTuple):
 
     @property
     def is_for_others(self) -> bool:
-        """Whether it would fit if the requests under way used nothing."""
+        """Whether the request would fit if those under way used nothing."""
         return self.used + self.wanted <= self.limit
 
 

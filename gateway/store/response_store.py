@@ -73,7 +73,7 @@ RESPONSES: Final = FileKind(
     1,
     _TABLES + "".join(_COUNTS.format(table=table) for table in ("responses", "conversations")),
 )
-"""HERS in the header."""
+"""The kind of this file. Its id in the header spells HERS."""
 
 _CHAIN: Final = """
 WITH RECURSIVE chain (id, previous_id, depth) AS (
@@ -96,7 +96,9 @@ CREATE TABLE IF NOT EXISTS clock (
     id INTEGER PRIMARY KEY CHECK (id = 0), use_time REAL NOT NULL, unix_time REAL NOT NULL
 ) STRICT
 """
-"""Not in every file of version 1, and of no use to programs that do not know it."""
+"""The table of the use clock. Not every file of version 1 has it, and programs that do not know it
+need not read it.
+"""
 _SEEN: Final = """
 INSERT INTO clock VALUES (0, ?, ?) ON CONFLICT DO UPDATE
 SET use_time = max(use_time, excluded.use_time), unix_time = excluded.unix_time

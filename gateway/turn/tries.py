@@ -56,11 +56,11 @@ class TryEvent(Enum):
 
 
 WORKING: Final = (TryState.PREFILLING, TryState.BEGUN, TryState.PROVEN)
-"""A worker has the request."""
+"""States in which a worker has the request."""
 UNPLACED: Final = (TryState.BUSY, TryState.LOST, TryState.ABSENT, TryState.CUT)
 """A place was tried in vain, and another one is due."""
 OVER: Final = (TryState.COMPLETE, TryState.ENDED)
-"""Nothing more is asked of any worker."""
+"""States in which nothing more is asked of any worker."""
 
 
 def _table() -> LifeTable[TryState, TryEvent]:

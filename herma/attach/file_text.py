@@ -51,7 +51,9 @@ class Attached:
 
 
 def is_text(server: RecognisedServer, directory: str | None) -> bool:
-    """Whether a worker speaks to it in text. `directory` has its tokenizer, if any."""
+    """Whether a worker speaks to the server in text. `directory` has the server's tokenizer, if
+    any.
+    """
     return directory is None or server.engine == "openai"
 
 

@@ -14,7 +14,9 @@ from herma.clients.setup import Setup, answer_share
 
 PROVIDER: Final = "herma"
 STREAM_IDLE_MS: Final = 600_000
-"""As long as a gateway waits for a first token by default. Its keep-alives come far more often."""
+"""Milliseconds: as long as a gateway waits for a first token by default. Its keep-alives come far
+more often.
+"""
 
 
 def setup(served: Served, environ: Mapping[str, str], home: Path) -> Setup:

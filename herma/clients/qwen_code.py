@@ -18,7 +18,7 @@ KEY_ENV: Final = "HERMA_API_KEY"
 """qwen-code takes a key from a variable alone, so one is set where the gateway asks for none."""
 
 STREAM_IDLE_MS: Final = 600_000
-"""As long as a gateway waits for a first token by default."""
+"""Milliseconds: as long as a gateway waits for a first token by default."""
 
 
 def setup(served: Served, environ: Mapping[str, str], home: Path) -> Setup:

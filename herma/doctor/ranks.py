@@ -27,7 +27,9 @@ _PLACE: Final = (
     "pcie.link.gen.gpumax",
 )
 PCIE: Final = ("nvidia-smi", f"--query-gpu={','.join(_PLACE)}", "--format=csv,noheader,nounits")
-"""Not the current generation: an idle card lowers that to save power."""
+"""The command that prints the PCIe lanes and generations of the cards. It does not ask for the
+current generation, which an idle card lowers to save power.
+"""
 
 _REFUSALS: Final = {
     "CNS": "the chipset does not support it",

@@ -15,7 +15,9 @@ from protocol.control_messages import ProbedAnswer, ProbeQuestion
 from workers.starts import SLOWER
 
 NEAR_TIE: Final = 0.5
-"""A difference of log probabilities."""
+"""Two tokens whose log probabilities differ by no more than this are a tie, which either version
+may decide.
+"""
 MUST_AGREE: Final = 4
 
 _ANSWER_TOKENS: Final = 16

@@ -24,7 +24,7 @@ from kernels.choose import is_card, shared_bytes
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 
 _TOKEN_BYTES: Final = 4096
-"""Of the keys and values for which `sharing_costs` were measured."""
+"""Bytes of one token's keys and values for which `sharing_costs` were measured."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
 _LARGEST_TILE_BYTES: Final = 140 * 1024

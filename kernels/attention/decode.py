@@ -465,5 +465,5 @@ def _launch_of(
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Zeros; every launch leaves them so."""
+    """Counters of a launch: zeros, which every launch leaves as zeros."""
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)

@@ -39,7 +39,7 @@ class DriverError(RuntimeError):
 
 
 def version() -> int:
-    """The driver's, as 13000 for 13.0."""
+    """The version of CUDA that the driver knows, as 13000 for 13.0."""
     return int(_done(driver.cuDriverGetVersion(), "say its version"))
 
 

@@ -23,7 +23,7 @@ SHARED_BYTES: Final = 227 * 1024
 
 BF16: Final = "k16.f32.bf16.bf16"
 E4M3: Final = "k32.f32.e4m3.e4m3"
-"""What `wgmma` multiplies."""
+"""The form of `wgmma` that multiplies numbers in e4m3."""
 
 _CAPABILITY: Final = (9, 0)
 

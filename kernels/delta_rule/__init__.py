@@ -134,7 +134,7 @@ def verify(
 def recurrent(
     queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Row by row: (out [T, HV, V] like values, the state behind them).
+    """The rule row by row: (out [T, HV, V] like values, the state behind them).
 
     queries and keys [T, HK, K], values [T, HV, V]; gates (logarithms, none above 0) and betas
     float32 [T, HV]; state float32 [HV, K, V], which stays as it is. Raises `ValueError`.
@@ -146,7 +146,7 @@ def recurrent(
 def chunked(
     queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same in chunks of `CHUNK` rows, each a few matrix products: equal but for rounding."""
+    """`recurrent` in chunks of `CHUNK` rows, each a few matrix products: equal but for rounding."""
     _check(queries, keys, values, gates, betas, state)
     return reference.chunked(queries, keys, values, gates, betas, state)
 

@@ -37,9 +37,10 @@ class StepTiles(NamedTuple):
 
 
 STEP_TILES: Final = StepTiles()
-"""Of the two kernels here. Two programs share a multiprocessor: while one adds up, the other loads.
-With these tiles a layer of the 27B takes an H200 8.3 us for one sequence, 27.4 for 8, and 45.7,
-78.6 and 141 for 16, 32 and 64 (`python -m benchmarks.kernels delta_sweep --case decode`)."""
+"""The tiles of the two kernels here. Two programs share a multiprocessor: while one adds up, the
+other loads. With these tiles a layer of the 27B takes an H200 8.3 us for one sequence, 27.4 for 8,
+and 45.7, 78.6 and 141 for 16, 32 and 64 (`python -m benchmarks.kernels delta_sweep --case decode`).
+"""
 
 MANY_TILES: Final = StreamTiles()
 """For more than `_SOME` sequences: 33.0, 62.9, 121 and 459 us for 16, 32, 64 and 256. A copy of the

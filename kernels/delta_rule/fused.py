@@ -95,7 +95,7 @@ def _gates(
 
 @triton.jit
 def _unit(x, LANES: tl.constexpr):
-    """Of length 1, [K / LANES, LANES]."""
+    """x scaled to length 1, [K / LANES, LANES]."""
     return tl.reshape(unit_rows(x[None, :]), [x.shape[0] // LANES, LANES])
 
 
@@ -119,7 +119,7 @@ def _blocked(SIZE: tl.constexpr, INNER: tl.constexpr):
 def _columns(
     head, first, taps, WIDTH: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Those of a head from `first` on, [1, BLOCK], and which there are for each tap."""
+    """The columns of a head from `first` on, [1, BLOCK], and which there are for each tap."""
     own = first + tl.arange(0, BLOCK)[None, :]
     return head * SIZE + own, (taps < WIDTH) & (own < SIZE)
 
@@ -132,7 +132,7 @@ def _olds(tail_at, columns, inside, taps, WIDTH: tl.constexpr):
 
 @triton.jit
 def _window(olds, row_at, columns, inside, taps, WIDTH: tl.constexpr):
-    """The same with this row behind them."""
+    """`olds` with this row behind them, [taps, columns]."""
     is_row = taps == WIDTH - 1
     return tl.where(is_row, tl.load(row_at + columns + 0 * taps, inside & is_row, 0.0), olds)
 

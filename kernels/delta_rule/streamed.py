@@ -25,9 +25,10 @@ from kernels.launch import Launch
 from kernels.linear.parts import prefetch
 
 _OTHER_BYTES: Final = 4096
-"""Of shared memory, for sums across warps; Triton 3.7 took 1.5 KiB."""
+"""Bytes of shared memory for sums across warps; Triton 3.7 took 1.5 KiB."""
 _STAGE_BYTES: Final = 2048
-"""Of a stage, beside its tile: values, their tails and what they are multiplied with; 1.6 KiB."""
+"""Bytes of a stage beside its tile: values, their tails and what they are multiplied with; 1.6 KiB.
+"""
 
 
 class StreamTiles(NamedTuple):
@@ -74,7 +75,7 @@ def _asked(
 
 @triton.jit
 def _convolved(asked, WIDTH: tl.constexpr, dtype: tl.constexpr):
-    """Rounded as rows are."""
+    """A row's convolution and `silu`, rounded as rows are."""
     sums = asked[0][WIDTH - 1].to(tl.float32) * asked[1][WIDTH - 1]
     for back in tl.static_range(WIDTH - 1):
         sums += asked[0][back].to(tl.float32) * asked[1][back]

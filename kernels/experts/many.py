@@ -409,5 +409,5 @@ def _down_launch(
 
 @cache
 def _counters(device: torch.device, bits: int) -> Tensor:
-    """Zeros; every launch leaves them so."""
+    """Counters of a launch: zeros, which every launch leaves as zeros."""
     return torch.zeros(1 << bits, dtype=torch.int32, device=device)

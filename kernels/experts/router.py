@@ -20,11 +20,12 @@ from kernels.experts.tiles import dot_type
 from kernels.launch import Launch, scratch
 
 _ROWS: Final = 16
-"""Of a tile, always: a row's products then have one order whatever stands beside it."""
+"""Rows of a tile, always as many: a row's products then have one order whatever stands beside it.
+"""
 _EXPERTS: Final = 16
 _COLUMNS: Final = 128
 _PARTS: Final = 4
-"""Of the columns: few enough that all loads of a program are on their way at once."""
+"""Parts of the columns: few enough that all loads of a program are on their way at once."""
 _EXPERTS_OF_4_WARPS: Final = 128
 _COUNTERS: Final = 2**16
 
@@ -231,7 +232,7 @@ def _mixed(bits):
 
 @triton.jit
 def _scaled(weights, experts, scales_ptr, SCALES: tl.constexpr):
-    """Weights times what belongs to each expert."""
+    """The weights, times the scale of each expert if experts have one."""
     if SCALES:
         weights *= tl.load(scales_ptr + experts)
     return weights
@@ -339,5 +340,5 @@ def _ready(
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Zeros; every launch leaves them so."""
+    """Counters of a launch: zeros, which every launch leaves as zeros."""
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)

@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
 
 
 DRAWN_TILES: Final = 4096
-"""Of `Drawn.state`. Later tiles begin again."""
+"""The tiles for which `Drawn.state` has numbers. Later tiles begin with the first again."""
 
 
 class ExpertWeights(NamedTuple):

@@ -17,7 +17,7 @@ from kernels.int4.weight import Int4Weight
 _TILE = 4096
 """Numbers of one program: 32 for each of its lanes, four words at once."""
 _MOST_WORDS = 64
-"""Of a row, in one program."""
+"""The most words of a row in one program."""
 
 
 @triton.jit

@@ -27,9 +27,9 @@ from kernels.launch import Launch, scratch
 _LOG2_E: Final = 1.4426950408889634
 _MOST_PARTS: Final = 64
 _HEADS: Final = 32
-"""Of a program at most: its sums are so many rows of float32."""
+"""The most heads of a program: its sums are as many rows of float32."""
 _WIDE_TILE_BYTES: Final = 110 * 1024
-"""Of shared memory that a program with tiles of 32 tokens takes, for latents of 512."""
+"""Bytes of shared memory that a program with tiles of 32 tokens takes, for latents of 512."""
 
 
 @triton.jit(do_not_specialize=["table_width", "row_stride"])

@@ -17,7 +17,9 @@ from kernels.latent.shapes import LatentWeights
 from kernels.rms_norm.reference import rms_norm
 
 LATENT_EPS: Final = 1e-6
-"""Of the norms of latents, whatever that of the layers is, as the published models have it."""
+"""The epsilon of the norms of latents, whatever that of the layers is, as the published models have
+it.
+"""
 
 _TILE_ROWS: Final = 256
 """Rows of a segment that attend at once: their scores take 256 x context numbers of each head."""

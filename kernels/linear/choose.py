@@ -29,7 +29,7 @@ has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs. Of 
 all are multiplied as 16, large products are measured with 8."""
 
 TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
-"""The same for weights in 8 bits."""
+"""The numbers of rows that are measured for weights in 8 bits."""
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 

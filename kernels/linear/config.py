@@ -10,13 +10,15 @@ MAX_TILE_ROWS: Final = 128
 """The most rows of x in a program by default: their sums lie in registers."""
 
 MAX_WIDE_ROWS: Final = 256
-"""The same for `Wide`, by its widest instruction, whose sums take 128 registers of each thread."""
+"""The most rows of x in a program of `Wide`, by its widest instruction, whose sums take 128
+registers of each thread.
+"""
 
 
 _LEAST_STAGES: Final = 2
 _LEAST_COLUMNS: Final = 32
 _OTHER_BYTES: Final = 4096
-"""Of shared memory, for sums across warps."""
+"""Bytes of shared memory for sums across warps."""
 
 
 class Gemv(NamedTuple):

@@ -81,8 +81,8 @@ an H200, where 4 teams read 7.6 and tiles of 64 weight rows 4.1: an RTX 3090 has
 """
 
 _INVARIANT: Final = Int4Ampere(4, 1, 1, 8, 3)
-"""Each sum is added up in the same order, by as many eights of rows as there are: at least two, as
-one has sums of its own order.
+"""The tiles with `invariant`. Each sum is added up in the same order, by as many eights of rows as
+there are: at least two, as one has sums of its own order.
 """
 
 int4_ampere: Final = CudaSource(

@@ -21,7 +21,7 @@ from kernels.linear import int4_choose
 from kernels.linear.config import Int4Ampere, Int4Tiles
 
 Product = Callable[..., Tensor]
-"""As `int4_tiles.product` and `int4_ampere.product`."""
+"""The signature of `int4_tiles.product` and `int4_ampere.product`."""
 
 EPS: Final = 1e-6
 
@@ -148,7 +148,7 @@ _AMPERE: Final = {
 
 
 def ampere_products(configs: Sequence[Int4Ampere]) -> tuple[CheckedProduct, ...]:
-    """Those by `int4_ampere`: each of the tiles multiplies all products of as many rows."""
+    """The products by `int4_ampere`: each of the tiles multiplies all products of as many rows."""
     return tuple(
         case._replace(config=config._replace(splits=case.num_splits))
         for config in configs
@@ -157,7 +157,9 @@ def ampere_products(configs: Sequence[Int4Ampere]) -> tuple[CheckedProduct, ...]
 
 
 class Inputs(NamedTuple):
-    """Of one product, all on one device; x is multiplied as it is, without an order of columns."""
+    """The inputs of one product, all on one device; x is multiplied as it is, without an order of
+    columns.
+    """
 
     x: Tensor
     weight: Int4Weight

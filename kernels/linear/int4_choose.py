@@ -17,10 +17,10 @@ from kernels.linear.config import Int4Tiles
 from kernels.linear.int4_tiles import COLUMNS, fits
 
 _MULTIPROCESSORS: Final = 132
-"""Of an H200."""
+"""Multiprocessors of an H200."""
 _LEAST_STEPS: Final = 4
 _MAX_SPLITS: Final = 8
-"""Programs of a cluster."""
+"""The most programs of a cluster."""
 
 _DEEP_COLUMNS: Final = 8192
 """Beyond it the steps of one program take too long, one after the other: two share them."""
@@ -45,10 +45,12 @@ for one row of 64 or 96 by three. One row lies whole in shared memory.
 """
 
 _LEAST_SHARE: Final = 0.75
-"""Of the multiprocessors; fewer programs share their columns."""
+"""The least share of the multiprocessors that programs must fill; where they are fewer, several
+share their columns.
+"""
 
 _LEAST_ALONE: Final = 0.7
-"""Of the multiprocessors, where each shall have one program of 9 to 16 rows."""
+"""The least share of the multiprocessors that programs of 9 to 16 rows must fill, one on each."""
 
 _MANY_TILES: Final = (Int4Tiles(2, 2, 2, 1, 1, 4, 3), Int4Tiles(2, 2, 3, 1, 1, 3, 3))
 """2 to 8 rows, three programs on a multiprocessor: the one whose last round is fuller."""
@@ -67,7 +69,9 @@ _SIXTEEN: Final = (
 
 _LARGE_SIXTEEN: Final = Int4Tiles(2, 2, 3, 2, 1, 2, 3, early=True)
 _LARGE: Final = Int4Tiles(2, 2, 2, 8, 1, 2, 2, early=True)
-"""The same where the tiles of 64 weight rows fill the card more than once."""
+"""The first is for 9 to 16 rows of x, the second for more, where tiles of 64 weight rows fill the
+card more than once.
+"""
 
 
 def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
@@ -103,17 +107,19 @@ _MEASURED: Final = {
 _LEAST_GROUPED: Final = 17
 """Rows of x. The norm of fewer is in the product, where warps multiply alone."""
 _STEP_US: Final = {4: 0.26, 8: 0.42}
-"""Of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate, or what the lanes take that
-make the numbers.
+"""Microseconds of a step of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate, or
+what the lanes take that make the numbers.
 """
 _CACHE_BYTES_PER_US: Final = 7e6
-"""Of the L2 cache, from which each program reads all rows of x."""
+"""Bytes per microsecond of the L2 cache, from which each program reads all rows of x."""
 _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
 _AT_ONCE: Final = (0, 132, 132, 120)
 """Programs, one on a multiprocessor; both by how many share columns."""
 
 _INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
-"""Its rows of x are as many as there are: each sum is added up in the same order."""
+"""The tiles with `invariant`. Their rows of x are as many as there are, and each sum is added up in
+the same order.
+"""
 
 
 @cache

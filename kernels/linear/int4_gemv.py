@@ -22,10 +22,10 @@ from kernels.linear.gemv import _finish
 from kernels.linear.parts import weight_rows
 
 MAX_ROWS: Final = 2
-"""More take the tensor cores."""
+"""The most rows of x here; more take the tensor cores."""
 
 _BYTES: Final = 16 * 1024
-"""Of words in one program."""
+"""Bytes of words in one program."""
 _MOST_WORDS: Final = 512
 
 

@@ -31,7 +31,7 @@ MAX_NORM_ROWS: Final = 16
 """The norm of more rows is a kernel of its own, done once instead of in every program."""
 
 COLUMNS: Final = 256
-"""Of a stage, or of each part of a wide one: 128 bytes of a weight row."""
+"""Columns of a stage, or of each part of a wide one: 128 bytes of a weight row."""
 
 _BLOCK: Final = 64
 """Columns of x side by side in shared memory."""
@@ -40,16 +40,16 @@ _BARRIER_BYTES: Final = 16
 _ROW_BYTES: Final = 16
 """Beside a row of x that lies whole: zeros that stand for the rows that are not there."""
 _OTHER_SUMS: Final = 5
-"""Of a row of x, beside those of the tile: a pitch, and its squares."""
+"""Sums of a row of x beside those of the tile: a pitch, and its squares."""
 _RESERVED_BYTES: Final = 1024
-"""Of each program on a multiprocessor, by the card."""
+"""Bytes of shared memory that the card reserves for each program on a multiprocessor."""
 _SCALE_BYTES: Final = 4
 _OTHER_GROUPS: Final = 7
 """Fours of scales are read whole, and rows lie an odd number of them apart."""
 
 _LEAST_STAGES: Final = 2
 _MAX_GROUPS: Final = 256
-"""Of a row: 128 KB of scales for 128 rows of a weight, beside two stages."""
+"""The most groups of a row: 128 KB of scales for 128 rows of a weight, beside two stages."""
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 

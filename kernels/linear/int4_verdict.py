@@ -68,7 +68,7 @@ def candidate(compute_capability: tuple[int, int]) -> CandidateKernel | None:
 
 @cache
 def candidate_on(device: torch.device) -> CandidateKernel | None:
-    """That of a device; None without a card or a compiler."""
+    """The candidate of a device; None without a card or a compiler."""
     if not is_card(device) or not hopper.has_compiler():
         return None
     return candidate(capability(device))

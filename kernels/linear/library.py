@@ -35,7 +35,7 @@ def norm_swiglu(
 
 
 def swiglu(x: Tensor, gate_up: Tensor, *, is_gelu: bool = False) -> Tensor:
-    """The same of rows that are normed already."""
+    """The SwiGLU of a product of rows that are normed already."""
     return silu_mul(F.linear(x, gate_up), is_gelu=is_gelu)
 
 

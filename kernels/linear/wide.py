@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 _COLUMNS: Final = 64
 _BARRIER_BYTES: Final = 16
 _RESERVED_BYTES: Final = 1024
-"""Of each program on a multiprocessor, by the card."""
+"""Bytes of shared memory that the card reserves for each program on a multiprocessor."""
 
 _MOST_ROWS_OF_THREE_GROUPS: Final = 192
 """In one instruction of a program of 512 threads, each of which begins with 128 registers."""
 
 _ALL_REGISTERS: Final = 65536
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 _OTHER_REGISTERS: Final = 26
-"""Of a multiplying thread, beside its sums."""
+"""Registers of a multiplying thread beside its sums."""
 
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 """Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all. Where a
@@ -81,7 +81,7 @@ def suits(x: Tensor, depth: int, num_out: int, *, is_fp8: bool = False) -> bool:
 
 
 def is_aligned(*tensors: Tensor | None) -> bool:
-    """Whether all lie where it reads them."""
+    """Whether all tensors lie at addresses that the kernel can read."""
     return not any(x.data_ptr() % ALIGNED for x in tensors if x is not None)
 
 

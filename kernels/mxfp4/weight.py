@@ -11,7 +11,7 @@ GROUP: Final = 32
 
 _BIAS: Final = 127
 _VALUES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Of the numbers without a sign, by their bits."""
+"""The values of the numbers without their sign, by their bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

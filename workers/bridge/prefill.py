@@ -28,7 +28,7 @@ _JSON: Final = [(b"content-type", b"application/json")]
 _MAX_BYTES: Final = 2**20
 _MIN_REST: Final = 4
 _TRIED: Final[tuple[PrefillForm, ...]] = ("continue_final_message", "last_message")
-"""`prefix` is of providers only."""
+"""The forms that are tried, in this order. `prefix` is a form of providers only."""
 
 
 async def prefill_form(
@@ -73,7 +73,7 @@ async def _tried(client: EngineClient, config: WorkerConfig) -> PrefillForm | No
 
 
 def _goes_on(expected: str, rest: str) -> bool:
-    """Whether one begins with the other, and not by chance."""
+    """Whether one text begins with the other, and not by chance."""
     size = min(len(expected), len(rest))
     return size >= _MIN_REST and expected[:size] == rest[:size]
 

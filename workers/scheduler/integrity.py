@@ -19,8 +19,8 @@ class IntegrityError(HermaError):
 
 
 Parent = int | BlockDigest
-"""Of a cached block: the id of the block before it, which is evicted later; of a first block the
-root digest.
+"""The parent of a cached block: the id of the block before it, which is evicted later; for a first
+block the root digest.
 """
 
 

@@ -30,7 +30,9 @@ _LEAST_TOKENS: Final = 64
 the time of a step that reads its weights anyway, and a load takes at least one step too."""
 
 _MOST_LOADS: Final = 2
-"""Of one sequence between two starts: what it loaded may be evicted before it starts."""
+"""The most loads of one sequence between two starts: what it loaded may be evicted before it
+starts.
+"""
 
 
 class _Found(NamedTuple):

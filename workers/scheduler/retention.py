@@ -57,10 +57,10 @@ ReturnClass = tuple[float, float, float]
 """Chance, seconds, and what a block saves, in prefills of a first block."""
 
 PLAIN: Final[ReturnClass] = (*UNKNOWN, 1.0)
-"""Of what nothing is known."""
+"""The class of blocks of which nothing is known."""
 
 OVER: Final[ReturnClass] = (*NEVER, 1.0)
-"""Of what no request will want."""
+"""The class of blocks that no request will want."""
 
 
 def class_of(expected: ReturnExpectation, num_tokens: int) -> ReturnClass:

@@ -43,8 +43,8 @@ _ALONG: Final = 256
 0.07 ms to copy the state, and some 20 ms to compute them again, hardly more than any step."""
 
 _ALONG_DRAFTS: Final = 512
-"""The same for an answer whose drafts are verified. There a step must begin one token before the
-position, so the step ahead of it has fewer drafts: one step of some 200."""
+"""Tokens between two saved states of an answer whose drafts are verified. There a step must begin
+one token before the position, so the step ahead of it has fewer drafts: one step of some 200."""
 
 
 class SavePolicy(NamedTuple):

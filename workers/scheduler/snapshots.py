@@ -42,17 +42,18 @@ last: agents' turns grow, and few are taken back."""
 
 
 _UNSURE: Final = 0.02
-"""The same for a snapshot within an answer. With 0.5, or with the measured share of answers that a
-next turn continued, long answers evicted the ends of prompts where slots are few: 24 states found
-67 to 80 % of a fleet's prompts instead of 83 %. With this value 64 states find at most 0.5 points
-less than with 0.5."""
+"""How often a prompt begins from a snapshot within an answer, relative to the last one of its
+prefix. With 0.5, or with the measured share of answers that a next turn continued, long answers
+evicted the ends of prompts where slots are few: 24 states found 67 to 80 % of a fleet's prompts
+instead of 83 %. With this value 64 states find at most 0.5 points less than with 0.5."""
 
 
 _GROWS: Final = 0.2
-"""The same for a snapshot behind a whole prompt. It spares less than 65 tokens beside the prompt's
-end before it, and a template may leave out what prompts end with, the opening of the answer's
-reasoning. So it competes with snapshots of answers. With 0.5 it evicted ends: twelve agents lost
-0.63 points of what full attention reuses, and 0.56 with 0.2 (`python -m benchmarks.micro reuse`).
+"""How often a prompt begins from a snapshot behind a whole prompt, relative to the last one of its
+prefix. It spares less than 65 tokens beside the prompt's end before it, and a template may leave
+out what prompts end with, the opening of the answer's reasoning. So it competes with snapshots of
+answers. With 0.5 it evicted ends: twelve agents lost 0.63 points of what full attention reuses, and
+0.56 with 0.2 (`python -m benchmarks.micro reuse`).
 """
 
 

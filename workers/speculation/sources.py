@@ -38,13 +38,15 @@ class DraftSource(Protocol):
         """Drafts for the next step; for some of the sequences, perhaps none."""
 
     def offers_behind(self, plan: StepPlan, candidates: Sequence[DraftCandidate]) -> list[Offer]:
-        """The same behind a step that is not known yet; of a source that drafts behind steps."""
+        """Drafts behind a step whose tokens are not known yet; for a source that drafts behind
+        steps.
+        """
 
     def verified(self, offer: Offer, num_right: int) -> None:
         """So many of the drafts of an offer were accepted."""
 
     def planned(self, plan: StepPlan) -> None:
-        """What a step that was computed was asked to draft."""
+        """Learn what a step that was computed was asked to draft."""
 
     def expected_length(self) -> float | None:
         """Tokens of a pass that verifies as many drafts as can be made; None where that depends on
@@ -57,7 +59,7 @@ class DraftSource(Protocol):
 
 @final
 class TextSource:
-    """Earlier text."""
+    """Drafts from earlier text."""
 
     drafts_behind = False
 

@@ -17,7 +17,7 @@ from workers.speculation.offers import MatchOdds, Offer
 from workers.speculation.texts import FleetText, OwnText, TextMatch, Words
 
 MOST_DRAFTS: Final = 15
-"""Of a sequence in a step."""
+"""The most drafts of a sequence in a step."""
 
 OWN: Final = 0
 FLEET: Final = 1

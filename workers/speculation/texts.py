@@ -16,16 +16,18 @@ from typing import Final, NamedTuple, TypeAlias, final
 import numpy as np
 
 LONGEST_MATCH: Final = 32
-"""Tokens back that are compared: what follows 32 equal ones follows 64 no more surely."""
+"""The most tokens back that are compared: what follows 32 equal ones follows 64 no more surely."""
 
 MOST_PLACES: Final = 8
-"""Of the places with the longest match the latest count."""
+"""The most places with the longest match that count; the latest ones do."""
 
 KEY_TOKENS: Final = 4
 """Equal tokens by which a place in others' text is found."""
 
 FLEET_TOKENS: Final = 2**20
-"""Of others' text, the latest that are kept: 20 MiB with the chains, some thousand answers."""
+"""How many of the latest tokens of other sequences are kept: 20 MiB with the chains, some thousand
+answers.
+"""
 
 _BUCKET_BITS: Final = 18
 _SEPARATOR: Final = 2**32 - 1
@@ -165,7 +167,7 @@ class FleetText:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes, however much it holds."""
+        """Bytes of memory that the text takes, however much it holds."""
         return self._words.nbytes + self._before.nbytes + self._heads.nbytes
 
     def add(self, tokens: Words, *, goes_on: bool = False) -> None:

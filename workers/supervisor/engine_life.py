@@ -368,4 +368,4 @@ class EngineLife:
 
 
 def _ignore(_phase: str, _fraction: float, _detail: str) -> None:
-    """Most workers have no group."""
+    """Do nothing: the report of progress of a worker without a group."""

@@ -50,11 +50,13 @@ class HostCache:
 
     @property
     def num_resident(self) -> int:
-        """Bytes of memory that it takes."""
+        """Bytes of memory that the cache takes."""
         return os.fstat(self.fd).st_blocks * 512
 
     def variable(self) -> dict[str, str]:
-        """What tells an engine, or the next program of this process, of it."""
+        """The environment variable by which an engine, or the next program of this process, finds
+        the cache.
+        """
         return {FD_VARIABLE: str(self.fd)}
 
     def clear(self) -> None:

@@ -321,4 +321,4 @@ def diagram() -> str:
 
 
 def _ignore() -> None:
-    """Nobody looks."""
+    """Do nothing: the observer before one is set."""

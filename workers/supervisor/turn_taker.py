@@ -417,8 +417,8 @@ class TurnTaker:
 
 
 def _ignore() -> None:
-    """Nobody is to be told yet."""
+    """Do nothing: the listener before one is set."""
 
 
 def _ignore_order(_order: Change) -> None:
-    """Nobody carries it out yet."""
+    """Do nothing: the receiver of orders before one is set."""

@@ -234,8 +234,8 @@ def _wanted(members: Iterable[Member], now: float) -> Iterator[Member]:
 
 
 def _is_changing(one: Member) -> bool:
-    """Whether its memory changes now. An always resident worker that was measured has its place
-    even while it restarts.
+    """Whether the worker's memory changes now. An always resident worker that was measured has its
+    place even while it restarts.
     """
     if one.state not in ("waking", "falling asleep"):
         return False
@@ -247,7 +247,9 @@ def _is_idle(one: Member) -> bool:
 
 
 def _may_rest(one: Member, now: float) -> bool:
-    """Whether it falls asleep for nobody: an operator asks for it, or it was idle for long."""
+    """Whether the worker falls asleep although no other needs its place: an operator asks for it,
+    or it was idle for long.
+    """
     if one.state != "awake" or one.is_always or now < one.must_wait_until:
         return False
     if one.wish == "sleep":

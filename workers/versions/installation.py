@@ -43,7 +43,7 @@ class InstalledVersion(msgspec.Struct, frozen=True):
 
 @final
 class Installation:
-    """That in `folder`, which need not exist yet."""
+    """The installation in `folder`, which need not exist yet."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Installation:
             raise ConfigError(f"{path} cannot be read: {error}; install it again") from error
 
     def versions(self) -> Iterator[InstalledVersion]:
-        """All that are complete, the oldest first."""
+        """All complete versions, the oldest first."""
         places = [path.parent for path in self.folder.glob(f"*/{_RECORD}")]
         found = [self.version(unquote(one.name)) for one in places if not one.is_symlink()]
         whole = (version for version in found if version is not None)

@@ -182,7 +182,7 @@ class SendBuffer:
 
 
 def _nothing() -> None:
-    """For a buffer that is closed."""
+    """Do nothing: the callback of a buffer that is closed."""
 
 
 class PeerGone(ClientGone, OSError):

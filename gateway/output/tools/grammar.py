@@ -66,7 +66,7 @@ class CallSink(Protocol):
         ...
 
     def write(self, arguments: str) -> None:
-        """Add to its arguments, as JSON text."""
+        """Add JSON text to the arguments of the call."""
         ...
 
     def end(self, left: str = "") -> None:

@@ -105,7 +105,9 @@ class Notation(NamedTuple):
 def _compiled(
     notation: Notation, rule: str, schema: str
 ) -> tuple[tuple[str, ...], tuple[UnenforcedKeyword, ...]]:
-    """Agents repeat their tools with every turn."""
+    """The rules of a schema and what they leave out, cached because agents repeat their tools with
+    every turn.
+    """
     rules = _Rules(notation, rule, decoded(schema))
     rules.write_arguments()
     return tuple(rules.lines), tuple(dict.fromkeys(rules.limits))
@@ -189,7 +191,7 @@ class _Rules:
                 return self._text(schema, at)
 
     def _number(self, kind: str, schema: Json) -> str:
-        """Numbers are JSON's."""
+        """The rule of a number, which every notation writes as JSON does."""
         bounds = {key: schema[key] for key in _KINDS["number"] if key in schema}
         shared = {OPTIONS: self._root[OPTIONS]} if OPTIONS in self._root else {}
         text = f"%json {json.dumps({'type': kind, **bounds, **shared})}"
@@ -236,8 +238,8 @@ class _Rules:
         return f'"[" {rest} "]"'
 
     def _repeated(self, item: str, least: int, most: int | None, *, is_first: bool) -> str:
-        """So many items; unless the first of them is the first at all, each has a comma before
-        it.
+        """The grammar of `least` to `most` items. Each has a comma before it, but for the first of
+        an array (`is_first`).
         """
         comma = self._notation.comma
         if not is_first:

@@ -15,7 +15,7 @@ from gateway.schemas import FORMAT_PATTERNS
 
 OPTIONS: Final = "x-guidance"
 _SHARED: Final = ("$defs", "definitions", OPTIONS)
-"""What a part of a schema refers to."""
+"""Keywords of a schema that its parts refer to or depend on."""
 
 _LENGTHS: Final = ("minLength", "maxLength")
 _WHOLE: Final = ("oneOf", "if", "not", "patternProperties")
@@ -163,7 +163,7 @@ class _Rules:
         ]
 
     def _shared(self) -> dict[str, Any]:
-        """What a part of the schema refers to."""
+        """The keywords of the root that the schema of a part needs beside its own."""
         return {name: self._root[name] for name in _SHARED if name in self._root}
 
 
@@ -210,7 +210,7 @@ def _is_exact(schema: Mapping[str, Any]) -> bool:
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Those of an enumeration."""
+    """The values of an enumeration."""
     given = [schema["const"]] if "const" in schema else schema.get("enum")
     return given if isinstance(given, list) else None
 

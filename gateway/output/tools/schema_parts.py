@@ -76,7 +76,7 @@ def options(schema: Json) -> list[Any]:
 
 
 def _both(one: Json | bool, two: Json | bool, tell: Tell) -> Json | bool:
-    """What both allow."""
+    """A schema of the values that both schemas allow."""
     if isinstance(one, bool) or isinstance(two, bool):
         if one is False or two is False:
             return False
@@ -95,7 +95,7 @@ def _both(one: Json | bool, two: Json | bool, tell: Tell) -> Json | bool:
 
 
 def _join(keyword: str, value: Any, found: Json, tell: Tell) -> None:  # noqa: ANN401 (JSON)
-    """Make the keyword in `found` mean both."""
+    """Replace the value of the keyword in `found` by one that demands what both values demand."""
     own = found[keyword]
     if keyword in _LARGER:
         found[keyword] = max(own, value)
@@ -129,7 +129,7 @@ def _property(schema: Json, name: str) -> object:
 
 
 def _joined(one: object, two: object) -> object:
-    """Both, which are made one when they are looked at."""
+    """A schema that demands both. Its two parts are joined only when it is looked at."""
     if one is False or two is False:
         return False
     if one is True or one == two:

@@ -57,7 +57,9 @@ class _Begun:
         return not self._num_read
 
     def take(self, char: str) -> "list[_Begun]":
-        """What it is with one more character: of tags where one begins the other, both."""
+        """The candidates that are left after one more character. Where one tag is the beginning of
+        another, both are.
+        """
         at = self.num_tags
         if at and not self._num_read and char.isspace():
             self._num_space += 1

@@ -21,7 +21,9 @@ SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 16
 """The numbers of sequences for which there are graphs."""
 
 _MOST_GRAPHS: Final = 64
-"""Each takes some MiB of the driver's memory. Frequent depths and batches are among the first."""
+"""The most graphs that are captured: each takes some MiB of the driver's memory. Frequent depths
+and batches are among the first.
+"""
 
 
 class Taken(NamedTuple):

@@ -20,16 +20,16 @@ from workers.engine.models.families import MODEL_TYPES
 from workers.model_dir import CONFIG_NAME, read_json
 
 _BLOCK: Final = 16
-"""DFlash's, where the file does not say."""
+"""The block size of DFlash where the file does not say it."""
 
 _REFUSED: Final = (
     "use_swa", "attention_sink_bias", "pure_draft_prefix_len", "shift_label", "gru_hidden_dim",
     "final_logit_softcapping",
 )  # fmt: skip
-"""Variants of DFlash that we lack, as their files turn them on."""
+"""Keys of DFlash variants that are not supported: a file that turns one on is refused."""
 
 _DEFAULTS: Final = {"attention_value_scale": 1.0, "output_multiplier": 1.0}
-"""The same by numbers."""
+"""Numbers of DFlash variants that are not supported, with the value that changes nothing."""
 
 _HEAD_LAYERS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 """How many layers an MTP head has; files of Qwen3-Next have the second spelling, if any."""
@@ -73,7 +73,7 @@ class DFlashShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_depth(self) -> int:
-        """Drafts of one block."""
+        """The most drafts that one block has."""
         return self.block_size - self.drafts_own_place
 
 
@@ -276,8 +276,8 @@ def _eagle3(file: ConfigFile, target: ModelDescription) -> Eagle3Shape:
 
 
 def _mtp(file: ConfigFile, text: ConfigFile, target: ModelDescription) -> MtpShape:
-    """Its layer is of the family's kind of full attention. `text` is the part of the file of the
-    language model.
+    """The shape of an MTP head, whose layer is of the family's kind of full attention. `text` is
+    the language model's part of the file.
     """
     describe = MODEL_TYPES.get(str(file.raw.get("model_type")))
     if describe is None:

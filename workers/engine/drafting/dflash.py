@@ -91,7 +91,7 @@ def read_dflash(path: Path, shape: DFlashShape, target: Network) -> DFlashWeight
 
 
 def _convs(reader: DrafterReader, prefix: str, shape: DFlashShape) -> tuple[tuple[Conv, Conv], ...]:
-    """Of all layers, or none."""
+    """The two convolutions of each layer; empty if the shape has none."""
     if shape.convolution is None:
         return ()
     size, hidden = shape.convolution.size, shape.network.hidden_size

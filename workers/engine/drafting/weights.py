@@ -151,7 +151,7 @@ class DraftingHead:
         self._norm = norm_before(self._head, model.norm, model.embedding.dtype)
 
     def logits(self, hidden: Tensor, eps: float) -> Tensor:
-        """Of last hidden states [rows, hidden]."""
+        """The logits of last hidden states [rows, hidden]."""
         return logits(hidden, self._norm, eps, self._head)
 
 

@@ -26,7 +26,7 @@ from kernels.int4 import GROUPS, MIDDLE, PER_WORD, Int4Weight, in_order, packed
 from protocol.errors import ConfigError
 
 _AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in a word the columns 0 to 7 are."""
+"""The place of each of the columns 0 to 7 within a word."""
 
 
 class TensorFiles(Protocol):
@@ -34,15 +34,15 @@ class TensorFiles(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Those that there are."""
+        """The names of all tensors."""
         ...
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Of one of them."""
+        """The shape of the tensor `name`."""
         ...
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """On the CPU. Raises `ConfigError` for another shape."""
+        """The tensor `name`, on the CPU. Raises `ConfigError` if its shape is another."""
         ...
 
 

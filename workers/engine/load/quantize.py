@@ -16,7 +16,7 @@ _PACKED: Final = "pack-quantized"
 _PACKED_BITS: Final = (4, 8)
 
 _SIDE_FILES: Final = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Of AutoGPTQ, AutoAWQ and ModelOpt in older versions."""
+"""Files in which older versions of AutoGPTQ, AutoAWQ and ModelOpt describe the quantisation."""
 
 _READ: Final = (
     "take 4 bits by AWQ, GPTQ or compressed-tensors (pack-quantized), e4m3 weights with scales by "

@@ -227,11 +227,11 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     choice_bias: bool = False
     apart: bool = False
     gate: Gate = Gate.SILU
-    """Of the shared one."""
+    """The gate of the shared expert."""
 
     @property
     def num_experts(self) -> int:
-        """Of those among which a token's are chosen."""
+        """The number of experts among which those of a token are chosen."""
         return self.routing.num_experts
 
 

@@ -44,7 +44,7 @@ _E2M1_SPREAD: Final = 2.93
 """Standard deviation of numbers of four random bits."""
 
 _KEPT_ROWS: Final = 256
-"""Of a step, whose experts are kept where they are drawn."""
+"""The most rows of a step whose experts are kept, where experts are drawn."""
 
 _DECAYS: Final = (-4.0, 2.0)
 """Logarithms of how fast the heads of a delta rule forget, the first and the last."""

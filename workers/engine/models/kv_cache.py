@@ -56,7 +56,7 @@ class KvCache:
 
     @property
     def memory(self) -> Tensor:
-        """That of a network whose layers all have the same heads."""
+        """The memory of a network whose layers all have the same heads."""
         (memory,) = self.memories
         return memory
 

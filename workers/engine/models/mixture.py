@@ -41,5 +41,5 @@ def mixture_layers(file: ConfigFile) -> tuple[bool, ...]:
 
 
 def _num_experts(file: ConfigFile) -> int:
-    """By the one spelling or the other."""
+    """The number of experts, by either spelling of its key."""
     return file.count("num_experts" if "num_experts" in file.raw else "num_local_experts")

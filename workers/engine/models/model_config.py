@@ -23,7 +23,7 @@ LACKING: Final = {
     "kimi_k25": "Kimi K2.5, a DeepSeek-V3 of 384 experts, was compared with no reference",
     "kimi_linear": "Kimi Linear has recurrent layers of another kind",
 }
-"""What is like a family that runs, by model_type, and why it does not."""
+"""Why models that resemble a family that runs do not run themselves, by model_type."""
 
 _ELSEWHERE: Final = 'serve it with another engine, as engine = "vllm"'
 
@@ -53,7 +53,9 @@ def read_model_config(model_dir: Path) -> ModelDescription:
 
 
 def _unknown(architectures: list[object], model_type: object, *, is_known: bool) -> str:
-    """What is not known, of the two names that a model has, and which are."""
+    """An error text: which of the model's two names (architecture, model_type) is not known, and
+    which names are.
+    """
     if architectures:
         what, known = f"architecture {', '.join(map(str, architectures))}", ARCHITECTURES
     else:

@@ -18,7 +18,7 @@ _LASTING: Final = ("rope_theta", "partial_rotary_factor")
 """What scaling does not change."""
 
 _GROWTH: Final = "llama_4_scaling_beta"
-"""Of Ministral 3, whose queries grow with each further window of the original length."""
+"""The key of Ministral 3, whose queries grow with each further window of the original length."""
 
 _SPELLINGS: Final = {"su": RopeKind.LONG, **{kind.value: kind for kind in RopeKind}}
 

@@ -11,15 +11,15 @@ from typing import Final
 EMBEDDING: Final = "embed_tokens.weight"
 
 _CACHE_SCALES: Final = ("k_scale", "v_scale", "kv_scale", "q_scale", "output_scale")
-"""Of keys and values in 8 bits by some exporters; ours have no scales."""
+"""Names of scales that some exporters write for keys and values in 8 bits; ours have no scales."""
 
 _ACTIVATION_SCALES: Final = ("input_scale", "activation_scale")
-"""Of the rows that a product multiplies, where they were measured before; ours are made anew."""
+"""Names of static scales of the rows that a product multiplies; ours are made anew for each row."""
 
 
 def prefix_of(names: Collection[str], prefixes: tuple[str, ...]) -> str:
-    """That of the network's names; the first of `prefixes` where none fits. A network without its
-    head has none.
+    """The prefix of the network's names; the first of `prefixes` where none fits. A network without
+    its head has none.
     """
     has = (each for each in (*prefixes, "") if f"{each}{EMBEDDING}" in names)
     return next(has, prefixes[0])
@@ -37,7 +37,9 @@ def foreign_prefix(names: Collection[str], prefixes: tuple[str, ...]) -> str | N
 
 
 def head_name(names: Collection[str], prefix: str, head: str) -> str:
-    """The head's: beside the network, or within the part of a file that is the text model."""
+    """The name of the head: beside the network, or within the part of a file that is the text
+    model.
+    """
     inner = f"{prefix.removesuffix('model.')}{head}"
     return inner if any(name.startswith(f"{inner}.") for name in names) else head
 

@@ -205,7 +205,9 @@ class WeightReader:
         return embedding if config.tied and torch.equal(head, embedding) else head
 
     def _prefix(self) -> str:
-        """That of the network's names. Raises `ConfigError` for a model within another one."""
+        """The prefix of the network's names. Raises `ConfigError` for a model that was saved within
+        another one.
+        """
         names, prefixes = self._checkpoint.names, self._config.names.prefixes
         if (foreign := foreign_prefix(names, prefixes)) is not None:
             raise ConfigError(

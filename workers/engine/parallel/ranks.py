@@ -123,7 +123,7 @@ class Ranks:
         return int(held.item())
 
     def agreed(self, is_so: bool) -> bool:
-        """Whether it is so on all ranks."""
+        """Whether `is_so` is true on all ranks."""
         return bool(self.least(int(is_so)))
 
     def close(self) -> None:

@@ -29,7 +29,9 @@ from workers.engine.tier.region import HostRegion
 from workers.scheduler.tier import Transfer, Transferred
 
 STAGING_BYTES: Final = 64 * 2**20
-"""Of each of two streams. Larger copies gain nothing: one of 64 MiB takes 1.2 ms by the bus."""
+"""Bytes of staging memory of each of two streams. Larger copies gain nothing: one of 64 MiB takes
+1.2 ms by the bus.
+"""
 
 NUM_STREAMS: Final = 2
 

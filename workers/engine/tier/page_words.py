@@ -21,7 +21,7 @@ from workers.engine.models.state_slots import StateSlots
 
 WORD: Final = 8
 _LARGEST_PAGE: Final = 4 * 2**20
-"""Of a network without attention, whose blocks are empty."""
+"""The largest page of a network without attention, whose blocks are empty."""
 
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -75,7 +75,7 @@ class PageWords:
         return self._pages_of(self._states, slot)
 
     def running_state(self, slot: int) -> list[list[PagePart]]:
-        """The same of a running sequence's slot."""
+        """The parts of each page of the state in a running sequence's slot."""
         assert self._running is not None
         return self._pages_of(self._running, slot)
 

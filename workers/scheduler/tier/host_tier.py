@@ -27,11 +27,11 @@ from workers.scheduler.tier.where import BlockEvent, Where
 
 _PROOF_BYTES: Final = 32
 _MAX_TRANSFERS: Final = 4
-"""Under way at once. Each is as large as `TierRoom.transfer_pages`, 64 MiB on a card: with a step
-of 5 ms between two turns of the loop, four keep a link of 50 GB/s busy."""
+"""The most transfers under way at once. Each is as large as `TierRoom.transfer_pages`, 64 MiB on a
+card: with a step of 5 ms between two turns of the loop, four keep a link of 50 GB/s busy."""
 
 _MAX_STORES: Final = 2
-"""Of them, those that store: a load that is wanted meanwhile waits for them."""
+"""The most transfers under way that store: a load that is wanted meanwhile waits for them."""
 
 
 class TierRoom(NamedTuple):
@@ -282,7 +282,7 @@ class HostTier:
         return state if block is not None and block.proof == state.proof else None
 
     def is_coming(self, name: Name) -> bool:
-        """Whether it is on its way to the card, or can be soon."""
+        """Whether the entry is on its way to the card, or can be soon."""
         entry = self.pool.get(name)
         return entry is not None and entry.where in _COMING
 
@@ -486,7 +486,7 @@ def next_proof(proof: bytes, packed: bytes) -> bytes:
 
 
 def _tell_nobody(_name: Name, _is_known: bool) -> None:
-    """Until the block manager listens."""
+    """Do nothing: the listener before the block manager sets its own."""
 
 
 def _ignore(_slot: int) -> None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, final
 import xxhash
 
 VERSION: Final = 1
-"""Of the bytes that this file writes, and of the order of numbers within a page."""
+"""The version of the bytes that this file writes, and of the order of numbers within a page."""
 
 ALIGNMENT: Final = 4096
 _MAGIC: Final = b"herma-kv"

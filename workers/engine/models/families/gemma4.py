@@ -24,7 +24,7 @@ from workers.engine.models.rope import read_rope
 
 _TOWERS: Final = ("gemma4", "gemma4_unified")
 _UNIFIED: Final = ("gemma4_unified", "gemma4_unified_text")
-"""Of 12B; it has neither side inputs nor mixtures."""
+"""The `model_type`s of 12B, which has neither side inputs nor mixtures."""
 
 MODEL_TYPES: Final = ("gemma4_text", "gemma4_unified_text", *_TOWERS)
 ARCHITECTURES: Final = (

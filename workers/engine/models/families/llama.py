@@ -46,7 +46,7 @@ _FAMILIES: Final = {
 }
 
 _OLD_NAMES: Final = {"qkv_bias": "attention_bias", "bias": "mlp_bias"}
-"""Of InternLM3's first files, as transformers reads them."""
+"""Keys of InternLM3's first files, as transformers reads them."""
 
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "seed_oss": {"attention_bias": True},

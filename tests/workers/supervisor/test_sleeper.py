@@ -262,3 +262,26 @@ async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "asleep").unlink()
         await one.wake()
         assert (one.troubles, one.num_faults) == ([], 0)
+
+
+def _held_here() -> tuple[int, int]:
+    """Open descriptors of this process, and its children."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    return len(list(Path("/proc/self/fd").iterdir())), len(children)
+
+
+@pytest.mark.parametrize("refusal", ["", "it sleeps by its end"])
+async def test_twenty_switches_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """As many processes and descriptors as after the first switch, by either way."""
+    async with world(tmp_path, monkeypatch, sleep_refusal=refusal) as one:
+        await one.sleep()
+        await one.wake()
+        before = _held_here()
+        for _ in range(20):
+            await one.sleep()
+            await one.wake()
+        await one.until(lambda: _held_here() == before)
+        assert one.relay.epoch == 22
+        assert (one.troubles, one.num_faults) == ([], 0)

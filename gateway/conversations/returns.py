@@ -59,15 +59,17 @@ _Group = tuple[str, ...]
 class _Counts:
     """The pauses of a group by size, and the conversations that did not come back."""
 
-    __slots__ = ("bins", "lost", "returned")
+    __slots__ = ("bins", "lost", "num_ends", "returned")
 
     def __init__(self) -> None:
         self.bins = [0.0] * _NUM_BINS
         self.returned = 0.0
         self.lost = 0.0
+        self.num_ends = 0
 
     def add(self, pause_s: float | None) -> None:
         """Count one end: its pause, or None if it did not come back."""
+        self.num_ends += 1
         if self.returned + self.lost >= _HALVE_AT:
             self.bins = [count / 2 for count in self.bins]
             self.returned, self.lost = self.returned / 2, self.lost / 2
@@ -76,6 +78,13 @@ class _Counts:
         else:
             self.returned += 1
             self.bins[_bin(pause_s)] += 1
+
+
+class _Known(NamedTuple):
+    """What followed from `num_ends` ends of three groups together."""
+
+    num_ends: int
+    expected: Expected
 
 
 class _Away(NamedTuple):
@@ -89,6 +98,7 @@ class ReturnModel:
     def __init__(self) -> None:
         self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
         self._away: OrderedDict[Hashable, _Away] = OrderedDict()
+        self._known: dict[tuple[_Group, ...], _Known] = {}
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
             counts = self._counts((kind,))
             # What operators report, as a few first pauses.
@@ -148,19 +158,33 @@ class ReturnModel:
         return counts
 
     def _expected(self, groups: tuple[_Group, ...]) -> Expected:
-        chance, shares = 0.5, [1.0 / _NUM_BINS] * _NUM_BINS
-        for group in groups:
-            counts = self._groups.get(group)
-            if counts is None:
-                continue
-            total = counts.returned + counts.lost
-            chance = (counts.returned + _PRIOR_WEIGHT * chance) / (total + _PRIOR_WEIGHT)
-            weight = counts.returned + _PRIOR_WEIGHT
-            shares = [
-                (own + _PRIOR_WEIGHT * wide) / weight
-                for own, wide in zip(counts.bins, shares, strict=True)
-            ]
-        return Expected(chance, _median_s(shares))
+        """Computed again once the groups have seen 3 % more ends: it takes 15 us of each request,
+        and a few ends among hundreds change little.
+        """
+        found = [counts for group in groups if (counts := self._groups.get(group)) is not None]
+        num_ends = sum([counts.num_ends for counts in found])
+        known = self._known.get(groups)
+        if known is not None and 0 <= num_ends - known.num_ends <= known.num_ends >> 5:
+            return known.expected
+        if len(self._known) >= MAX_GROUPS:
+            self._known.clear()
+        expected = _expected_of(found)
+        self._known[groups] = _Known(num_ends, expected)
+        return expected
+
+
+def _expected_of(found: list[_Counts]) -> Expected:
+    """What the counts of groups say, the widest first."""
+    chance, shares = 0.5, [1.0 / _NUM_BINS] * _NUM_BINS
+    for counts in found:
+        total = counts.returned + counts.lost
+        chance = (counts.returned + _PRIOR_WEIGHT * chance) / (total + _PRIOR_WEIGHT)
+        weight = counts.returned + _PRIOR_WEIGHT
+        shares = [
+            (own + _PRIOR_WEIGHT * wide) / weight
+            for own, wide in zip(counts.bins, shares, strict=True)
+        ]
+    return Expected(chance, _median_s(shares))
 
 
 def _bin(pause_s: float) -> int:

@@ -169,6 +169,7 @@ class WorkerLink:
         self._attempts = Attempts(counters)
         self._submissions = Submissions(self._send_frames, self._waiting_bytes)
         self._step = step or _Now()
+        self._expectations: dict[WorkerId, list[bytes]] = {}
         self._requested_files: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
         files.on_false = self._refuse_false_files
@@ -248,10 +249,11 @@ class WorkerLink:
 
     def retain(self, worker_id: WorkerId, message: Retain) -> None:
         """Tell the worker what is expected of a conversation whose answer it gave, if its engine
-        wants to know.
+        wants to know. That goes with the next frames for it, at the latest with a ping: it matters
+        when other work comes, and a write of its own would cost as much as that of a request.
         """
         if worker_id in self._peers and self._dispatcher.retains(worker_id):
-            self._send(worker_id, message)
+            self._expectations.setdefault(worker_id, []).append(encode(message))
 
     def waiting_bytes(self, attempt: Attempt) -> int:
         """Bytes that wait to be sent to the attempt's worker."""
@@ -494,6 +496,7 @@ class WorkerLink:
         if peer is None:
             return
         self._counters.workers_lost += 1
+        self._expectations.pop(worker_id, None)
         self._router.disconnect_peer(worker_id)
         self._forget_requests(worker_id)
         if not has_left:
@@ -512,7 +515,11 @@ class WorkerLink:
         self._send_frames(worker_id, [encode(message)])
 
     def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> bool:
-        """Send the frames. Returns True if the worker could not be reached and was disconnected."""
+        """Send the frames, behind the expectations that wait. Returns True if the worker could not
+        be reached and was disconnected.
+        """
+        if (waiting := self._expectations.pop(worker_id, None)) is not None:
+            frames = [*waiting, *frames]
         try:
             self._router.send_all(worker_id, frames)
         except LinkFull as error:

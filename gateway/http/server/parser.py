@@ -82,7 +82,7 @@ class ParsedRequest:
 
     def __repr__(self) -> str:
         state = "complete" if self.is_complete else "incomplete"
-        return f"Request({self.method} {self.target!r}, {self.num_body_bytes} bytes, {state})"
+        return f"ParsedRequest({self.method} {self.target!r}, {self.num_body_bytes} bytes, {state})"
 
     def add(self, part: bytes) -> None:
         """Add a part of the body."""

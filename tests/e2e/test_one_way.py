@@ -3,7 +3,7 @@
 from tests.e2e.one_way import trace_one_way
 
 MAX_FILES_TO_SUBMIT = 53
-MAX_CALLS_TO_SUBMIT = 212
+MAX_CALLS_TO_SUBMIT = 213
 MAX_FILES_TO_FIRST_BYTE = 25
 MAX_FILES_OF_A_TOKEN = 8
 

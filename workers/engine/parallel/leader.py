@@ -40,7 +40,7 @@ from workers.engine.parallel.calls import (
 from workers.engine.runner import InFlight, ModelRunner
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
-from workers.scheduler import StepPlan, StepResult
+from workers.scheduler import StepPlan, StepResult, WindowSizes
 
 _NOTICED_S: Final = 0.5
 """How long a rank that has lost another waits for the end of that process."""
@@ -144,6 +144,11 @@ class LeadingRunner:
     def tier(self) -> EngineTier | None:
         """See `ModelRunner`. Moves are parts of plans, and each rank moves its share."""
         return self._runner.tier
+
+    @property
+    def windows(self) -> WindowSizes | None:
+        """See `ModelRunner`."""
+        return self._runner.windows
 
     @property
     def device_use(self) -> DeviceUse:

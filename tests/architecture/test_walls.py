@@ -23,6 +23,6 @@ def test_importing_a_part_does_not_bring_the_others(
     """A light process stays light: importing it loads none of the heavy or foreign packages."""
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert not set(done.stdout.split()) & set(forbidden)

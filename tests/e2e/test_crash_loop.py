@@ -58,7 +58,7 @@ def test_a_crash_loop_is_shown_everywhere_and_healed(tmp_path: Path) -> None:
             [sys.executable, "-m", "herma", "worker", "restart", "w"],
             env={**os.environ, **environ},
             check=True,
-            timeout=60,
+            timeout=300,
         )
         herma.wait_models_ready({"echo": 1})
         assert fault not in herma.metrics()

@@ -47,7 +47,7 @@ def _use(herma: HermaProcess) -> None:
     reply = httpx.post(
         f"{herma.base_url}/responses",
         json={"model": "m", "input": "Hi", "max_output_tokens": 4, "store": True},
-        timeout=60,
+        timeout=300,
     )
     assert reply.status_code == 200
 

@@ -129,7 +129,7 @@ def _command(words: str, environ: dict[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, **environ},
     )
     return done.stdout + done.stderr
@@ -204,7 +204,7 @@ def test_what_is_secret_is_nowhere(tmp_path: Path) -> None:
             "HOOK_TOKEN": f"token-{SECRET}",
         }
         with herma_up(path, **environ) as herma:
-            with httpx.Client(base_url=herma.base_url, timeout=60) as client:
+            with httpx.Client(base_url=herma.base_url, timeout=300) as client:
                 _ask_all(client)
                 commands = [
                     _command(words, environ)

@@ -30,7 +30,9 @@ except ValueError:
 
 def lines_of(**environ: str) -> list[str]:
     argv = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        argv, env=environ, capture_output=True, text=True, timeout=300, check=True
+    )
     return done.stderr.splitlines()
 
 

@@ -110,7 +110,7 @@ def reserved_by(slot: int, folder: Path) -> int:
 
 def usage_command(config: Path, *more: str) -> str:
     argv = [sys.executable, "-m", "herma", "usage", "--config", str(config), *more]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -269,7 +269,7 @@ def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path)
             capture_output=True,
             text=True,
             check=False,
-            timeout=90,
+            timeout=300,
         )
         fetched = set(hub.fetched)
     assert done.returncode == 0, done.stderr

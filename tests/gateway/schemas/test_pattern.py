@@ -65,7 +65,7 @@ def test_javascript_agrees(pattern: str, right: list[str], wrong: list[str]) -> 
         capture_output=True,
         check=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     found = re.findall("true|false", made.stdout)
     assert found == ["true"] * len(right) + ["false"] * len(wrong)

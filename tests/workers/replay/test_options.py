@@ -49,7 +49,7 @@ def test_a_bad_script_is_one_line_before_anything_starts(tmp_path: Path) -> None
     script = tmp_path / "s.toml"
     script.write_text("[[rules]]\nanswr = 'x'\n")
     argv = [sys.executable, "-m", "herma", "worker", "--script", str(script)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "rule 1: unknown key `answr`; did you mean `answer`?" in line

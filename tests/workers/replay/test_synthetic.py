@@ -93,7 +93,7 @@ def test_a_model_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
 def test_no_torch_without_a_native_engine(module: str) -> None:
     """The supervisor and the synthetic engine start in the time of an interpreter."""
     code = f"import {module}, sys; assert 'torch' not in sys.modules, 'torch'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @given(st.lists(st.floats(0.0, 0.9 * STEP_S), min_size=1, max_size=200))

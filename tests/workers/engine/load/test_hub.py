@@ -41,7 +41,7 @@ def _find(home: Path, endpoint: str, *models: str) -> list[dict[str, list[list[o
         capture_output=True,
         text=True,
         check=True,
-        timeout=90,
+        timeout=300,
     )
     answers: list[dict[str, list[list[object]]]] = json.loads(done.stdout)
     return answers

@@ -649,7 +649,8 @@ class WorkerConfig(_Table, frozen=True):
     memory cannot hold it. `kv_tokens` is by default what memory allows, `max_seqs` as many
     sequences as these keys and values suffice for: at most 256 on a card, 16 on a CPU. A model with
     recurrent layers keeps `snapshots` states for prefixes, by default what an eighth of the memory
-    holds. `cache` keeps prefixes and preempted sequences in the host's memory; `host_bytes` is the
+    holds; one whose layers keep only their window so many windows, by default as many as are of
+    use. `cache` keeps prefixes and preempted sequences in the host's memory; `host_bytes` is the
     older name of `cache = { host = ... }`.
 
     Numbers. `quantization` "fp8" or "int4" keeps the layers' weights in 8 or 4 bits, `head` those

@@ -18,6 +18,7 @@ from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
 from workers.engine.drafting.demand import ROWS_OF_A_PASS
+from workers.engine.drafting.description import names_head
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
@@ -133,14 +134,16 @@ def load_runner(
 
 
 def _may_draft(config: WorkerConfig, model_dir: Path) -> bool:
-    """Whether a drafting network may run behind the steps, before it is known whether it fits."""
+    """Whether a drafting network may run behind the steps, before it is known whether it loads and
+    fits.
+    """
     chosen = config.drafting
     if chosen is None:
         return False
     if chosen.drafter not in INDEX_DRAFTERS:
         return True
     is_drawn = config.model.startswith(DUMMY_PREFIX)
-    return config.speculation == "auto" and not is_drawn and has_own_head(model_dir)
+    return config.speculation == "auto" and not is_drawn and names_head(model_dir)
 
 
 def _load(

@@ -274,7 +274,7 @@ def _held_here() -> tuple[int, int]:
 async def test_twenty_switches_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
-    """As many processes and descriptors as after the first switch, by either way."""
+    """No more processes and descriptors than just after the first switch, by either way."""
     async with world(tmp_path, monkeypatch, sleep_refusal=refusal) as one:
         await one.sleep()
         await one.wake()
@@ -282,6 +282,6 @@ async def test_twenty_switches_leave_nothing_behind(
         for _ in range(20):
             await one.sleep()
             await one.wake()
-        await one.until(lambda: _held_here() == before)
+        await one.until(lambda: all(map(int.__le__, _held_here(), before)))
         assert one.relay.epoch == 22
         assert (one.troubles, one.num_faults) == ([], 0)

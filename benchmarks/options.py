@@ -199,7 +199,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_answers(parser: argparse.ArgumentParser, *, patience_s: float) -> None:
-    """How their answers are drawn, awaited and ended."""
+    """Add the options of answers: their seed, the patience with them, and their end."""
     parser.add_argument("--seed", type=int, metavar="N", help="default: another one every time")
     parser.add_argument(
         "--patience",

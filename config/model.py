@@ -801,6 +801,15 @@ class WorkerConfig(_Table, frozen=True):
             return None
         return SpeculationConfig(_SHIPPED_DRAFTERS.get(self.model, INDEX_DRAFTERS[-1]))
 
+    @property
+    def rank_devices(self) -> tuple[str, ...]:
+        """The device of each rank: those of `devices`, else the first cards, or the CPU."""
+        if self.devices:
+            return self.devices
+        if self.device == "cpu":
+            return ("cpu",) * self.tensor_parallel
+        return tuple([f"cuda:{rank}" for rank in range(self.tensor_parallel)])
+
     def _check_parallel(self) -> None:
         if self.devices and len(self.devices) != self.tensor_parallel:
             raise ValueError(

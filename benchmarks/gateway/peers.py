@@ -82,8 +82,8 @@ class Contender(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Who takes part: other gateways' commands and other Hermas' Pythons by name, and the files
-    that the peers' folders get.
+    """The gateways that are measured in turns: commands of other gateways and Pythons of other
+    Hermas, by name, and the files that each peer's folder gets.
     """
 
     peers: Sequence[tuple[str, str]]

@@ -58,7 +58,7 @@ class ClientNames(NamedTuple):
     is_weak: bool = False
 
 
-NOBODY: Final = ClientNames()
+NO_NAMES: Final = ClientNames()
 
 
 def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> ClientNames:
@@ -66,7 +66,7 @@ def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> 
     sent, raw = dict(headers), request.raw
     is_in_headers = not _NAMING.isdisjoint(sent)
     if not is_in_headers and request.session is None and _FIELDS.isdisjoint(raw):
-        return NOBODY
+        return NO_NAMES
     parent = _first(sent, _PARENTS)[0] or _parent_of(raw)
     name, source = _first(sent, _STRONG)
     is_weak = False

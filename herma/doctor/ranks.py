@@ -86,8 +86,10 @@ def _check_worker(host: Host, worker: WorkerConfig) -> Iterator[Finding]:
 
 
 def _cards_of(worker: WorkerConfig, host: Host) -> list[str] | None:
-    """The indices of the cards for nvidia-smi; None if they are not known by index."""
-    devices = worker.devices or tuple(f"cuda:{rank}" for rank in range(worker.tensor_parallel))
+    """The indices of the cards for nvidia-smi; None if they are not known by index, or the ranks
+    run on the CPU.
+    """
+    devices = worker.rank_devices
     if any(not device.startswith("cuda") for device in devices):
         return None
     cards = [selected_gpus(device, host.environ) for device in devices]

@@ -26,8 +26,8 @@ def _places() -> dict[str, list[str]]:
 
 
 def test_a_public_class_name_is_unique() -> None:
-    """Who reads a name needs no path to know what it means. A second class gets a name that says
-    what it is, by `docs/glossary.md`, or a line in `TWICE`.
+    """A class name means one thing in all packages. A second class gets another name, by
+    `docs/glossary.md`, or a line in `TWICE`.
     """
     places = _places()
     assert len(places) > 1000

@@ -166,7 +166,7 @@ class FakeRunner:
                     assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
 
     def _check_snapshots(self, blocks: BlockManager, windows: WindowPool) -> None:
-        """What is kept for a snapshot is what its prefix has there."""
+        """Each snapshot keeps the window blocks that its prefix has computed."""
         assert blocks.states is not None
         for digest, found in blocks.states.pool._snapshots.items():
             at = blocks._by_digest.get(digest) if found.is_saved else None

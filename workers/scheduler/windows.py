@@ -119,11 +119,11 @@ class WindowPool:
             table.first = first
 
     def pass_later(self, table: WindowTable, start: int) -> None:
-        """The same ahead of the next plan: a chunk of this one still sees it."""
+        """Let the same go before the next plan: a chunk of this plan still reads it."""
         self._passing.append((table, start))
 
     def pass_all(self) -> None:
-        """Before a plan: what `pass_later` has put off."""
+        """Let go what `pass_later` has put off. The scheduler calls it before each plan."""
         for table, start in self._passing:
             self.pass_by(table, start)
         self._passing.clear()

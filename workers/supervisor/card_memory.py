@@ -51,11 +51,13 @@ class CardMemory:
         return self._program is not None or not self.is_card
 
     async def read(self) -> CardUse | None:
-        """None if nobody can say: then workers of the device are resident one at a time."""
+        """None if the driver does not report it: workers of the device are resident one at a time
+        then.
+        """
         return await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
 
     async def held_by(self, pid: int) -> int | None:
-        """What the process and all below it hold of the device; None if nobody can say: within a
+        """What the process and all below it hold of the device; None if that is not known: within a
         container the driver names other process ids.
         """
         return await trio.to_thread.run_sync(self._held_by, pid, abandon_on_cancel=True)

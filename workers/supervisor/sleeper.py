@@ -277,7 +277,7 @@ class Sleeper:
 
     async def _left(self, life: EngineLife, before: CardUse | None) -> int | None:
         """What a sleeping engine still holds of the device, once it falls no more below what counts
-        as asleep; None if nobody can say.
+        as asleep; None if the driver does not report it.
         """
         awake, left = self.turns.record.awake_bytes, None
         with trio.move_on_after(FREED_WITHIN_S):

@@ -383,7 +383,9 @@ class TurnTaker:
 
     @property
     def _idle_s(self) -> float | None:
-        """How long it is idle before it falls asleep for nobody."""
+        """The idle time in seconds after which it sleeps although no other worker waits; None: it
+        does not.
+        """
         if not self.is_trial_due:
             return self._config.idle_s
         return min(TRIAL_IDLE_S, self._config.idle_s or TRIAL_IDLE_S)

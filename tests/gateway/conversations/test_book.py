@@ -277,7 +277,7 @@ def test_a_name_that_a_client_gave_is_passed_over() -> None:
 def test_a_retry_among_thousands_of_the_same_prompt_is_found_in_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The unanswered one is known; nobody asks each of the others."""
+    """The book finds the conversation without an answer by its prompt, and compares no other."""
     book, same = ConversationBook(), chat("Hello")
     for _ in range(1000):
         enter(book, same)

@@ -348,6 +348,13 @@ def test_a_fault_is_found_with_its_remedy(name: str, tmp_path: Path) -> None:
     assert "\n" not in one.what + one.why + one.remedy
 
 
+def test_ranks_on_the_cpu_need_no_card(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    _pair("CNS", num=1)(machine)
+    config = parse_config(TWO_CARDS + 'device = "cpu"\n', Path("herma.toml"))
+    assert not [one for one in examine(machine.host, config) if one.check == "ranks"]
+
+
 def test_each_finding_has_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the line that makes it."""
     made: set[Site] = set()

@@ -40,7 +40,7 @@ WAY = "a nap"
 
 
 class World:
-    """A supervisor and its card. `said` is what gateways are told."""
+    """A supervisor and its card. `said` collects the messages for gateways."""
 
     def __init__(self, folder: Path, **mood: object) -> None:
         self.said: list[FromWorker] = []
@@ -60,7 +60,7 @@ class World:
             on_siblings=lambda _: None,
             on_distrust=lambda _: None,
         )
-        # Nobody is linked: what is broadcast is looked at here.
+        # No gateway is linked, so the test reads what the supervisor broadcasts.
         self.relay.broadcast = self.said.append  # type: ignore[method-assign]
 
     def _seat(self, lifecycle: Lifecycle) -> TurnTaker:
@@ -142,7 +142,7 @@ async def test_it_sleeps_and_wakes_in_one_process(
 async def test_the_first_idle_time_is_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It falls asleep and wakes for nobody, once."""
+    """Without a request the engine sleeps and wakes once."""
     monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
     async with world(tmp_path, monkeypatch) as one:
         pid = one.pid

@@ -65,5 +65,5 @@ async def test_a_wish_ends_with_the_worker_that_cannot_fulfil_it() -> None:
 
 
 async def _wait_for(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC110, ASYNC240 (a file tells nobody)
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 (a file has no event)
         await trio.sleep(0.01)

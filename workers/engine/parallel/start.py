@@ -42,13 +42,11 @@ def load_following(config: WorkerConfig, index: int, folder: Path) -> ModelRunne
 
 
 def _config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
-    """The configuration with the device of rank `index`: that of `devices`, else card `index`."""
-    if config.devices:
-        device = config.devices[index]
-    elif config.device == "cpu" or not torch.cuda.is_available():
-        device = "cpu"
-    else:
-        device = f"cuda:{index}"
+    """The configuration with the device of rank `index`; the CPU on a host without cards, unless
+    `devices` names some.
+    """
+    has_device = bool(config.devices) or torch.cuda.is_available()
+    device = config.rank_devices[index] if has_device else "cpu"
     return msgspec.structs.replace(config, device=device)
 
 

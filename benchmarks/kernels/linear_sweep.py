@@ -49,15 +49,15 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
     shapes = BARE + LAYERS if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:
         for num_rows in (1, 16, 64) if op is Op.LINEAR else TUNED_ROWS:
-            configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 4 else []
+            configs = [*gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 4 else []
             if num_rows >= _MANY_ROWS:
                 configs += _of_many_rows(op, num_rows, num_weight_rows, depth)
             elif num_rows > 1:
-                configs += _skinnies(op, num_rows, num_weight_rows, depth)
+                configs += skinnies(op, num_rows, num_weight_rows, depth)
             yield case(op, num_rows, num_weight_rows, depth, configs, device)
 
 
-def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+def gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
     """Configurations with 4 to 64 KB per program and at least one program per SM; for several rows
     only 4 warps.
     """
@@ -75,7 +75,7 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
                 yield Gemv(block_n, num_warps * 256, num_warps)
 
 
-def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+def skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
     """Configurations with as many programs as the card holds at once, or half as many of twice the
     length.
 

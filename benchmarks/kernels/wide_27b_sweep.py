@@ -40,7 +40,7 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
         for op, num_weight_rows, depth in SHAPES:
             usual = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, has_wide=True)
             configs: list[Config] = [] if usual is None else [usual]
-            found = _wides(op, num_weight_rows)
+            found = wides(op, num_weight_rows)
             configs += [config for config in found if has_registers(config, num_rows)]
             if op is Op.NORM_SWIGLU and num_rows < _ROWS[-1]:
                 configs += _OF_GATES
@@ -48,7 +48,7 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
     yield case(Op.NORM_LINEAR, 64, 248320, 5120, list(_HEAD), device)
 
 
-def _wides(op: Op, num_weight_rows: int) -> Iterator[Config]:
+def wides(op: Op, num_weight_rows: int) -> Iterator[Wide]:
     """All whose programs run at once, and fill most of the card."""
     for programs in (1, 2, 3):
         for groups in (1, 2, 3):

@@ -32,16 +32,16 @@ PROMPTS = [
 """The second and the third part at their ends. Three hold most of what is kept by 128 tokens."""
 
 
-def _load(model_dir: Path, **keys: Any) -> ModelRunner:
+def load(model_dir: Path, **keys: Any) -> ModelRunner:
     sizes = {"kv_tokens": 3000, "context_length": 512, "block_size": BLOCK, "token_budget": 128}
     return load_tiny(model_dir, **sizes, **keys)
 
 
-def _keeping_windows(model_dir: Path, **keys: Any) -> ModelRunner:
+def keeping_windows(model_dir: Path, **keys: Any) -> ModelRunner:
     """Of a model so small that it would not pay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_size, "LEAST_SAVED", 0)
-        runner = _load(model_dir, **keys)
+        runner = load(model_dir, **keys)
     assert runner.windows is not None
     return runner
 
@@ -66,13 +66,13 @@ FAMILIES = [
 @pytest.fixture(scope="module", params=FAMILIES, name="case")
 def _case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     model_dir = write_family(tmp_path_factory.mktemp("model"), request.param)
-    keeps_all = _load(model_dir)
+    keeps_all = load(model_dir)
     assert keeps_all.windows is None
-    expected = [_answers(_drive(keeps_all, [prompt]))[0] for prompt in PROMPTS]
-    return Case(model_dir, _keeping_windows(model_dir), expected)
+    expected = [answers_of(driven(keeps_all, [prompt]))[0] for prompt in PROMPTS]
+    return Case(model_dir, keeping_windows(model_dir), expected)
 
 
-def _drive(runner: ModelRunner, prompts: list[list[int]], times: int = 1, **shape: Any) -> Drive:
+def driven(runner: ModelRunner, prompts: list[list[int]], times: int = 1, **shape: Any) -> Drive:
     drive = Drive(runner, save_policy=SAVED, **shape)
     for _ in range(times):
         for prompt in prompts:
@@ -81,14 +81,14 @@ def _drive(runner: ModelRunner, prompts: list[list[int]], times: int = 1, **shap
     return drive
 
 
-def _answers(drive: Drive) -> list[list[int]]:
+def answers_of(drive: Drive) -> list[list[int]]:
     return [answer.outputs for answer in drive.answers.values()]
 
 
 def test_chunks_beside_decodes_and_behind_hits(case: Case) -> None:
     """Prompts in chunks of 48 tokens, which share a prefix, and again from the prefix cache."""
-    drive = _drive(fresh_runner(case.runner), PROMPTS, 2, token_budget=48, max_seqs=4)
-    assert _answers(drive) == case.expected * 2
+    drive = driven(fresh_runner(case.runner), PROMPTS, 2, token_budget=48, max_seqs=4)
+    assert answers_of(drive) == case.expected * 2
     hits = [answer.cached_tokens for answer in drive.answers.values()]
     assert hits[4:] == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in PROMPTS]
 
@@ -98,16 +98,16 @@ def test_blocks_of_windows_run_out(case: Case) -> None:
     assert case.runner.windows is not None
     window = case.runner.windows.window
     few = WindowSizes(most_kept(window, BLOCK) + 6, window)
-    drive = _drive(fresh_runner(case.runner), PROMPTS, 2, max_seqs=4, window_sizes=few)
-    assert _answers(drive) == case.expected * 2
+    drive = driven(fresh_runner(case.runner), PROMPTS, 2, max_seqs=4, window_sizes=few)
+    assert answers_of(drive) == case.expected * 2
     assert drive.num_preemptions > 0
 
 
 def test_steps_as_on_a_card(case: Case) -> None:
     """In graphs, a step ahead; what is read before it is written would be NaN."""
     runner = as_on_card(case.runner, run_again)
-    drive = _drive(runner, PROMPTS, 2, token_budget=100, max_seqs=3, looks_ahead=True)
-    assert _answers(drive) == case.expected * 2
+    drive = driven(runner, PROMPTS, 2, token_budget=100, max_seqs=3, looks_ahead=True)
+    assert answers_of(drive) == case.expected * 2
 
 
 def test_drafts_right_and_wrong(case: Case) -> None:
@@ -117,8 +117,8 @@ def test_drafts_right_and_wrong(case: Case) -> None:
     steps = HostSteps(bare.model, bare.cache, bare.facts, verifies=True)
     runner = ModelRunner(bare.model, bare.cache, bare.facts, bare.model_dir, steps)
     proposer = HostDrafts(texts, 5, Mood.MIXED, vary=True)
-    drive = _drive(runner, PROMPTS, 2, max_seqs=3, proposer=proposer)
-    assert _answers(drive) == case.expected * 2
+    drive = driven(runner, PROMPTS, 2, max_seqs=3, proposer=proposer)
+    assert answers_of(drive) == case.expected * 2
     assert any(accepted for _, accepted in proposer.accepted)
 
 
@@ -127,7 +127,7 @@ def test_invariant_rows_are_equal_to_the_bit(case: Case) -> None:
     """Whether a prompt is computed at once or in three parts, the last of one row; what one part
     lets go of is as if it held NaN.
     """
-    runner = _keeping_windows(case.model_dir, invariant=True)
+    runner = keeping_windows(case.model_dir, invariant=True)
     prompt, blocks, found = PROMPTS[1], tuple(range(15)), []
     for sizes in ((240,), (151, 88, 1)):
         alone, start = fresh_runner(runner), 0
@@ -155,9 +155,9 @@ def test_scheduler_and_kernels_agree_on_what_is_kept() -> None:
 def test_what_does_not_pay_or_cannot_go_with_it_keeps_all(tmp_path: Path) -> None:
     """Ranks, drafting networks and copies to the host; a context near the window; few bytes."""
     model_dir = write_family(tmp_path, "gemma4")
-    assert _load(model_dir).windows is None
+    assert load(model_dir).windows is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_size, "LEAST_SAVED", 0)
         short = load_tiny(model_dir, kv_tokens=1024, context_length=200, block_size=BLOCK)
         assert short.windows is None
-        assert _load(model_dir, host_bytes=2**20).windows is None
+        assert load(model_dir, host_bytes=2**20).windows is None

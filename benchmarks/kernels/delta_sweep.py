@@ -2,9 +2,9 @@
 
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
 `--json FILE` has the times of all, `--case decode` the decodes only, `--case verify` the rows that
-may be taken back. "usual" are the tiles of two kernels, and of prompts; "fused" one kernel's warps,
-registers, columns, values, streaming and `lanes_first`; "streamed" another's warps, registers,
-values and stages. The tiles of a verification differ from `RowTiles()`.
+may be taken back. "usual" are the tiles of prompts; "fused" one kernel's warps, registers, columns,
+values, streaming and `lanes_first`; "streamed" another's warps, registers, values and stages. The
+tiles of a verification differ from `RowTiles()`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,7 @@ from benchmarks.kernels.case import KernelCase, Variant
 from benchmarks.kernels.delta_rule import EPS, SIZES, drawn_layer, mixed, verified
 from benchmarks.kernels.linear import case as linear_case
 from kernels.delta_rule import DeltaState, GateProduct
-from kernels.delta_rule.device import (
-    FEW_TILES,
-    MANY_TILES,
-    SOME_TILES,
-    STEP_TILES,
-    StepTiles,
-    decode,
-)
+from kernels.delta_rule.device import FEW_TILES, MANY_TILES, SOME_TILES, decode
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.prompts import TILES, PromptTiles, prompts
 from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
@@ -49,8 +42,7 @@ _TILES = (
     TILES._replace(conv_warps=8),
     *[TILES._replace(norm_rows=rows) for rows in (8, 32)],
 )
-_STEP_TILES = (
-    STEP_TILES,
+_DECODE_TILES = (
     MANY_TILES,
     *[MANY_TILES._replace(stages=stages) for stages in (2, 3)],
     MANY_TILES._replace(registers=128),
@@ -84,7 +76,7 @@ _ROW_TILES = (
     *[RowTiles(16, registers, group=16) for registers in (80, 128)],
 )
 _PRODUCTS = (
-    STEP_TILES,
+    MANY_TILES,
     FEW_TILES,
     FEW_TILES._replace(lanes_first=not FEW_TILES.lanes_first),
     FusedTiles(8, 128, 16),
@@ -114,7 +106,9 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
         yield replace(case, variants=[_variant([length], tiles, device) for tiles in _TILES])
     for num in _DECODES:
         case = mixed(f"decode {num}", [1] * num, SIZES, device)
-        yield replace(case, variants=[_variant([1] * num, tiles, device) for tiles in _STEP_TILES])
+        yield replace(
+            case, variants=[_variant([1] * num, tiles, device) for tiles in _DECODE_TILES]
+        )
     calls = {_name(tiles): _verify(tiles) for tiles in _ROW_TILES}
     for num_rows, num in _VERIFIED:
         yield verified(num_rows, num, SIZES, device, calls)
@@ -149,7 +143,7 @@ def _with_product(num: int, device: torch.device) -> KernelCase:
         found: tuple[Tensor, ...] = case.expected(rows, normed @ weight.float().T, *state)
         return found
 
-    def variant(tiles: StepTiles | FusedTiles) -> Variant:
+    def variant(tiles: FusedTiles | StreamTiles) -> Variant:
         decoded = _variant([1] * num, tiles, device)
 
         def run(rows: Tensor, hidden: Tensor, weight: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -167,7 +161,7 @@ def _with_product(num: int, device: torch.device) -> KernelCase:
 
 def _variant(
     lengths: Sequence[int],
-    tiles: PromptTiles | StepTiles | FusedTiles | StreamTiles,
+    tiles: PromptTiles | FusedTiles | StreamTiles,
     device: torch.device,
 ) -> Variant:
     """Prompts or decodes of these lengths, as the tiles say."""
@@ -189,13 +183,13 @@ def _variant(
     return Variant(_name(tiles), run)
 
 
-def _name(tiles: PromptTiles | StepTiles | FusedTiles | StreamTiles | RowTiles) -> str:
+def _name(tiles: PromptTiles | FusedTiles | StreamTiles | RowTiles) -> str:
     """What differs."""
     if isinstance(tiles, FusedTiles):
         return f"fused {' '.join(str(int(value)) for value in tiles)}"
     if isinstance(tiles, StreamTiles):
         return f"streamed {' '.join(str(value) for value in tiles)}"
-    usual = next(each for each in (TILES, STEP_TILES, RowTiles()) if type(each) is type(tiles))
+    usual = next(each for each in (TILES, RowTiles()) if type(each) is type(tiles))
     fields: Sequence[str] = tiles._fields
     values = zip(fields, tiles, usual, strict=True)
     return " ".join(f"{name}={value}" for name, value, was in values if value != was) or "usual"

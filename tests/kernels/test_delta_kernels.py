@@ -21,13 +21,7 @@ from kernels.delta_rule import (
 from kernels.delta_rule import (
     layer as plain,
 )
-from kernels.delta_rule.device import (
-    FEW_TILES,
-    MANY_TILES,
-    SOME_TILES,
-    STEP_TILES,
-    StepTiles,
-)
+from kernels.delta_rule.device import FEW_TILES, MANY_TILES, SOME_TILES
 from kernels.delta_rule.fused import FusedTiles
 from kernels.delta_rule.shapes import GateProduct, sizes_of
 from kernels.delta_rule.streamed import StreamTiles, fitting_stages
@@ -40,7 +34,6 @@ EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=1, key_dim=16, value_d
 SHAPES: Final = {"small": SIZES, "wide": WIDE, "even": EVEN}
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 TILES: Final = {
-    "two kernels": STEP_TILES,
     "few": FEW_TILES,
     "some": SOME_TILES,
     "the other dimension": SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
@@ -173,7 +166,7 @@ def stepped(
     gates: Tensor | GateProduct,
     plan: DeltaPlan,
     device: torch.device,
-    tiles: StepTiles | FusedTiles | StreamTiles,
+    tiles: FusedTiles | StreamTiles,
 ) -> tuple[Tensor, DeltaState]:
     """Decodes by the kernels, cut as `tiles` say."""
     weights = DeltaWeights(*[part.to(device) for part in of.weights])
@@ -247,7 +240,7 @@ def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
     assert distance(out, expected) < 1e-5
     assert distance(state.matrices, wanted.state.matrices) < 1e-5
     with pytest.raises(TypeError, match="numbers"):
-        stepped(found, rows, product, plan, device, STEP_TILES)
+        stepped(found, rows, product, plan, device, MANY_TILES)
 
 
 @pytest.mark.gpu

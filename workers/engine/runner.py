@@ -32,7 +32,7 @@ from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.prompt_scores import Scores, score_prompt
 from workers.engine.step.sampler import read
-from workers.engine.step.states import KeptStates
+from workers.engine.step.states import States
 from workers.engine.step.steps import EngineSteps, Launched, Unsampled
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
@@ -132,7 +132,7 @@ class ModelRunner:
         self._steps.swap_with(tier.swapper)
 
     @property
-    def kept(self) -> KeptStates | None:
+    def kept(self) -> States:
         """See `EngineSteps`."""
         return self._steps.kept
 

@@ -29,7 +29,7 @@ from workers.engine.graphs.capture import Capture, CudaCapture, run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models import network
 from workers.engine.runner import ModelRunner
-from workers.engine.step.states import HostSlots
+from workers.engine.step.host_slots import HostSlots
 from workers.scheduler.plan import Chunk, StepPlan
 from workers.scheduler.saving import SavePolicy
 
@@ -226,7 +226,7 @@ def test_slots_are_bounded(host: ModelRunner) -> None:
     assert sorted(step.plan.slots.tolist()) == [0, 1]
     assert step.plan.starts.tolist() == [0, 4]
     assert step.plan.num_decodes == 1
-    assert slots.kept is not None
+    assert slots.kept.has_any
     assert slots.kept.num_bytes() == (2 + 1 + 9) * host.model.config.state_bytes(4)
     assert torch.isnan(step.states.matrices).all()
 

@@ -1,14 +1,15 @@
 """The captured steps, replayed instead of launched kernel by kernel.
 
-Owns the graphs, and the choice of the one that serves a step. Must not know what a step computes,
-nor which graph is captured next.
+An engine whose device captures nothing has `NoGraphs`, with the same methods. Owns the graphs, and
+the choice of the one that serves a step. Must not know what a step computes, nor which graph is
+captured next.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from torch import Tensor
 
@@ -23,23 +24,83 @@ from workers.engine.step.draws import DrawKind
 
 
 @final
+class Launches:
+    """The steps, kernel by kernel, as a graph holds them."""
+
+    def __init__(self, decode: DecodeStep, mixed: MixedStep) -> None:
+        self._decode = decode
+        self._mixed = mixed
+
+    def run(self, graph: Graph) -> Tensor:
+        """Compute the step of this size on its inputs."""
+        return self._mixed.run(graph) if isinstance(graph, GraphBucket) else self._decode.run(graph)
+
+    def clear(self, graph: Graph) -> None:
+        """Fill its inputs with no rows."""
+        if isinstance(graph, GraphBucket):
+            self._mixed.clear(graph)
+        else:
+            self._decode.clear(graph)
+
+
+@final
+class NoDraftGraphs:
+    """`CapturesDrafts` of a drafter without captured passes, or of none."""
+
+    has_pending_captures: Final = False
+
+    def prepare(self, capture: Capture) -> bool:
+        """False: there is nothing to capture."""
+        del capture
+        return False
+
+
+@final
+class NoGraphs:
+    """`Graphs` of a device that captures nothing: every step is launched kernel by kernel."""
+
+    counts: Final = (0, 0)
+    has_pending_captures: Final = False
+
+    def __init__(self, launches: Launches) -> None:
+        self._launches = launches
+
+    def prepare(self, *, pending_only: bool) -> bool:
+        """False: there is nothing to capture."""
+        del pending_only
+        return False
+
+    def for_decodes(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode:
+        """The step of just this size."""
+        return Decode(num_rows, kind, shares)
+
+    def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
+        """None: no bucket."""
+        del need
+        return None
+
+    def holds(self, graph: Graph) -> bool:
+        """False: nothing is captured."""
+        del graph
+        return False
+
+    def run(self, graph: Graph) -> Tensor:
+        """Launch the step of this size on its inputs."""
+        return self._launches.run(graph)
+
+
+@final
 class Graphs:
-    """The graphs of an engine. `capture` None: every step is launched kernel by kernel. The passes
-    of a `drafter` are captured when no graph of a step is left to capture.
+    """The graphs of an engine. The passes of a drafter (`drafts`) are captured when no graph of a
+    step is left to capture.
     """
 
     def __init__(
-        self,
-        order: CaptureOrder,
-        decode: DecodeStep,
-        mixed: MixedStep,
-        capture: Capture | None,
-        drafter: CapturesDrafts | None = None,
+        self, order: CaptureOrder, launches: Launches, capture: Capture, drafts: CapturesDrafts
     ) -> None:
-        self._drafter = drafter
+        self._drafts = drafts
         self._order = order
-        self._decode = decode
-        self._mixed = mixed
+        self._launches = launches
         self._capture = capture
         self._replays: dict[Graph, Replay] = {}
         self._is_full = False
@@ -47,29 +108,26 @@ class Graphs:
     @property
     def counts(self) -> tuple[int, int]:
         """How many graphs are captured, and how many are wanted."""
-        return (0, 0) if self._capture is None else (len(self._replays), self._order.num_wanted)
+        return len(self._replays), self._order.num_wanted
 
     @property
     def has_pending_captures(self) -> bool:
         """Whether a step has missed a graph that can still be captured."""
-        if self._capture is None or self._is_full:
-            return False
-        drafter = self._drafter
-        missed = drafter is not None and drafter.has_pending_captures
-        return missed or self._order.has_pending_captures
+        missed = self._drafts.has_pending_captures or self._order.has_pending_captures
+        return missed and not self._is_full
 
     def prepare(self, *, pending_only: bool) -> bool:
         """Capture one more graph; False if there was none to capture. Overwrites the inputs of the
         last step.
         """
-        if self._capture is None or self._is_full:
+        if self._is_full:
             return False
         graph = self._order.next(pending_only=pending_only)
         try:
             if graph is None:
-                return self._drafter is not None and self._drafter.prepare(self._capture)
-            self._clear(graph)
-            self._replays[graph] = self._capture(partial(self._step, graph))
+                return self._drafts.prepare(self._capture)
+            self._launches.clear(graph)
+            self._replays[graph] = self._capture(partial(self._launches.run, graph))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -84,14 +142,12 @@ class Graphs:
         that does not, which is faster than launches; if none at all is captured, the result names
         the step to launch kernel by kernel.
         """
-        if self._capture is None:
-            return Decode(num_rows, kind, shares)
         found = self._order.decode(num_rows, kind, shares=True) if shares else None
         return found or self._order.decode(num_rows, kind) or Decode(num_rows, kind, shares)
 
     def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The graph that will serve such a step, if one can."""
-        return None if self._capture is None else self._order.mixed(need)
+        return self._order.mixed(need)
 
     def holds(self, graph: Graph) -> bool:
         """Whether it is captured."""
@@ -100,13 +156,21 @@ class Graphs:
     def run(self, graph: Graph) -> Tensor:
         """Run the step of this size on its inputs; replays its graph if it is captured."""
         replay = self._replays.get(graph)
-        return self._step(graph) if replay is None else replay()
+        return self._launches.run(graph) if replay is None else replay()
 
-    def _step(self, graph: Graph) -> Tensor:
-        return self._mixed.run(graph) if isinstance(graph, GraphBucket) else self._decode.run(graph)
 
-    def _clear(self, graph: Graph) -> None:
-        if isinstance(graph, GraphBucket):
-            self._mixed.clear(graph)
-        else:
-            self._decode.clear(graph)
+def graphs_of(
+    order: CaptureOrder,
+    decode: DecodeStep,
+    mixed: MixedStep,
+    capture: Capture | None,
+    drafter: object,
+) -> Graphs | NoGraphs:
+    """The graphs of a device with this `capture` (None: it captures nothing), and of the passes of
+    a `drafter` that `CapturesDrafts`.
+    """
+    launches = Launches(decode, mixed)
+    if capture is None:
+        return NoGraphs(launches)
+    drafts = drafter if isinstance(drafter, CapturesDrafts) else NoDraftGraphs()
+    return Graphs(order, launches, capture, drafts)

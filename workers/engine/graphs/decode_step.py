@@ -8,7 +8,7 @@ it is captured. It serves every step of up to its number of rows; unused rows ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -20,10 +20,11 @@ from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import Numbers, aligned, send_into, to_device
-from workers.engine.step.draft_pass import DraftPass, StepRows
+from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawKind, DrawTable
 from workers.engine.step.shared_prefixes import SharedOrder
-from workers.engine.step.states import KeptStates, decode_step
+from workers.engine.step.spans import Words
+from workers.engine.step.states import States
 from workers.engine.step.tables import SequenceTables
 
 
@@ -38,13 +39,13 @@ class DecodeStep:
         tables: SequenceTables,
         draws: DrawTable,
         max_rows: int,
-        states: KeptStates | None = None,
-        draft_pass: DraftPass | None = None,
+        states: States,
+        draft_pass: DraftPass | NoDraftPass,
     ) -> None:
-        """`states`: those of a network with recurrent layers. `takes_in`: the drafter of
-        `draft_pass` takes the rows in within the step; otherwise steps keep what it needs.
+        """`takes_in`: the drafter of `draft_pass` takes the rows in within the step; otherwise
+        steps keep what it needs.
         """
-        self.takes_in = draft_pass is not None and draft_pass.takes_decodes and states is None
+        self.takes_in = draft_pass.takes_decodes and not states.has_any
         self._model = model
         self._states = states
         self._draft_pass = draft_pass
@@ -76,7 +77,7 @@ class DecodeStep:
         self,
         positions: Sequence[int],
         table_rows: Sequence[int],
-        folds: Sequence[int] | None = None,
+        folds: Words | Literal[0] = 0,
     ) -> tuple[Tensor, Tensor]:
         """Fill the input with the rows of the next step. `folds`: how many verified rows each folds
         into its recurrent state first. Returns positions and table rows on the card, int32 [rows].
@@ -87,9 +88,8 @@ class DecodeStep:
         sent[0, num_rows:] = NO_ROW
         sent[1, :num_rows] = table_rows
         sent[1, num_rows:] = self._tables.dummy_row
-        if folds is not None:
-            sent[2, :num_rows] = folds
-            sent[3] = np.cumsum(sent[2]) - sent[2]
+        sent[2, :num_rows] = folds
+        sent[3] = np.cumsum(sent[2]) - sent[2]
         send_into(self._rows, sent)
         on_card = self._rows[:2, :num_rows].unbind()
         return on_card[0], on_card[1]
@@ -107,16 +107,11 @@ class DecodeStep:
         plan = self._plan(size)
         positions, table_rows = plan.positions, plan.table_rows
         hidden = model.embed_last(table_rows, last_token)
-        states, step = self._states, None
-        if states is not None:
-            step = decode_step(states, self._rows[:, : size.num_rows])
-        if self._draft_pass is None:
-            last = model.forward(hidden, plan, self._cache, states=step)
-        elif self.takes_in:
+        step = self._states.decode_step(self._rows[:, : size.num_rows])
+        if self.takes_in:
             last = self._draft_pass.decode(hidden, plan)
         else:
-            known = last_token.index_select(0, table_rows.long())
-            self._token_ids[: size.num_rows].copy_(known)
+            self._draft_pass.keep_last(self._token_ids[: size.num_rows], last_token, table_rows)
             last, _ = self._draft_pass.forward(hidden, plan, None, step)
         logits = model.logits(last)
         if size.kind is DrawKind.GENERAL:

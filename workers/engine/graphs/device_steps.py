@@ -1,68 +1,63 @@
 """Steps on a card: launched while the one before is still computed.
 
 Owns the choice between a decode step, a mixed step in a captured bucket, and a step that is
-launched kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the
-sequence tables; the host reads a copy of them a step later.
+launched kernel by kernel. Must not know plans, what a kernel does, nor which options an engine has:
+without recurrent states, a drafter, a host tier or graphs it has objects that do nothing. Sampled
+tokens stay in the sequence tables; the host reads a copy of them a step later.
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, final
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan, SharingCosts, blocks_at, sharing_costs
+from kernels.attention import SharingCosts, sharing_costs
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
-from workers.engine.drafting.drafter import CapturesDrafts, Drafter
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.buckets import GraphBucket, buckets_of, need_of
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
 from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
-from workers.engine.graphs.captured_steps import Graphs
+from workers.engine.graphs.captured_steps import graphs_of
 from workers.engine.graphs.decode_step import DecodeStep
+from workers.engine.graphs.device_drafts import Draft, drafts_of
 from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.graphs.token_draws import TokenDraws
-from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
+from workers.engine.memory.out_of_memory import shortage
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import MOST_TAKEN_BACK, StateStep
 from workers.engine.step.batch import (
     PagedBatch,
     PagedRows,
     SequenceState,
     make_paged_batch,
     paged_rows,
-    to_device,
 )
-from workers.engine.step.draft_pass import DraftPass, Kept, StepRows, following_ids
+from workers.engine.step.draft_pass import draft_pass_of
 from workers.engine.step.draws import DrawKind
 from workers.engine.step.sampler import Picked, Sampler
 from workers.engine.step.shared_prefixes import SharedPrefixes
-from workers.engine.step.spans import stops_of
-from workers.engine.step.states import KeptStates, kept_states, step_on
+from workers.engine.step.states import States, states_of
 from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
-from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow, no_updates
-from workers.engine.tier.copies import Swapper
-from workers.scheduler import ON_CARD, Chunk, SequenceMoves
-
-_Draw: TypeAlias = Callable[[], Picked]
+from workers.engine.step.table_updates import bring_up_to_date
+from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow
+from workers.engine.tier.copies import NoSwapper, Swapper
+from workers.scheduler import ON_CARD, Chunk, DraftTiming, SequenceMoves
 
 
 class _Work(NamedTuple):
     """What is left of a step once its network is launched: the draw of its tokens, and the draft
-    pass behind them, if there is a drafter.
+    pass behind them.
     """
 
-    draw: _Draw
-    draft: Callable[[Picked], None] | None = None
+    draw: Callable[[], Picked]
+    draft: Draft
 
 
 @final
@@ -92,52 +87,46 @@ class DeviceSteps:
         self.used_graph = False
         self._model = model
         self._cache = cache
-        self._device = model.device
-        self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=self._device))
+        self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=model.device))
         max_blocks = -(-facts.context_length // cache.block_size)
-        max_drafts = 0 if drafter is None else drafter.max_depth
+        draft_pass = draft_pass_of(model, cache, drafter)
         self._tables = SequenceTables(
-            max_rows, max_blocks, cache.dummy_block, self._device, max_drafts,
+            max_rows, max_blocks, cache.dummy_block, model.device, draft_pass.max_depth,
             cache.dummy_window_block if cache.has_windows else None,
         )  # fmt: skip
         self.drafter = drafter
-        self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter)
-        self._sampler = Sampler(model.config.vocab_size, max_rows, self._device, facts.token_budget)
-        self._token_draws = TokenDraws(self._sampler, self._tables)
+        sampler = Sampler(model.config.vocab_size, max_rows, model.device, facts.token_budget)
+        self._token_draws = TokenDraws(sampler, self._tables)
         does_verify = verifies or drafter is not None
-        self._kept = kept_states(model, max_rows, facts.snapshots, verifies=does_verify)
-        self._swapper: Swapper | None = None
+        self._kept = states_of(model, max_rows, facts.snapshots, verifies=does_verify)
+        self._swapper: Swapper | NoSwapper = NoSwapper()
         self._decode_step = DecodeStep(
-            model,
-            cache,
-            self._tables,
-            self._sampler.draws,
-            max_rows,
-            self._kept,
-            self._draft_pass,
+            model, cache, self._tables, sampler.draws, max_rows, self._kept, draft_pass
         )
         held = _buckets(model, max_rows, facts.token_budget, verifies=does_verify)
         self._verified_rows = tuple([bucket.num_rows for bucket in held if bucket.verifies])
-        if self._draft_pass is not None:
-            self._draft_pass.keep_in_place(max([max_rows, *(bucket.num_rows for bucket in held)]))
+        draft_pass.keep_in_place(max([max_rows, *(bucket.num_rows for bucket in held)]))
         costs = (sharing or _sharing_on(model, cache)) if _can_share(model) else None
+        self._prefixes = SharedPrefixes(costs, cache.block_size)
         self._mixed_step = MixedStep(
             model,
             cache,
             self._tables,
-            self._sampler.draws,
+            sampler.draws,
             held,
             shares=costs is not None,
             states=self._kept,
-            draft_pass=self._draft_pass,
+            draft_pass=draft_pass,
         )
-        self._prefixes = SharedPrefixes(costs, cache.block_size)
-        self._graphs = Graphs(
+        self._drafts = drafts_of(
+            draft_pass, model, cache, self._tables, self._decode_step, self._mixed_step, self._kept
+        )
+        self._graphs = graphs_of(
             CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(model, spare_bytes),
-            _capturing(drafter),
+            drafter,
         )
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -147,14 +136,12 @@ class DeviceSteps:
     def end(self, seqs: Sequence[int]) -> None:
         """See `EngineSteps`."""
         self._tables.end(seqs)
-        if self._kept is not None:
-            self._kept.end(seqs)
+        self._kept.end(seqs)
         self._prefixes.forget(seqs)
-        self._sampler.forget(seqs)
+        self._token_draws.forget(seqs)
 
     def move(self, moves: SequenceMoves) -> None:
         """See `EngineSteps`."""
-        assert self._swapper is not None
         self._swapper.move(moves, self._slot_of)
 
     def swap_with(self, swapper: Swapper) -> None:
@@ -162,7 +149,7 @@ class DeviceSteps:
         self._swapper = swapper
 
     @property
-    def kept(self) -> KeptStates | None:
+    def kept(self) -> States:
         """See `EngineSteps`."""
         return self._kept
 
@@ -178,22 +165,20 @@ class DeviceSteps:
         chunks = [self._with_ids(chunk, states[chunk.seq]) for chunk in chunks]
         if not self._can_move(chunks):
             chunks = self._moved(chunks)
-        rows = self._bring_up_to_date(chunks)
+        rows = bring_up_to_date(self._tables, chunks)
         for chunk, row in zip(chunks, rows, strict=True):
             if row.next_position == HELD_LAST:
                 # Either the host knows the accepted drafts by now, or the chunk may move.
                 known = len(states[chunk.seq].tokens) - 1
                 row.next_position = max(known, chunk.start)
-        if self._kept is not None:
-            self._kept.restore(chunks, self._slot_of)
-        num_folds = 0 if self._kept is None else self._kept.num_folds(chunks)
+        self._kept.restore(chunks, self._slot_of)
+        num_folds = self._kept.num_folds(chunks)
         if num_folds <= len(chunks) and self._are_decodes(chunks, rows):
             work = self._decode(chunks, rows, states)
         else:
             work = self._mixed(chunks, states, num_folds)
-        if self._kept is not None:
-            self._kept.computed(chunks)
-            self._kept.save(chunks, self._slot_of)
+        self._kept.computed(chunks)
+        self._kept.save(chunks, self._slot_of)
         awaits = any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks)
         # Drawn before `next_position` moves on: if memory runs out here the step is launched again.
         picked = None if awaits else work.draw()
@@ -211,25 +196,14 @@ class DeviceSteps:
         wait for it. The draft pass of the step before ran ahead of this copy, so its time belongs
         to this step.
         """
-        launched = _fetched(picked)
-        if self._draft_pass is None:
-            return launched
-        launched = replace(launched, drafting=self._draft_pass.take_timing())
-        if work.draft is None:
-            return launched
-        try:
-            work.draft(picked)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            # The step itself is done. The next step verifies old drafts, which are just wrong.
-            print(f"no memory to draft: {shortage(error)}", file=sys.stderr)
+        launched = _fetched(picked, self._drafts.take_timing())
+        work.draft(picked)
         return launched
 
     @property
     def state_bytes(self) -> int:
         """See `EngineSteps`."""
-        return 0 if self._kept is None else self._kept.num_bytes()
+        return self._kept.num_bytes()
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
@@ -256,56 +230,19 @@ class DeviceSteps:
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> list[tuple[Chunk, Tensor]]:
         """See `EngineSteps`."""
-        self._bring_up_to_date(chunks)
-        if self._kept is not None:
-            self._kept.restore(chunks, self._slot_of)
+        bring_up_to_date(self._tables, chunks)
+        self._kept.restore(chunks, self._slot_of)
         rows = self._rows(chunks, states)
         batch = self._batch(rows)
-        hidden = self._forward(batch, rows, None)
-        if self._kept is not None:
-            self._kept.save(chunks, self._slot_of)
+        embedded = self._model.embed(self._known(batch))
+        moved = self._kept.card_step(rows, self._slot_of)
+        hidden = self._model.forward(embedded, batch.plan, self._cache, states=moved)
+        self._kept.save(chunks, self._slot_of)
         parts = torch.split(hidden, [chunk.num_rows for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
     def _slot_of(self, seq: int) -> int:
         return self._tables.rows[seq].index
-
-    def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
-        """Send what changed in the block tables of the chunks' sequences; returns their rows."""
-        updates = no_updates()
-        rows = []
-        for chunk in chunks:
-            row = self._tables.rows[chunk.seq]
-            if row.block_ids is not chunk.block_ids:
-                row.change(chunk.block_ids, updates)
-            rows.append(row)
-        if updates:
-            self._send(updates, rows, self._tables.write)
-        if self._tables.window_tables is not None:
-            self._bring_windows(chunks, rows)
-        return rows
-
-    def _bring_windows(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> None:
-        """The same for the tables of layers that keep only their window."""
-        updates = no_updates()
-        for chunk, row in zip(chunks, rows, strict=True):
-            if row.window_ids is not chunk.window_ids:
-                row.change_window(chunk.window_ids, updates)
-        if updates:
-            self._send(updates, rows, self._tables.write_windows)
-
-    def _send(
-        self, updates: array[int], rows: Sequence[TableRow], write: Callable[[Tensor], None]
-    ) -> None:
-        """Write to the tables. If memory runs out their content is unknown, so the repeated step
-        must send all of it.
-        """
-        try:
-            write(to_device(np.frombuffer(updates, np.int32), self._device))
-        except (RuntimeError, MemoryError):
-            for row in rows:
-                row.block_ids = row.window_ids = ()
-            raise
 
     def _are_decodes(self, chunks: Sequence[Chunk], rows: Sequence[TableRow]) -> bool:
         """Whether a decode graph can compute the step: every chunk is one token, which the tables
@@ -326,23 +263,15 @@ class DeviceSteps:
         if order is not None:
             chunks, rows = [chunks[i] for i in order.rows], [rows[i] for i in order.rows]
         members = [states[chunk.seq] for chunk in chunks]
-        self._sampler.draws.arrange(members)
-        kind = self._sampler.draws.kind
+        kind = self._token_draws.arrange(members)
         graph = self._graphs.for_decodes(num_rows, kind, shares=order is not None)
         self.used_graph = self._graphs.holds(graph)
         indices = [row.index for row in rows]
         self._decode_step.share(graph, order, indices)
-        kept = self._kept
-        folds = None if kept is None else [max(0, kept.folds_of(chunk)) for chunk in chunks]
         starts = [chunk.start for chunk in chunks]
-        positions, table_rows = self._decode_step.fill(starts, indices, folds)
+        positions, table_rows = self._decode_step.fill(starts, indices, self._kept.folds(chunks))
         result = self._graphs.run(graph)[:num_rows]
-        draft = None
-        if self._draft_pass is not None and not self._decode_step.takes_in:
-            # The host knows no token behind the last ones.
-            step_rows = self._decode_step.step_rows(graph, num_rows, np.zeros(num_rows, np.int32))
-            room = self._draft_pass.kept(graph.num_rows)
-            draft = partial(self._draft, self._draft_pass, step_rows, room, chunks)
+        draft = self._drafts.behind_decodes(graph, num_rows, chunks)
         if kind is not DrawKind.GENERAL:
             picked = Picked(tuple([state.seq for state in members]), result)
             return _Work(lambda: picked, draft)
@@ -357,8 +286,7 @@ class DeviceSteps:
         rows = self._rows(chunks, states) if verifies else self._sharing_rows(chunks, states)
         invariant = self._model.invariant
         bucket = None
-        # No graph has stops, at which states are copied; snapshots of windows need none.
-        if self._kept is None or not any(stops_of(chunk) for chunk in chunks):
+        if not self._kept.has_stops(chunks):
             need = need_of(chunks, invariant=invariant, verifies=verifies)
             if verifies:  # a bucket has room to fold as many rows as its segments have
                 need = need._replace(segment_rows=max(need.segment_rows, num_folds))
@@ -373,14 +301,7 @@ class DeviceSteps:
         draws = verifies and self._token_draws.are_plain(rows, states)
         positions, table_rows = self._mixed_step.fill(bucket, rows, draws=draws)
         logits = self._graphs.run(bucket)[: len(rows.last_rows)]
-        draft = None
-        if self._draft_pass is not None:
-            following = None
-            if not self._draft_pass.takes_decodes:
-                following = following_ids(rows.chunks, states)
-            step_rows = self._mixed_step.step_rows(bucket, rows, following)
-            kept = self._draft_pass.kept(bucket.num_rows)
-            draft = partial(self._draft, self._draft_pass, step_rows, kept, rows.sampling)
+        draft = self._drafts.behind_bucket(bucket, rows, states)
         if not rows.sampling:
             return _Work(lambda: self._nothing, draft)
         if draws:
@@ -391,13 +312,10 @@ class DeviceSteps:
         )
 
     def _can_move(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether the card itself can move the chunks that may move. It can only in graphs that
-        verify, and not with `invariant`, recurrent states or a drafter that `cuts_anew`.
-        """
-        if self._draft_pass is None or not any(chunk.may_move for chunk in chunks):
+        """Whether the card itself can move the chunks that may move."""
+        if not any(chunk.may_move for chunk in chunks):
             return True
-        is_bound = self._model.invariant or self._draft_pass.cuts_anew
-        return not is_bound and self._kept is None and self._verifies(chunks)
+        return self._drafts.can_move(verifies=self._verifies(chunks))
 
     def _moved(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """The chunks at the positions where they really begin. Waits for the step before, to read
@@ -412,70 +330,26 @@ class DeviceSteps:
         return found
 
     def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Work:
-        batch, draft = self._batch(rows), None
-        if self._draft_pass is None:
-            hidden = self._forward(batch, rows, batch.last_rows)
-        else:
-            # Read before the draw overwrites the last tokens.
-            ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
-            embedded = self._model.embed(ids)
-            moved = self._state_step(rows)
-            hidden, kept = self._draft_pass.forward(embedded, batch.plan, batch.last_rows, moved)
-            following = following_ids(batch.chunks, states).astype(np.int32)
-            step_rows = StepRows(
-                ids.long(),
-                to_device(following, self._device).long(),
-                batch.plan.positions.long(),
-                batch.last_rows,
-                batch.sampled_positions.long(),
-                batch.plan,
-            )
-            draft = partial(self._draft, self._draft_pass, step_rows, kept, batch.sampling)
+        batch = self._batch(rows)
+        ids = self._known(batch)  # read before the draw overwrites the last tokens
+        embedded = self._model.embed(ids)
+        moved = self._kept.card_step(rows, self._slot_of)
+        hidden, kept = self._drafts.forward(embedded, batch.plan, batch.last_rows, moved)
+        draft = self._drafts.behind_batch(ids, batch, kept, states)
         if not batch.sampling:
             return _Work(lambda: self._nothing, draft)
         logits = self._model.logits(hidden)
         sampled = batch.sampled_positions, batch.table_rows
         return _Work(partial(self._token_draws.sample, logits, rows, states, *sampled), draft)
 
-    @torch.inference_mode()
-    def _draft(
-        self,
-        draft_pass: DraftPass,
-        rows: StepRows,
-        kept: Kept,
-        sampling: Sequence[Chunk],
-        picked: Picked,
-    ) -> None:
-        """Let the drafter take the step in, and store its drafts where the next step reads them."""
-        chunks, drafted = draft_pass.draft(rows, kept, picked, sampling, self._plan_rows)
-        if chunks:
-            tables = self._tables_of(chunks).long()
-            self._tables.drafts[tables, : drafted.ids.shape[1]] = drafted.ids.int()
-
-    def _plan_rows(self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int) -> PagedPlan:
-        tables, block_tables = self._tables_of(chunks), self._tables.block_tables
-        if num_rows == 1:
-            plan = PagedPlan(positions.int(), tables, block_tables, len(chunks))
-            return self._model.prepared(plan, self._cache)
-        keys, _ = self._cache.layers[0]
-        num_heads, dtype = (
-            self._model.config.attention.num_heads,
-            self._model.weights.embedding.dtype,
-        )
-        return blocks_at(positions.int(), tables, block_tables, num_rows, num_heads, keys, dtype)
-
-    def _tables_of(self, chunks: Sequence[Chunk]) -> Tensor:
-        indices = [self._tables.rows[chunk.seq].index for chunk in chunks]
-        return to_device(np.array(indices, np.int32), self._device)
-
     def _with_ids(self, chunk: Chunk, state: SequenceState) -> Chunk:
         """The chunk, where a grammar must check its drafts with their ids, cut at the first that
         the grammar refuses. That reads the ids from the card.
         """
-        if chunk.drafts and self._kept is not None:
-            # A chunk that saves a state verifies no drafts.
-            most = 0 if chunk.saves else MOST_TAKEN_BACK
-            chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
+        if not chunk.drafts:
+            return chunk
+        # A chunk that saves a state verifies no drafts.
+        chunk = self._kept.verifiable(chunk, saves=bool(chunk.saves))
         if not chunk.drafts or chunk.drafts[0] != ON_CARD or state.grammar is None:
             return chunk
         row = self._tables.rows[chunk.seq].index
@@ -488,8 +362,7 @@ class DeviceSteps:
         with a drafting network always. Of hybrids only with drafts, because graphs that verify
         compute no prompts of hybrids.
         """
-        takes_all = self._draft_pass is not None and self._kept is None
-        return takes_all or any(chunk.drafts for chunk in chunks)
+        return self._drafts.verifies_all or any(chunk.drafts for chunk in chunks)
 
     def _sharing_rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         """The rows of a step, the decodes in the order in which they share prefixes."""
@@ -512,23 +385,8 @@ class DeviceSteps:
         prepare = partial(self._model.prepared, cache=self._cache)
         return make_paged_batch(rows, self._tables, prepare, invariant=self._model.invariant)
 
-    def _forward(self, batch: PagedBatch, planned: PagedRows, rows: Tensor | None) -> Tensor:
-        token_ids = self._tables.known(batch.token_ids, batch.plan.table_rows)
-        hidden, states = self._model.embed(token_ids), self._state_step(planned)
-        return self._model.forward(hidden, batch.plan, self._cache, rows, states=states)
-
-    def _state_step(self, planned: PagedRows) -> StateStep | None:
-        """The recurrent states that these rows move on; None for a network without."""
-        if self._kept is None:
-            return None
-        count = planned.num_decodes
-        folds = [self._kept.folds_of(chunk) for chunk in planned.chunks[:count]]
-        decodes = planned.positions[:count], planned.table_rows[:count], np.array(folds, np.int32)
-        return step_on(self._device, self._kept, decodes, planned.chunks[count:], self._slot_of)
-
-
-def _capturing(drafter: object) -> CapturesDrafts | None:
-    return drafter if isinstance(drafter, CapturesDrafts) else None
+    def _known(self, batch: PagedBatch) -> Tensor:
+        return self._tables.known(batch.token_ids, batch.plan.table_rows)
 
 
 def _buckets(
@@ -553,10 +411,10 @@ def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
     return state.grammar is not None and chunk.samples and not is_known
 
 
-def _fetched(picked: Picked) -> Launched:
+def _fetched(picked: Picked, drafting: Callable[[], DraftTiming]) -> Launched:
     """Launch the copy of the tokens to the host."""
     try:
-        return fetch(picked)
+        return fetch(picked, drafting)
     except (RuntimeError, MemoryError) as error:
         raise TokensLost(f"the tokens of a step cannot be read: {shortage(error)}") from error
 

@@ -36,11 +36,10 @@ from workers.engine.step.batch import (
     send_into,
     to_device,
 )
-from workers.engine.step.draft_pass import DraftPass, StepRows
+from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawTable
 from workers.engine.step.sampler import Picked
-from workers.engine.step.spans import SpanRoom, spans_of
-from workers.engine.step.states import KeptStates
+from workers.engine.step.states import NoRoom, StateRoom, States
 from workers.engine.step.tables import SequenceTables
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -65,7 +64,7 @@ class _Places(NamedTuple):
 @final
 class _Input:
     """The input of one bucket: `words` int32 on the card, and `empty`, the words of no rows, on the
-    host. `spans` are those of a network with recurrent states.
+    host. `spans` has the rows of recurrent states.
 
     In a bucket that verifies the words also hold: `behind`, the row behind each sampled row if that
     is a draft; `firsts`, the first row of each sampled sequence; `owners`, the table row of each
@@ -82,7 +81,7 @@ class _Input:
         self,
         bucket: GraphBucket,
         segments: HeadBuckets,
-        spans: SpanRoom | None,
+        spans: StateRoom | NoRoom,
         dummy_row: int,
         device: torch.device,
     ) -> None:
@@ -97,8 +96,7 @@ class _Input:
         sampled, sequences = _verified(bucket)
         self.picked = torch.full((2, sampled), -1, dtype=torch.int64, device=device)
         self.ends = torch.zeros(sequences, dtype=torch.int64, device=device)
-        if spans is not None:
-            self.empty[places.spans] = spans.empty(dummy_row)
+        self.empty[places.spans] = spans.empty()
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
         self.sent = torch.zeros((2, len(self.empty)), dtype=torch.int32, device=device)
         self.token_ids = torch.zeros(bucket.num_rows, dtype=torch.int32, device=device)
@@ -117,13 +115,12 @@ class MixedStep:
         draws: DrawTable,
         buckets: Iterable[GraphBucket],
         *,
-        shares: bool = False,
-        states: KeptStates | None = None,
-        draft_pass: DraftPass | None = None,
+        shares: bool,
+        states: States,
+        draft_pass: DraftPass | NoDraftPass,
     ) -> None:
-        """`shares`: decodes may attend to common prefixes together. `states`: those of a network
-        with recurrent layers. `draws`: the parameters by which steps that verify draw. Steps keep
-        what `draft_pass` needs.
+        """`shares`: decodes may attend to common prefixes together. `draws`: the parameters by
+        which steps that verify draw. Steps keep what `draft_pass` needs.
         """
         self._draft_pass = draft_pass
         self._draws = draws
@@ -164,8 +161,7 @@ class MixedStep:
             [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
         )
         found.segments.lay_out(found.prefills, bucket.num_decodes, words[places.work], rows.runs)
-        if found.spans is not None:
-            self._lay_out_spans(found.spans, rows, words[places.spans])
+        found.spans.lay_out(rows, self._slot_of, words[places.spans])
         self._send(found, words, rows)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:count] for place in sampled]
@@ -199,14 +195,6 @@ class MixedStep:
                 ]
             )
 
-    def _lay_out_spans(self, room: SpanRoom, rows: PagedRows, words: _Words) -> None:
-        states, count = self._states, rows.num_decodes
-        assert states is not None
-        folds = np.array([states.folds_of(chunk) for chunk in rows.chunks[:count]], np.int32)
-        decodes = rows.positions[:count], rows.table_rows[:count], folds
-        spans, _ = spans_of(rows.chunks[count:], self._slot_of, states.dummy_slot, states.folds_of)
-        room.lay_out(decodes, spans, words)
-
     def _slot_of(self, seq: int) -> int:
         return self._tables.rows[seq].index
 
@@ -214,13 +202,8 @@ class MixedStep:
         """Whether a bucket with enough rows also has room for the attention work of these segments,
         and for the rows that are folded into states first.
         """
-        found, states = self._inputs[bucket], self._states
-        if found.spans is not None and states is not None:
-            if bucket.verifies and any(states.folds_of(chunk) < 0 for chunk in rows.chunks):
-                return False  # a prompt of a hybrid: its kernels would slow all steps of this graph
-            if states.num_folds(rows.chunks) > found.spans.most_folds:
-                return False
-        return found.segments.holds(rows.segments)
+        found = self._inputs[bucket]
+        return found.spans.holds(rows.chunks) and found.segments.holds(rows.segments)
 
     def clear(self, bucket: GraphBucket) -> None:
         """Fill the input with no rows."""
@@ -238,15 +221,9 @@ class MixedStep:
         token_ids = self._tables.known(words[places.token_ids], words[places.table_rows])
         hidden = self._model.embed(token_ids)
         last_rows = words[places.last_rows].long()
-        step, states = None, self._states
-        if states is not None and found.spans is not None:
-            spans = words[places.spans]
-            step = states.step(found.spans.plan(spans), found.spans.verified(spans))
-        if self._draft_pass is None:
-            last = self._model.forward(hidden, plan, self._cache, last_rows, states=step)
-        else:
-            found.token_ids.copy_(token_ids)
-            last, _ = self._draft_pass.forward(hidden, plan, last_rows, step)
+        step = found.spans.step(words[places.spans])
+        self._draft_pass.keep_ids(found.token_ids, token_ids)
+        last, _ = self._draft_pass.forward(hidden, plan, last_rows, step)
         logits = self._model.logits(last)
         if bucket.verifies:
             self._verify(found, logits, token_ids)
@@ -336,7 +313,9 @@ class MixedStep:
             for kind, heads in enumerate(() if config.is_latent else config.head_sizes)
         ]
         segments = HeadBuckets(tuple(buckets))
-        spans = None if self._states is None else SpanRoom.holding(*bucket[:4])
+        spans = self._states.room(
+            bucket.num_decodes, bucket.segment_rows, bucket.num_segments, bucket.verifies
+        )
         return _Input(bucket, segments, spans, self._tables.dummy_row, self._model.device)
 
 
@@ -359,11 +338,11 @@ def _lay_out_verified(words: _Words, places: _Places, rows: PagedRows, *, draws:
         words[places.owners][: len(sizes)] = rows.sampled_tables[ends - sizes]
 
 
-def _places(bucket: GraphBucket, segments: HeadBuckets, spans: SpanRoom | None) -> _Places:
+def _places(bucket: GraphBucket, segments: HeadBuckets, spans: StateRoom | NoRoom) -> _Places:
     sampled, sequences = _verified(bucket)
     sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3
     sizes += [sampled, sequences, sequences, segments.num_words]
-    sizes.append(0 if spans is None else spans.num_words)
+    sizes.append(spans.num_words)
     found, begin = [], 0
     for size in sizes:
         found.append(slice(begin, begin + size))

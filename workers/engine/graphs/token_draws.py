@@ -34,6 +34,15 @@ class TokenDraws:
         self._sampler = sampler
         self._tables = tables
 
+    def arrange(self, members: Sequence[SequenceState]) -> DrawKind:
+        """Arrange the draw parameters of decodes; returns how these are drawn."""
+        self._sampler.draws.arrange(members)
+        return self._sampler.draws.kind
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """Forget sequences; unknown ones are ignored."""
+        self._sampler.forget(seqs)
+
     def are_plain(self, rows: PagedRows, states: dict[int, SequenceState]) -> bool:
         """Whether a captured step that verifies can draw all its tokens itself: all rows are greedy
         or have a temperature only. Arranges the draw parameters of the rows.

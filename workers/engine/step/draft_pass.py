@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
@@ -79,6 +79,11 @@ class DraftPass:
         self._room = Kept(None, None)
 
     @property
+    def max_depth(self) -> int:
+        """See `Drafter`."""
+        return self._drafter.max_depth
+
+    @property
     def takes_decodes(self) -> bool:
         """Whether the drafter can take in decodes within the model's pass; see `decode`."""
         return self._drafter.take_in is not None
@@ -137,6 +142,14 @@ class DraftPass:
             return last, kept
         kept.hidden.copy_(last)
         return last if last_rows is None else last[last_rows], kept
+
+    def keep_ids(self, room: Tensor, token_ids: Tensor) -> None:
+        """Keep the ids of a captured step's rows at a fixed address, for the drafter."""
+        room.copy_(token_ids)
+
+    def keep_last(self, room: Tensor, last_token: Tensor, table_rows: Tensor) -> None:
+        """The same of decodes: the last tokens of their table rows."""
+        room.copy_(last_token.index_select(0, table_rows.long()))
 
     def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
         """The result of `Network.forward` for single rows, which the drafter takes in too."""
@@ -202,6 +215,51 @@ class DraftPass:
         if rows.following is None:
             return rows.token_ids
         return rows.following.index_copy(0, rows.last_rows, picked.ids.clamp(min=0))
+
+
+@final
+class NoDraftPass:
+    """`DraftPass` of a model without a drafter: forward passes keep nothing."""
+
+    max_depth: Final = 0
+    takes_decodes: Final = False
+
+    def __init__(self, model: Network, cache: KvCache) -> None:
+        self._model = model
+        self._cache = cache
+
+    def forward(
+        self,
+        hidden: Tensor,
+        plan: AttentionPlan | PagedPlan,
+        last_rows: Tensor | None,
+        states: StateStep | None = None,
+    ) -> tuple[Tensor, Kept]:
+        """The result of `Network.forward` for `last_rows` (None: all rows)."""
+        return self._model.forward(hidden, plan, self._cache, last_rows, states=states), _NOTHING
+
+    def keep_in_place(self, num_rows: int) -> None:
+        """Take no memory."""
+
+    def keep_ids(self, room: Tensor, token_ids: Tensor) -> None:
+        """Keep nothing."""
+
+    def keep_last(self, room: Tensor, last_token: Tensor, table_rows: Tensor) -> None:
+        """Keep nothing."""
+
+    def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
+        """Nobody `takes_decodes`."""
+        raise NotImplementedError
+
+
+_NOTHING: Final = Kept(None, None)
+
+
+def draft_pass_of(
+    model: Network, cache: KvCache, drafter: Drafter | None
+) -> DraftPass | NoDraftPass:
+    """The forward passes of a model on a card, with its drafter or without."""
+    return NoDraftPass(model, cache) if drafter is None else DraftPass(model, cache, drafter)
 
 
 def _timing(

@@ -16,17 +16,17 @@ from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.step.batch import SequenceState, StepBatch, make_batch
 from workers.engine.step.draft_pass import (
     DraftPass,
     StepRows,
     following_ids,
 )
+from workers.engine.step.host_slots import HostSlots
 from workers.engine.step.sampler import Picked, Sampler, VerifiedDrafts
-from workers.engine.step.states import HostSlots, KeptStates
+from workers.engine.step.states import States
 from workers.engine.step.steps import Launched
-from workers.engine.tier.copies import Swapper
+from workers.engine.tier.copies import NoSwapper, Swapper
 from workers.scheduler import ON_CARD, Chunk, SequenceMoves
 
 
@@ -58,7 +58,7 @@ class HostSteps:
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter, clock)
         self._drafts: dict[int, tuple[int, ...]] = {}
         self._slots = HostSlots(model, facts, verifies=verifies or drafter is not None)
-        self._swapper: Swapper | None = None
+        self._swapper: Swapper | NoSwapper = NoSwapper()
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `EngineSteps`."""
@@ -73,7 +73,6 @@ class HostSteps:
 
     def move(self, moves: SequenceMoves) -> None:
         """See `EngineSteps`."""
-        assert self._swapper is not None
         self._swapper.move(moves, self._slots.slot_of)
 
     def swap_with(self, swapper: Swapper) -> None:
@@ -81,7 +80,7 @@ class HostSteps:
         self._swapper = swapper
 
     @property
-    def kept(self) -> KeptStates | None:
+    def kept(self) -> States:
         """See `EngineSteps`."""
         return self._slots.kept
 
@@ -148,11 +147,9 @@ class HostSteps:
         """The chunk with the ids of its drafts, cut at the first that its grammar refuses."""
         if not chunk.drafts:
             return chunk
-        if self._slots.kept is not None:
-            # A chunk that saves a state within or behind its rows verifies no drafts.
-            is_saved = chunk.saves and chunk.saves[-1][0] > chunk.start
-            most = 0 if is_saved else MOST_TAKEN_BACK
-            chunk = msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
+        # A chunk that saves a state within or behind its rows verifies no drafts.
+        saves = bool(chunk.saves) and chunk.saves[-1][0] > chunk.start
+        chunk = self._slots.kept.verifiable(chunk, saves=saves)
         if not chunk.drafts or chunk.drafts[0] != ON_CARD:
             return chunk
         drafts = self._drafts.get(chunk.seq, ())[: len(chunk.drafts)]

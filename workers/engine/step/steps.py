@@ -15,7 +15,7 @@ from protocol.errors import HermaError
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
-from workers.engine.step.states import KeptStates
+from workers.engine.step.states import States
 from workers.engine.tier.copies import Swapper
 from workers.scheduler import Chunk, DraftTiming, SequenceMoves
 
@@ -67,8 +67,8 @@ class EngineSteps(Protocol):
         """Let `swapper` make the copies of `move`."""
 
     @property
-    def kept(self) -> KeptStates | None:
-        """The recurrent states of sequences and prefixes; None for a network that has none."""
+    def kept(self) -> States:
+        """The recurrent states of sequences and prefixes."""
 
     @property
     def state_bytes(self) -> int:
@@ -121,12 +121,15 @@ class Unsampled:
     sample: Callable[[], Launched]
 
 
-def fetch(picked: Picked) -> Launched:
-    """Copy tokens to the host behind the step that makes them, without waiting."""
+def fetch(picked: Picked, drafting: Callable[[], DraftTiming] = DraftTiming) -> Launched:
+    """Copy tokens to the host behind the step that makes them, without waiting. `drafting`: see
+    `Launched`.
+    """
     if not picked.ids.is_cuda:
         # The next step may overwrite them. (On a card it does so behind the copies.)
         drafts = None if picked.drafts is None else picked.drafts.clone()
-        return Launched(replace(picked, ids=picked.ids.clone(), drafts=drafts))
+        on_host = replace(picked, ids=picked.ids.clone(), drafts=drafts)
+        return Launched(on_host, drafting=drafting)
     scores = picked.scores
     if scores is not None:
         own, values, ids = scores
@@ -136,7 +139,7 @@ def fetch(picked: Picked) -> Launched:
     on_host = replace(picked, ids=ids, scores=scores, drafts=drafts)
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record()
-    return Launched(on_host, done)
+    return Launched(on_host, done, drafting)
 
 
 def _to_host(tensor: Tensor) -> Tensor:

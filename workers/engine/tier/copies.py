@@ -86,6 +86,16 @@ def move(part: PagePart, page: Tensor, *, is_load: bool) -> None:
 
 
 @final
+class NoSwapper:
+    """`Swapper` of an engine without a host tier, whose plans move no sequences."""
+
+    def move(self, moves: SequenceMoves, slot_of: Callable[[int], int]) -> None:
+        """Raises `RuntimeError`."""
+        del slot_of
+        raise RuntimeError(f"a plan moves sequences, but there is no host tier: {moves}")
+
+
+@final
 class Swapper:
     """The copies of preempted sequences to the region and back, before a step and in the order of
     the plans. The host itself reads nothing, so the device's order of copies is enough.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateSlots
-from workers.engine.step.states import KeptStates
+from workers.engine.step.states import States
 from workers.engine.tier.card_copies import CardCopies, staging_bytes, staging_rows
 from workers.engine.tier.copies import HostCopies, PageCopies, Swapper
 from workers.engine.tier.page_words import PageWords
@@ -33,19 +33,17 @@ class Memories(NamedTuple):
     """
 
     caches: tuple[KvCache, ...]
-    kept: KeptStates | None
+    kept: States
 
     @property
     def words(self) -> PageWords:
         """The words of their pages."""
-        if self.kept is None:
-            return PageWords(self.caches, None, None)
         return PageWords(self.caches, self.kept.prefixes, self.kept.running)
 
     def identity(self, model: bytes) -> bytes:
         """A hash of what a page means: the `model`, and the shapes and dtypes of these memories."""
         shapes = [_shape(memory) for cache in self.caches for memory in cache.memories]
-        if self.kept is not None:
+        if self.kept.running is not None:
             shapes += _shapes(self.kept.running)
         return hashlib.sha256(model + msgspec.json.encode(shapes)).digest()
 

@@ -20,7 +20,9 @@ from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import ModelRunner
+from workers.engine.step.draft_pass import NoDraftPass
 from workers.engine.step.draws import DrawTable
+from workers.engine.step.states import NoStates
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler.plan import Chunk, StepPlan
 
@@ -90,7 +92,8 @@ def test_the_rows_of_any_step_begin_where_kernels_expect_it(
     """At multiples of 16 bytes: for others, decode attention would be compiled once more."""
     tables = SequenceTables(max_rows, 4, host.cache.dummy_block, host.model.device)
     draws = DrawTable(host.model.config.vocab_size, max_rows, host.model.device)
-    step = DecodeStep(host.model, host.cache, tables, draws, max_rows)
+    draft_pass = NoDraftPass(host.model, host.cache)
+    step = DecodeStep(host.model, host.cache, tables, draws, max_rows, NoStates(), draft_pass)
     positions, table_rows = step.fill([3, 7], [1, 0])
     assert (positions.tolist(), table_rows.tolist()) == ([3, 7], [1, 0])
     assert [column.data_ptr() % 16 for column in (positions, table_rows)] == [0, 0]

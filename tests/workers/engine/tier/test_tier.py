@@ -133,18 +133,18 @@ def test_a_page_brings_the_same_bits_back(
     kept = runner.kept
     pages = tuple(range(4, 4 + tier.room.state_pages))
     copies = [Copy(3, (2,)), Copy(5, (0,))]
-    if kept is not None:
+    if kept.prefixes is not None:
         kept.prefixes.matrices.normal_()
         kept.prefixes.tails.normal_()
     sums = [_copied(runner, Transfer(1, False, tuple(copies)))]
-    if kept is not None:
+    if kept.prefixes is not None:
         sums.append(_copied(runner, Transfer(2, False, (Copy(1, pages, is_state=True),))))
     before = memory.clone()
     memory[:, :, 7:9].zero_()
     back = [_copied(runner, Transfer(3, True, (Copy(7, (2,)), Copy(8, (0,)))))]
     assert torch.equal(memory[:, :, 7], before[:, :, 3])
     assert torch.equal(memory[:, :, 8], before[:, :, 5])
-    if kept is not None:
+    if kept.prefixes is not None:
         back.append(_copied(runner, Transfer(4, True, (Copy(2, pages, is_state=True),))))
         for part in (kept.prefixes.matrices, kept.prefixes.tails):
             assert torch.equal(part[2], part[1])

@@ -19,10 +19,19 @@ from kernels.experts import reference as mixtures
 from kernels.experts.stack import Stack, expert_of
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.int4 import Int4Weight, in_order
+from kernels.latent import LATENT_EPS
+from kernels.latent.reference import plain_form
 from kernels.linear import Op, Weight, rounds_rows
 from kernels.mxfp4 import Mxfp4Weight, dequantise
 from workers.engine.models.angles import cos_sin
-from workers.engine.models.description import Attention, DeltaRule, Experts, Gate, ModelDescription
+from workers.engine.models.description import (
+    Attention,
+    DeltaRule,
+    Experts,
+    Gate,
+    Latent,
+    ModelDescription,
+)
 from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _HEAD_ROWS = 16_384
@@ -124,7 +133,7 @@ def reference_logits(
     eps = config.rms_norm_eps
     if config.side_width:
         raise ValueError(f"{config.family} with side inputs has no reference to check answers")
-    turned = {(each.rope, each.head_dim) for each in config.attentions}
+    turned = {(each.rope, _turned_dim(each)) for each in config.attentions}
     angles = {each: cos_sin(*each, len(ids)).to(ids.device) for each in turned}
     last = weights.layers[-1]
     all_rows = Rows(tuple((part.num_rows, part.step_rows) for part in parts), invariant)
@@ -135,8 +144,9 @@ def reference_logits(
         if isinstance(mixer, DeltaRule):
             mixed = _recurrent(mixer, eps, layer, hidden, all_rows)
         else:
-            turns = angles[mixer.rope, mixer.head_dim].unsqueeze(1).chunk(2, dim=-1)
-            mixed = _attention(mixer, eps, layer, hidden, turns, all_rows)
+            turns = angles[mixer.rope, _turned_dim(mixer)].unsqueeze(1).chunk(2, dim=-1)
+            of_kind = _latent if isinstance(mixer, Latent) else _attention
+            mixed = of_kind(mixer, eps, layer, hidden, turns, all_rows)
         out = behind.product(_adds(layer.mixer_out_norm), mixed, layer.out, layer.out_bias)
         hidden = hidden + _branch(out, layer.mixer_out_norm, eps)
         if isinstance(described.mlp, Experts):
@@ -165,6 +175,11 @@ def _adds(norm: Tensor | None) -> Op:
 
 def _branch(added: Tensor, norm: Tensor | None, eps: float) -> Tensor:
     return added if norm is None else _norm(added, norm, eps)
+
+
+def _turned_dim(mixer: Attention) -> int:
+    """Dimensions of a key that turn, and those that `cos_sin` leaves as they are."""
+    return mixer.rope.dim if isinstance(mixer, Latent) else mixer.head_dim
 
 
 def _attention(
@@ -201,6 +216,34 @@ def _attention(
     if layer.gate is not None:
         mixed = mixed * rows.product(Op.NORM_LINEAR, normed, layer.gate).sigmoid()
     return mixed
+
+
+def _latent(
+    mixer: Attention,
+    eps: float,
+    layer: LayerWeights,
+    hidden: Tensor,
+    turns: Sequence[Tensor],
+    rows: Rows,
+) -> Tensor:
+    """Latent attention by its plain form; `layer.out` is not applied."""
+    latent = layer.latent
+    assert latent is not None
+    normed = _norm(hidden, layer.input_norm, eps)
+    made = rows.product(Op.NORM_LINEAR, normed, layer.qkv, layer.qkv_bias)
+    num_heads, plain, rank = latent.key_up.shape
+    queries, cached = made.split([made.shape[1] - rank - mixer.rope.dim, rank + mixer.rope.dim], 1)
+    if latent.query_up is not None and latent.query_norm is not None:
+        queries = _norm(queries, latent.query_norm, LATENT_EPS)
+        queries = rows.product(Op.NORM_LINEAR, queries, latent.query_up)
+    queries = queries.unflatten(1, (num_heads, plain + mixer.rope.dim))
+    queries = torch.cat((queries[..., :plain], _turn(queries[..., plain:], *turns)), dim=2)
+    keys = _turn(cached[:, rank:].unsqueeze(1), *turns).squeeze(1)
+    cached = torch.cat((_norm(cached[:, :rank], latent.norm, LATENT_EPS), keys), dim=1)
+    wide = latent._replace(
+        key_up=latent.key_up.to(hidden.dtype), value_up=latent.value_up.to(hidden.dtype)
+    )
+    return plain_form(queries, cached, wide, 0, mixer.scale).flatten(1)
 
 
 def _recurrent(

@@ -141,4 +141,45 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("norm_linear", 128, 8192, 5120): Wide(1, 1, True, 0, 0, 20),  # 25.5 us
     ("norm_linear", 128, 6144, 5120): Wide(1, 1, True, 0, 0, 20),  # 21.1 us
     ("norm_linear", 64, 248320, 5120): Wide(3, 1),  # 593.7 us
+    ("norm_linear", 1, 5120, 2048): Gemv(8, 512, 2),  # 6.0 us
+    ("linear_add", 1, 2048, 4096): Gemv(8, 1024, 4),  # 5.0 us
+    ("norm_linear", 1, 9216, 2048): Gemv(4, 512, 2),  # 10.1 us
+    ("norm_linear", 1, 8192, 2048): Gemv(8, 1024, 4),  # 9.1 us
+    ("norm_linear", 1, 4096, 2048): Gemv(8, 512, 2),  # 4.9 us
+    ("norm_linear", 1, 5120, 2880): Gemv(4, 512, 2),  # 8.4 us
+    ("linear_add", 1, 2880, 4096): Gemv(4, 512, 2),  # 6.9 us
+    ("linear_add", 1, 2048, 5120): Gemv(4, 1024, 4),  # 6.3 us
+    ("norm_linear", 2, 5120, 2048): Gemv(2, 1024, 4),  # 8.6 us
+    ("linear_add", 2, 2048, 4096): Gemv(2, 1024, 4),  # 6.5 us
+    ("norm_linear", 2, 9216, 2048): Gemv(4, 1024, 4),  # 12.7 us
+    ("norm_linear", 2, 8192, 2048): Gemv(4, 1024, 4),  # 12.0 us
+    ("norm_linear", 2, 4096, 2048): Gemv(4, 1024, 4),  # 6.9 us
+    ("norm_linear", 2, 5120, 2880): Gemv(4, 1024, 4),  # 10.7 us
+    ("linear_add", 2, 2880, 4096): Gemv(4, 1024, 4),  # 8.4 us
+    ("linear_add", 2, 2048, 5120): Gemv(2, 1024, 4),  # 7.9 us
+    ("norm_linear", 8, 5120, 2048): Wide(1, 1, True, 0, 0, 20),  # 7.0 us
+    ("linear_add", 8, 2048, 4096): Wide(1, 3, True, 0, 0, 20),  # 6.6 us
+    ("norm_linear", 8, 9216, 2048): Wide(1, 2, True, 0, 0, 20, 128, 3),  # 10.7 us
+    ("norm_linear", 8, 8192, 2048): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 9.6 us
+    ("norm_linear", 8, 4096, 2048): Wide(2, 3, True, 0, 0, 20),  # 6.5 us
+    ("norm_linear", 8, 5120, 2880): Wide(1, 2, True, 0, 0, 20, 128, 2),  # 9.2 us
+    ("linear_add", 8, 2880, 4096): Wide(1, 4, True, 0, 0, 20, 128, 2),  # 7.1 us
+    ("linear_add", 8, 2048, 5120): Wide(1, 3, True, 0, 0, 20),  # 7.1 us
+    ("norm_linear", 64, 5120, 2048): Wide(1, 1, True, 0, 0, 20),  # 8.5 us
+    ("linear_add", 64, 2048, 4096): Wide(1, 3, True, 0, 0, 20),  # 7.2 us
+    ("norm_linear", 64, 9216, 2048): Wide(1, 1, True, 0, 0, 20, 128, 2),  # 12.0 us
+    ("norm_linear", 64, 8192, 2048): Wide(1, 1, True, 0, 0, 20),  # 11.0 us
+    ("norm_linear", 64, 4096, 2048): Wide(1, 3, True, 0, 0, 20, 128, 2),  # 7.7 us
+    ("norm_linear", 64, 5120, 2880): Wide(1, 1, True, 0, 0, 20),  # 10.6 us
+    ("linear_add", 64, 2880, 4096): Wide(1, 2, True, 0, 0, 20),  # 8.5 us
+    ("linear_add", 64, 2048, 5120): Wide(1, 3, True, 0, 0, 20),  # 8.0 us
+    ("norm_linear", 1, 151936, 2048): Gemv(8, 1024, 4),  # 135.8 us
+    ("norm_linear", 1, 248320, 2048): Gemv(4, 512, 2),  # 220.1 us
+    ("norm_linear", 1, 201088, 2880): Gemv(8, 1024, 4),  # 250.7 us
+    ("norm_linear", 8, 151936, 2048): Skinny(128, 128, 1, 8, 3),  # 144.3 us
+    ("norm_linear", 8, 248320, 2048): Skinny(128, 128, 1, 8, 3),  # 233.0 us
+    ("norm_linear", 8, 201088, 2880): Skinny(128, 128, 1, 8, 3),  # 266.3 us
+    ("norm_linear", 64, 151936, 2048): Skinny(64, 64, 1, 4, 6, False),  # 156.0 us
+    ("norm_linear", 64, 248320, 2048): Skinny(64, 64, 1, 4, 4, False),  # 251.4 us
+    ("norm_linear", 64, 201088, 2880): Skinny(64, 64, 1, 4, 4, False),  # 285.3 us
 }

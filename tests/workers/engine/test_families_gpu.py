@@ -59,17 +59,16 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str) -> None:
     """In float32 both devices agree to rounding; in bfloat16 the card is as far off as the CPU.
 
     Where two experts are nearly equal, rounding to 16 bits picks the other one: the CPU's own
-    logits of tiny mixtures are 0.13 to 0.38 away from those in float32, and the card's likewise.
+    logits of tiny mixtures are 0.13 to 0.38 away from those in float32, and the card's likewise,
+    but of other prompts.
     """
     write_family(tmp_path, family)
     exact = _logits(tmp_path, "cpu", "float32")
     for error in _errors(_logits(tmp_path, "cuda", "float32"), exact):
         assert error < 1e-5
-    rounded = _errors(_logits(tmp_path, "cpu", "bfloat16"), exact)
-    for error, bound in zip(
-        _errors(_logits(tmp_path, "cuda", "bfloat16"), exact), rounded, strict=True
-    ):
-        assert error < max(0.1, 1.5 * bound)
+    rounded = max(_errors(_logits(tmp_path, "cpu", "bfloat16"), exact))
+    for error in _errors(_logits(tmp_path, "cuda", "bfloat16"), exact):
+        assert error < max(0.1, 1.5 * rounded)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

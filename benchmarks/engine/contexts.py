@@ -1,0 +1,84 @@
+"""`python -m benchmarks.engine.contexts SHAPE[:MODE]`: what a decode step costs behind contexts of
+several lengths.
+
+Owns the runs: the same prompts twice, by an engine with drawn weights, so that the second time all
+are cached and decode together. Must not know how a run is measured.
+"""
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import msgspec
+import torch
+
+from benchmarks.engine.client import BenchClient, EngineRequest
+from benchmarks.engine.drawing import Drawing
+from benchmarks.engine.engine import MeasuredEngine
+from benchmarks.engine.mixtures import MODES
+from benchmarks.engine.modes import bench_config
+from benchmarks.engine.run import Options
+from benchmarks.machine import describe_machine
+from workers.engine.compile.compile_ahead import start_compiling
+from workers.engine.start import load_runner
+
+_OUTPUTS = 128
+_RUNS = 3
+_MAX_WAITING = 128
+
+
+def main() -> None:
+    """Print a row for each length."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine.contexts")
+    parser.add_argument("name", metavar="SHAPE[:MODE]")
+    parser.add_argument("--batch", type=int, default=8, help="sequences at once; default: 8")
+    parser.add_argument("--lengths", default="1024,32768", metavar="LIST", help="prompt tokens")
+    parser.add_argument("--device", default="cuda")
+    arguments = parser.parse_args()
+    shape, _, mode = arguments.name.partition(":")
+    if mode and mode not in MODES:
+        parser.error(f"{arguments.name}: SHAPE:MODE, of the modes {', '.join(MODES)}")
+    lengths = tuple(map(int, arguments.lengths.split(",")))
+    options = Options(shape, dummy=True, device=arguments.device)
+    options = replace(options, **MODES[mode or "bf16"])
+    took = measure(options, arguments.batch, lengths)
+    print(f"| {options.name}, {arguments.batch} sequences behind | ms a step | times |")
+    print("|---|---|---|")
+    for length, step_ms in took.items():
+        print(f"| {length:,} tokens | {step_ms:.2f} | {step_ms / took[lengths[0]]:.2f} |")
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(f"{card}; {'; '.join(describe_machine(('torch', 'triton')).values())}")
+
+
+def measure(options: Options, batch: int, lengths: tuple[int, ...]) -> dict[int, float]:
+    """Milliseconds of a step by length: the median of some answers of `batch` sequences."""
+    longest = max(lengths) + 2 * _OUTPUTS
+    config = msgspec.structs.replace(
+        bench_config(options), kv_tokens=(batch + 1) * longest, max_context=longest
+    )
+    runner = load_runner(config, lambda *_: None, start_compiling(config))
+    drawing = Drawing.of(runner.model)
+    if drawing is not None:
+        drawing.turn(on=True)
+    found: dict[int, float] = {}
+
+    def act(client: BenchClient) -> None:
+        for length in lengths:
+            run = partial(_step_ms, client, batch, length)
+            run()
+            found[length] = median(run() for _ in range(_RUNS))
+
+    MeasuredEngine(runner, max_waiting=_MAX_WAITING).serve(act)
+    return found
+
+
+def _step_ms(client: BenchClient, batch: int, length: int) -> float:
+    prompts = [[(7919 * seed + 31 * at) % 9973 for at in range(length)] for seed in range(batch)]
+    answers, seconds = client.call([EngineRequest(prompt, _OUTPUTS) for prompt in prompts])
+    first = max(answer.first_s for answer in answers)
+    return 1e3 * (seconds - first) / (_OUTPUTS - 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,9 +29,10 @@ def attend_tiled(
     scope: Scope,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names.
+    """[rows, H, V] of queries [rows, H, D] at positions start.. of the sequence whose blocks `table`
+    names.
 
-    Caches [blocks, block size, KV, D] hold the rows' own keys and values; sums are float32.
+    Caches [blocks, block size, KV, D], and V of values, hold the rows' own ones; sums are float32.
     """
     num_rows = queries.shape[0]
     context = start + num_rows
@@ -52,8 +53,8 @@ def _attend_tile(
     scope: Scope,
     sinks: Tensor | None,
 ) -> Tensor:
-    """[QUERY_ROWS, H, D] of up to so many; keys and values [tiles, KV, KEY_ROWS, D], of which rows
-    that see ahead see `context` positions.
+    """[QUERY_ROWS, H, V] of up to so many; keys and values [tiles, KV, KEY_ROWS, D or V], of which
+    rows that see ahead see `context` positions.
     """
     num_rows, num_heads, head_dim = queries.shape
     num_kv, group = keys.shape[1], num_heads // keys.shape[1]
@@ -61,7 +62,8 @@ def _attend_tile(
     heads = padded.view(QUERY_ROWS, num_kv, group, head_dim).transpose(0, 1).flatten(1, 2)
     positions = (start + torch.arange(QUERY_ROWS, device=keys.device)).repeat_interleave(group)
     top = heads.new_full((num_kv, QUERY_ROWS * group, 1), -torch.inf)
-    total, mixed = torch.zeros_like(top), torch.zeros_like(heads)
+    total = torch.zeros_like(top)
+    mixed = heads.new_zeros(*heads.shape[:2], values.shape[3])
     if sinks is not None:
         top = sinks.view(num_kv, 1, group).repeat(1, QUERY_ROWS, 1).view(top.shape)
         total = torch.ones_like(top)
@@ -80,8 +82,8 @@ def _attend_tile(
         total = total * fade + weights.sum(-1, keepdim=True)
         mixed = mixed * fade + weights @ values[tile]
         top = new_top
-    out = (mixed / total).view(num_kv, QUERY_ROWS, group, head_dim)
-    return out.transpose(0, 1).reshape(QUERY_ROWS, num_heads, head_dim)
+    out = (mixed / total).view(num_kv, QUERY_ROWS, group, values.shape[3])
+    return out.transpose(0, 1).reshape(QUERY_ROWS, num_heads, values.shape[3])
 
 
 def _gathered(cache: Tensor, table: Tensor, context: int) -> Tensor:

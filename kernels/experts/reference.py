@@ -3,10 +3,13 @@
 An expert's products are taken of the rows that chose it, so a single matrix is widened at a time.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.by_rows import by_rows
 from kernels.experts.shapes import (
     GELU_TANH,
     Activation,
@@ -34,7 +37,10 @@ def route(
     if weights.router_bias is not None:
         logits = logits + weights.router_bias
     wide = logits.float()
-    scores = torch.sigmoid(wide) if routing.is_sigmoid else torch.softmax(wide, -1)
+    if routing.is_sigmoid:
+        scores = by_rows(torch.sigmoid, wide) if invariant else torch.sigmoid(wide)
+    else:
+        scores = torch.softmax(wide, -1)
     wanted = scores if weights.choice_bias is None else scores + weights.choice_bias
     experts = _among_groups(wanted, routing).topk(routing.num_active, dim=-1).indices
     chosen = scores.gather(1, experts)
@@ -101,9 +107,10 @@ def gate_up(
     """See `kernels.experts.gate_up`."""
     width, active = stack.shape[0] // routing.num_experts // 2, routing.num_active
     out = x.new_empty(x.shape[0] * active, width)
+    activated = partial(activate, activation=activation)
     for index, pairs in _pairs_of(routed):
         rows = _product(x[pairs // active], stack, bias, index, routing.num_experts, invariant)
-        out[pairs] = activate(rows, activation)
+        out[pairs] = by_rows(activated, rows) if invariant else activated(rows)
     return out
 
 

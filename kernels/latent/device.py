@@ -4,7 +4,8 @@ Owns the kernels that write what is cached, that attend for single rows, and tha
 were cut, and their launches. A program of the second serves some heads of one row over a part of
 its cached tokens: a latent is read once for all of them, as key and as value. It turns its queries
 by itself. Segments that the host knows, and that are long enough, go by torch in the plain form; in
-a captured step, whose segments change at every replay, all rows are single ones.
+a captured step, whose segments change at every replay, all rows are single ones. So they are in an
+invariant plan, which cuts what a row sees by position alone and multiplies by a kernel of its own.
 """
 
 from functools import cache as cached
@@ -28,6 +29,14 @@ _LOG2_E: Final = 1.4426950408889634
 _MOST_PARTS: Final = 64
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
+_PIECE: Final = 512
+"""Cached tokens of a part where contexts are cut by position alone: a decode behind 16k tokens makes
+32 programs, and a row of a prompt of 8k tokens leaves 8 parts on average.
+"""
+_FIXED_NUMBERS: Final = 2**25
+"""Numbers of partial results at once there: 134 MB. A step that needs more is computed in passes."""
+_PRODUCT_TILE: Final = 64
+"""Rows, columns and depth of a program's tile of the products with `key_up` and `value_up`."""
 _WIDE_TILE_BYTES: Final = 110 * 1024
 """Bytes of shared memory that a program with tiles of 32 tokens takes, for latents of 512."""
 
@@ -98,9 +107,11 @@ def _rows_kernel(
     out_ptr, partial_ptr, lse_ptr, table_width, scale, H: tl.constexpr, PLAIN: tl.constexpr,
     RANK: tl.constexpr, TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
     RANK_PAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    DOT: tl.constexpr,
+    PIECE: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """Program (part of the cached tokens, block of heads, row). Scores are powers of two."""
+    """Program (part of the cached tokens, block of heads, row). Scores are powers of two. Parts are
+    as long as `PIECE`, 0: as long as makes `PARTS` of them.
+    """
     part, row = tl.program_id(0), tl.program_id(2).to(tl.int64)
     position = tl.load(positions_ptr + row)
     if position < 0:
@@ -110,6 +121,10 @@ def _rows_kernel(
     there, inside = columns < RANK, pairs < TURNED // 2
     count = position + 1
     share = tl.cdiv(tl.cdiv(count, PARTS), TILE) * TILE
+    if PIECE:
+        share = PIECE
+        if part * PIECE >= count:
+            return
     begin, end = part * share, tl.minimum((part + 1) * share, count)
     seen = tl.load(
         seen_ptr + (row * H + heads)[:, None] * RANK + columns[None, :],
@@ -144,11 +159,11 @@ def _rows_kernel(
         mixed = tl.dot(weights.to(DOT), latents, mixed * fade[:, None], input_precision="ieee")
         top = new_top
     whole = own[:, None] & there[None, :]
-    if PARTS == 1:
+    if PARTS == 1 and not PIECE:
         place = out_ptr + (row * H + heads)[:, None] * RANK + columns[None, :]
         tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=whole)
     else:
-        slot = (row * PARTS + part) * H + heads
+        slot = (row * tl.num_programs(0) + part) * H + heads
         safe = tl.where(total == 0.0, 1.0, total)  # a part without tokens
         result = mixed / safe[:, None]
         tl.store(partial_ptr + slot[:, None] * RANK + columns[None, :], result, mask=whole)
@@ -179,6 +194,66 @@ def _merge_kernel(
     tl.store(place, (whole / total).to(out_ptr.dtype.element_ty), mask=columns < RANK)
 
 
+@triton.jit(do_not_specialize=["num_parts"])
+def _merge_pieces_kernel(
+    partial_ptr, lse_ptr, positions_ptr, out_ptr, num_parts, H: tl.constexpr, RANK: tl.constexpr,
+    RANK_PAD: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    """As `_merge_kernel`, of as many parts as the row's position says."""
+    head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    position = tl.load(positions_ptr + row)
+    if position < 0:
+        return
+    columns = tl.arange(0, RANK_PAD)
+    count = position // PIECE + 1
+    slots = row * num_parts * H + head
+    top = tl.load(lse_ptr + slots)
+    for part in range(1, count):
+        top = tl.maximum(top, tl.load(lse_ptr + slots + part * H))
+    whole = tl.zeros([RANK_PAD], tl.float32)
+    total = 0.0
+    for part in range(count):
+        slot = slots + part * H
+        weight = tl.exp2(tl.load(lse_ptr + slot) - top)
+        found = tl.load(partial_ptr + slot * RANK + columns, mask=columns < RANK, other=0.0)
+        whole += weight * found
+        total += weight
+    place = out_ptr + (row * H + head) * RANK + columns
+    tl.store(place, (whole / total).to(out_ptr.dtype.element_ty), mask=columns < RANK)
+
+
+@triton.jit(do_not_specialize=["num_rows", "row_stride", "head_stride"])
+def _product_kernel(
+    x_ptr, weight_ptr, out_ptr, num_rows, row_stride, head_stride, H: tl.constexpr,
+    DEPTH: tl.constexpr, COLUMNS: tl.constexpr, DEPTH_STRIDE: tl.constexpr,
+    COLUMN_STRIDE: tl.constexpr, TILE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Program (tile of columns, head, tile of rows): rows of one head by its matrix. Sums are added
+    up in the same order for any number of rows.
+    """
+    head, dtype = tl.program_id(1), out_ptr.dtype.element_ty
+    rows = tl.program_id(2).to(tl.int64) * TILE + tl.arange(0, TILE)
+    columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    there, inside = rows < num_rows, columns < COLUMNS
+    x_ptr += head * head_stride
+    weight_ptr += head.to(tl.int64) * DEPTH * COLUMNS
+    sums = tl.zeros([TILE, TILE], tl.float32)
+    for first in range(0, DEPTH, TILE):
+        depth = first + tl.arange(0, TILE)
+        deep = depth < DEPTH
+        x = tl.load(
+            x_ptr + rows[:, None] * row_stride + depth[None, :],
+            mask=there[:, None] & deep[None, :], other=0.0,
+        )  # fmt: skip
+        weight = tl.load(
+            weight_ptr + depth[:, None] * DEPTH_STRIDE + columns[None, :] * COLUMN_STRIDE,
+            mask=deep[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        sums = tl.dot(x.to(DOT), weight.to(DOT), sums, input_precision="ieee")
+    place = out_ptr + (rows[:, None] * H + head) * COLUMNS + columns[None, :]
+    tl.store(place, sums.to(dtype), mask=there[:, None] & inside[None, :])
+
+
 def attend(
     queries: Tensor,
     rows: Tensor,
@@ -190,6 +265,8 @@ def attend(
 ) -> Tensor:
     """See `kernels.latent.attend`; queries [T, H, N + T]."""
     write(rows, weights, cos_sin, cache, plan)
+    if plan.invariant:
+        return _attend_invariant(queries, weights, cos_sin, cache, plan, scale)
     num_heads, plain, _ = weights.key_up.shape
     if not plan.prefills:
         mixed = attend_rows(queries, weights, cos_sin, cache, plan, scale)
@@ -207,6 +284,62 @@ def attend(
         found = cached_rows(cache, plan.block_tables[table], start + size, queries.dtype)
         out[own] = plain_form(both, found, weights, start, scale)
     return out.flatten(1)
+
+
+def _attend_invariant(
+    queries: Tensor,
+    weights: LatentWeights,
+    cos_sin: Tensor,
+    cache: Tensor,
+    plan: PagedPlan,
+    scale: float,
+) -> Tensor:
+    """All rows as single ones; what one row gets depends on its own position alone."""
+    num_rows, num_heads, _ = queries.shape
+    plain, rank = weights.key_up.shape[1:]
+    queries = queries.contiguous()
+    seen = _head_product(queries, weights.key_up, (rank, 1))
+    # A captured step knows no positions: the most that a table has.
+    longest = plan.block_tables.shape[1] * cache.shape[1]
+    if plan.prefills:
+        longest = max([start + size for _, size, start, _ in plan.prefills])
+    parts = triton.cdiv(longest, _PIECE)
+    size = max(1, min(num_rows, _FIXED_NUMBERS // (parts * num_heads * (rank + 1))))
+    size = triton.cdiv(size, 16) * 16  # addresses of all passes are as aligned as the first one's
+    blocks, launch, _ = _launches_of(queries, weights, cos_sin, cache, 1, scale, _PIECE)
+    merge = _merge_launch(queries.device, num_heads, rank)
+    partial = scratch(queries.device, min(size, num_rows) * parts * num_heads * (rank + 1))
+    lse = partial[min(size, num_rows) * parts * num_heads * rank :]
+    # Only a captured step is padded; what is multiplied there must be numbers.
+    out = torch.empty_like(seen) if plan.prefills else torch.zeros_like(seen)
+    tables = plan.block_tables
+    for first in range(0, num_rows, size):
+        own = slice(first, first + size)
+        count = min(size, num_rows - first)
+        positions = plan.positions[own]
+        launch(
+            (parts, blocks, count),
+            (
+                seen[own], queries[own], cos_sin, cache, positions, plan.table_rows[own], tables,
+                out[own], partial, lse,
+            ),
+            (tables.stride(0),),
+        )  # fmt: skip
+        merge((num_heads, count, 1), (partial, lse, positions, out[own]), (parts,))
+    return _head_product(out, weights.value_up, (1, rank)).flatten(1)
+
+
+def _head_product(x: Tensor, weight: Tensor, strides: tuple[int, int]) -> Tensor:
+    """[T, H, C] of the first numbers of x [T, H, at least K], by a matrix [K, C] for each head,
+    whose strides are `strides`.
+    """
+    num_rows, num_heads, _ = x.shape
+    depth, columns = weight.shape[1:] if strides[1] == 1 else weight.shape[:0:-1]
+    launch = _product_launch(x.device, x.dtype, num_heads, depth, columns, strides)
+    out = x.new_empty(num_rows, num_heads, columns)
+    grid = triton.cdiv(columns, _PRODUCT_TILE), num_heads, triton.cdiv(num_rows, _PRODUCT_TILE)
+    launch(grid, (x, weight, out), (num_rows, x.stride(0), x.stride(1)))
+    return out
 
 
 def write(
@@ -241,16 +374,12 @@ def attend_rows(
     queries = queries.contiguous()
     seen = torch.einsum("thn,hnr->thr", queries[..., :plain], weights.key_up).contiguous()
     out = torch.empty_like(seen)
-    heads = max(16, min(_HEADS, triton.next_power_of_2(num_heads)))
-    blocks = triton.cdiv(num_heads, heads)
+    blocks = triton.cdiv(num_heads, _heads_of(num_heads))
     parts = num_parts or _parts(num_rows * blocks)
     slots = num_rows * parts * num_heads
     partial = scratch(queries.device, slots * (rank + 1)) if parts > 1 else out
     lse = partial[slots * rank :] if parts > 1 else out
-    launch, merge = _launches(
-        queries.device, queries.dtype, cache.dtype, num_heads, plain, rank, cos_sin.shape[1],
-        cache.shape[1], heads, parts, scale,
-    )  # fmt: skip
+    _, launch, merge = _launches_of(queries, weights, cos_sin, cache, parts, scale)
     tables = plan.block_tables
     launch(
         (parts, blocks, num_rows),
@@ -269,6 +398,57 @@ def _parts(programs: int) -> int:
     """Into how many parts rows are cut, so that about twice as many programs run as fit at once."""
     wanted = min(_MOST_PARTS, 2 * MULTIPROCESSORS // max(1, programs))
     return 1 << max(0, wanted.bit_length() - 1)
+
+
+def _heads_of(num_heads: int) -> int:
+    """How many heads a program takes."""
+    return max(16, min(_HEADS, triton.next_power_of_2(num_heads)))
+
+
+def _launches_of(
+    queries: Tensor,
+    weights: LatentWeights,
+    cos_sin: Tensor,
+    cache: Tensor,
+    parts: int,
+    scale: float,
+    piece: int = 0,
+) -> tuple[int, Launch, Launch]:
+    """How many blocks of heads there are, and the launches of rows and of what merges them."""
+    num_heads, plain, rank = weights.key_up.shape
+    heads = _heads_of(num_heads)
+    rows, merge = _launches(
+        queries.device, queries.dtype, cache.dtype, num_heads, plain, rank, cos_sin.shape[1],
+        cache.shape[1], heads, parts, piece, scale,
+    )  # fmt: skip
+    return triton.cdiv(num_heads, heads), rows, merge
+
+
+@cached
+def _merge_launch(
+    device: torch.device,  # noqa: ARG001 - a launch belongs to one
+    num_heads: int,
+    rank: int,
+) -> Launch:
+    pad = max(16, triton.next_power_of_2(rank))
+    constants = {"H": num_heads, "RANK": rank, "RANK_PAD": pad, "PIECE": _PIECE}
+    return Launch(_merge_pieces_kernel, constants, num_warps=4)
+
+
+@cached
+def _product_launch(
+    device: torch.device,
+    dtype: torch.dtype,
+    num_heads: int,
+    depth: int,
+    columns: int,
+    strides: tuple[int, int],
+) -> Launch:
+    constants = {
+        "H": num_heads, "DEPTH": depth, "COLUMNS": columns, "DEPTH_STRIDE": strides[0],
+        "COLUMN_STRIDE": strides[1], "TILE": _PRODUCT_TILE, "DOT": dot_type(dtype, dtype, device),
+    }  # fmt: skip
+    return Launch(_product_kernel, constants, num_warps=4, num_stages=2)
 
 
 @cached
@@ -298,6 +478,7 @@ def _launches(
     block_size: int,
     heads: int,
     parts: int,
+    piece: int,
     scale: float,
 ) -> tuple[Launch, Launch]:
     is_wide = is_card(device) and shared_bytes(device) < _WIDE_TILE_BYTES
@@ -307,7 +488,7 @@ def _launches(
         "scale": _LOG2_E * scale, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
         "BLOCK_SIZE": block_size, "HEADS": heads, "RANK_PAD": pad,
         "HALF": max(16, triton.next_power_of_2(turned // 2)), "TILE": tile, "PARTS": parts,
-        "DOT": dot_type(dtype, cache_dtype, device),
+        "PIECE": piece, "DOT": dot_type(dtype, cache_dtype, device),
     }  # fmt: skip
     merging = {"H": num_heads, "RANK": rank, "RANK_PAD": pad, "PARTS": parts}
     rows = Launch(_rows_kernel, constants, num_warps=8, num_stages=2)

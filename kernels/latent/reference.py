@@ -1,7 +1,8 @@
 """Plain torch latent attention; the CPU path, and what the kernels must agree with.
 
 A decode attends in the absorbed form, a segment in the plain one, some rows at a time, so that
-temporary memory is bounded. Caches in float8 saturate at 448.
+temporary memory is bounded. In an invariant plan all rows attend in the absorbed form, in tiles of
+fixed sizes. Caches in float8 saturate at 448.
 """
 
 from typing import Final
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from kernels.attention import NO_ROW, AttentionPlan, PagedPlan
 from kernels.attention.cpu import padded_rows, sequence_rows
+from kernels.attention.plan import Scope
 from kernels.attention.reference import rope, slots_of, write_slots
+from kernels.attention.tiled import QUERY_ROWS, attend_tiled
 from kernels.latent.shapes import LatentWeights
 from kernels.rms_norm.reference import rms_norm
 
@@ -39,7 +42,9 @@ def attend(
     write(rows, weights, cos, sin, cache, plan)
     turned = rope(queries[..., weights.key_up.shape[1] :], cos, sin)
     plain = queries[..., : weights.key_up.shape[1]]
-    if isinstance(plan, AttentionPlan):
+    if plan.invariant:
+        out = _in_tiles(plain, turned, weights, cache, plan, scale)
+    elif isinstance(plan, AttentionPlan):
         out = _by_groups(plain, turned, weights, cache, plan, scale)
     else:
         out = _by_table(plain, turned, weights, cache, plan, scale)
@@ -158,6 +163,41 @@ def _by_table(
         queries = torch.cat((plain[own], turned[own]), dim=2)
         out[own] = plain_form(queries, cached, weights, start, scale)
     return out
+
+
+def _in_tiles(
+    plain: Tensor,
+    turned: Tensor,
+    weights: LatentWeights,
+    cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+    scale: float,
+) -> Tensor:
+    """Rows that pad the step come out as NaN."""
+    if isinstance(plan, AttentionPlan):
+        segments = [(one.first_row, one.num_rows, one.start, one.blocks) for one in plan.prefills]
+    else:
+        tables = plan.block_tables
+        segments = [(first, count, start, tables[row]) for first, count, start, row in plan.prefills]
+    queries = torch.cat((_product_in_tiles(plain, weights.key_up), turned), dim=2)
+    latents = cache[..., : weights.norm.shape[0]]
+    mixed = plain.new_full((*plain.shape[:2], latents.shape[3]), torch.nan)
+    for first, count, start, table in segments:
+        own = slice(first, first + count)
+        mixed[own] = attend_tiled(queries[own], cache, latents, start, table, Scope(scale))
+    return _product_in_tiles(mixed, weights.value_up.mT)
+
+
+def _product_in_tiles(x: Tensor, weights: Tensor) -> Tensor:
+    """[T, H, C] of x [T, H, K] and a matrix [K, C] for each head, 16 rows at a time, because the
+    library chooses the order of a sum by the number of rows.
+    """
+    padded = F.pad(x, (0, 0, 0, 0, 0, -x.shape[0] % QUERY_ROWS))
+    tiles = [
+        torch.bmm(padded[at : at + QUERY_ROWS].transpose(0, 1), weights).transpose(0, 1)
+        for at in range(0, padded.shape[0], QUERY_ROWS)
+    ]
+    return torch.cat(tiles)[: x.shape[0]]
 
 
 def cached_rows(cache: Tensor, table: Tensor, context: int, dtype: torch.dtype) -> Tensor:

@@ -6,12 +6,14 @@ at a time, the last ones padded: matrix libraries choose their order of summatio
 rows.
 """
 
+from functools import partial
 from typing import Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.by_rows import by_rows
 from kernels.fp8 import DualWeight, Fp8Weight, Weight
 from kernels.fp8 import reference as fp8
 from kernels.int4 import Int4Weight, in_order
@@ -51,7 +53,8 @@ def norm_swiglu(
 ) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
     rows = _product(norms.rms_norm(x, norm, eps), gate_up, None, invariant)
-    return gates.silu_mul(rows, is_gelu=is_gelu)
+    gate = partial(gates.silu_mul, is_gelu=is_gelu)
+    return by_rows(gate, rows) if invariant else gate(rows)
 
 
 def linear_add(

@@ -21,11 +21,15 @@ from kernels.attention.config import FIXED_PIECE, FIXED_SLOTS, PrefillConfig
 from kernels.attention.prefill import prefill
 from kernels.attention.work import prefill_work, segment_bucket, to_device
 from kernels.attention.write import qk_norm_rope_write
+from kernels.experts import ExpertWeights, Routing, route
 from kernels.fp8 import quantize_weight
+from kernels.latent import attend as attend_latents
+from kernels.latent import device as latent_kernels
 from kernels.linear.choose import Op
 from kernels.linear.config import Skinny, Wide
 from kernels.linear.invariant import choose_invariant
 from tests.kernels.attention_cases import EPS, Case, Shape, distance, expected, make_case
+from tests.kernels import test_latent as latents
 from tests.kernels.linear_cases import PARTS, Problem
 
 FIXED = PrefillConfig(
@@ -261,3 +265,122 @@ class TestOnACard:
         assert all(torch.equal(out, outs[0]) for out in outs)
         wanted, _, _ = expected(make_case(((start, rows),), shape))
         assert distance(outs[0].cpu(), wanted) < 3e-2
+
+
+LATENTS = [
+    latents.Shape(),
+    latents.Shape(heads=20, plain=24, turned=16, value=40, rank=72, block_size=32),
+]
+
+
+def _latent_rows(
+    case: latents.Case, first: int, sizes: list[int], *, is_known: bool, padding: int = 0
+) -> Tensor:
+    """Rows of the one segment from `first` on, as several segments, by the kernels."""
+    shape, start = case.shape, case.segments[0][0]
+    part = slice(first, first + sum(sizes))
+    positions = [*range(start + part.start, start + part.stop), *[-1] * padding]
+    given: dict[str, Any] = {"dtype": torch.int32, "device": case.rows.device}
+    segments, row = [], 0
+    for size in sizes:
+        segments.append(ExtendSegment(row, size, positions[row], 0))
+        row += size
+    plan = PagedPlan(
+        torch.tensor(positions, **given), torch.zeros(len(positions), **given), case.tables, 0,
+        tuple(segments) if is_known else (), invariant=True,
+    )  # fmt: skip
+    pad = (0, 0, 0, padding)
+    rows = torch.nn.functional.pad(case.rows[part], pad)
+    queries = torch.nn.functional.pad(case.queries[part], pad)
+    heads = queries.view(len(positions), shape.heads, -1)
+    weights = case.weights, case.cos_sin, case.cache
+    return latent_kernels.attend(heads, rows, *weights, plan, shape.scale)[: sum(sizes)]
+
+
+@pytest.mark.parametrize("shape", LATENTS)
+def test_latents_in_any_segments(
+    shape: latents.Shape, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One prompt whole and in parts, known and captured, padded, and in passes of little room;
+    contexts of several pieces.
+    """
+    monkeypatch.setattr(latent_kernels, "_PIECE", 32)
+    latent_kernels._launches.cache_clear()  # noqa: SLF001
+    latent_kernels._merge_launch.cache_clear()  # noqa: SLF001
+    segment = ((50, 30),)
+    wanted, cache = latents.expected(latents.make_case(segment, shape))
+    whole = latents.make_case(segment, shape).to(device)
+    first = _latent_rows(whole, 0, [30], is_known=True)
+    assert latents.distance(first.cpu(), wanted) < 1e-5
+    assert latents.distance(whole.cache.cpu(), cache) < 1e-6
+    for room in (2**25, 1):
+        monkeypatch.setattr(latent_kernels, "_FIXED_NUMBERS", room)
+        case = latents.make_case(segment, shape).to(device)
+        row, outs = 0, []
+        for index, sizes in enumerate(([1], [3, 1], [17], [2, 1, 5])):
+            outs.append(_latent_rows(case, row, sizes, is_known=index % 2 == 0, padding=index))
+            row += sum(sizes)
+        assert torch.equal(torch.cat(outs), first)
+        assert torch.equal(case.cache.nan_to_num(), whole.cache.nan_to_num())
+    latent_kernels._launches.cache_clear()  # noqa: SLF001
+    latent_kernels._merge_launch.cache_clear()  # noqa: SLF001
+
+
+@pytest.mark.parametrize("shape", LATENTS)
+@pytest.mark.parametrize("is_paged", [False, True])
+def test_latents_of_the_reference(shape: latents.Shape, *, is_paged: bool) -> None:
+    """Plain torch: alone, cut and beside another sequence, behind more keys than a tile has."""
+    case = latents.make_case(((150, 21), (3, 5)), shape)
+    wanted, _ = latents.expected(case)
+
+    def rows_of(segments: list[ExtendSegment]) -> Tensor:
+        own, laid, row, parts = [], [], 0, []
+        for one in segments:
+            own += range(one.first_row, one.first_row + one.num_rows)
+            laid.append(one._replace(first_row=row))
+            parts.append(attention.Segment(one.start, one.num_rows, case.tables[one.table_row]))
+            row += one.num_rows
+        positions = [at for one in laid for at in range(one.start, one.start + one.num_rows)]
+        owners = [one.table_row for one in laid for _ in range(one.num_rows)]
+        plan: Any = PagedPlan(
+            torch.tensor(positions), torch.tensor(owners), case.tables, 0, tuple(laid),
+            invariant=True,
+        )  # fmt: skip
+        if not is_paged:
+            named = [part._replace(block_ids=part.block_ids.tolist()) for part in parts]
+            plan = attention.plan_attention(
+                named, shape.block_size, torch.device("cpu"), invariant=True
+            )
+        return attend_latents(
+            case.queries[own], case.rows[own], case.weights, case.cos_sin, case.cache, plan,
+            scale=shape.scale,
+        )  # fmt: skip
+
+    found = rows_of([ExtendSegment(0, 21, 150, 0), ExtendSegment(21, 5, 3, 1)])
+    assert latents.distance(found, wanted) < 1e-5
+    for sizes in ([21], [1, 20], [7, 1, 13]):
+        row, outs = 0, []
+        for size in sizes:
+            outs.append(rows_of([ExtendSegment(row, size, 150 + row, 0)]))
+            row += size
+        assert torch.equal(torch.cat(outs), found[:21])
+
+
+@pytest.mark.parametrize("is_gelu", [False, True])
+def test_numbers_of_any_rows_on_a_cpu(*, is_gelu: bool) -> None:
+    """Gates of rows that several threads share, and scores of experts: torch's loops round the last
+    numbers of a share otherwise.
+    """
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(700, 24, generator=generator)
+    norm, gate_up = torch.ones(24), torch.randn(202, 24, generator=generator)
+    whole = entries.norm_swiglu(x, norm, EPS, gate_up, is_gelu=is_gelu, invariant=True)
+    routing = Routing(num_experts=7, num_active=3, is_sigmoid=True)
+    experts = ExpertWeights(router=torch.randn(7, 24, generator=generator))
+    weights = route(x, experts, routing, invariant=True).weights
+    for begin in range(0, 700, 7):
+        rows = slice(begin, begin + 1 + begin % 5)
+        own = entries.norm_swiglu(x[rows], norm, EPS, gate_up, is_gelu=is_gelu, invariant=True)
+        assert torch.equal(own, whole[rows])
+        found = route(x[rows], experts, routing, invariant=True).weights
+        assert torch.equal(found, weights[rows])

@@ -69,11 +69,6 @@ def compute_dtype(
             f"{config.model} has recurrent layers, whose rounding depends on how a prompt is cut: "
             "remove `invariant`"
         )
-    if config.invariant and shape.is_latent:
-        raise ConfigError(
-            f"{config.model} has latent attention, whose rounding depends on what is beside a row: "
-            "remove `invariant`"
-        )
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
     return _DTYPES[name]

@@ -151,12 +151,6 @@ def test_what_is_not_understood_is_named(
     assert line in _said(write_family(tmp_path, family), **changes)
 
 
-def test_latent_attention_is_not_invariant(tmp_path: Path) -> None:
-    """Said at a start, in one line."""
-    with pytest.raises(ConfigError, match=r"has latent attention.*remove `invariant`"):
-        _load(write_family(tmp_path, "glm4_moe_lite"), invariant=True)
-
-
 def test_published_files_are_read_as_newer_exports(tmp_path: Path) -> None:
     """Sizes of global heads by their own keys, the text model within one with towers, and keys of
     layers that borrow, which no layer reads.

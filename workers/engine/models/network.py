@@ -6,6 +6,7 @@ operation is an entry of `kernels`, and every tensor lies where the weights lie.
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, count
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
+from kernels.by_rows import by_rows
 from kernels.delta_rule import GateProduct, mix, takes_product, verify
 from kernels.embed_rows import embed_rows
 from kernels.experts import mix as mix_experts
@@ -252,7 +254,8 @@ class Network:
     ) -> Tensor:
         """`hidden` plus what the layer makes of its side input [T, width]."""
         gates = linear(hidden, weights.gate, None, invariant=self.invariant)
-        gated = F.gelu(gates, approximate="tanh").mul_(side)
+        gelu = partial(F.gelu, approximate="tanh")
+        gated = (by_rows(gelu, gates) if self.invariant else gelu(gates)).mul_(side)
         return self._added(hidden, gated, weights.out, None, weights.norm, layer.scale)
 
     def _mixed_apart(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:

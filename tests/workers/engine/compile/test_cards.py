@@ -31,6 +31,7 @@ CASES = [
     (86, "dummy:gemma-4-26b-a4b", ()),
     (120, "dummy:gemma-4-e4b", ()),
     *((arch, "dummy:glm-4.7-flash-30b", ()) for arch in (86, 120)),
+    (86, "dummy:glm-4.7-flash-30b", ("invariant=true",)),
     (86, "dummy:qwen3.6-27b", ("quantization=int4", "head=int4", "embedding=host")),
     (120, "dummy:qwen3.6-27b", ("quantization=int4", "head=fp8", "speculation=auto")),
 ]

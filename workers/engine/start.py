@@ -202,7 +202,8 @@ def _own_head(
     worker serves.
     """
     try:
-        if config.model.startswith(DUMMY_PREFIX) or not has_own_head(model_dir):
+        is_drawn = config.model.startswith(DUMMY_PREFIX)
+        if is_drawn or not has_own_head(model_dir, model.config):
             return None
         with _phase(report, "load", "the checkpoint's MTP head"):
             return load_drafter(model_dir, model, window(config, model.config))

@@ -4,7 +4,7 @@ Owns the formats of published drafters and the one line for one that is not for 
 not know tensors.
 
 Sources: DFlash z-lab/dflash, DFlash 2 `qwen3_dflash2.py` of vLLM, EAGLE-3 SafeAILab/EAGLE, MTP
-`qwen3_5_mtp.py` of vLLM.
+`qwen3_5_mtp.py` of vLLM, and DeepSeek-V3's README_WEIGHTS.md.
 """
 
 from pathlib import Path
@@ -77,10 +77,36 @@ class DFlashShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.block_size - self.drafts_own_place
 
 
+class MtpNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of an MTP head's modules. All begin with `own`; its layer is the one of number
+    `layer` behind `layers`.
+    """
+
+    own: str = "mtp."
+    layers: str = "mtp."
+    layer: int = 0
+    fc: str = "mtp.fc"
+    embedding_norm: str = "mtp.pre_fc_norm_embedding"
+    state_norm: str = "mtp.pre_fc_norm_hidden"
+    norm: str = "mtp.norm"
+
+    @classmethod
+    def behind(cls, prefix: str, num_layers: int) -> "MtpNames":
+        """Those of a head that is a layer more, behind the model's `num_layers`, as DeepSeek-V3
+        publishes it. The embedding and the output head that may lie there are the model's again.
+        """
+        own = f"{prefix}layers.{num_layers}."
+        return cls(
+            own=own, layers=prefix, layer=num_layers, fc=f"{own}eh_proj",
+            embedding_norm=f"{own}enorm", state_norm=f"{own}hnorm", norm=f"{own}shared_head.norm",
+        )  # fmt: skip
+
+
 class MtpShape(msgspec.Struct, frozen=True, kw_only=True):
     """A head of one layer, which is given the target's last state and the token behind it."""
 
     network: ModelDescription
+    names: MtpNames = MtpNames()
 
 
 class Eagle3Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,8 +302,8 @@ def _eagle3(file: ConfigFile, target: ModelDescription) -> Eagle3Shape:
 
 
 def _mtp(file: ConfigFile, text: ConfigFile, target: ModelDescription) -> MtpShape:
-    """The shape of an MTP head, whose layer is of the family's kind of full attention. `text` is
-    the language model's part of the file.
+    """The shape of an MTP head, whose layer is of the family's kind of full attention, and like the
+    last of these. `text` is the language model's part of the file.
     """
     describe = MODEL_TYPES.get(str(file.raw.get("model_type")))
     if describe is None:
@@ -292,4 +318,7 @@ def _mtp(file: ConfigFile, text: ConfigFile, target: ModelDescription) -> MtpSha
         raise text.lacks("an MTP head whose layers have windows")
     if (count := text.count(key := _head_key(text))) != 1:
         raise text.lacks(f"{key} = {count}")
-    return MtpShape(network=described.with_layers(plain[-1:]))
+    network, names = described.with_layers(plain[-1:]), MtpNames()
+    if described.is_latent:
+        names = MtpNames.behind(described.names.prefixes[0], described.num_layers)
+    return MtpShape(network=network, names=names)

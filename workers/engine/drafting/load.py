@@ -13,9 +13,10 @@ from workers.engine.drafting.description import DFlashShape, MtpShape, names_hea
 from workers.engine.drafting.dflash import DFlash, read_dflash
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.eagle3 import Eagle3Cell, read_eagle3
-from workers.engine.drafting.mtp import PREFIX, MtpCell, read_mtp
+from workers.engine.drafting.mtp import MtpCell, read_mtp
 from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.load.checkpoint import Checkpoint
+from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 
 
@@ -37,16 +38,20 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
     return RecurrentDrafter(cell, target)
 
 
-def has_own_head(model_dir: Path) -> bool:
-    """Whether the model's checkpoint has an MTP head by its config.json. Raises `ConfigError` if
-    the tensors are missing: transformers leaves them out where it saves a model.
+def has_own_head(model_dir: Path, target: ModelDescription) -> bool:
+    """Whether the model's checkpoint has an MTP head by its config.json. Raises `ConfigError` if it
+    is none that we can run, or its tensors are missing: transformers leaves them out where it saves
+    a model.
     """
     if not names_head(model_dir):
         return False
+    shape = read_drafter(model_dir, target)
+    assert isinstance(shape, MtpShape)
+    own = shape.names.own
     with Checkpoint(model_dir) as checkpoint:
-        if any(name.startswith(PREFIX) for name in checkpoint.names):
+        if any(name.startswith(own) for name in checkpoint.names):
             return True
-    raise ConfigError(f"{model_dir} has no tensors {PREFIX}*, though its config.json names a head")
+    raise ConfigError(f"{model_dir} has no tensors {own}*, though its config.json names a head")
 
 
 def drafts_in_fp8(target: Network) -> bool:

@@ -1,6 +1,7 @@
-"""Heads for multi-token prediction, as Qwen3.5 and 3.6 have them in their checkpoints.
+"""Heads for multi-token prediction, as Qwen3.5 and 3.6 and DeepSeek-V3 have them in their
+checkpoints.
 
-Owns the head's mathematics and the names of its tensors. Must not know how often it is run.
+Owns the head's mathematics. Must not know how often it is run, nor the names of its tensors.
 
 A row is `fc(norm(embedding), norm(state))` through one layer of the target's kind; its normed
 output is what the target's head reads, and the next row's state.
@@ -8,7 +9,7 @@ output is what the target's head reads, and the next row's state.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from workers.engine.drafting.weights import DraftingHead, own_bytes, reading
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, quantised
-
-PREFIX: Final = "mtp."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ class MtpWeights:
 
 def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
     """The weights in the directory `path`, which may be the target's own. Raises `ConfigError`."""
-    hidden = shape.network.hidden_size
-    with reading(path, shape.network, target, PREFIX) as reader:
+    hidden, names = shape.network.hidden_size, shape.names
+    with reading(path, shape.network, target, names.own) as reader:
         return MtpWeights(
-            model=reader.beside_target(PREFIX),
-            fc=reader.wide(f"{PREFIX}fc", hidden, 2 * hidden),
-            embedding_norm=reader.norm(f"{PREFIX}pre_fc_norm_embedding", hidden),
-            state_norm=reader.norm(f"{PREFIX}pre_fc_norm_hidden", hidden),
+            model=reader.beside_target(names.layers, names.layer, names.norm),
+            fc=reader.wide(names.fc, hidden, 2 * hidden),
+            embedding_norm=reader.norm(names.embedding_norm, hidden),
+            state_norm=reader.norm(names.state_norm, hidden),
         )
 
 

@@ -162,6 +162,8 @@ class RecurrentDrafter:
 
     def _prepared(self, plan: PagedPlan) -> PagedPlan:
         cell, (keys, _) = self._cell, self.cache.layers[0]
+        if cell.config.is_latent:
+            return plan
         return prepared(plan, cell.config.attention.num_heads, keys, cell.like.dtype)
 
 

@@ -79,13 +79,14 @@ class DrafterReader(WeightReader):
         """What stands before the names of tensors; `probe` is one of them."""
         return next((each for each in _PREFIXES if each + probe in self._checkpoint.names), "")
 
-    def beside_target(self, prefix: str) -> ModelWeights:
-        """The weights of a model whose layers' names begin with `prefix`, with the embedding and
-        the head that the target has in memory: beside them lie the target's own in the file.
+    def beside_target(self, prefix: str, first: int, norm: str) -> ModelWeights:
+        """The weights of a model whose layers' names begin with `prefix`, the `first` one's number
+        behind it, and whose norm is the module `norm`; with the embedding and the head that the
+        target has in memory: beside them lie the target's own in the file.
         """
         shared = self._target.weights
-        norm = self.norm(f"{prefix}norm", self._config.hidden_size)
-        return ModelWeights(shared.embedding, self.layers(prefix), norm, shared.head)
+        norms = self.norm(norm, self._config.hidden_size)
+        return ModelWeights(shared.embedding, self.layers(prefix, first), norms, shared.head)
 
     def model(self, prefix: str, vocab_size: int) -> ModelWeights:
         """The weights of a model whose layers' names begin with `prefix`; see `around`."""

@@ -158,10 +158,10 @@ class WeightReader:
             self._norm(prefix + names.side_in_norm, config.layers[0].side_width),
         )
 
-    def layers(self, prefix: str) -> tuple[LayerWeights, ...]:
-        """All layers, whose tensors begin with `prefix`."""
+    def layers(self, prefix: str, first: int = 0) -> tuple[LayerWeights, ...]:
+        """All layers, whose tensors begin with `prefix`; the names of the first one say `first`."""
         layers = []
-        for index, described in enumerate(self._config.layers):
+        for index, described in enumerate(self._config.layers, first):
             self._report_progress()
             layer = self._layer(f"{prefix}layers.{index}.", described)
             mixer = described.mixer

@@ -1,8 +1,8 @@
 """GLM-4.7-Flash and DeepSeek-V3: latent attention, and behind some dense layers mixtures whose
 experts are chosen by sigmoids, of the best groups, with a bias that only chooses.
 
-Owns what their config.json says. The layers that guess further tokens are left out. Must not know
-tensors.
+Owns what their config.json says. Layers behind the last one are no part of the network: they draft
+further tokens (`drafting`). Must not know tensors.
 """
 
 import math
@@ -139,7 +139,7 @@ def _kinds(file: ConfigFile) -> tuple[str, ...]:
 
 
 def _names(file: ConfigFile, count: int) -> TensorNames:
-    """Layers behind the last one guess further tokens."""
+    """Layers behind the last one draft further tokens."""
     further = file.raw.get("num_nextn_predict_layers") or 0
     return TensorNames(
         shared="mlp.shared_experts",

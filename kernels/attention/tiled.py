@@ -29,8 +29,8 @@ def attend_tiled(
     scope: Scope,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """[rows, H, V] of queries [rows, H, D] at positions start.. of the sequence whose blocks `table`
-    names.
+    """[rows, H, V] of queries [rows, H, D] at positions start.. of the sequence whose blocks
+    `table` names.
 
     Caches [blocks, block size, KV, D], and V of values, hold the rows' own ones; sums are float32.
     """

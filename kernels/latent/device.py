@@ -30,11 +30,11 @@ _MOST_PARTS: Final = 64
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
 _PIECE: Final = 512
-"""Cached tokens of a part where contexts are cut by position alone: a decode behind 16k tokens makes
-32 programs, and a row of a prompt of 8k tokens leaves 8 parts on average.
+"""Cached tokens of a part where contexts are cut by position alone: a decode behind 16k tokens
+makes 32 programs, and a row of a prompt of 8k tokens leaves 8 parts on average.
 """
 _FIXED_NUMBERS: Final = 2**25
-"""Numbers of partial results at once there: 134 MB. A step that needs more is computed in passes."""
+"""Numbers of partial results at once there, 134 MB; a step that needs more goes in passes."""
 _PRODUCT_TILE: Final = 64
 """Rows, columns and depth of a program's tile of the products with `key_up` and `value_up`."""
 _WIDE_TILE_BYTES: Final = 110 * 1024
@@ -296,7 +296,7 @@ def _attend_invariant(
 ) -> Tensor:
     """All rows as single ones; what one row gets depends on its own position alone."""
     num_rows, num_heads, _ = queries.shape
-    plain, rank = weights.key_up.shape[1:]
+    rank = weights.norm.shape[0]
     queries = queries.contiguous()
     seen = _head_product(queries, weights.key_up, (rank, 1))
     # A captured step knows no positions: the most that a table has.
@@ -402,7 +402,7 @@ def _parts(programs: int) -> int:
 
 def _heads_of(num_heads: int) -> int:
     """How many heads a program takes."""
-    return max(16, min(_HEADS, triton.next_power_of_2(num_heads)))
+    return int(max(16, min(_HEADS, triton.next_power_of_2(num_heads))))
 
 
 def _launches_of(

@@ -178,7 +178,9 @@ def _in_tiles(
         segments = [(one.first_row, one.num_rows, one.start, one.blocks) for one in plan.prefills]
     else:
         tables = plan.block_tables
-        segments = [(first, count, start, tables[row]) for first, count, start, row in plan.prefills]
+        segments = [
+            (first, count, start, tables[row]) for first, count, start, row in plan.prefills
+        ]
     queries = torch.cat((_product_in_tiles(plain, weights.key_up), turned), dim=2)
     latents = cache[..., : weights.norm.shape[0]]
     mixed = plain.new_full((*plain.shape[:2], latents.shape[3]), torch.nan)

@@ -28,8 +28,8 @@ from kernels.latent import device as latent_kernels
 from kernels.linear.choose import Op
 from kernels.linear.config import Skinny, Wide
 from kernels.linear.invariant import choose_invariant
-from tests.kernels.attention_cases import EPS, Case, Shape, distance, expected, make_case
 from tests.kernels import test_latent as latents
+from tests.kernels.attention_cases import EPS, Case, Shape, distance, expected, make_case
 from tests.kernels.linear_cases import PARTS, Problem
 
 FIXED = PrefillConfig(
@@ -305,8 +305,8 @@ def test_latents_in_any_segments(
     contexts of several pieces.
     """
     monkeypatch.setattr(latent_kernels, "_PIECE", 32)
-    latent_kernels._launches.cache_clear()  # noqa: SLF001
-    latent_kernels._merge_launch.cache_clear()  # noqa: SLF001
+    latent_kernels._launches.cache_clear()
+    latent_kernels._merge_launch.cache_clear()
     segment = ((50, 30),)
     wanted, cache = latents.expected(latents.make_case(segment, shape))
     whole = latents.make_case(segment, shape).to(device)
@@ -322,8 +322,8 @@ def test_latents_in_any_segments(
             row += sum(sizes)
         assert torch.equal(torch.cat(outs), first)
         assert torch.equal(case.cache.nan_to_num(), whole.cache.nan_to_num())
-    latent_kernels._launches.cache_clear()  # noqa: SLF001
-    latent_kernels._merge_launch.cache_clear()  # noqa: SLF001
+    latent_kernels._launches.cache_clear()
+    latent_kernels._merge_launch.cache_clear()
 
 
 @pytest.mark.parametrize("shape", LATENTS)

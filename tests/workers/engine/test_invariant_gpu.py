@@ -28,6 +28,7 @@ CASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("qwen3-0.6b", 128, 256, {}),
     ("qwen3-8b", 48, 96, {}),
     ("qwen3-8b", 32, 64, {"quantization": "fp8", "kv_dtype": "fp8"}),
+    ("glm-4.7-flash-30b", 24, 48, {}),
 ]
 """A shape, how many requests, half of them sampled, tokens of each answer, keys of the worker."""
 
@@ -60,7 +61,7 @@ def _load(model: str, **changes: Any) -> ModelRunner:
 
 
 @pytest.mark.parametrize(
-    ("shape", "num", "max_tokens", "changes"), CASES, ids=["0.6b", "8b", "8b-fp8"]
+    ("shape", "num", "max_tokens", "changes"), CASES, ids=["0.6b", "8b", "8b-fp8", "latent"]
 )
 def test_answers_are_equal_under_all_conditions(
     tmp_path: Path, shape: str, num: int, max_tokens: int, changes: dict[str, Any]

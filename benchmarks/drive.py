@@ -181,7 +181,8 @@ class Drive:
             copies = self._runner.tier.copies
             for pages in copies.take_opened():
                 self._scheduler.open_pages(pages)
-            self._scheduler.transferred(copies.take_done())
+            now = 0.0 if self._clock is None else self._clock()
+            self._scheduler.transferred(copies.take_done(), now)
 
     def _copy(self) -> None:
         """Begin copies behind the step that is launched."""

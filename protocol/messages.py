@@ -458,15 +458,24 @@ class Rejected(_Message, frozen=True, tag=38):
     detail: str = ""
 
 
+Tier = Literal["card", "host"]
+"""Where a cached block lies: on the card, which may have a copy on the host, or on the host alone,
+so that a hit has to be loaded.
+"""
+
+
 class BlocksStored(_Message, frozen=True, tag=39):
-    """These block digests are now in the prefix cache. `seq` rises by one per block event."""
+    """These block digests are in the prefix cache, from now on on this `tier`: they are new there,
+    or were on the other tier before. `seq` rises by one per block event.
+    """
 
     seq: Count
     digests: PackedDigests
+    tier: Tier = "card"
 
 
 class BlocksDropped(_Message, frozen=True, tag=40):
-    """These block digests are no longer in the prefix cache."""
+    """These block digests are no longer in the prefix cache, on no tier."""
 
     seq: Count
     digests: PackedDigests
@@ -493,13 +502,14 @@ BlockEvent = BlocksStored | BlocksDropped | StatesSaved | StatesForgotten
 
 
 class BlocksSnapshot(_Message, frozen=True, tag=41):
-    """The digests of all blocks in the prefix cache after event `seq`, and of those whose states
-    are kept.
+    """The digests of all blocks in the prefix cache after event `seq`, of those whose states are
+    kept, and of those that are on the host alone.
     """
 
     seq: Count
     digests: PackedDigests
     states: PackedDigests = b""
+    on_host: PackedDigests = b""
 
 
 class DraftResults(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -521,8 +531,9 @@ class CacheUse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """The prefix cache of an engine with a host tier. The host's memory has `num_bytes`, of which
     `held_bytes` hold something. The others count since the engine's start: bytes stored on the host
     and loaded from it, tokens of prompts found in the cache, those of them that were loaded, blocks
-    evicted from the host, blocks and states that were found spoilt and not used, and those that the
-    engine found at its start.
+    evicted from the host, blocks and states that were found spoilt and not used, those that the
+    engine found at its start, and tokens of all prompts that began. A block takes `block_bytes` on
+    the host; the latest loads ran at `load_bytes_per_s`, 0 before the first.
     """
 
     num_bytes: Count
@@ -534,6 +545,9 @@ class CacheUse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     evicted: Count = 0
     spoilt: Count = 0
     recovered: Count = 0
+    prompt_tokens: Count = 0
+    block_bytes: Count = 0
+    load_bytes_per_s: Amount = 0.0
 
 
 class Load(_Message, frozen=True, tag=42):

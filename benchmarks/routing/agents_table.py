@@ -46,7 +46,7 @@ _WARM: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AgentsCell:
-    """One simulation."""
+    """One simulation, of `num_workers` equal workers. `tells`: their events name the tier."""
 
     ratio: float
     order: str
@@ -54,6 +54,8 @@ class AgentsCell:
     has_host: bool
     seed: int
     kv_tokens: int = KV_TOKENS
+    num_workers: int = 1
+    tells: bool = True
 
 
 class Learning(Herma):
@@ -108,7 +110,8 @@ class ClosedLoop(Simulation):
 def run_cell(cell: AgentsCell) -> dict[str, Any]:
     """Simulate; the row of the table."""
     size = 512
-    num_agents = max(1, round(cell.ratio * num_fitting(cell.kv_tokens)))
+    num_fit = cell.num_workers * num_fitting(cell.kv_tokens)
+    num_agents = max(1, round(cell.ratio * num_fit))
     trace = agents_trace(num_agents, NUM_CONVERSATIONS, cell.seed)
     spec = WorkerSpec(QWEN3_8B_H200, cell.kv_tokens, 64, 8192)
     num_blocks = cell.kv_tokens // size
@@ -117,13 +120,15 @@ def run_cell(cell: AgentsCell) -> dict[str, Any]:
     def next_use(name: object) -> float:
         return loops[0].next_use(name)
 
-    kept = _CHAINS[cell.order](next_use)
-    if cell.has_host:
-        cache: BlockCache = TieredCache(num_blocks, HOST_FACTOR * num_blocks, size, kept)
-    else:
-        cache = BlockCache(num_blocks, kept=kept)
-    workers = [SimWorker(0, spec, cache, size)]
-    setting = Setting(1, spec, size, cell.seed, workers)
+    def cache() -> BlockCache:
+        kept = _CHAINS[cell.order](next_use)
+        if not cell.has_host:
+            return BlockCache(num_blocks, kept=kept)
+        num_host = HOST_FACTOR * num_blocks
+        return TieredCache(num_blocks, num_host, size, kept, tells=cell.tells)
+
+    workers = [SimWorker(number, spec, cache(), size) for number in range(cell.num_workers)]
+    setting = Setting(cell.num_workers, spec, size, cell.seed, workers)
     policy: RoutingPolicy
     if cell.admission == "none":
         policy = RoundRobin(setting)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from protocol.ids import BlockDigest
-from protocol.messages import BlockEvent
+from protocol.messages import BlockEvent, CacheUse
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.retention import KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
@@ -17,10 +17,12 @@ from workers.scheduler.saving import PrefixStates
 
 class Cache(Protocol):
     """The interface of a worker's blocks. A sequence holds named blocks and private ones. `states`
-    are the saved states of prefixes, if the model has any. The worker sets `now`.
+    are the saved states of prefixes, if the model has any; `use` what the engine says of its host
+    tier, if it has one. The worker sets `now`.
     """
 
     states: PrefixStates | None
+    use: CacheUse | None
     now: float
 
     @property
@@ -66,6 +68,7 @@ class BlockCache:
         kept: KeptChains | None = None,
     ) -> None:
         self.states = states
+        self.use: CacheUse | None = None
         self.now = 0.0
         self._blank = num_blocks
         self._held: dict[BlockDigest, int] = {}
@@ -155,6 +158,7 @@ class EndlessCache:
 
     def __init__(self, num_blocks: int, known: set[BlockDigest]) -> None:
         self.states: PrefixStates | None = None
+        self.use: CacheUse | None = None
         self.now = 0.0
         self._known = known
         self._held: dict[BlockDigest, int] = {}

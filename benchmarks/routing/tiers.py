@@ -11,20 +11,39 @@ from typing import Final
 
 from benchmarks.routing.cache import BlockCache
 from protocol.ids import BlockDigest
+from protocol.messages import CacheUse
 from workers.scheduler.retention import KeptChain, KeptChains, ReturnExpectation
 
+TOKEN_BYTES: Final = 147_000
+"""What a token of an 8B in 16 bits takes."""
 LINK_TOKENS_PER_S: Final = 340_000.0
-"""50 GB/s over the 147 KB that a token of an 8B in 16 bits takes."""
+"""50 GB/s."""
 
 
 class TieredCache(BlockCache):
     """Evicted blocks stay in the host's memory, `num_host` of them, the latest evicted. They are
     found there, and are on the card again when a sequence holds them; `fetch` says when the link
-    has brought them.
+    has brought them. `tells` is False for an engine whose events do not name the tier.
     """
 
-    def __init__(self, num_blocks: int, num_host: int, block_size: int, kept: KeptChains) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        num_host: int,
+        block_size: int,
+        kept: KeptChains,
+        *,
+        tells: bool = True,
+    ) -> None:
         super().__init__(num_blocks, kept=kept)
+        block_bytes = block_size * TOKEN_BYTES
+        self.use = CacheUse(
+            num_host * block_bytes,
+            num_host * block_bytes,
+            block_bytes=block_bytes,
+            load_bytes_per_s=LINK_TOKENS_PER_S * TOKEN_BYTES,
+        )
+        self._tells = tells
         self._num_host = num_host
         self._block_s = block_size / LINK_TOKENS_PER_S
         self._host: OrderedDict[BlockDigest, None] = OrderedDict()
@@ -61,16 +80,20 @@ class TieredCache(BlockCache):
         self.allocate(len(coming))
         self.loaded += len(coming)
         for index in coming:
+            if self._tells:
+                self._events.stored(digests[index])
             if index:
                 self._idle.stored_behind(digests[index - 1])
 
     def _stored(self, digest: BlockDigest) -> None:
-        if digest not in self._host:
+        if self._tells or digest not in self._host:
             super()._stored(digest)
 
     def _evicted(self, digest: BlockDigest) -> None:
         self._host[digest] = None
         self._host.move_to_end(digest)
+        if self._tells:
+            self._events.left_card(digest)
         if len(self._host) > self._num_host:
             gone = self._host.popitem(last=False)[0]
             if gone not in self._held and gone not in self._idle:

@@ -574,6 +574,7 @@ class SimWorker:
             preemptions=self.num_preemptions,
             step_ms=self._step_ms,
             prefill_tokens_per_s=self._meter.prefill_tokens_per_s,
+            cache=self.cache.use,
         )
 
 

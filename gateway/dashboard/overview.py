@@ -34,6 +34,7 @@ from gateway.telemetry import (
     percentile,
     words_of,
 )
+from protocol.messages import CacheUse
 
 _DIGITS: Final = re.compile(r"(\d{1,18})", re.ASCII)
 
@@ -299,10 +300,13 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
+_NO_CACHE: Final = CacheUse(0, 0)
+
+
 def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
     engine, load, progress = view.engine, view.load, view.progress
     blocks = engine.kv_tokens // engine.block_size if engine is not None else 0
-    cache = load.cache if load is not None else None
+    cache = (load.cache if load is not None else None) or _NO_CACHE
     return WorkerRow(
         name=view.name,
         models=view.models,
@@ -325,8 +329,15 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
         tokens_per_s=round(tokens_per_s, 1),
         evicted_blocks=load.evicted_blocks if load is not None else 0,
         recomputed_tokens=load.recomputed_tokens if load is not None else 0,
-        hit_tokens=cache.hit_tokens if cache is not None else 0,
-        loaded_tokens=cache.loaded_tokens if cache is not None else 0,
+        hit_tokens=cache.hit_tokens,
+        loaded_tokens=cache.loaded_tokens,
+        prompt_tokens=cache.prompt_tokens,
+        host_blocks=view.host_blocks,
+        host_bytes=cache.num_bytes,
+        host_held_bytes=cache.held_bytes,
+        stored_bytes=cache.stored_bytes,
+        loaded_bytes=cache.loaded_bytes,
+        load_bytes_per_s=round(cache.load_bytes_per_s),
     )
 
 

@@ -23,8 +23,9 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """`state` is as in the fleet. `phase` and `fraction` are the progress of a start. `running` and
     `waiting` are the engine's counts, of `places` at once. Sequences hold `held_blocks` of
     `num_blocks` of key-value memory; the index knows `cached_blocks`. `is_open`: its breaker is
-    open. `tokens_per_s` is what this gateway gets from it. Of an engine with a host cache,
-    `hit_tokens` of prompts were found since its start, `loaded_tokens` of them on the host.
+    open. `tokens_per_s` is what this gateway gets from it. An engine with a host cache of
+    `host_bytes` has `host_blocks` of the cached ones there alone. Since its start `hit_tokens` of
+    `prompt_tokens` were found, `loaded_tokens` of them on the host.
     """
 
     name: str
@@ -50,6 +51,13 @@ class WorkerRow(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     hit_tokens: int = 0
     loaded_tokens: int = 0
+    prompt_tokens: int = 0
+    host_blocks: int = 0
+    host_bytes: int = 0
+    host_held_bytes: int = 0
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
+    load_bytes_per_s: float = 0.0
 
 
 class ModelRow(msgspec.Struct, frozen=True):

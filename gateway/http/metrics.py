@@ -295,6 +295,7 @@ _HOST_CACHE_GAUGES: Final = {
     "evicted": ("evicted", "Blocks and states that made room for others."),
     "spoilt": ("spoilt", "Blocks and states that were not what was stored, and not used."),
     "recovered": ("recovered", "Blocks and states that the engine found at its start."),
+    "load_bytes_per_second": ("load_bytes_per_s", "Moving average of the rate of loads."),
 }
 
 
@@ -315,10 +316,25 @@ def _of_host_caches(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
         "Tokens of prompts found in the prefix cache since the engine's start, by tier.",
         labels=("worker", "tier"),
     )
+    prompts = GaugeMetricFamily(
+        "herma_engine_cache_prompt_tokens",
+        "Tokens of all prompts that began since the engine's start.",
+        labels=("worker",),
+    )
+    blocks = GaugeMetricFamily(
+        "herma_engine_cache_blocks",
+        "Cached blocks that the gateway knows of, by tier: on the card, or on the host alone.",
+        labels=("worker", "tier"),
+    )
     for worker, use in caches:
         hits.add_metric((worker, "card"), max(0, use.hit_tokens - use.loaded_tokens))
         hits.add_metric((worker, "host"), use.loaded_tokens)
-    yield hits
+        prompts.add_metric((worker,), use.prompt_tokens)
+    for view in workers:
+        if view.load is not None and view.load.cache is not None:
+            blocks.add_metric((view.name, "card"), view.cached_blocks - view.host_blocks)
+            blocks.add_metric((view.name, "host"), view.host_blocks)
+    yield from (hits, prompts, blocks)
 
 
 class _Rates(Collector):

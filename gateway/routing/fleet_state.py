@@ -305,7 +305,11 @@ class FleetState:
         return tuple(self.fleet.view(model) for model in self._models)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
+        index = self._index
+        return tuple(
+            worker.view(index.num_blocks(worker.worker_id), index.num_on_host(worker.worker_id))
+            for worker in self.fleet
+        )
 
     def positions(self, now: float) -> dict[int, QueuePosition]:
         """The position of each waiting ticket in the queue of its model."""

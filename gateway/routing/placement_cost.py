@@ -3,9 +3,12 @@
 Owns the cost, in milliseconds of delay for all requests, and the choice of its minimum. There are
 no thresholds. Must not know queues or caps.
 
-    cost          = wait + prefill + interference
+    cost          = wait + load + prefill + interference
     wait          time until the prefills ahead on that worker are over, including those promised to
                   waiting requests; a short prompt begins beside a long one
+    load          time until the blocks that the worker has on its host alone are on its card: their
+                  bytes at the rate that it measured, behind the loads under way there. Requests
+                  that are ahead are computed meanwhile, so only what goes beyond them counts.
     prefill       own uncached tokens at the worker's learned rate. A prefix that k other recent
                   conversations share will be used there again, so this request is charged 1/(k+1)
                   of it: a hot prefix spreads over idle workers, a private history does not. A
@@ -24,7 +27,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.routing.worker_view import PRIOR_TOKENS_PER_S, Worker
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S
+from gateway.routing.worker_view import STEPS_AHEAD, Worker
 from gateway.telemetry import CandidateWorker
 from protocol.ids import WorkerId
 
@@ -67,8 +71,8 @@ class PlacementWork(msgspec.Struct, frozen=True):
 
 class Option(msgspec.Struct, frozen=True, gc=False):
     """A worker that may be chosen. It holds `matched_blocks` of the prompt, of which
-    `coming_blocks` are not computed yet, and `held_blocks` in all. `promised_s` of its prefill
-    time is promised to waiting requests.
+    `coming_blocks` are not computed yet and `host_blocks` are on its host alone, and `held_blocks`
+    in all. `promised_s` of its prefill time is promised to waiting requests.
     """
 
     worker: Worker
@@ -76,12 +80,13 @@ class Option(msgspec.Struct, frozen=True, gc=False):
     held_blocks: int
     promised_s: float = 0.0
     coming_blocks: int = 0
+    host_blocks: int = 0
 
 
 class PlacementScore(msgspec.Struct, frozen=True, gc=False):
     """An option and its cost, with `num_running` other sequences there. `prefill_s` is the own
     prefill without discount. `fresh_tokens` would have to be computed if the sequence began now,
-    before the `coming_blocks` are computed.
+    before the `coming_blocks` are computed. Of the cached tokens `host_tokens` have to be loaded.
     """
 
     option: Option
@@ -94,6 +99,8 @@ class PlacementScore(msgspec.Struct, frozen=True, gc=False):
     prefill_ms: float
     interference_ms: float
     cost_ms: float
+    host_tokens: int = 0
+    load_ms: float = 0.0
 
     def candidate(self, *, is_chosen: bool) -> CandidateWorker:
         """As plain data, for operators."""
@@ -107,6 +114,8 @@ class PlacementScore(msgspec.Struct, frozen=True, gc=False):
             prefill_ms=round(self.prefill_ms, 3),
             interference_ms=round(self.interference_ms, 3),
             cost_ms=round(self.cost_ms, 3),
+            host_tokens=self.host_tokens,
+            load_ms=round(self.load_ms, 3),
         )
 
 
@@ -145,9 +154,12 @@ class RouteDecision(msgspec.Struct, frozen=True):
     def reason(self) -> str:
         """Why, in one line. Computed on demand: most decisions about a full queue are not used."""
         work, best = self.work, self.best
+        host, load = "", ""
+        if best.host_tokens:
+            host, load = f", {best.host_tokens} on its host", f"load {best.load_ms:.0f} + "
         text = (
             f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens "
-            f"cached; wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + "
+            f"cached{host}; wait {best.wait_ms:.0f} + {load}prefill {best.prefill_ms:.0f} + "
             f"interference {best.interference_ms:.0f} ms"
         )
         if self.why in _IN_WORDS:
@@ -231,6 +243,11 @@ def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[
             own_ms + slower * slowdown_ms / worker.pass_tokens
         )
         cost_ms = wait_ms + prefill_ms + interference_ms
+        host_tokens, load_ms = 0, 0.0
+        if option.host_blocks:
+            host_tokens = min(option.host_blocks, matched) * block_size
+            load_ms = _load_ms(worker, host_tokens, wait_ms, now)
+            cost_ms += load_ms
         scores.append(
             PlacementScore(
                 option,
@@ -243,9 +260,19 @@ def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[
                 prefill_ms,
                 interference_ms,
                 cost_ms,
+                host_tokens,
+                load_ms,
             )
         )
     return scores
+
+
+def _load_ms(worker: Worker, host_tokens: int, wait_ms: float, now: float) -> float:
+    """How long a request waits for its load beyond its wait for prefills. The load begins when the
+    worker has the request, which is when at most `STEPS_AHEAD` steps of prefill are ahead of it.
+    """
+    hidden_ms = min(wait_ms, 1000 * STEPS_AHEAD * worker.step_s)
+    return max(0.0, 1000 * worker.load_s(host_tokens, now) - hidden_ms)
 
 
 def _under_way(options: Sequence[Option], most_blocks: int) -> int:

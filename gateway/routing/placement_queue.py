@@ -357,6 +357,7 @@ class PlacementQueue:
             now,
             best.prefill_s,
             best.fresh_tokens,
+            host_tokens=best.host_tokens,
             arrival=pick.waiting.arrival,
         )
         self._placed[ticket] = reservation

@@ -1,9 +1,10 @@
 """The prefix index: which worker holds which blocks, and which states behind them, exactly.
 
-Owns a table of blocks, a table of states, and one part per engine run: its bit in each table and
-the number of its last event. A gap in the numbers empties the part and leads to a request for a
-snapshot, because after a missed `BlocksDropped` the index would promise blocks that are gone. Must
-not know loads, costs or placed requests: `worker_view.py` has the blocks of prompts that run.
+Owns a table of blocks, one of those that lie on a host alone, one of states, and one part per
+engine run: its bit in each table and the number of its last event. A gap in the numbers empties the
+part and leads to a request for a snapshot, because after a missed `BlocksDropped` the index would
+promise blocks that are gone. Must not know loads, costs or placed requests: `worker_view.py` has
+the blocks of prompts that run.
 """
 
 import struct
@@ -58,18 +59,32 @@ class BlockEventResult(Enum):
 
 
 class _Part:
-    """The blocks of one engine run. `bit` marks them in the table of blocks, `state_bit` its states
-    in the table of states. With `seq` None nothing is known until a snapshot arrives. If it
-    `needs_states`, a sequence can begin only behind a saved state.
+    """The blocks of one engine run. `bit` marks them in the table of blocks, `host_bit` the
+    `num_on_host` of them that lie on the host alone, `state_bit` its states in the table of states.
+    With `seq` None nothing is known until a snapshot arrives. If it `needs_states`, a sequence can
+    begin only behind a saved state.
     """
 
-    __slots__ = ("asked_at", "bit", "needs_states", "num_blocks", "seq", "state_bit")
+    __slots__ = (
+        "asked_at",
+        "bit",
+        "host_bit",
+        "needs_states",
+        "num_blocks",
+        "num_on_host",
+        "seq",
+        "state_bit",
+    )
 
-    def __init__(self, bit: int, state_bit: int, now: float, *, needs_states: bool) -> None:
+    def __init__(
+        self, bit: int, host_bit: int, state_bit: int, now: float, *, needs_states: bool
+    ) -> None:
         self.bit = bit
+        self.host_bit = host_bit
         self.state_bit = state_bit
         self.needs_states = needs_states
         self.num_blocks = 0
+        self.num_on_host = 0
         self.seq: int | None = None
         self.asked_at = now
 
@@ -79,6 +94,7 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._table = HolderTable()
+        self._on_host = HolderTable()
         self._states = HolderTable()
         self._parts: dict[WorkerId, _Part] = {}
         self._num_changes = 0
@@ -88,7 +104,7 @@ class PrefixIndex:
         """An engine run begins, or registers here: nothing is known until its snapshot arrives."""
         self.remove(worker_id)
         self._num_changes += 1
-        bits = self._table.open(), self._states.open()
+        bits = self._table.open(), self._on_host.open(), self._states.open()
         self._parts[worker_id] = _Part(*bits, now, needs_states=needs_states)
 
     def remove(self, worker_id: WorkerId) -> None:
@@ -97,6 +113,7 @@ class PrefixIndex:
         self._num_changes += 1
         if part is not None:
             self._table.close(part.bit)
+            self._on_host.close(part.host_bit)
             self._states.close(part.state_bit)
 
     def apply(
@@ -121,18 +138,27 @@ class PrefixIndex:
             part.seq, part.asked_at = None, now
             return BlockEventResult.GAP
         part.seq = event.seq
+        self._change(part, event)
+        return BlockEventResult.APPLIED
+
+    def _change(self, part: _Part, event: BlockEvent) -> None:
         match event:
             case BlocksStored():
                 part.num_blocks += self._table.store(part.bit, event.digests)
+                if event.tier == "host":
+                    part.num_on_host += self._on_host.store(part.host_bit, event.digests)
+                elif part.num_on_host:
+                    part.num_on_host -= self._on_host.drop(part.host_bit, event.digests)
             case BlocksDropped():
                 part.num_blocks -= self._table.drop(part.bit, event.digests)
+                if part.num_on_host:
+                    part.num_on_host -= self._on_host.drop(part.host_bit, event.digests)
             case StatesSaved():
                 self._states.store(part.state_bit, event.digests)
             case StatesForgotten():
                 self._states.drop(part.state_bit, event.digests)
             case _:
                 assert_never(event)
-        return BlockEventResult.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
         """By worker, how many leading blocks of the chain a sequence need not compute there. The
@@ -151,6 +177,28 @@ class PrefixIndex:
             self._cut_to_states(digests, match)
         self._last = digests, self._num_changes, match
         return match
+
+    def num_on_card(
+        self, worker_id: WorkerId, digests: Sequence[BlockDigest], num_matched: int
+    ) -> int:
+        """How many of the `num_matched` leading blocks, which `match` found for the worker, are on
+        its card. The others, behind these, are on its host alone: a card forgets a prefix from its
+        end, so bisection finds where that begins.
+        """
+        part = self._parts.get(worker_id)
+        if part is None or not part.num_on_host or not num_matched:
+            return num_matched
+        holders, bit = self._on_host.holders, part.host_bit
+        if not holders(digests[num_matched - 1]) & bit:
+            return num_matched
+        low, high = 0, num_matched - 1
+        while low < high:
+            middle = (low + high) // 2
+            if holders(digests[middle]) & bit:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def _cut_to_states(self, digests: Sequence[BlockDigest], match: dict[WorkerId, int]) -> None:
         """Reduce the match of workers that need states to their deepest saved state. Not every
@@ -185,16 +233,23 @@ class PrefixIndex:
         parts = self._parts
         return parts[worker_id].num_blocks if worker_id in parts else 0
 
+    def num_on_host(self, worker_id: WorkerId) -> int:
+        """How many of the worker's blocks are on its host alone."""
+        parts = self._parts
+        return parts[worker_id].num_on_host if worker_id in parts else 0
+
     def num_distinct(self) -> int:
         """How many blocks the fleet holds, with those of lost workers that are not swept yet."""
         return len(self._table)
 
     def num_bytes(self) -> int:
-        return self._table.num_bytes() + self._states.num_bytes()
+        tables = self._table, self._on_host, self._states
+        return sum([table.num_bytes() for table in tables])
 
     def sweep(self) -> None:
         """Clean up a part of what lost workers have left; call it from time to time."""
         self._table.sweep()
+        self._on_host.sweep()
         self._states.sweep()
 
     def overdue_snapshots(self, now: float) -> tuple[WorkerId, ...]:
@@ -208,10 +263,12 @@ class PrefixIndex:
 
     def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> BlockEventResult:
         older = part.seq is not None and snapshot.seq < part.seq
-        if older or len(snapshot.digests) % ID_BYTES or len(snapshot.states) % ID_BYTES:
+        packed = snapshot.digests, snapshot.states, snapshot.on_host
+        if older or any(len(each) % ID_BYTES for each in packed):
             return BlockEventResult.STALE
         self._empty(part)
         part.num_blocks = self._table.store(part.bit, snapshot.digests)
+        part.num_on_host = self._on_host.store(part.host_bit, snapshot.on_host)
         self._states.store(part.state_bit, snapshot.states)
         part.seq = snapshot.seq
         return BlockEventResult.APPLIED
@@ -220,8 +277,10 @@ class PrefixIndex:
         """Give the part new bits, instead of clearing the old ones block by block."""
         if part.num_blocks or part.needs_states:
             self._table.close(part.bit)
+            self._on_host.close(part.host_bit)
             self._states.close(part.state_bit)
             part.bit, part.num_blocks = self._table.open(), 0
+            part.host_bit, part.num_on_host = self._on_host.open(), 0
             part.state_bit = self._states.open()
 
 

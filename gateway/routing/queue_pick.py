@@ -82,7 +82,11 @@ def decide(
         stored = held.get(worker_id, 0)
         matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
         promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
-        options.append(Option(worker, matched, index.num_blocks(worker_id), promised, coming))
+        to_load = 0
+        if stored > expected:
+            to_load = stored - max(expected, index.num_on_card(worker_id, digests, stored))
+        num_held = index.num_blocks(worker_id)
+        options.append(Option(worker, matched, num_held, promised, coming, to_load))
     queue = model.queue.by_ticket
     work = PlacementWork(
         session,

@@ -20,7 +20,7 @@ from gateway.telemetry import CandidateWorker
 Outcome = Literal["placed", "waits", "provider", "held"]
 
 
-class ReadyWorker(CandidateWorker, frozen=True):
+class ReadyWorker(CandidateWorker, frozen=True, kw_only=True):
     """A candidate, and whether it has room for the request and time for its prefill."""
 
     has_room: bool

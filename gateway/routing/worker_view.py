@@ -1,7 +1,7 @@
 """One worker as the gateway sees it.
 
-Owns the facts of its engine, the reservations on it, and the estimates of its prefill: how fast it
-is and until when it is busy. Must not know other workers, models' policies or costs.
+Owns the facts of its engine, the reservations on it, and the estimates of its prefills and loads:
+until when it is busy with them. Must not know other workers, models' policies or costs.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import msgspec
 from gateway.routing.breaker import Breaker
 from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S, PrefillRateEstimator
 from gateway.routing.trust import Trust
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
@@ -51,119 +52,19 @@ compiles, kills a silent one after 3 s: one that lives without steps mostly has 
 it gets two minutes (`stall_s`).
 """
 
-PRIOR_TOKENS_PER_S: Final = 2000.0
-LEAST_TOKENS_PER_S: Final = 1.0
-MOST_TOKENS_PER_S: Final = 1e9
-"""Reported rates are clamped to these: a broken worker must not make a cost infinite or NaN."""
+PRIOR_LOAD_BYTES_PER_S: Final = 20e9
+"""The rate of loads from a host until a worker has measured its own: between the 50 GB/s of a
+card's link and the 5 of a copy within a host.
+"""
+LEAST_LOAD_BYTES_PER_S: Final = 1e6
 
-_MEMORY_S: Final = 30.0
-"""The window of the fit: about this much of the latest prefill time counts, older time less."""
-
-_PRIOR_S: Final = 0.3
-_PRIOR_DEPTH: Final = 10_000
-"""The prior of the fit: `_PRIOR_S` of prefill at the rate that the worker reports, with
-`_PRIOR_DEPTH` tokens before each. It is needed because prompts of equal length say nothing about
-`context_s`.
+_MOST_LOADING: Final = 0.5
+"""Prefills of which a larger share of the time went to loads say nothing about the rate: when loads
+begin and what is computed meanwhile is not known well enough.
 """
 
 _RECENT_PASSES: Final = 500
 """The window, in passes, of the moving average of tokens per pass."""
-
-_HALF_TRUST_S: Final = 20.0
-"""At this age a measured rate counts half, at twice the age a seventeenth, against the rates of
-peers and against a new measurement of the worker itself. Otherwise a worker that was slow once
-would get no work while its peers have time, and could never show that it has recovered.
-
-Trying a worker with a tenth of its peers' speed costs ten times as much, so a rate fades the more
-slowly the slower it is: a worker measured at 80 % of their speed counts as equal again
-(`placement_cost.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine.
-"""
-
-_LEAST_SHARE: Final = 0.1
-"""`token_s` explains at least this share of the measured time, so that noise cannot attribute all
-of it to the context.
-"""
-
-
-class PrefillRateEstimator:
-    """How long prefills take on one worker, learned from those that it computed.
-
-    A token of a prompt costs `token_s`, plus `context_s` for each token before it: because of
-    attention the end of a long prompt costs more than its beginning, and a single rate would
-    estimate half of the time of a long prompt. `tokens_per_s` is the average, 0 while unknown.
-    """
-
-    __slots__ = (
-        "_deep_s",
-        "_depth",
-        "_reported",
-        "_seconds",
-        "_spread",
-        "_tokens",
-        "context_s",
-        "learned_at",
-        "token_s",
-        "tokens_per_s",
-    )
-
-    def __init__(self) -> None:
-        self.tokens_per_s = 0.0
-        self.token_s = 0.0
-        self.context_s = 0.0
-        self.learned_at = 0.0
-        self._reported = PRIOR_TOKENS_PER_S
-        self._tokens = self._depth = self._spread = self._seconds = self._deep_s = 0.0
-
-    def report(self, tokens_per_s: float, now: float) -> None:
-        """Take the rate that the worker reports; it is used alone until the first sample."""
-        if not tokens_per_s:
-            return
-        self._reported = min(MOST_TOKENS_PER_S, max(LEAST_TOKENS_PER_S, tokens_per_s))
-        if not self._tokens:
-            self.tokens_per_s, self.token_s = self._reported, 1 / self._reported
-            self.learned_at = now
-
-    def trust(self, now: float, slower: float = 1.0) -> float:
-        """The weight of the measured rate: 1 when it is new, falling towards 0 with its age. It
-        falls more slowly for a worker that is `slower` than its peers by that factor.
-        """
-        age = (now - self.learned_at) / (_HALF_TRUST_S * max(1.0, slower))
-        return 1 / (1 + age**4)
-
-    def learn(self, num_tokens: int, depth: float, seconds: float, now: float) -> None:
-        """Take a sample: `num_tokens` of prompts took `seconds`, until `now`. `depth` is the sum,
-        over these tokens, of the number of tokens before each.
-
-        Least squares over the samples so far, weighted by the prompts' lengths.
-        """
-        if num_tokens <= 0 or seconds <= 0:
-            return
-        # `trust` too: else a worker with little work would count as slow for hours after one slow
-        # prefill.
-        kept = (1 - seconds / _MEMORY_S) * self.trust(now) if seconds < _MEMORY_S else 0.0
-        self.learned_at = now
-        mean_depth = depth / num_tokens
-        self._tokens = kept * self._tokens + num_tokens
-        self._depth = kept * self._depth + depth
-        self._spread = kept * self._spread + depth * mean_depth
-        self._seconds = kept * self._seconds + seconds
-        self._deep_s = kept * self._deep_s + seconds * mean_depth
-        prior_tokens = _PRIOR_S * self._reported
-        tokens = self._tokens + prior_tokens
-        seconds = self._seconds + _PRIOR_S
-        spread = self._spread + prior_tokens * _PRIOR_DEPTH**2
-        slope = tokens * self._deep_s - self._depth * seconds
-        context_s = slope / (tokens * spread - self._depth**2) if slope > 0 else 0.0
-        most_s = (1 - _LEAST_SHARE) * seconds
-        if context_s * self._depth > most_s:
-            context_s = most_s / self._depth
-        self.context_s = context_s
-        self.token_s = (seconds - context_s * self._depth) / tokens
-        self.tokens_per_s = tokens / seconds
-
-    def seconds(self, num_cached: int, num_tokens: int) -> float:
-        """The time of a prefill of `num_tokens` after `num_cached` cached tokens."""
-        return num_tokens * (self.token_s + self.context_s * (num_cached + num_tokens / 2))
 
 
 class PlaceReservation(msgspec.Struct, eq=False):
@@ -171,7 +72,7 @@ class PlaceReservation(msgspec.Struct, eq=False):
     advance, which assumes `expected_output` tokens. `private_tokens` is the KV space that it shares
     with no other ticket. `is_beside`: its prefill runs beside that of a long prompt. `arrival`
     orders it among waiting tickets if it comes back. `is_proof`: it has counted as a success of its
-    worker.
+    worker. `host_tokens` of its prompt are loaded from the worker's host.
     """
 
     request: RouteRequest
@@ -190,6 +91,7 @@ class PlaceReservation(msgspec.Struct, eq=False):
     is_beside: bool = False
     arrival: int = 0
     is_proof: bool = False
+    host_tokens: int = 0
 
 
 WorkerState = Literal[
@@ -206,7 +108,7 @@ class WorkerView:
     `fault_kind` is None unless its engine has failed and no new one is ready. `progress` is the
     progress of its start; `is_open`: its breaker is open; `places` is how many sequences it takes
     at once. `due_s` is the forecast of the seconds until a sleeping one is awake, `sleep_trouble`
-    says what keeps it.
+    says what keeps it. Of the `cached_blocks`, `host_blocks` are on its host alone.
     """
 
     worker_id: WorkerId
@@ -226,16 +128,18 @@ class WorkerView:
     places: int = 0
     due_s: float = 0.0
     sleep_trouble: str = ""
+    host_blocks: int = 0
 
 
 class _Measurement(msgspec.Struct, gc=False):
     """The prefills that a worker has computed `since` a time: the number of tokens, and `depth`,
-    the sum of their positions.
+    the sum of their positions. Their loads from the host took `load_s`, as far as is known.
     """
 
     since: float
     tokens: int = 0
     depth: float = 0.0
+    load_s: float = 0.0
 
 
 class Worker:
@@ -246,11 +150,12 @@ class Worker:
     name, `trust` as long as its engine.
     `is_absent`: it waits for an attached engine that is not there, see `note_absence`.
     `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
-    accepted. `residency` is None unless it takes turns with others; `told` is the last demand that
-    it was told. `full_since`: the worker has refused a sequence then and not reported free places
-    since; `may_try`: it gets one more sequence all the same. `chains` are the prompts that run
-    here; their blocks count as held until their tickets are over, whatever block events say. A
-    prompt with at most `most_beside` tokens to compute starts beside a long one.
+    accepted; `load_token_s` the seconds that a token takes from the host to the card. `residency`
+    is None unless it takes turns with others; `told` is the last demand that it was told.
+    `full_since`: the worker has refused a sequence then and not reported free places since;
+    `may_try`: it gets one more sequence all the same. `chains` are the prompts that run here; their
+    blocks count as held until their tickets are over, whatever block events say. A prompt with at
+    most `most_beside` tokens to compute starts beside a long one.
 
     Prefill is scheduled by estimate: a new prompt starts at `_free_at`, a short one at `_open_at`.
     """
@@ -278,6 +183,7 @@ class Worker:
         self.may_try = False
         self.load: Load | None = None
         self.pass_tokens = 1.0
+        self.load_token_s = 0.0
         self.prefill_rate = PrefillRateEstimator()
         self.breaker = Breaker()
         self.trust = Trust()
@@ -288,6 +194,7 @@ class Worker:
         self.chains = ChainTree()
         self._free_at = now
         self._open_at = now
+        self._link_free_at = now
         self.most_beside = _most_beside(message.engine)
         self._measurement = _Measurement(now)
         self._pinned_blocks = 0
@@ -414,6 +321,10 @@ class Worker:
         until = self._open_at if num_tokens <= self.most_beside else self._free_at
         return until <= now or until - now <= STEPS_AHEAD * self.step_s
 
+    def load_s(self, num_tokens: int, now: float) -> float:
+        """Seconds until `num_tokens` have come from the host, behind the loads under way."""
+        return max(0.0, self._link_free_at - now) + num_tokens * self.load_token_s
+
     def free_in_s(self, now: float) -> tuple[float, float]:
         """Seconds until the prefills ahead of a long and of a short prompt should be over."""
         free_s = max(0.0, self._free_at - now)
@@ -440,6 +351,9 @@ class Worker:
         self._private_tokens += reservation.private_tokens
         if not self._prefilling:
             self._measurement = _Measurement(now)
+        if reservation.host_tokens:
+            self._link_free_at = now + self.load_s(reservation.host_tokens, now)
+            self._measurement.load_s += reservation.host_tokens * self.load_token_s
         self._schedule(reservation, now)
         self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
         self.num_running += 1
@@ -474,7 +388,7 @@ class Worker:
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
             # How much of the prefill was computed is unknown, so the measurement starts again.
-            self._measurement = _Measurement(now)
+            self._measure_again(now)
         self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
@@ -483,6 +397,7 @@ class Worker:
         if load.drafting is not None:
             self.pass_tokens = _pass_tokens(self.pass_tokens, self.load, load.drafting)
         self.load = load
+        self.load_token_s = _load_token_s(self.engine, load)
         self.prefill_rate.report(load.prefill_tokens_per_s, now)
         num_there = load.running + load.waiting
         self.num_running = max(num_there, len(self.reservations))
@@ -508,7 +423,7 @@ class Worker:
         else:
             self.is_absent = progress.epoch <= 1 or now - self.since >= patience_s
 
-    def view(self, cached_blocks: int) -> WorkerView:
+    def view(self, cached_blocks: int, host_blocks: int = 0) -> WorkerView:
         return WorkerView(
             worker_id=self.worker_id,
             name=self.name,
@@ -527,6 +442,7 @@ class Worker:
             places=self.places,
             due_s=self.due_s,
             sleep_trouble=self.sleep_trouble,
+            host_blocks=host_blocks,
         )
 
     @property
@@ -575,9 +491,16 @@ class Worker:
         measured.depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
         busy_s = now - measured.since
         if not self._prefilling or busy_s > LEARN_AFTER_S:
-            self.prefill_rate.learn(measured.tokens, measured.depth, busy_s, now)
+            if measured.load_s <= _MOST_LOADING * busy_s:
+                busy_s -= measured.load_s
+                self.prefill_rate.learn(measured.tokens, measured.depth, busy_s, now)
             if self._prefilling:
-                self._measurement = _Measurement(now)
+                self._measure_again(now)
+
+    def _measure_again(self, now: float) -> None:
+        """Begin a measurement among the prefills that are not over."""
+        num_tokens = sum([one.host_tokens for one in self._prefilling.values()])
+        self._measurement = _Measurement(now, load_s=num_tokens * self.load_token_s)
 
 
 def _most_beside(engine: EngineFacts | None) -> int:
@@ -588,6 +511,15 @@ def _most_beside(engine: EngineFacts | None) -> int:
     if engine is None or engine.kind != "native":
         return -1
     return engine.token_budget // 2
+
+
+def _load_token_s(engine: EngineFacts | None, load: Load) -> float:
+    """The seconds that a token takes from the host to the card; 0 without a host tier."""
+    use = load.cache
+    if use is None or engine is None or not engine.block_size:
+        return 0.0
+    rate = max(LEAST_LOAD_BYTES_PER_S, use.load_bytes_per_s or PRIOR_LOAD_BYTES_PER_S)
+    return use.block_bytes / engine.block_size / rate
 
 
 def _pass_tokens(before: float, last: Load | None, now: DraftResults) -> float:

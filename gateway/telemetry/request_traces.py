@@ -32,7 +32,8 @@ MAX_NOTABLE: Final = 128
 
 class CandidateWorker(msgspec.Struct, frozen=True):
     """A ready worker, and the cost of a request there in ms of delay for all requests. `running`
-    sequences were on it at that time.
+    sequences were on it at that time. Of the cached tokens `host_tokens` had to be loaded from its
+    host.
     """
 
     worker: str
@@ -44,6 +45,8 @@ class CandidateWorker(msgspec.Struct, frozen=True):
     prefill_ms: float
     interference_ms: float
     cost_ms: float
+    host_tokens: int = 0
+    load_ms: float = 0.0
 
 
 class Decision(Protocol):

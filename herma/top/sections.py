@@ -142,6 +142,9 @@ def _figures(now: Overview) -> Line:
     one = now.totals
     found = sum([each.hit_tokens for each in now.workers])
     loaded = sum([each.loaded_tokens for each in now.workers])
+    prompts = sum([each.prompt_tokens for each in now.workers])
+    again = sum([each.recomputed_tokens for each in now.workers])
+    tiers = f"{percent(found - loaded, prompts)} card, {percent(loaded, prompts)} host"
     queued = f", {one.queued} queued" if one.queued else ""
     failed = f", {one.failed} failed" if one.failed else ""
     figures = (
@@ -149,6 +152,8 @@ def _figures(now: Overview) -> Line:
         ("ended", f"{count(one.ended)}{failed}"),
         ("cache", percent(one.cached_tokens, one.prompt_tokens)),
         *([("from host", percent(loaded, found))] if found else []),
+        *([("tiers", tiers)] if prompts else []),
+        *([("again", count(again))] if again else []),
         ("cloud", percent(one.by_cloud, one.ended)),
     )
     line: list[TextPiece] = []
@@ -197,7 +202,7 @@ def _worker_row(one: WorkerRow, marks: Marks) -> TextRow:
     waits = f"+{one.waiting}" if one.waiting else ""
     sequences = bar(_BAR, one.running / max(1, one.places), 0, marks)
     blocks = max(1, one.num_blocks)
-    cached = min(1.0, max(one.held_blocks, one.cached_blocks) / blocks)
+    cached = min(1.0, max(one.held_blocks, one.cached_blocks - one.host_blocks) / blocks)
     memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
     again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""

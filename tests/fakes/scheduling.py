@@ -125,8 +125,8 @@ def make_submit(
 
 
 class Ledger:
-    """What the messages claim: outputs and endings by request number, the cached digests, and those
-    with states.
+    """What the messages claim: outputs and endings by request number, the cached digests, those on
+    the host alone, and those with states.
     """
 
     def __init__(self) -> None:
@@ -136,6 +136,7 @@ class Ledger:
         self.rejected: dict[int, Rejected] = {}
         self.closed: set[int] = set()
         self.cached: set[bytes] = set()
+        self.on_host: set[bytes] = set()
         self.states: set[bytes] = set()
         self.seq = 0
 
@@ -173,13 +174,12 @@ class Ledger:
             case Rejected():
                 self.rejected[number_of(message.request_id)] = message
             case BlocksStored():
-                digests = self._digests(message)
-                assert not digests & self.cached
-                self.cached |= digests
+                self._stored(message)
             case BlocksDropped():
                 digests = self._digests(message)
                 assert digests <= self.cached
                 self.cached -= digests
+                self.on_host -= digests
             case StatesSaved():
                 digests = self._digests(message)
                 assert digests <= self.cached - self.states
@@ -190,6 +190,17 @@ class Ledger:
                 self.states -= digests
             case _:
                 raise AssertionError(f"unexpected {message!r}")
+
+    def _stored(self, event: BlocksStored) -> None:
+        """Blocks that are new, or change their tier."""
+        digests = self._digests(event)
+        if event.tier == "host":
+            assert digests <= self.cached - self.on_host
+            self.on_host |= digests
+        else:
+            assert not digests & (self.cached - self.on_host)
+            self.cached |= digests
+            self.on_host -= digests
 
     def _digests(self, event: BlockEvent) -> set[bytes]:
         self.seq += 1
@@ -258,7 +269,7 @@ class Engine:
     def take_copied(self) -> None:
         """The copies that are over."""
         if self.copies:
-            self.scheduler.transferred(self.runner.take_done())
+            self.scheduler.transferred(self.runner.take_done(), 0.0)
 
     def collect(self, sample: Sample = lambda _: (1,), failing: Failing = lambda _: False) -> None:
         """The oldest step in flight is done."""

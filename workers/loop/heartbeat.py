@@ -31,14 +31,21 @@ class EngineStatus:
     cache: str = ""
 
 
-def cache_line(use: CacheUse) -> str:
+def cache_line(use: CacheUse, recomputed_tokens: int = 0) -> str:
     """A line for people about the host tier of an engine's prefix cache."""
     spoilt = f", {use.spoilt} spoilt and not used" if use.spoilt else ""
+    rate = f" at {bytes_text(int(use.load_bytes_per_s))}/s" if use.load_bytes_per_s else ""
+    shares = ""
+    if use.prompt_tokens:
+        on_card = (use.hit_tokens - use.loaded_tokens) / use.prompt_tokens
+        on_host = use.loaded_tokens / use.prompt_tokens
+        shares = f" ({on_card:.0%} on the card, {on_host:.0%} on the host)"
+    again = f"; {recomputed_tokens:,} computed again after evictions" if recomputed_tokens else ""
     return (
         f"{bytes_text(use.held_bytes)} of {bytes_text(use.num_bytes)} hold prefixes, "
-        f"{bytes_text(use.stored_bytes)} stored and {bytes_text(use.loaded_bytes)} loaded since "
-        f"the start; {use.hit_tokens:,} tokens of prompts found, {use.loaded_tokens:,} of them "
-        f"loaded{spoilt}"
+        f"{bytes_text(use.stored_bytes)} stored and {bytes_text(use.loaded_bytes)} loaded{rate} "
+        f"since the start; {use.hit_tokens:,} tokens of prompts found{shares}, "
+        f"{use.loaded_tokens:,} of them loaded{spoilt}{again}"
     )
 
 

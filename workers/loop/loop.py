@@ -253,7 +253,8 @@ class EngineLoop(Generic[InFlight]):
         for pages in copies.take_opened():
             self._scheduler.open_pages(pages)
         done = copies.take_done()
-        self._scheduler.transferred(done)
+        if done:
+            self._scheduler.transferred(done, self._clock())
         self._has_copied = bool(done)
 
     def _copy(self, copies: PrefixCopies) -> None:
@@ -366,7 +367,7 @@ class EngineLoop(Generic[InFlight]):
         self._scheduler.revise_places()
         load = self._load()
         if load.cache is not None:
-            self._status.cache = cache_line(load.cache)
+            self._status.cache = cache_line(load.cache, load.recomputed_tokens)
         if load.drafting is not None:
             warning = "" if self._watch_drafts is None else self._watch_drafts(busy)
             self._status.drafting = drafting_line(load.drafting, warning)

@@ -3,7 +3,7 @@
 Owns the numbers of block events. Must not know blocks nor states, only their digests.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from protocol.ids import BlockDigest
@@ -16,7 +16,11 @@ from protocol.messages import (
     StatesSaved,
 )
 
-_Kind = type[BlocksStored] | type[BlocksDropped] | type[StatesSaved] | type[StatesForgotten]
+_Kind = Callable[[int, bytes], BlockEvent]
+
+
+def _on_host(seq: int, digests: bytes) -> BlocksStored:
+    return BlocksStored(seq, digests, "host")
 
 
 @final
@@ -32,8 +36,12 @@ class BlockEvents:
         self._digests: list[BlockDigest] = []
 
     def stored(self, digest: BlockDigest) -> None:
-        """A digest came into the cache."""
+        """A digest came into the cache, or from the host to the card."""
         self._add(BlocksStored, digest)
+
+    def left_card(self, digest: BlockDigest) -> None:
+        """A digest is on the host alone."""
+        self._add(_on_host, digest)
 
     def dropped(self, digest: BlockDigest) -> None:
         """A digest left the cache."""
@@ -55,13 +63,17 @@ class BlockEvents:
         return taken
 
     def snapshot(
-        self, digests: Iterable[BlockDigest], states: Iterable[BlockDigest] = ()
+        self,
+        digests: Iterable[BlockDigest],
+        states: Iterable[BlockDigest] = (),
+        on_host: Iterable[BlockDigest] = (),
     ) -> BlocksSnapshot:
-        """All `digests` of the cache, and those with `states`; events not taken yet are counted in,
-        and not repeated.
+        """All `digests` of the cache, those with `states`, and those that are `on_host` alone;
+        events not taken yet are counted in, and not repeated.
         """
         self._close()
-        return BlocksSnapshot(self._seq, b"".join(digests), b"".join(states))
+        packed = b"".join(digests), b"".join(states), b"".join(on_host)
+        return BlocksSnapshot(self._seq, *packed)
 
     def _add(self, kind: _Kind, digest: BlockDigest) -> None:
         if self._kind is not kind:

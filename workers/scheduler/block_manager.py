@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from protocol.hashing import chained_digests, split_blocks
 from protocol.ids import BlockDigest
-from protocol.messages import BlockEvent, BlocksSnapshot
+from protocol.messages import BlockEvent, BlocksSnapshot, Tier
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
@@ -60,7 +60,7 @@ class BlockManager:
     `planned` are blocks that their holders will compute. `states` are given for a model with
     recurrent layers: a sequence can begin only from a saved state, so cached blocks beyond the
     deepest one are no hit. `swap` keeps in the host's memory what a preempted sequence loses, and
-    `tier` what the prefix cache has. Events say what a tier has, whichever it is. `windows` are the
+    `tier` what the prefix cache has. Events say which tier has what. `windows` are the
     blocks of layers that keep only their window; then snapshots are made of these blocks instead of
     states, and there is no tier.
 
@@ -112,7 +112,7 @@ class BlockManager:
             states.pool.released = windows.drop
             windows.evict = states.pool.evict_least
         if tier is not None:
-            tier.changed = self._announce
+            tier.changed, tier.moved = self._announce, self._announce_tier
             tier.pool.returns.block_size = block_size
             if states is not None:
                 tier.pin_state, tier.unpin_state = states.pool.pin, states.pool.unpin
@@ -325,7 +325,9 @@ class BlockManager:
             return self._events.snapshot(self._by_digest, saved)
         blocks, states = self.tier.known()
         return self._events.snapshot(
-            dict.fromkeys([*self._by_digest, *blocks]), dict.fromkeys([*saved, *states])
+            dict.fromkeys([*self._by_digest, *blocks]),
+            dict.fromkeys([*saved, *states]),
+            self.tier.on_host_alone(),
         )
 
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
@@ -343,10 +345,17 @@ class BlockManager:
     def _announce(self, name: Name, is_known: bool) -> None:
         """A block or a state came into the first tier that has it, or left the last."""
         events = self._events
-        if name.kind is EntryKind.BLOCK:
-            (events.stored if is_known else events.dropped)(name.digest)
-        else:
+        if name.kind is EntryKind.STATE:
             (events.saved if is_known else events.forgotten)(name.digest)
+        elif is_known:
+            events.stored(name.digest)
+        else:
+            events.dropped(name.digest)
+            self.evictions.evicted(name.digest)
+
+    def _announce_tier(self, digest: BlockDigest, tier: Tier) -> None:
+        """A block that is known left the card for the host, or came back."""
+        (self._events.stored if tier == "card" else self._events.left_card)(digest)
 
     @property
     def _found_at_once(self) -> Container[BlockDigest]:

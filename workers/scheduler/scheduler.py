@@ -99,7 +99,7 @@ class Scheduler:
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._num_preemptions = 0
-        self._num_hit = 0
+        self._num_hit = self._num_prompt = 0
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
@@ -215,8 +215,9 @@ class Scheduler:
         choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves, self._loads)
         self._num_preemptions += choice.num_preempted
         if choice.started and self._loads is not None:
-            running = self._queues.running
-            self._num_hit += sum([running[start.seq].num_cached for start in choice.started])
+            begun = [self._queues.running[start.seq] for start in choice.started]
+            self._num_hit += sum([one.num_cached for one in begun])
+            self._num_prompt += sum([len(one.token_ids) for one in begun])
         if choice.num_preempted:
             self._concurrency.preempted()
         self._concurrency.started(*self._blocks.take_admitted())
@@ -282,9 +283,10 @@ class Scheduler:
         tier = self._blocks.tier
         return [] if tier is None else tier.transfers(self._blocks.now)
 
-    def transferred(self, over: Iterable[Transferred]) -> None:
-        """Take copies that are over."""
+    def transferred(self, over: Iterable[Transferred], now: float) -> None:
+        """Take copies that are over at the time `now`, in seconds."""
         assert self._blocks.tier is not None
+        self._blocks.now = now
         for transfer in over:
             self._blocks.tier.over(transfer, self._blocks.now)
 
@@ -356,6 +358,9 @@ class Scheduler:
             evicted=counts.evicted,
             spoilt=counts.spoilt,
             recovered=counts.recovered,
+            prompt_tokens=self._num_prompt,
+            block_bytes=each,
+            load_bytes_per_s=tier.load_bytes_per_s,
         )
 
     def signs_of_life(self) -> tuple[Outgoing, ...]:

@@ -34,6 +34,14 @@ function count(value) {
 /** A rate: 0, 7.4, 112, 12.3k */
 const rate = (value) => (value < 10 && value > 0 ? value.toFixed(1) : count(Math.round(value)));
 
+/** Bytes in binary units: 512 MiB, 64 GiB, 1.5 TiB */
+function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
+  return `${value < 10 && at ? +value.toFixed(1) : Math.round(value)} ${units[at]}`;
+}
+
 /** Milliseconds in the unit that fits: 4.2 ms, 310 ms, 1.24 s, 2 min 5 s, 3 h 12 min */
 function duration(ms) {
   if (ms == null) return NONE;

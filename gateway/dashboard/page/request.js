@@ -30,11 +30,12 @@ function way(spans) {
 }
 
 function candidates(attempt, promptTokens) {
-  const names = ["Worker", "Prompt cached", "Others there", "Wait", "Prefill", "Delay for others", "Cost"];
+  const loads = attempt.candidates.some((one) => one.host_tokens);
+  const names = ["Worker", "Prompt cached", "Others there", "Wait", ...(loads ? ["Load"] : []), "Prefill", "Delay for others", "Cost"];
   const head = make("tr", { role: "row" }, ...names.map((name, at) => make("th", { scope: "col", role: "columnheader", ...(at > 1 && { class: "n" }) }, name)));
   const body = make("tbody", { role: "rowgroup" });
   for (const one of [...attempt.candidates].sort((a, b) => a.cost_ms - b.cost_ms)) {
-    const values = [String(one.running), duration(one.wait_ms), duration(one.prefill_ms), duration(one.interference_ms), duration(one.cost_ms)];
+    const values = [String(one.running), duration(one.wait_ms), ...(loads ? [duration(one.load_ms)] : []), duration(one.prefill_ms), duration(one.interference_ms), duration(one.cost_ms)];
     const load = make("div", { class: "load" }, bar(null, share(one.cached_tokens, one.cached_tokens + one.uncached_tokens)), make("b", {}, `${count(one.cached_tokens)} of ${count(one.cached_tokens + one.uncached_tokens)}`));
     const cached = cell();
     cached.append(load);

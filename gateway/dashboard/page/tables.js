@@ -64,7 +64,7 @@ function showWorkers(now) {
 function newWorker() {
   const load = () => make("div", { class: "load" }, bar(), make("b"));
   const who = cell();
-  who.append(make("div", { class: "who" }, make("strong", {}), make("span", { class: "soft cut" })), make("span", { class: "fault", hidden: "" }));
+  who.append(make("div", { class: "who" }, make("strong", {}), make("span", { class: "soft cut" })), make("span", { class: "tiers soft cut", hidden: "" }), make("span", { class: "fault", hidden: "" }));
   const where = cell();
   where.append(state());
   const [sequences, memory] = [cell(), cell()];
@@ -88,13 +88,24 @@ function showWorker(node, one) {
   const waits = one.waiting ? ` +${one.waiting}` : "";
   showLoad(sequences.firstChild, used, 0, isUp ? `${one.running} of ${one.places}${waits}` : isStarting ? "starting" : NONE);
   const held = share(one.held_blocks, one.num_blocks);
-  const cached = Math.min(1, share(Math.max(one.held_blocks, one.cached_blocks), one.num_blocks));
+  const onCard = one.cached_blocks - one.host_blocks;
+  const cached = Math.min(1, share(Math.max(one.held_blocks, onCard), one.num_blocks));
   showLoad(memory.firstChild, held, cached, one.num_blocks ? percent(held) : NONE);
-  const found = one.hit_tokens ? `; of ${count(one.hit_tokens)} tokens found ${percent(share(one.loaded_tokens, one.hit_tokens))} came from the host` : "";
-  mark(memory.firstChild, "title", one.num_blocks ? `${one.held_blocks} of ${one.num_blocks} blocks held, ${one.cached_blocks} cached, ${count(one.kv_tokens)} tokens in all; ${one.evicted_blocks} evicted, ${count(one.recomputed_tokens)} tokens computed again${found}` : "");
+  showTiers(who.children[1], one);
+  mark(memory.firstChild, "title", one.num_blocks ? `${one.held_blocks} of ${one.num_blocks} blocks held, ${onCard} cached, ${count(one.kv_tokens)} tokens in all; ${one.evicted_blocks} evicted, ${count(one.recomputed_tokens)} tokens computed again` : "");
   say(speed, isUp ? rate(one.tokens_per_s) : NONE);
   say(step, one.step_ms ? duration(one.step_ms) : NONE);
   say(prefill, one.prefill_tokens_per_s ? `${count(one.prefill_tokens_per_s)}/s` : NONE);
+}
+
+/** What share of the prompts either tier of a cache with a host's memory had. */
+function showTiers(node, one) {
+  node.hidden = !one.host_bytes;
+  if (node.hidden) return;
+  const [card, host] = [one.hit_tokens - one.loaded_tokens, one.loaded_tokens].map((found) => percent(share(found, one.prompt_tokens)));
+  say(node, `hits ${card} card, ${host} host · ${bytes(one.host_held_bytes)} of ${bytes(one.host_bytes)} on the host`);
+  const speed = one.load_bytes_per_s ? ` at ${bytes(one.load_bytes_per_s)}/s` : "";
+  mark(node, "title", `Of ${count(one.prompt_tokens)} tokens of prompts ${count(one.hit_tokens)} were found, ${count(one.loaded_tokens)} of them on the host; ${bytes(one.stored_bytes)} stored there, ${bytes(one.loaded_bytes)} loaded${speed}; ${count(one.host_blocks)} blocks are on the host alone`);
 }
 
 function showLoad(node, first, second, words) {

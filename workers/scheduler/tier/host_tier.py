@@ -19,8 +19,10 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, final
 
 from protocol.ids import BlockDigest
+from protocol.messages import Tier
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
+from workers.scheduler.tier.load_meter import LoadMeter
 from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
 from workers.scheduler.tier.where import BlockEvent, Where
@@ -95,7 +97,8 @@ class _UnderWay:
 @final
 class HostTier:
     """The tier over one pool. `changed(name, is_known)` is called when a block or a state that no
-    tier had comes into one, or leaves the last; the block manager sets it, and announces that.
+    tier had comes into one, or leaves the last; `moved(digest, tier)` when a block that stays is on
+    the host alone from now on, or on the card again. The block manager sets both, and announces it.
     `pin_state` and `unpin_state` keep a slot of the card while it is read.
     """
 
@@ -103,6 +106,7 @@ class HostTier:
         self.room = room
         self.pool = pool
         self.changed: Callable[[Name, bool], None] = _tell_nobody
+        self.moved: Callable[[BlockDigest, Tier], None] = _tell_nobody
         self._card: dict[Name, _OnCard] = {}
         self._to_store: OrderedDict[Name, None] = OrderedDict()
         self._under_way: dict[int, _UnderWay] = {}
@@ -112,6 +116,7 @@ class HostTier:
         self._lacks_room = False
         self._num_stored = self._num_loaded = self._num_loaded_blocks = self._num_spoilt = 0
         self.num_recovered = 0
+        self._meter = LoadMeter()
         self.pin_state: Callable[[int], None] = _ignore
         self.unpin_state: Callable[[int], None] = _ignore
 
@@ -147,6 +152,16 @@ class HostTier:
             self._num_spoilt,
             self.num_recovered,
         )
+
+    @property
+    def load_bytes_per_s(self) -> float:
+        """The rate of the latest loads, with their waits for steps; 0 before the first."""
+        return self._meter.bytes_per_s
+
+    def on_host_alone(self) -> list[BlockDigest]:
+        """The digests of the blocks that the card does not have."""
+        names = [name for name in self.pool.names if name.kind is EntryKind.BLOCK]
+        return [name.digest for name in names if name not in self._card]
 
     def known(self) -> tuple[list[BlockDigest], list[BlockDigest]]:
         """The digests of all blocks, and of all states, that a tier has."""
@@ -202,6 +217,8 @@ class HostTier:
             self._lost(name)
         else:
             entry.follow(BlockEvent.LEFT_CARD)
+            if kind is EntryKind.BLOCK:
+                self.moved(digest, "host")
         return True
 
     def used(self, digests: Sequence[BlockDigest], name: object, now: float) -> None:
@@ -237,6 +254,8 @@ class HostTier:
         self._card[name] = here
         if entry is not None:
             entry.follow(BlockEvent.COMPUTED)
+            if name.kind is EntryKind.BLOCK:
+                self.moved(name.digest, "card")
             return
         self.changed(name, True)
         if stores:
@@ -303,6 +322,8 @@ class HostTier:
     def transfers(self, now: float) -> list[Transfer]:
         """The transfers that begin now. Begin them before the next step is planned."""
         made = []
+        if self._loads:
+            self._meter.began(now)
         while self._loads and len(self._under_way) < _MAX_TRANSFERS:
             made.append(self._next_load())
         while not self._loads and len(self._under_way) < _MAX_STORES:
@@ -322,6 +343,7 @@ class HostTier:
                 self._stored(entry, place, sums, done.error)
             else:
                 self._came_back(what.load, entry, sums, done.error)
+                self._meter.loaded(len(entry.pages) * self.room.page_bytes)
         if what.load is not None and what.load.num_open == 0:
             self._end_load(what.load, now)
 
@@ -440,6 +462,8 @@ class HostTier:
 
     def _end_load(self, load: TierLoad, now: float) -> None:
         self._num_loads -= 1
+        if not self._num_loads:
+            self._meter.ended(now)
         unusable = load.bad | load.failed
         flags = [entry.name in unusable for entry, _ in load.blocks]
         num_good = flags.index(True) if True in flags else len(flags)
@@ -485,7 +509,7 @@ def next_proof(proof: bytes, packed: bytes) -> bytes:
     return blake2b(proof + packed, digest_size=_PROOF_BYTES).digest()
 
 
-def _tell_nobody(_name: Name, _is_known: bool) -> None:
+def _tell_nobody(_what: object, _how: object) -> None:
     """Do nothing: the listener before the block manager sets its own."""
 
 

@@ -151,10 +151,10 @@ def _figures(now: Overview) -> Line:
         ("open", f"{one.open}{queued}"),
         ("ended", f"{count(one.ended)}{failed}"),
         ("cache", percent(one.cached_tokens, one.prompt_tokens)),
-        *([("from host", percent(loaded, found))] if found else []),
+        ("cloud", percent(one.by_cloud, one.ended)),
+        *([("from host", percent(loaded, found))] if found and not prompts else []),
         *([("tiers", tiers)] if prompts else []),
         *([("again", count(again))] if again else []),
-        ("cloud", percent(one.by_cloud, one.ended)),
     )
     line: list[TextPiece] = []
     for name, value in figures:

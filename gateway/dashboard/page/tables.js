@@ -103,9 +103,9 @@ function showTiers(node, one) {
   node.hidden = !one.host_bytes;
   if (node.hidden) return;
   const [card, host] = [one.hit_tokens - one.loaded_tokens, one.loaded_tokens].map((found) => percent(share(found, one.prompt_tokens)));
-  say(node, `hits ${card} card, ${host} host · ${bytes(one.host_held_bytes)} of ${bytes(one.host_bytes)} on the host`);
+  say(node, `hits ${card} card, ${host} host, ${percent(share(one.host_held_bytes, one.host_bytes))} full`);
   const speed = one.load_bytes_per_s ? ` at ${bytes(one.load_bytes_per_s)}/s` : "";
-  mark(node, "title", `Of ${count(one.prompt_tokens)} tokens of prompts ${count(one.hit_tokens)} were found, ${count(one.loaded_tokens)} of them on the host; ${bytes(one.stored_bytes)} stored there, ${bytes(one.loaded_bytes)} loaded${speed}; ${count(one.host_blocks)} blocks are on the host alone`);
+  mark(node, "title", `Of ${count(one.prompt_tokens)} tokens of prompts ${count(one.hit_tokens)} were found, ${count(one.loaded_tokens)} of them on the host; ${bytes(one.host_held_bytes)} of ${bytes(one.host_bytes)} there hold something, ${bytes(one.stored_bytes)} were stored, ${bytes(one.loaded_bytes)} loaded${speed}; ${count(one.host_blocks)} blocks are on the host alone`);
 }
 
 function showLoad(node, first, second, words) {

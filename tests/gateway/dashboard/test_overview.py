@@ -132,8 +132,15 @@ def test_a_worker_s_load_is_shown_beside_its_limits() -> None:
 
 def test_a_worker_s_hits_are_shown_by_tier() -> None:
     """Without a host cache an engine does not count them."""
-    cache = CacheUse(4096, 2048, hit_tokens=900, loaded_tokens=300)
+    cache = CacheUse(
+        4096, 2048, 512, 256, hit_tokens=900, loaded_tokens=300, prompt_tokens=1000,
+        load_bytes_per_s=2.5e10,
+    )  # fmt: skip
     load = msgspec.structs.replace(LOAD, cache=cache)
+    (row,) = overview_of(source(workers=[worker(load=load).view(77, 70)])).workers
+    assert (row.cached_blocks, row.host_blocks, row.prompt_tokens) == (77, 70, 1000)
+    assert (row.host_bytes, row.host_held_bytes) == (4096, 2048)
+    assert (row.stored_bytes, row.loaded_bytes, row.load_bytes_per_s) == (512, 256, 2.5e10)
     for given, expected in ((load, (900, 300)), (LOAD, (0, 0)), (None, (0, 0))):
         (row,) = overview_of(source(workers=[worker(load=given).view(0)])).workers
         assert (row.hit_tokens, row.loaded_tokens) == expected

@@ -68,9 +68,9 @@ def test_an_engine_with_a_host_tier_says_what_it_holds() -> None:
     worker.load = Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0)
     gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
     assert "cache_host_bytes{" not in Metrics(lambda: (), lambda: gauges).render().decode()
-    use = CacheUse(4096, 1024, 512, 256, 96, 32, 3, 2, 1)
+    use = CacheUse(4096, 1024, 512, 256, 96, 32, 3, 2, 1, 128, 64, 250.0)
     worker.load = msgspec.structs.replace(worker.load, cache=use)
-    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=9, host_blocks=5),))
     lines = set(Metrics(lambda: (), lambda: gauges).render().decode().splitlines())
     assert lines >= {
         'herma_engine_cache_host_bytes{worker="w1"} 4096.0',
@@ -82,4 +82,8 @@ def test_an_engine_with_a_host_tier_says_what_it_holds() -> None:
         'herma_engine_cache_host_recovered{worker="w1"} 1.0',
         'herma_engine_cache_hit_tokens{tier="card",worker="w1"} 64.0',
         'herma_engine_cache_hit_tokens{tier="host",worker="w1"} 32.0',
+        'herma_engine_cache_prompt_tokens{worker="w1"} 128.0',
+        'herma_engine_cache_host_load_bytes_per_second{worker="w1"} 250.0',
+        'herma_engine_cache_blocks{tier="card",worker="w1"} 4.0',
+        'herma_engine_cache_blocks{tier="host",worker="w1"} 5.0',
     }

@@ -126,6 +126,20 @@ def test_hits_on_the_host_are_a_share_of_all_that_was_found() -> None:
     assert "from host" not in as_plain(draw(overview, *rest, view))
 
 
+def test_hit_rates_by_tier_and_what_evictions_cost_are_in_the_head() -> None:
+    overview, *rest = data_of()
+    said = {
+        "hit_tokens": 900, "loaded_tokens": 300, "prompt_tokens": 1000,
+        "recomputed_tokens": 5000, "host_blocks": 0,
+    }  # fmt: skip
+    first = msgspec.structs.replace(overview.workers[0], **said)
+    shown = msgspec.structs.replace(overview, workers=(first, *overview.workers[1:]))
+    text = as_plain(draw(shown, *rest, View(160, 40, "workers", keys=True)))
+    assert "tiers 60 % card, 30 % host" in text
+    assert "again 5000" in text
+    assert "tiers" not in as_plain(draw(overview, *rest, View(160, 40, "workers", keys=True)))
+
+
 def test_without_workers_it_says_so() -> None:
     assert "no worker has dialled in yet" in text_of(80, 24, workers=0)
 

@@ -217,6 +217,7 @@ def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[
     # prompt was in it. How many tokens a step makes (`pass_tokens`, drafts) is the worker's own.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[PlacementScore] = []
+    has_loads = False
     under_way = _under_way(options, most_blocks) if work.sharing else 0
     for option in options:
         worker = option.worker
@@ -243,11 +244,7 @@ def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[
             own_ms + slower * slowdown_ms / worker.pass_tokens
         )
         cost_ms = wait_ms + prefill_ms + interference_ms
-        host_tokens, load_ms = 0, 0.0
-        if option.host_blocks:
-            host_tokens = min(option.host_blocks, matched) * block_size
-            load_ms = _load_ms(worker, host_tokens, wait_ms, now)
-            cost_ms += load_ms
+        has_loads = has_loads or option.host_blocks > 0
         scores.append(
             PlacementScore(
                 option,
@@ -260,19 +257,26 @@ def _scores(work: PlacementWork, options: Sequence[Option], now: float) -> list[
                 prefill_ms,
                 interference_ms,
                 cost_ms,
-                host_tokens,
-                load_ms,
             )
         )
+    if has_loads:
+        return [_with_load(score, block_size, now) for score in scores]
     return scores
 
 
-def _load_ms(worker: Worker, host_tokens: int, wait_ms: float, now: float) -> float:
-    """How long a request waits for its load beyond its wait for prefills. The load begins when the
-    worker has the request, which is when at most `STEPS_AHEAD` steps of prefill are ahead of it.
+def _with_load(score: PlacementScore, block_size: int, now: float) -> PlacementScore:
+    """The score with the time that the request waits for its load beyond its wait for prefills. The
+    load begins when the worker has the request: when at most `STEPS_AHEAD` steps of prefill are
+    ahead of it.
     """
-    hidden_ms = min(wait_ms, 1000 * STEPS_AHEAD * worker.step_s)
-    return max(0.0, 1000 * worker.load_s(host_tokens, now) - hidden_ms)
+    worker = score.option.worker
+    host_tokens = min(score.option.host_blocks * block_size, score.cached_tokens)
+    if not host_tokens:
+        return score
+    hidden_ms = min(score.wait_ms, 1000 * STEPS_AHEAD * worker.step_s)
+    load_ms = max(0.0, 1000 * worker.load_s(host_tokens, now) - hidden_ms)
+    cost_ms = score.cost_ms + load_ms
+    return msgspec.structs.replace(score, host_tokens=host_tokens, load_ms=load_ms, cost_ms=cost_ms)
 
 
 def _under_way(options: Sequence[Option], most_blocks: int) -> int:

@@ -1,89 +1,137 @@
-"""Writes data from a sweep: `python -m benchmarks.linear_table FILE...` prints a new `tuned.py`.
+"""Writes data from a sweep: `python -m benchmarks.linear_table FILE...` writes the measured
+configurations of weights in 16 bits (`kernels.linear.measured.DENSE`) anew.
 
 FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
-figures of a later file replace earlier ones. A case's entry is its fastest variant, or None if the
-library is faster by 2 %. With `--fp8` first it reads the output of `fp8_sweep` and prints a new
-`tuned_fp8.py`. With `--onto` (behind `--fp8`) entries of sizes that were not measured stay.
+figures of a later file replace earlier ones. A case's entry is its fastest variant, or the library
+if that is faster by 2 %. With `--fp8` first it reads the output of `fp8_sweep`, with `--int4` that
+of `int4_sweep`, of which only what the rule does not find becomes an entry. With `--onto` (behind
+these) entries of sizes that were not measured stay.
 """
 
+import ast
 import json
 import math
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-from kernels.linear import tuned, tuned_fp8
+import msgspec
+
+from kernels.linear import int4_choose, measured
 from kernels.linear.choose import TUNED_ROWS, TUNED_ROWS_FP8
+from kernels.linear.config import Gemv, Int4Tiles, Skinny, Wide
+from kernels.linear.measured import Entry, Table
 
-HEAD = '''"""Measured configurations{what}: exceptions to the rule of `choose`.
-
-Owns data that `python -m benchmarks.linear_table{option}` writes; do not edit by hand. A key is the
-operation, the rows (the next of 1, 2, 4, ... 256), and the weight's shape; None means the library.
-Measured on {machine}.
-"""
-
-from typing import Final
-
-from kernels.linear.config import Config, Gemv, Skinny{wide}
-
-TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {{'''
-
-_GAIN = 1.02
-
-_KNOWN = re.compile(r'^ {4}\("(\w+)", (\d+), (\d+), (\d+)\): (.*),  # ([\d.]+) us$', re.MULTILINE)
-_CASE = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: fp8)?")
+_GAIN: Final = 1.02
+_KERNELS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Gemv, Skinny, Wide, Int4Tiles)}
+_NAMES: Final = {Gemv: "gemv", Skinny: "skinny", Wide: "wide", Int4Tiles: "int4_tiles"}
+_FILES: Final = {"": measured.DENSE, "fp8": measured.FP8, "int4": measured.INT4}
+_ROWS: Final = {"": TUNED_ROWS, "fp8": TUNED_ROWS_FP8, "int4": int4_choose.MEASURED_ROWS}
+_CASE: Final = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: (fp8|int4))?")
 
 
 def main() -> None:
-    """Print the module."""
-    is_fp8 = sys.argv[1:2] == ["--fp8"]
-    entries: dict[tuple[str, int, int, int], tuple[str, float]] = {}
-    machine = ""
-    is_onto = sys.argv[1 + is_fp8 :][:1] == ["--onto"]
-    if is_onto:
-        known = _KNOWN.findall(_known_text(is_fp8=is_fp8))
-        for op, rows, num_weight_rows, depth, config, time_us in known:
-            entries[op, int(rows), int(num_weight_rows), int(depth)] = config, float(time_us)
-    for path in sys.argv[1 + is_fp8 + is_onto :]:
+    """Write the file."""
+    options = [one for one in sys.argv[1:] if one.startswith("--")]
+    paths = sys.argv[1 + len(options) :]
+    form = next((one for one in ("fp8", "int4") if f"--{one}" in options), "")
+    name = _FILES[form]
+    tables = measured.read(name) if "--onto" in options else []
+    for path in paths:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
-        machine = report["machine"]
-        for result in report["results"]:
-            if not result["times_us"] or result["case"].endswith("fp8") != is_fp8:
-                continue
-            key = _key(result["case"])
-            if key[1] in (TUNED_ROWS_FP8 if is_fp8 else TUNED_ROWS):
-                entries[key] = _best(result["times_us"], result["peers"])
-    what, option = (" of weights in 8 bits", " --fp8") if is_fp8 else ("", "")
-    wide = ", Wide" if any("Wide" in config for config, _ in entries.values()) else ""
-    print(HEAD.format(machine=machine, what=what, option=option, wide=wide))
-    for (op, rows, num_weight_rows, depth), (config, time_us) in entries.items():
-        print(f'    ("{op}", {rows}, {num_weight_rows}, {depth}): {config},  # {time_us:.1f} us')
-    print("}")
+        tables = with_report(tables, report, form)
+    (measured.FOLDER / name).write_text(written(tables), encoding="utf-8")
 
 
-def _best(times_us: dict[str, float], peers: Collection[str]) -> tuple[str, float]:
-    """The fastest variant and its time, as an entry. The library must be faster by `_GAIN`: unlike
+def with_report(tables: Sequence[Table], report: dict[str, Any], form: str) -> list[Table]:
+    """The tables with one more; of the others what it has not measured again."""
+    card, _, software = report["machine"].partition(", ")
+    sweep = f"python -m benchmarks.kernels {report['sweep']}"
+    newest = Table(card, software, report["date"], sweep, entries_of(report["results"], form))
+    again = {_key(entry) for entry in newest.entries}
+    for table in tables:
+        table.entries = [entry for entry in table.entries if _key(entry) not in again]
+    return [*[table for table in tables if table.entries], newest]
+
+
+def entries_of(results: Sequence[dict[str, Any]], form: str) -> list[Entry]:
+    """The entries of a sweep's results, of weights in 16 bits (`form` ""), "fp8" or "int4"."""
+    found = []
+    for result in results:
+        match = _CASE.fullmatch(result["case"])
+        if match is None:
+            raise ValueError(f"not a case of the sweep: {result['case']}")
+        op, num_weight_rows, depth, num_rows, own_form = match.groups()
+        rows, weight = int(num_rows), (int(num_weight_rows), int(depth))
+        if not result["times_us"] or (own_form or "") != form or rows not in _ROWS[form]:
+            continue
+        config, time_us = _best(result["times_us"], result["peers"])
+        kernel = measured.LIBRARY if config is None else _NAMES[type(config)]
+        entry = Entry(
+            op=op,
+            rows=rows,
+            weight=weight,
+            us=round(time_us, 1),
+            kernel=kernel,
+            tiles=_tiles(config),
+        )
+        if form != "int4":
+            found.append(entry)
+        elif config != int4_choose.by_rule(rows, *weight, has_wgmma=True):
+            entry.op = ""  # the kernel's tiles are the same for each
+            found.append(entry)
+    return found
+
+
+def written(tables: Sequence[Table]) -> str:
+    """The text of a data file: one line for each entry."""
+    texts = []
+    for table in tables:
+        fields = msgspec.to_builtins(table)
+        entries = fields.pop("entries")
+        head = [f"    {json.dumps(name)}: {json.dumps(value)}," for name, value in fields.items()]
+        lines = ",\n".join(f"      {json.dumps(entry)}" for entry in entries)
+        texts.append("\n".join(["  {", *head, '    "entries": [', lines, "    ]", "  }"]))
+    return "[\n" + ",\n".join(texts) + "\n]\n"
+
+
+def _key(entry: Entry) -> tuple[str, int, tuple[int, int]]:
+    return entry.op, entry.rows, entry.weight
+
+
+def _best(times_us: dict[str, float], peers: Collection[str]) -> tuple[Any, float]:
+    """The fastest variant and its time; None is the library. That must be faster by `_GAIN`: unlike
     our kernels its own do not begin before the kernel ahead has ended, which matters in a step.
     """
     own = {name: time_us for name, time_us in times_us.items() if name not in peers}
     best = min(own, key=own.__getitem__, default="")
     library_us = min([times_us[name] for name in peers if name in times_us], default=math.inf)
     if not best or library_us < own[best] / _GAIN:
-        return "None", library_us
-    return best, own[best]
+        return None, library_us
+    return _config(best), own[best]
 
 
-def _known_text(*, is_fp8: bool) -> str:
-    return Path((tuned_fp8 if is_fp8 else tuned).__file__).read_text(encoding="utf-8")
+def _config(name: str) -> Any:  # noqa: ANN401 - a configuration of any kernel
+    """The configuration that `benchmarks.kernels.linear.written` wrote."""
+    call = ast.parse(name, mode="eval").body
+    assert isinstance(call, ast.Call)
+    assert isinstance(call.func, ast.Name)
+    given = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return _KERNELS[call.func.id](**given)
 
 
-def _key(case: str) -> tuple[str, int, int, int]:
-    match = _CASE.fullmatch(case)
-    if match is None:
-        raise ValueError(f"not a case of the sweep: {case}")
-    op, num_weight_rows, depth, rows = match.groups()
-    return op, int(rows), int(num_weight_rows), int(depth)
+def _tiles(config: Any) -> dict[str, bool | int]:  # noqa: ANN401
+    """The fields that are not defaults, by name."""
+    if config is None:
+        return {}
+    defaults = config._field_defaults
+    return {
+        name: value
+        for name, value in config._asdict().items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 if __name__ == "__main__":

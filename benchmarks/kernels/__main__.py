@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import benchmarks.kernels as package
@@ -48,7 +49,12 @@ def main() -> int:
     results = sweep.measure(cases, verdicts, timed=is_card, parts=arguments.parts and is_card)
     print(f"done after {time.perf_counter() - started_at:.1f} s; {sweep.machine(arguments.device)}")
     if arguments.json is not None:
-        report = {"machine": sweep.machine(arguments.device), "results": results}
+        report = {
+            "machine": sweep.machine(arguments.device),
+            "sweep": " ".join(names),
+            "date": datetime.now(UTC).date().isoformat(),
+            "results": results,
+        }
         arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if any(result["wrong"] for result in results) else 0
 

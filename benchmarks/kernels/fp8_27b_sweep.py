@@ -2,7 +2,7 @@
 64 rows, and for its gates and ups of few rows in 16 bits, in less than a minute.
 
 `python -m benchmarks.kernels fp8_27b_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --fp8 FILE`: its entries go behind those of `kernels/linear/tuned_fp8.py`.
+benchmarks.linear_table --fp8 --onto FILE`: entries of other sizes stay.
 The first variant of a case is the rule's, which serves a shape without an entry.
 """
 

@@ -1,7 +1,7 @@
 """Finds the best configuration of `kernels.linear` for weights in 8 bits, scaled by row.
 
 `python -m benchmarks.kernels fp8_sweep --jobs 14 --json FILE`, then `python -m
-benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`. The 27B's shapes have a sweep of
+benchmarks.linear_table --fp8 FILE`. The 27B's shapes have a sweep of
 their own, `fp8_27b_sweep`.
 """
 

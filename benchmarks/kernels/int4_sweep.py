@@ -1,7 +1,8 @@
 """Finds the best tiles of `kernels.linear.int4_tiles` for the shapes of `int4`.
 
 `python -m benchmarks.kernels int4_sweep --jobs 15 --json FILE`; the best of each case is printed.
-The tables of `kernels.linear.int4_choose` follow from it. Some 60 s on an H200 with 16
+The tiles of `kernels.linear.int4_choose` follow from it, and `python -m benchmarks.linear_table
+--int4 FILE` writes where the rule finds others. Some 60 s on an H200 with 16
 cores; `--case "T=1 "` or `--case "T=16 "` alone 25 s.
 """
 

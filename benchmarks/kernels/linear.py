@@ -86,13 +86,14 @@ def case(
 
 
 def written(config: Config) -> str:
-    """A configuration as `kernels.linear.tuned` writes it: defaults at the end are left out."""
-    values, defaults = list(config), config._field_defaults
-    for name in reversed(config._fields):
-        if name not in defaults or values[-1] != defaults[name]:
-            break
-        values.pop()
-    return f"{type(config).__name__}({', '.join(map(str, values))})"
+    """A configuration as Python writes it, by keyword: defaults are left out."""
+    defaults = config._field_defaults
+    given = [
+        f"{name}={value}"
+        for name, value in config._asdict().items()
+        if name not in defaults or value != defaults[name]
+    ]
+    return f"{type(config).__name__}({', '.join(given)})"
 
 
 def _ours(op: Op, config: Config, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:

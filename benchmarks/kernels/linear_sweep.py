@@ -1,7 +1,7 @@
 """Finds the best configuration of `kernels.linear` for each shape.
 
 `python -m benchmarks.kernels linear_sweep --jobs 16 --json FILE`, then `python -m
-benchmarks.linear_table FILE > kernels/linear/tuned.py`.
+benchmarks.linear_table FILE`.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 Qwen3.6-35B-A3B, gpt-oss-20b and GLM-4.7-Flash, whose outputs have few weight rows.
 
 `python -m benchmarks.kernels mixture_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
+benchmarks.linear_table --onto FILE`: entries of other sizes stay. The
 first variant of a case is what serves now.
 """
 

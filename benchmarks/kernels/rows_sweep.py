@@ -2,7 +2,7 @@
 `kernels.linear.wide`, and gates and ups of 512 and 1,024 rows with the library, in half a minute.
 
 `python -m benchmarks.kernels rows_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
+benchmarks.linear_table --onto FILE`: entries of other sizes stay. The
 first variant of a case is what serves now. 8 rows have no entry: `_FEW` in
 `kernels.linear.choose` is theirs.
 """

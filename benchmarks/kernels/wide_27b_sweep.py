@@ -2,7 +2,7 @@
 rows, in less than two minutes.
 
 `python -m benchmarks.kernels wide_27b_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --onto FILE > kernels/linear/tuned.py`: entries of other sizes stay. The
+benchmarks.linear_table --onto FILE`: entries of other sizes stay. The
 first variant of a case is what serves now.
 
 By count: its gates and ups are 182 tiles of 192 weight rows and its outputs 80 tiles of 64, which

@@ -2,7 +2,7 @@
 choice, in less than a minute.
 
 `python -m benchmarks.kernels wide_fp8_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --fp8 --onto FILE > kernels/linear/tuned_fp8.py`: entries of other sizes
+benchmarks.linear_table --fp8 --onto FILE`: entries of other sizes
 stay. The first variant of a case is the choice without it; `--case T=64` measures those rows only.
 """
 

@@ -13,7 +13,7 @@ from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.linear import LAYERS, case
 from kernels.linear.choose import TUNED_ROWS, Op
 from kernels.linear.config import Config, Skinny, Wide
-from kernels.linear.tuned import TUNED
+from kernels.linear.measured import TUNED
 
 _FEWEST_ROWS = 4
 _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))

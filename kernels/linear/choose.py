@@ -1,6 +1,6 @@
 """Which kernel serves a product, and how it is cut up.
 
-Owns the rule and, in `tuned`, its exceptions. Must not know tensors. The measurements behind both
+Owns the rule; its exceptions are in `measured`. Must not know tensors. The measurements behind both
 come from `python -m benchmarks.kernels linear_sweep` and `fp8_sweep`.
 """
 
@@ -11,8 +11,7 @@ from typing import Final
 import torch
 
 from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Gemv, Skinny, Wide
-from kernels.linear.tuned import TUNED
-from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
+from kernels.linear.measured import TUNED, TUNED_FP8
 
 MAX_ROWS: Final = 64
 """The most rows of shapes without a measurement. For more the library nears the tensor cores' rate.
@@ -33,10 +32,10 @@ TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 
-_UNKNOWN: Final = Wide(0, 0)
+_UNKNOWN: Final = Wide(groups=0, splits=0)
 """Stands for a missing entry of a table, where None means the library."""
 
-_LONG: Final = Wide(3, 1, reads_once=False, band=8)
+_LONG: Final = Wide(groups=3, splits=1, reads_once=False, band=8)
 """For a prompt's gates and ups. The library's product alone is 2 to 3 % faster, but then another
 kernel must read its result for the SwiGLU (decision 0016)."""
 
@@ -55,16 +54,16 @@ _FEW_ROWS: Final = 8
 _PADDED_WEIGHTS: Final = 2**24
 """So many rows, which are multiplied as 16, go to the wide kernel if the product has at least so
 many weights, as those of Qwen3-8B. A decode of 8 sequences took 4.28 ms with all products of a
-layer by the wide kernel, and 4.51 with those of `tuned`, though with a faster attention (`python -m
-benchmarks.engine.modes`, H200)."""
+layer by the wide kernel, and 4.51 with those of `measured`, though with a faster attention
+(`python -m benchmarks.engine.modes`, H200)."""
 
-_FEW: Final = Wide(1, 1, reads_once=True, stages=20)
+_FEW: Final = Wide(groups=1, splits=1, reads_once=True, stages=20)
 """The wide kernel for so few rows; `of_few_rows` sets its tiles. With as many stages as shared
 memory holds, up to 17 MB of weights are on their way ahead of a product. That takes 3 to 6 % less
 time for 8 rows than 8 stages, except for the tiles of gates and ups (`python -m benchmarks.kernels
 rows_sweep --case T=8`, H200)."""
 
-_FEW_OF_MANY: Final = Wide(3, 1, reads_once=True)
+_FEW_OF_MANY: Final = Wide(groups=3, splits=1, reads_once=True)
 
 _NEARLY: Final = 0.95
 
@@ -91,7 +90,7 @@ _EIGHT_BIT_TILES: Final = {
     128: ((128, 256, 8, 3), (64, 128, 4, 4)),
 }
 """Tiles by padded rows, as weight rows, columns, warps and stages: those that were the fastest for
-layers of Qwen3-0.6B and 8B with weights and x in 8 bits (`tuned_fp8`), the most frequent first."""
+layers of Qwen3-0.6B and 8B with weights and x in 8 bits (`measured`), the most frequent first."""
 
 _MOST_SPLITS: Final = 4
 _SM_BYTES: Final = 227 * 1024
@@ -268,10 +267,10 @@ def _wide(op: Op, num_weight_rows: int) -> Wide | None:
     rows.
     """
     if op is Op.NORM_SWIGLU:
-        return Wide(3, 1)
+        return Wide(groups=3, splits=1)
     if num_weight_rows > _HEAD_ROWS:
-        return Wide(1, 2, reads_once=True) if op is Op.LINEAR_ADD else None
-    return _at_once(op, num_weight_rows) or Wide(2, 2, reads_once=True)
+        return Wide(groups=1, splits=2, reads_once=True) if op is Op.LINEAR_ADD else None
+    return _at_once(op, num_weight_rows) or Wide(groups=2, splits=2, reads_once=True)
 
 
 def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
@@ -283,7 +282,7 @@ def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
     block_n, least = 16, 2 if op is Op.NORM_SWIGLU else 1
     while block_n > least and (block_n * depth > size or num_weight_rows < 4 * _SMS * block_n):
         block_n //= 2
-    return Gemv(block_n, num_warps * 256, num_warps)
+    return Gemv(block_n=block_n, block_k=num_warps * 256, num_warps=num_warps)
 
 
 def _narrow(num_rows: int, depth: int) -> Skinny:
@@ -295,7 +294,14 @@ def _narrow(num_rows: int, depth: int) -> Skinny:
     block_k, num_stages = 128, 4
     splits = even_splits(depth, block_k, -(-depth // (num_stages * block_k)))
     block_rows = _ROWS_AT_ONCE if num_rows <= MAX_ROWS else 2 * _ROWS_AT_ONCE
-    return Skinny(64, block_k, splits, 4, num_stages, block_rows=block_rows)
+    return Skinny(
+        block_n=64,
+        block_k=block_k,
+        splits=splits,
+        num_warps=4,
+        num_stages=num_stages,
+        block_rows=block_rows,
+    )
 
 
 def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = False) -> Skinny:
@@ -318,7 +324,9 @@ def _skinny(num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = F
     if not is_fp8 and tiles > 2 * _SMS:
         num_stages = 3
     splits = even_splits(depth, block_k, min(2 * _SMS // tiles, depth // (3 * block_k), 8))
-    return Skinny(block_n, block_k, splits, num_warps, num_stages)
+    return Skinny(
+        block_n=block_n, block_k=block_k, splits=splits, num_warps=num_warps, num_stages=num_stages
+    )
 
 
 def _of_eight_bits(num_rows: int, num_weight_rows: int, depth: int) -> Skinny:
@@ -334,7 +342,14 @@ def _of_eight_bits(num_rows: int, num_weight_rows: int, depth: int) -> Skinny:
         tiles = -(-num_weight_rows // block_n)
         wanted = min(at_once // tiles, depth // (2 * block_k), _MOST_SPLITS)
         splits = even_splits(depth, block_k, wanted)
-        config = Skinny(block_n, block_k, splits, num_warps, num_stages, quantises=True)
+        config = Skinny(
+            block_n=block_n,
+            block_k=block_k,
+            splits=splits,
+            num_warps=num_warps,
+            num_stages=num_stages,
+            quantises=True,
+        )
         programs = tiles * splits
         found[config] = programs / (-(-programs // at_once) * at_once)
     return max(found, key=lambda config: found[config])

@@ -68,19 +68,32 @@ class _Tiles(NamedTuple):
     wide: Int4Ampere | None = None
 
 
-_MANY: Final = Int4Ampere(4, 1, 2, 8, 2)
+_MANY: Final = Int4Ampere(warps_m=4, m_tiles=1, teams=2, eights=8, stages=2)
 _TILES: Final = {
-    1: _Tiles(Int4Ampere(1, 2, 8, 1, 2), Int4Ampere(1, 2, 8, 1, 3)),
-    2: _Tiles(Int4Ampere(1, 2, 4, 2, 3), Int4Ampere(2, 2, 4, 2, 3)),
-    4: _Tiles(Int4Ampere(4, 1, 2, 4, 3), Int4Ampere(4, 1, 2, 4, 4)),
-    8: _Tiles(_MANY, _MANY, Int4Ampere(8, 1, 1, 8, 3)),
+    1: _Tiles(
+        small=Int4Ampere(warps_m=1, m_tiles=2, teams=8, eights=1, stages=2),
+        large=Int4Ampere(warps_m=1, m_tiles=2, teams=8, eights=1, stages=3),
+    ),
+    2: _Tiles(
+        small=Int4Ampere(warps_m=1, m_tiles=2, teams=4, eights=2, stages=3),
+        large=Int4Ampere(warps_m=2, m_tiles=2, teams=4, eights=2, stages=3),
+    ),
+    4: _Tiles(
+        small=Int4Ampere(warps_m=4, m_tiles=1, teams=2, eights=4, stages=3),
+        large=Int4Ampere(warps_m=4, m_tiles=1, teams=2, eights=4, stages=4),
+    ),
+    8: _Tiles(
+        small=_MANY,
+        large=_MANY,
+        wide=Int4Ampere(warps_m=8, m_tiles=1, teams=1, eights=8, stages=3),
+    ),
 }
 """By eights of rows. Those of 8 and 16 rows on small cards read 14 GB/s for each multiprocessor of
 an H200, where 4 teams read 7.6 and tiles of 64 weight rows 4.1: an RTX 3090 has 11.4
 (`python -m benchmarks.kernels int4_ampere_sweep`).
 """
 
-_INVARIANT: Final = Int4Ampere(4, 1, 1, 8, 3)
+_INVARIANT: Final = Int4Ampere(warps_m=4, m_tiles=1, teams=1, eights=8, stages=3)
 """The tiles with `invariant`. Each sum is added up in the same order, by as many eights of rows as
 there are: at least two, as one has sums of its own order.
 """

@@ -65,7 +65,17 @@ class CheckedProduct(NamedTuple):
 
 
 def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
-    return Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    return Int4Tiles(
+        warps_m=warps_m,
+        warps_k=warps_k,
+        m_tiles=1,
+        eights=eights,
+        splits=splits,
+        stages=4,
+        blocks=1,
+        early=True,
+        wgmma=True,
+    )
 
 
 def _lone(
@@ -79,7 +89,16 @@ def _lone(
     wide: int = 1,
 ) -> Int4Tiles:
     return Int4Tiles(
-        warps_m, warps_k, m_tiles, 1, splits, stages, 2, turns=turns, wide=wide, lone=True
+        warps_m=warps_m,
+        warps_k=warps_k,
+        m_tiles=m_tiles,
+        eights=1,
+        splits=splits,
+        stages=stages,
+        blocks=2,
+        turns=turns,
+        wide=wide,
+        lone=True,
     )
 
 
@@ -89,7 +108,14 @@ PRODUCTS: Final = (
     CheckedProduct(4, 136, 1088, 64, "residual"),  # a last step of 64 columns
     CheckedProduct(4, 1024, 1024, 128, "zeros", num_times=8),
     CheckedProduct(
-        8, 200, 3072, 64, "residual", config=Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
+        8,
+        200,
+        3072,
+        64,
+        "residual",
+        config=Int4Tiles(
+            warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=6, blocks=2, turns=2, wide=2
+        ),
     ),
     CheckedProduct(7, 1024, 1024, 128, "zeros", num_times=8, config=_lone(2, 4, 2, 1, 4, wide=2)),
     CheckedProduct(
@@ -106,7 +132,14 @@ PRODUCTS: Final = (
     CheckedProduct(1, 200, 2304, 128, "norm swiglu", config=_lone(2, 4, 3, 1, 4)),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(
-        16, 136, 2304, 128, "zeros norm", config=Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3)
+        16,
+        136,
+        2304,
+        128,
+        "zeros norm",
+        config=Int4Tiles(
+            warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=1, stages=6, blocks=1, turns=3
+        ),
     ),
     CheckedProduct(30, 200, 2368, 32, "zeros other_scales"),
     CheckedProduct(64, 264, 4160, 64, "zeros residual"),

@@ -1,6 +1,7 @@
 """How products by `int4_tiles` are cut up for an H200: rows of x, weight rows and columns only.
 
-Owns the tables. Must not know tensors. They follow `python -m benchmarks.kernels int4_sweep`.
+Owns the rule; its exceptions are in `measured`. Must not know tensors. Both follow `python -m
+benchmarks.kernels int4_sweep`.
 
 Programs of a cluster find their places less easily than single ones: where two of them fill every
 multiprocessor, some clusters wait for others to end (12,288 columns by 4 programs took as long as
@@ -15,6 +16,7 @@ from typing import Final
 
 from kernels.linear.config import Int4Tiles
 from kernels.linear.int4_tiles import COLUMNS, fits
+from kernels.linear.measured import TUNED_INT4
 
 _MULTIPROCESSORS: Final = 132
 """Multiprocessors of an H200."""
@@ -28,21 +30,76 @@ _DEEP_COLUMNS: Final = 8192
 _MOST_LONE_COLUMNS: Final = 20480
 """A longer row, whole in shared memory, leaves too little of it for stages."""
 
-_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 4, 2, wide=4, lone=True)
-_DEEP_ALONE: Final = Int4Tiles(1, 2, 1, 1, 1, 12, 2, turns=4, wide=2, lone=True)
-_FEW_ALONE: Final = Int4Tiles(1, 4, 2, 1, 1, 6, 2, turns=2, wide=2)
-_BY_TWO: Final = (
-    Int4Tiles(1, 4, 2, 1, 2, 8, 2, turns=2, wide=2, lone=True),
-    Int4Tiles(1, 4, 3, 1, 2, 6, 2, turns=2, wide=2, lone=True),
+_ROW_BY_32: Final = Int4Tiles(
+    warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=4, blocks=2, wide=4, lone=True
 )
-_ONE_OF_TWO: Final = Int4Tiles(2, 4, 2, 1, 1, 4, 2, wide=2, lone=True)
-_ONE_OF_THREE: Final = (
-    Int4Tiles(2, 2, 2, 1, 1, 6, 3, lone=True), Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True)
-)  # fmt: skip
-"""Up to 8 rows of x: tiles of 32 weight rows for one row, of 16 of a deep weight, of 32 for more
-rows, of 32 or 48 whose columns two programs share, of 64 by two programs on a multiprocessor, and
-for one row of 64 or 96 by three. One row lies whole in shared memory.
+"""A single row of x, in tiles of 32 weight rows."""
+
+_DEEP_ROW_BY_16: Final = Int4Tiles(
+    warps_m=1,
+    warps_k=2,
+    m_tiles=1,
+    eights=1,
+    splits=1,
+    stages=12,
+    blocks=2,
+    turns=4,
+    wide=2,
+    lone=True,
+)
+"""A single row of x by a deep weight, in tiles of 16 weight rows."""
+
+_FEW_BY_32: Final = Int4Tiles(
+    warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=6, blocks=2, turns=2, wide=2
+)
+"""2 to 8 rows of x, in tiles of 32 weight rows."""
+
+_PAIR_BY_32: Final = Int4Tiles(
+    warps_m=1,
+    warps_k=4,
+    m_tiles=2,
+    eights=1,
+    splits=2,
+    stages=8,
+    blocks=2,
+    turns=2,
+    wide=2,
+    lone=True,
+)
+"""Up to 8 rows of x: two programs share the columns of a tile of 32 weight rows."""
+
+_PAIR_BY_48: Final = Int4Tiles(
+    warps_m=1,
+    warps_k=4,
+    m_tiles=3,
+    eights=1,
+    splits=2,
+    stages=6,
+    blocks=2,
+    turns=2,
+    wide=2,
+    lone=True,
+)
+"""The same in tiles of 48 weight rows."""
+
+_TWO_AT_ONCE: Final = Int4Tiles(
+    warps_m=2, warps_k=4, m_tiles=2, eights=1, splits=1, stages=4, blocks=2, wide=2, lone=True
+)
+"""Up to 8 rows of x, in tiles of 64 weight rows, two programs on a multiprocessor."""
+
+_ROW_THREE_AT_ONCE: Final = (
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=6, blocks=3, lone=True),
+    Int4Tiles(warps_m=2, warps_k=4, m_tiles=3, eights=1, splits=1, stages=4, blocks=3, lone=True),
+)
+"""A single row of x, in tiles of 64 or 96 weight rows, three programs on a multiprocessor: the one
+whose last round is fuller.
 """
+
+_FEW_THREE_AT_ONCE: Final = (
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=4, blocks=3),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=3, eights=1, splits=1, stages=3, blocks=3),
+)
+"""The same for 2 to 8 rows."""
 
 _LEAST_SHARE: Final = 0.75
 """The least share of the multiprocessors that programs must fill; where they are fewer, several
@@ -52,30 +109,48 @@ share their columns.
 _LEAST_ALONE: Final = 0.7
 """The least share of the multiprocessors that programs of 9 to 16 rows must fill, one on each."""
 
-_MANY_TILES: Final = (Int4Tiles(2, 2, 2, 1, 1, 4, 3), Int4Tiles(2, 2, 3, 1, 1, 3, 3))
-"""2 to 8 rows, three programs on a multiprocessor: the one whose last round is fuller."""
-
 _TILES: Final = {
-    1: (Int4Tiles(2, 2, 2, 1, 1, 6, 2), 2), 4: (Int4Tiles(2, 2, 2, 4, 1, 4, 2), 2),
-    8: (Int4Tiles(4, 2, 1, 8, 1, 4, 1, early=True), 1),
-}  # fmt: skip
+    1: (Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=6, blocks=2), 2),
+    4: (Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=4, splits=1, stages=4, blocks=2), 2),
+    8: (
+        Int4Tiles(
+            warps_m=4, warps_k=2, m_tiles=1, eights=8, splits=1, stages=4, blocks=1, early=True
+        ),
+        1,
+    ),
+}
 """By eights of rows; programs on a multiprocessor that share columns."""
 
 _SIXTEEN: Final = (
-    Int4Tiles(2, 2, 2, 2, 1, 6, 1, turns=3), Int4Tiles(2, 2, 2, 2, 1, 4, 2, turns=2),
-    Int4Tiles(2, 2, 2, 2, 1, 4, 3),
-)  # fmt: skip
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=1, stages=6, blocks=1, turns=3),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=1, stages=4, blocks=2, turns=2),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=1, stages=4, blocks=3),
+)
 """9 to 16 rows, by the programs that a multiprocessor has to hold: 1 to 3."""
 
-_LARGE_SIXTEEN: Final = Int4Tiles(2, 2, 3, 2, 1, 2, 3, early=True)
-_LARGE: Final = Int4Tiles(2, 2, 2, 8, 1, 2, 2, early=True)
+_LARGE_SIXTEEN: Final = Int4Tiles(
+    warps_m=2, warps_k=2, m_tiles=3, eights=2, splits=1, stages=2, blocks=3, early=True
+)
+_LARGE: Final = Int4Tiles(
+    warps_m=2, warps_k=2, m_tiles=2, eights=8, splits=1, stages=2, blocks=2, early=True
+)
 """The first is for 9 to 16 rows of x, the second for more, where tiles of 64 weight rows fill the
 card more than once.
 """
 
 
 def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
-    return Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    return Int4Tiles(
+        warps_m=warps_m,
+        warps_k=warps_k,
+        m_tiles=1,
+        eights=eights,
+        splits=splits,
+        stages=4,
+        blocks=1,
+        early=True,
+        wgmma=True,
+    )
 
 
 _GROUPED: Final = tuple(
@@ -86,23 +161,8 @@ _GROUPED: Final = tuple(
 and of 128 rows of x only two stages fit.
 """
 
-_MEASURED: Final = {
-    32: {
-        (5120, 6144): _grouped(12, 1, 4, 4), (5120, 17408): _grouped(12, 1, 4, 4),
-        (34816, 5120): Int4Tiles(2, 2, 2, 4, 1, 4, 2), (6144, 4096): Int4Tiles(2, 2, 2, 4, 1, 4, 2),
-    },
-    64: {
-        (6144, 4096): _grouped(4, 2, 8, 1), (4096, 4096): _grouped(4, 2, 8, 2),
-        (4096, 12288): _grouped(4, 2, 8, 2), (16384, 5120): _grouped(8, 2, 8, 1),
-        (5120, 6144): _grouped(12, 1, 8, 4), (5120, 17408): _grouped(12, 1, 8, 4),
-    },
-    128: {
-        (24576, 4096): _grouped(12, 1, 16, 1), (34816, 5120): _grouped(12, 1, 16, 1),
-        (16384, 5120): _grouped(8, 1, 16, 1), (5120, 6144): _grouped(12, 1, 16, 4),
-        (5120, 17408): _grouped(12, 1, 16, 4),
-    },
-}  # fmt: skip
-"""The best of the sweep where the rules find others, by most rows of x: weight rows and columns."""
+MEASURED_ROWS: Final = (32, 64, 128)
+"""The most rows of x for which the sweep's best tiles are kept where the rules find others."""
 
 _LEAST_GROUPED: Final = 17
 """Rows of x. The norm of fewer is in the product, where warps multiply alone."""
@@ -116,7 +176,9 @@ _FIXED_US: Final = (0.0, 4.0, 4.5, 4.5)
 _AT_ONCE: Final = (0, 132, 132, 120)
 """Programs, one on a multiprocessor; both by how many share columns."""
 
-_INVARIANT: Final = Int4Tiles(4, 1, 1, 8, 1, 4, 1)
+_INVARIANT: Final = Int4Tiles(
+    warps_m=4, warps_k=1, m_tiles=1, eights=8, splits=1, stages=4, blocks=1
+)
 """The tiles with `invariant`. Their rows of x are as many as there are, and each sum is added up in
 the same order.
 """
@@ -135,13 +197,26 @@ def chosen(
     """How a product is cut up; with `invariant` columns as the weight alone has it. `has_wgmma`: in
     bfloat16, weights and x, where warp groups were found to multiply right.
     """
-    eights = min(8, 1 << max(0, -(-num_rows // 8) - 1).bit_length())
     if invariant:
-        config = _INVARIANT._replace(eights=eights)
+        config = _INVARIANT._replace(eights=_eights(num_rows))
         programs = _programs(config, num_weight_rows)
         return _shared(config, programs, _MULTIPROCESSORS, depth)
-    if has_wgmma and (measured := _measured(num_rows, num_weight_rows, depth, group)) is not None:
-        return measured
+    if has_wgmma and (found := _measured(num_rows, num_weight_rows, depth, group)) is not None:
+        return found
+    return by_rule(num_rows, num_weight_rows, depth, group=group, has_wgmma=has_wgmma)
+
+
+@cache
+def by_rule(
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    *,
+    group: int = 128,
+    has_wgmma: bool = False,
+) -> Int4Tiles:
+    """How a product is cut up that was not measured; see `chosen`."""
+    eights = _eights(num_rows)
     if has_wgmma and num_rows >= _LEAST_GROUPED:
         costs = {
             config: _grouped_us(config, num_rows, num_weight_rows, depth)
@@ -162,17 +237,20 @@ def chosen(
     return _shared(config, programs, _MULTIPROCESSORS * at_once, depth)
 
 
+def _eights(num_rows: int) -> int:
+    """Eights of rows of a tile: a power of two, at most 8."""
+    return min(8, 1 << max(0, -(-num_rows // 8) - 1).bit_length())
+
+
 def _measured(num_rows: int, num_weight_rows: int, depth: int, group: int) -> Int4Tiles | None:
-    for most_rows, shapes in _MEASURED.items():
-        if most_rows // 2 < num_rows <= most_rows:
-            config = shapes.get((num_weight_rows, depth))
-            return config if config is not None and fits(config, depth, group) else None
-    return None
+    most_rows = 1 << (num_rows - 1).bit_length()
+    config = TUNED_INT4.get((most_rows, num_weight_rows, depth))
+    return config if config is not None and fits(config, depth, group) else None
 
 
 def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
     """Up to 8 rows of x; None where programs would be too few."""
-    most, programs = 2 * _MULTIPROCESSORS, _programs(_ALONE, num_weight_rows)
+    most, programs = 2 * _MULTIPROCESSORS, _programs(_ROW_BY_32, num_weight_rows)
     if programs <= _LEAST_SHARE * _MULTIPROCESSORS:
         return None
     is_one = num_rows == 1
@@ -180,16 +258,16 @@ def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
         found = _few(2, num_weight_rows, depth)
         return found and found._replace(lone=False)
     if programs > most:
-        if _programs(_ONE_OF_TWO, num_weight_rows) <= most:
-            return _ONE_OF_TWO
-        return _fuller(_ONE_OF_THREE if is_one else _MANY_TILES, num_weight_rows)
-    if is_one and depth > _DEEP_COLUMNS and _programs(_DEEP_ALONE, num_weight_rows) <= most:
-        return _DEEP_ALONE
-    for config in _BY_TWO:
-        is_shared = depth > _DEEP_COLUMNS or (is_one and config == _BY_TWO[0])
+        if _programs(_TWO_AT_ONCE, num_weight_rows) <= most:
+            return _TWO_AT_ONCE
+        return _fuller(_ROW_THREE_AT_ONCE if is_one else _FEW_THREE_AT_ONCE, num_weight_rows)
+    if is_one and depth > _DEEP_COLUMNS and _programs(_DEEP_ROW_BY_16, num_weight_rows) <= most:
+        return _DEEP_ROW_BY_16
+    for config in (_PAIR_BY_32, _PAIR_BY_48):
+        is_shared = depth > _DEEP_COLUMNS or (is_one and config == _PAIR_BY_32)
         if is_shared and config.splits * _programs(config, num_weight_rows) <= most:
             return config
-    return _ALONE if is_one else _FEW_ALONE
+    return _ROW_BY_32 if is_one else _FEW_BY_32
 
 
 def _fuller(tiles: tuple[Int4Tiles, ...], num_weight_rows: int) -> Int4Tiles:

@@ -13,8 +13,26 @@ from kernels.linear.config import MAX_WIDE_ROWS, Config, Skinny, Wide
 
 _BAND: Final = 8
 
-_DENSE: Final = Skinny(64, 64, 1, 4, 4, fuses_norm=False, block_rows=64, pads_rows=True)
-_FP8: Final = Skinny(64, 128, 1, 4, 3, fuses_norm=False, block_rows=64, pads_rows=True)
+_DENSE: Final = Skinny(
+    block_n=64,
+    block_k=64,
+    splits=1,
+    num_warps=4,
+    num_stages=4,
+    fuses_norm=False,
+    block_rows=64,
+    pads_rows=True,
+)
+_FP8: Final = Skinny(
+    block_n=64,
+    block_k=128,
+    splits=1,
+    num_warps=4,
+    num_stages=3,
+    fuses_norm=False,
+    block_rows=64,
+    pads_rows=True,
+)
 """Where the kernel in CUDA C++ does not serve: one kernel for any number of rows. Weights in 8 bits
 are widened, and rows are not quantised: 64 columns of float32 still fit into an older card."""
 
@@ -34,4 +52,4 @@ def choose_invariant(
     if num_rows <= MAX_WIDE_ROWS:
         return few
     # Larger tiles read less; the splits stay.
-    return Wide(3 if few.splits == 1 else 2, few.splits, band=_BAND)
+    return Wide(groups=3 if few.splits == 1 else 2, splits=few.splits, band=_BAND)

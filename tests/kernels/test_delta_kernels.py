@@ -37,11 +37,11 @@ TILES: Final = {
     "few": FEW_TILES,
     "some": SOME_TILES,
     "the other dimension": SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
-    "shared heads": FusedTiles(2, 128, 16, 32),
-    "a warp a program": FusedTiles(1, 128, 8, 16, streams=True),
-    "whole rows": FusedTiles(8, 128, 128),
+    "shared heads": FusedTiles(num_warps=2, registers=128, columns=16, values=32),
+    "a warp a program": FusedTiles(num_warps=1, registers=128, columns=8, values=16, streams=True),
+    "whole rows": FusedTiles(num_warps=8, registers=128, columns=128),
     "streamed": MANY_TILES,
-    "streamed heads": StreamTiles(8, 168, 128, 2),
+    "streamed heads": StreamTiles(num_warps=8, registers=168, values=128, stages=2),
 }
 STEPS: Final = {
     "decodes": ([RowSpan(0, 1, 2), RowSpan(7, 1, 0), RowSpan(3, 1, 4)], ()),

@@ -30,7 +30,10 @@ ONE_KEY: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=16, valu
 EVEN: Final = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=32, value_dim=32)
 REAL: Final = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
 TILES: Final = [FEW_ROW_TILES, MANY_ROW_TILES]
-OTHER_TILES: Final = [RowTiles(4, 255, 2), RowTiles(16, streams=True, group=8, num_warps=8)]
+OTHER_TILES: Final = [
+    RowTiles(lanes=4, registers=255, stages=2),
+    RowTiles(lanes=16, streams=True, group=8, num_warps=8),
+]
 DTYPES: Final = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 TILE_IDS: Final = ["few", "many", "four lanes", "sixteen lanes"]
 MOST: Final = 7

@@ -12,8 +12,8 @@ from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.device import product
+from kernels.linear.measured import TUNED_FP8 as TUNED
 from kernels.linear.skinny import skinny
-from kernels.linear.tuned_fp8 import TUNED
 from tests.fakes.pairs import pairwise_cases
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem, by_block, by_row
 
@@ -111,7 +111,7 @@ def test_rows_that_come_with_scales(parts: str, config: Skinny, device: torch.de
 def test_rows_are_quantised_on_their_way(parts: str, num_rows: int) -> None:
     """By a kernel of its own, after the norm."""
     problem = Problem(num_rows, 256, 512, torch.bfloat16, parts, "row")
-    for config in (SPLIT, Skinny(64, 128, 2, 4, 4)):
+    for config in (SPLIT, Skinny(block_n=64, block_k=128, splits=2, num_warps=4, num_stages=4)):
         out = problem.run(config._replace(quantises=True), torch.device("cuda"))
         problem.check(out, 0.06)
 
@@ -121,7 +121,10 @@ def test_what_starts_early_reads_what_is_done() -> None:
     """Of a chain whose every product reads the last one's rows: the same bits as of one in which
     each waits for the host.
     """
-    cuda, tiles = torch.device("cuda"), Skinny(64, 256, 2, 4, 3, quantises=True)
+    cuda, tiles = (
+        torch.device("cuda"),
+        Skinny(block_n=64, block_k=256, splits=2, num_warps=4, num_stages=3, quantises=True),
+    )
     drawn = torch.Generator(cuda).manual_seed(1)
     shapes = (6144, 2560), (2560, 3072)
     weights = [torch.randn(*shape, device=cuda, generator=drawn) / 100 for shape in shapes]

@@ -45,21 +45,59 @@ SHAPES: Final = [
     (1024, 1024), (8, 32), (151936, 4096),
 ]  # fmt: skip
 
-FEW: Final = Int4Ampere(1, 2, 4, 1, 3)
+FEW: Final = Int4Ampere(warps_m=1, m_tiles=2, teams=4, eights=1, stages=3)
 PRODUCTS: Final = (
     CheckedProduct(1, 100, 640, 128, "zeros norm", config=FEW),
     CheckedProduct(2, 3, 32, 32, "bias", config=FEW),  # a step of 32 columns, three teams idle
     CheckedProduct(3, 70, 1120, 32, "zeros residual bias", config=FEW._replace(splits=2)),
     CheckedProduct(
-        8, 70, 1024, 64, "zeros norm swiglu", config=Int4Ampere(1, 2, 8, 1, 3, splits=3)
+        8,
+        70,
+        1024,
+        64,
+        "zeros norm swiglu",
+        config=Int4Ampere(warps_m=1, m_tiles=2, teams=8, eights=1, stages=3, splits=3),
     ),
     CheckedProduct(
-        2, 75, 640, 128, "zeros norm", config=Int4Ampere(1, 1, 2, 1, 4, columns=256, splits=2)
+        2,
+        75,
+        640,
+        128,
+        "zeros norm",
+        config=Int4Ampere(warps_m=1, m_tiles=1, teams=2, eights=1, stages=4, columns=256, splits=2),
     ),
-    CheckedProduct(11, 130, 1152, 128, "norm", config=Int4Ampere(2, 2, 2, 2, 3, splits=2)),
-    CheckedProduct(30, 130, 1152, 64, "swiglu gelu other_scales", config=Int4Ampere(4, 1, 2, 4, 3)),
-    CheckedProduct(70, 130, 608, 32, "zeros residual", config=Int4Ampere(4, 1, 2, 8, 2)),
-    CheckedProduct(64, 130, 640, 128, "zeros", config=Int4Ampere(8, 1, 1, 8, 3, splits=2)),
+    CheckedProduct(
+        11,
+        130,
+        1152,
+        128,
+        "norm",
+        config=Int4Ampere(warps_m=2, m_tiles=2, teams=2, eights=2, stages=3, splits=2),
+    ),
+    CheckedProduct(
+        30,
+        130,
+        1152,
+        64,
+        "swiglu gelu other_scales",
+        config=Int4Ampere(warps_m=4, m_tiles=1, teams=2, eights=4, stages=3),
+    ),
+    CheckedProduct(
+        70,
+        130,
+        608,
+        32,
+        "zeros residual",
+        config=Int4Ampere(warps_m=4, m_tiles=1, teams=2, eights=8, stages=2),
+    ),
+    CheckedProduct(
+        64,
+        130,
+        640,
+        128,
+        "zeros",
+        config=Int4Ampere(warps_m=8, m_tiles=1, teams=1, eights=8, stages=3, splits=2),
+    ),
 )
 """Sizes that nothing divides, each tile and each part."""
 
@@ -138,9 +176,14 @@ def test_an_emulated_card_sees_mistakes(
     for is_eager, is_back in ((False, False), (True, True)):
         try:
             answer = emulated_ampere.product(
-                inputs.x, inputs.weight, Int4Ampere(2, 2, 2, 2, 3, splits=2), tmp_path,
-                is_eager=is_eager, is_back=is_back, **inputs.given,
-            )  # fmt: skip
+                inputs.x,
+                inputs.weight,
+                Int4Ampere(warps_m=2, m_tiles=2, teams=2, eights=2, stages=3, splits=2),
+                tmp_path,
+                is_eager=is_eager,
+                is_back=is_back,
+                **inputs.given,
+            )
         except AssertionError as error:
             faults.append(str(error))
         else:
@@ -366,7 +409,7 @@ class TestOnCard:
         half = replace(weight, scales=weight.scales.half())
         x = torch.randn(9, 640, device="cuda").half()
         bias = torch.randn(200, device="cuda").half()
-        config = Int4Ampere(2, 2, 2, 2, 3)
+        config = Int4Ampere(warps_m=2, m_tiles=2, teams=2, eights=2, stages=3)
         out = int4_ampere.product(x, half, config, bias=bias)
         assert _error(out, _exact(x.double(), half) + bias.double()) < 1e-3
         assert _error(int4_ampere.product(x, weight, config), _exact(x.double(), weight)) < 1e-3
@@ -397,7 +440,7 @@ class TestOnCard:
         weight = _drawn(2048, 2048, 128).to(torch.device("cuda"))
         x = torch.randn(4, 2048, device="cuda").bfloat16()
         norm = torch.ones(2048, device="cuda").bfloat16()
-        config = Int4Ampere(1, 2, 4, 1, 3, splits=splits)
+        config = Int4Ampere(warps_m=1, m_tiles=2, teams=4, eights=1, stages=3, splits=splits)
         expected = x.double()
         for _ in range(20):
             rows = expected / (expected.square().mean(-1, keepdim=True) + EPS).sqrt()

@@ -16,23 +16,72 @@ from kernels.recorder import record_launches
 
 CONFIGS = [
     *(
-        Int4Tiles(2, 2, 2, 1, 1, 6, 2),
-        Int4Tiles(2, 2, 2, 2, 4, 5, 2),
-        Int4Tiles(4, 1, 1, 1, 2, 2, 3),
+        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=6, blocks=2),
+        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=4, stages=5, blocks=2),
+        Int4Tiles(warps_m=4, warps_k=1, m_tiles=1, eights=1, splits=2, stages=2, blocks=3),
     ),
     *(
-        Int4Tiles(2, 4, 1, 4, 3, 3, 1),
-        Int4Tiles(8, 1, 1, 8, 1, 4, 1),
-        Int4Tiles(4, 2, 2, 8, 2, 3, 1),
+        Int4Tiles(warps_m=2, warps_k=4, m_tiles=1, eights=4, splits=3, stages=3, blocks=1),
+        Int4Tiles(warps_m=8, warps_k=1, m_tiles=1, eights=8, splits=1, stages=4, blocks=1),
+        Int4Tiles(warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=2, stages=3, blocks=1),
     ),
-    *(Int4Tiles(4, 1, 2, 2, 8, 4, 1), Int4Tiles(4, 2, 2, 8, 1, 4, 1, early=True)),
-    *(Int4Tiles(1, 4, 2, 1, 1, 12, 2, turns=4), Int4Tiles(1, 4, 3, 1, 1, 9, 2, turns=3)),
-    *(Int4Tiles(2, 2, 2, 2, 2, 6, 1, turns=2), Int4Tiles(3, 2, 3, 2, 1, 3, 2, early=True)),
-    Int4Tiles(1, 4, 3, 1, 1, 6, 2, turns=2, wide=2, lone=True),
-    *(Int4Tiles(1, 8, 2, 1, 2, 3, 2, wide=4, lone=True), Int4Tiles(2, 4, 2, 2, 2, 3, 2, wide=2)),
+    *(
+        Int4Tiles(warps_m=4, warps_k=1, m_tiles=2, eights=2, splits=8, stages=4, blocks=1),
+        Int4Tiles(
+            warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=1, stages=4, blocks=1, early=True
+        ),
+    ),
+    *(
+        Int4Tiles(
+            warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=12, blocks=2, turns=4
+        ),
+        Int4Tiles(warps_m=1, warps_k=4, m_tiles=3, eights=1, splits=1, stages=9, blocks=2, turns=3),
+    ),
+    *(
+        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=2, stages=6, blocks=1, turns=2),
+        Int4Tiles(
+            warps_m=3, warps_k=2, m_tiles=3, eights=2, splits=1, stages=3, blocks=2, early=True
+        ),
+    ),
+    Int4Tiles(
+        warps_m=1,
+        warps_k=4,
+        m_tiles=3,
+        eights=1,
+        splits=1,
+        stages=6,
+        blocks=2,
+        turns=2,
+        wide=2,
+        lone=True,
+    ),
+    *(
+        Int4Tiles(
+            warps_m=1,
+            warps_k=8,
+            m_tiles=2,
+            eights=1,
+            splits=2,
+            stages=3,
+            blocks=2,
+            wide=4,
+            lone=True,
+        ),
+        Int4Tiles(warps_m=2, warps_k=4, m_tiles=2, eights=2, splits=2, stages=3, blocks=2, wide=2),
+    ),
 ]
 GROUPED = [
-    Int4Tiles(warps_m, warps_k, 1, eights, splits, 4, 1, early=True, wgmma=True)
+    Int4Tiles(
+        warps_m=warps_m,
+        warps_k=warps_k,
+        m_tiles=1,
+        eights=eights,
+        splits=splits,
+        stages=4,
+        blocks=1,
+        early=True,
+        wgmma=True,
+    )
     for warps_m, warps_k, eights, splits in ((12, 1, 8, 1), (8, 1, 16, 3), (4, 2, 16, 2))
 ]
 EPS = 1e-6
@@ -77,7 +126,11 @@ def test_every_program_fits_the_card(num_rows: int, shape: tuple[int, int], grou
 def test_what_does_not_fit_is_refused() -> None:
     """Scales of a whole row lie in shared memory."""
     with pytest.raises(ValueError, match="columns in groups"):
-        int4_tiles.constants_of(Int4Tiles(8, 1, 1, 8, 1, 4, 1), 2**16, 32)
+        int4_tiles.constants_of(
+            Int4Tiles(warps_m=8, warps_k=1, m_tiles=1, eights=8, splits=1, stages=4, blocks=1),
+            2**16,
+            32,
+        )
     with pytest.raises(ValueError, match="groups of 512 columns"):
         int4_tiles.constants_of(CONFIGS[0], 2**12, 512)
 

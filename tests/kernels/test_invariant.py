@@ -35,7 +35,16 @@ from tests.kernels.linear_cases import PARTS, Problem
 FIXED = PrefillConfig(
     rows=32, tile=16, warps=4, stages=2, target=8, piece=48, fixed=True, library=2**62
 )
-ONE_TILE = Skinny(16, 32, 1, 4, 3, fuses_norm=False, block_rows=16, pads_rows=True)
+ONE_TILE = Skinny(
+    block_n=16,
+    block_k=32,
+    splits=1,
+    num_warps=4,
+    num_stages=3,
+    fuses_norm=False,
+    block_rows=16,
+    pads_rows=True,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch
 from kernels import linear as entries
 from kernels.linear.choose import MAX_ROWS, TUNED_ROWS, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
-from kernels.linear.tuned import TUNED
+from kernels.linear.measured import TUNED
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)

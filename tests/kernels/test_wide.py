@@ -17,9 +17,19 @@ from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
 
 CONFIGS = [
-    *(Wide(1, 1), Wide(1, 2, reads_once=True), Wide(2, 1), Wide(2, 2, reads_once=True)),
-    *(Wide(2, 3), Wide(3, 1), Wide(3, 3, reads_once=True), Wide(1, 2, stages=20)),
-    Wide(2, 1, cached_bytes=256),
+    *(
+        Wide(groups=1, splits=1),
+        Wide(groups=1, splits=2, reads_once=True),
+        Wide(groups=2, splits=1),
+        Wide(groups=2, splits=2, reads_once=True),
+    ),
+    *(
+        Wide(groups=2, splits=3),
+        Wide(groups=3, splits=1),
+        Wide(groups=3, splits=3, reads_once=True),
+        Wide(groups=1, splits=2, stages=20),
+    ),
+    Wide(groups=2, splits=1, cached_bytes=256),
 ]
 ROWS = range(16, MAX_WIDE_ROWS + 1, 16)
 
@@ -30,10 +40,14 @@ on_hopper = [
 ]
 
 
-HALVES = [Wide(2, 2, band=2, rows=128), Wide(3, 2, band=2, rows=112), Wide(1, 1, band=2, rows=80)]
+HALVES = [
+    Wide(groups=2, splits=2, band=2, rows=128),
+    Wide(groups=3, splits=2, band=2, rows=112),
+    Wide(groups=1, splits=1, band=2, rows=80),
+]
 
 
-@pytest.mark.parametrize("config", [*CONFIGS, Wide(3, 1, band=8)])
+@pytest.mark.parametrize("config", [*CONFIGS, Wide(groups=3, splits=1, band=8)])
 def test_every_program_fits_the_card(config: Wide) -> None:
     """Shared memory, which at last holds the sums in float32, and registers of all threads."""
     for rows in ROWS:
@@ -50,11 +64,16 @@ def test_every_program_fits_the_card(config: Wide) -> None:
 
 def test_tiles_of_rows_are_even() -> None:
     """No more than asked for, all of a size, and none of them empty."""
-    half = Wide(2, 2, band=2, rows=128)
+    half = Wide(groups=2, splits=2, band=2, rows=128)
     assert [half.tile_rows(rows) for rows in (16, 100, 128, 129, 208, 256, 300)] == [
         *(16, 112, 128, 80, 112, 128, 112)
     ]
-    assert [Wide(3, 1).tile_rows(rows) for rows in (1, 208, 256, 1000)] == [16, 208, 256, 256]
+    assert [Wide(groups=3, splits=1).tile_rows(rows) for rows in (1, 208, 256, 1000)] == [
+        16,
+        208,
+        256,
+        256,
+    ]
 
 
 def test_where_it_does_not_run_the_rule_chooses() -> None:
@@ -68,7 +87,7 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert isinstance(choose(Op.NORM_SWIGLU, 1000, *shape[1:], has_wide=True), Wide)
     assert choose(Op.NORM_SWIGLU, 300, *shape[1:], has_wide=True) is None
     eight = choose(Op.LINEAR_ADD, 8, 4096, 12288, torch.bfloat16, has_wide=True)
-    assert eight == Wide(1, 2, reads_once=True, stages=20)
+    assert eight == Wide(groups=1, splits=2, reads_once=True, stages=20)
     assert isinstance(choose(Op.LINEAR_ADD, 8, 4096, 12288, torch.bfloat16), Skinny)
     for rows, size in ((4, 4096), (17, 4096), (8, 151936)):
         assert not isinstance(
@@ -82,10 +101,10 @@ def test_in_8_bits_it_serves_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
     sizes = [(op, rows) for op in (Op.LINEAR_ADD, Op.NORM_SWIGLU) for rows in (8, 64, 200, 8192)]
     for op, rows in sizes:
         assert not isinstance(choose(op, rows, 4160, 8320, torch.bfloat16, 1, has_wide=True), Wide)
-    measured = {("linear_add", 128, 4224, 8320): Wide(1, 2, reads_once=True)}
+    measured = {("linear_add", 128, 4224, 8320): Wide(groups=1, splits=2, reads_once=True)}
     monkeypatch.setattr(choose_file, "TUNED_FP8", measured)
     shape = Op.LINEAR_ADD, 100, 4224, 8320, torch.bfloat16
-    assert choose(*shape, 1, has_wide=True) == Wide(1, 2, reads_once=True)
+    assert choose(*shape, 1, has_wide=True) == Wide(groups=1, splits=2, reads_once=True)
     assert isinstance(choose(*shape, 1), Skinny)
     assert isinstance(choose(*shape, BLOCK), Skinny)
 
@@ -97,7 +116,11 @@ def test_what_it_cannot_compute_goes_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     ("config", "num_rows", "swiglu"),
-    [(Wide(3, 2), 64, True), (Wide(3, 1), 257, False), (Wide(3, 1, rows=128), 129, False)],
+    [
+        (Wide(groups=3, splits=2), 64, True),
+        (Wide(groups=3, splits=1), 257, False),
+        (Wide(groups=3, splits=1, rows=128), 129, False),
+    ],
 )
 def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swiglu: bool) -> None:
     """Ups are not added over a cluster; without a band no rows behind the first tile are taken."""
@@ -117,11 +140,11 @@ def test_rows_of_another_width_than_the_weight_are_refused() -> None:
     )
     for rows, weight, scales in ((x, by_row, by_row.scales), (values, by_block, by_row.scales)):
         with pytest.raises(ValueError, match="8 bits"):
-            wide(rows, weight, Wide(1, 1), x_scales=scales)
+            wide(rows, weight, Wide(groups=1, splits=1), x_scales=scales)
     with pytest.raises(ValueError, match="8 bits"):
-        wide(values, by_row, Wide(1, 1))
+        wide(values, by_row, Wide(groups=1, splits=1))
     with record_launches() as recorded:
-        out = wide(values, by_row, Wide(1, 1), x_scales=by_row.scales)
+        out = wide(values, by_row, Wide(groups=1, splits=1), x_scales=by_row.scales)
     assert out.dtype == torch.bfloat16
     assert ['"FP8":1' in kernel.specialisation for kernel in recorded.values()] == [True]
 
@@ -131,9 +154,9 @@ def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
     with record_launches() as recorded:
-        assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
-        assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
-        assert wide(x, weight, Wide(1, 2)).shape == (100, 384)
+        assert wide(x, weight, Wide(groups=3, splits=1), swiglu=True).shape == (100, 192)
+        assert wide(x, weight, Wide(groups=3, splits=1), swiglu=True).shape == (100, 192)
+        assert wide(x, weight, Wide(groups=1, splits=2)).shape == (100, 384)
     assert [kernel.name for kernel in recorded.values()] == ["product", "product"]
     assert all(kernel.module == "kernels.linear.wide" for kernel in recorded.values())
 
@@ -185,14 +208,14 @@ class TestOnHopper:
             x, weight = _problem(num_rows, 2 * inner, depth)
             gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
             expected = functional.silu(gate) * up
-            assert _close(wide(x, weight, Wide(groups, 1), swiglu=True), expected)
+            assert _close(wide(x, weight, Wide(groups=groups, splits=1), swiglu=True), expected)
 
     @pytest.mark.parametrize("num_rows", [1, 256, 257, 1000, 2300])
     def test_bands(self, num_rows: int) -> None:
         """The last band is lower, the last tile of rows not full."""
         x, weight = _problem(num_rows, 2 * 200, 320)
         gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
-        out = wide(x, weight, Wide(3, 1, band=4), swiglu=True)
+        out = wide(x, weight, Wide(groups=3, splits=1, band=4), swiglu=True)
         assert _close(out, functional.silu(gate) * up)
 
     @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [77, 256])))
@@ -221,7 +244,10 @@ class TestOnHopper:
         x, weight = _problem(80, 388, 320)
         wider = torch.full((96, 320), float("nan"), device="cuda", dtype=torch.bfloat16)
         wider[:80] = x
-        assert torch.equal(wide(wider[:80], weight, Wide(2, 2)), wide(x, weight, Wide(2, 2)))
+        assert torch.equal(
+            wide(wider[:80], weight, Wide(groups=2, splits=2)),
+            wide(x, weight, Wide(groups=2, splits=2)),
+        )
         assert bool(wider[80:].isnan().all())
 
     def test_products_follow_each_other(self) -> None:
@@ -231,12 +257,12 @@ class TestOnHopper:
         for _ in range(20):
             expected = (expected.double() @ weight.double().T).bfloat16()
         graph = torch.cuda.CUDAGraph()
-        wide(x, weight, Wide(1, 2))
+        wide(x, weight, Wide(groups=1, splits=2))
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
             out = x
             for _ in range(20):
-                out = wide(out, weight, Wide(1, 2))
+                out = wide(out, weight, Wide(groups=1, splits=2))
         for _ in range(10):
             graph.replay()
         torch.cuda.synchronize()

@@ -24,7 +24,7 @@ from housekeeping.state_file import make_private
 CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
 
 _PACKAGES: Final = (Path(__file__).parents[1], Path(__file__).parents[3] / "kernels")
-_SOURCES: Final = (".py", ".cu", ".h")
+_SOURCES: Final = (".py", ".cu", ".h", ".json")
 
 _DECISIVE: Final = (
     *("model", "token_budget", "dtype", "quantization", "prefill", "kv_dtype", "invariant"),

@@ -61,7 +61,7 @@ def test_products_in_4_bits_compile_for_a_card(arch: int, tmp_path: Path) -> Non
 
 def test_a_product_takes_what_a_card_has() -> None:
     """Fewer stages first, then fewer columns; what fits stays as it is."""
-    config = Skinny(128, 128, 1, 8, 4)
+    config = Skinny(block_n=128, block_k=128, splits=1, num_warps=8, num_stages=4)
     assert fitted(config, 20 * 1024, 99 * 1024) == config
     assert fitted(config, 32 * 1024, 99 * 1024) == config._replace(num_stages=2)
     assert fitted(config, 64 * 1024, 99 * 1024) == config._replace(num_stages=2, block_k=64)

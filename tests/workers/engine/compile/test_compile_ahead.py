@@ -76,7 +76,7 @@ def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     assert num_compiled >= num_found
 
 
-@pytest.mark.parametrize("name", ["kernel.py", "kernel.cu", "shared.h"])
+@pytest.mark.parametrize("name", ["kernel.py", "kernel.cu", "shared.h", "tiles.json"])
 def test_other_code_is_not_complete(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
 """`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
 
-Owns the table. Reads config.json alone, the model's and its drafter's, which it fetches from the
-hub if need be: no weights. Of this host's card it reads the memory, where no other card is named.
+Owns the table of one model, and how models are read; `plan_several.py` has the table of several.
+Reads config.json alone, the model's and its drafter's, which it fetches from the hub if need be: no
+weights. Of this host's card it reads the memory, where no other card is named.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -20,8 +23,10 @@ from config import (
     builtin_config,
     profiles,
 )
+from herma.commands.plan_several import SharedCard, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
+from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
 from herma.preflight import known_model
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
@@ -45,6 +50,7 @@ from workers.engine.parallel.shares import Share, config_of
 from workers.engine.settings import vocabulary_form
 from workers.loop import aligned, bytes_text
 from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
+from workers.supervisor.card_memory import host_reading
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
@@ -52,6 +58,10 @@ _BLOCK_SIZE: Final = builtin_config().workers[0].block_size
 
 _CARD: Final = ("nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits")
 _ASSUMED_CARD: Final = "24GB"
+
+_LARGEST: Final = 2**42
+_FINE: Final = 2**20
+"""A need is found to the MiB, at most 4 TiB."""
 
 _HEAD: Final = (
     "profile", "weights", "kv", "tokens", "window", "missing", "whole", "seqs", "snapshots",
@@ -62,13 +72,30 @@ _WIDTH: Final = 80
 def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
     if arguments.formats:
-        if arguments.model is not None:
+        if arguments.models:
             raise ConfigError("--formats is about all models: leave MODEL out")
         print("\n".join(_narrow(formats_table())))
         return 0
-    if arguments.model is None:
+    if not arguments.models:
         raise ConfigError("name a MODEL, or ask for --formats")
-    name, _ = known_model(arguments.model)
+    card = (
+        this_card(this_host())
+        if arguments.card is None
+        else PlannedCard(card_bytes(arguments.card))
+    )
+    if len(arguments.models) > 1:
+        lines, fits = several(_needs(arguments), _shared(card))
+        print("\n".join(_narrow(lines)))
+        return 0 if fits else 1
+    name, _ = known_model(arguments.models[0])
+    model = _read(name, arguments)
+    lines, fits = report(model, card, arguments.window)
+    print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
+    return 0 if fits else 1
+
+
+def _read(name: str, arguments: argparse.Namespace) -> PlannedModel:
+    """The model as the options say. Raises `ConfigError`."""
     directory = _directory(name, local_dir)
     is_here = local_dir(name) is not None and not name.startswith(DUMMY_PREFIX)
     if is_here and not (directory / INDEX_NAME).exists():
@@ -84,15 +111,57 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("--cards has neither --speculation nor --embedding: leave them out")
         config = config_of(config, Share(0, arguments.cards))
         chosen = PlannedDrafting("")
-    card = (
-        this_card(this_host())
-        if arguments.card is None
-        else PlannedCard(card_bytes(arguments.card))
-    )
-    model = PlannedModel(config, _kept(directory), chosen, form, arguments.cards)
-    lines, fits = report(model, card, arguments.window)
-    print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
-    return 0 if fits else 1
+    return PlannedModel(config, _kept(directory), chosen, form, arguments.cards)
+
+
+def _needs(arguments: argparse.Namespace) -> list[ModelNeed]:
+    """What each of several models takes, with the same options. Raises `ConfigError`."""
+    if len(arguments.models) > MOST_MODELS:
+        raise ConfigError(f"a plan has at most {MOST_MODELS} models")
+    if arguments.cards > 1:
+        raise ConfigError("--cards is for one model: models that share a card have one each")
+    if arguments.speculation not in ("off", "auto", *INDEX_DRAFTERS):
+        raise ConfigError("a drafter's directory is one model's: with several, auto or suffix")
+    found = []
+    for asked in arguments.models:
+        name, _ = known_model(asked)
+        model = _read(name, arguments)
+        longest = model.config.max_position_embeddings
+        if arguments.window is not None and arguments.window > longest:
+            raise ConfigError(f"--window {arguments.window} is over that of {name}: {longest}")
+        found.append(_need(name, model, arguments.window))
+    return found
+
+
+def _need(name: str, model: PlannedModel, window: int | None) -> ModelNeed:
+    """What each form takes, with one whole window."""
+    choices = list(_choices(model, DEFAULT_PROFILE, window))
+    found = [_forecast(model, _LARGEST, choice) for choice in choices]
+    forms = [
+        FormNeed(choice.weights, choice.fp8_kv, _least_card(model, choice), one.weights_bytes)
+        for choice, one in zip(choices, found, strict=True)
+    ]
+    return ModelNeed(name, found[0].window, tuple(forms))
+
+
+def _least_card(model: PlannedModel, choice: MemoryChoice) -> int:
+    """The least card on which an engine has a whole window: found by trying, so that it is what a
+    plan of that model alone says.
+    """
+    low, high = 0, _LARGEST
+    while high - low > _FINE:
+        middle = (low + high) // 2
+        if _forecast(model, middle, choice).whole_windows:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _shared(card: PlannedCard) -> SharedCard:
+    reading = host_reading()
+    free = None if reading is None else reading.total_bytes - reading.used_bytes
+    return SharedCard(card.num_bytes, card.source, free)
 
 
 def _narrow(lines: Iterable[str]) -> Iterator[str]:
@@ -215,16 +284,23 @@ def report(model: PlannedModel, card: PlannedCard, window: int | None) -> tuple[
 def _plans(
     model: PlannedModel, card: int, window: int | None
 ) -> Iterator[tuple[str, MemoryChoice, Forecast]]:
-    config, drafts = model.config, model.drafting.larger
-    for name, profile in profiles().items():
-        for weights, fp8_kv in _forms(config.stored):
-            limits = profile.token_budget, profile.max_context, window
-            choice = MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
-            found = forecast(
-                config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=drafts,
-                is_shared=model.ranks > 1,
-            )  # fmt: skip
-            yield name, choice, found
+    for name in profiles():
+        for choice in _choices(model, name, window):
+            yield name, choice, _forecast(model, card, choice)
+
+
+def _choices(model: PlannedModel, profile: str, window: int | None) -> Iterator[MemoryChoice]:
+    """The forms of a model under one profile, the widest first."""
+    limits = profiles()[profile].token_budget, profiles()[profile].max_context, window
+    for weights, fp8_kv in _forms(model.config.stored):
+        yield MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
+
+
+def _forecast(model: PlannedModel, card: int, choice: MemoryChoice) -> Forecast:
+    return forecast(
+        model.config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=model.drafting.larger,
+        is_shared=model.ranks > 1,
+    )  # fmt: skip
 
 
 def _forms(stored: StoredFormat) -> tuple[tuple[str, bool], ...]:

@@ -69,8 +69,8 @@ def _verdict(
         yield f"All fit at once: {_set(models, sets[0])}."
         return
     yield "They do not all fit at once. Resident together:"
-    for one in sets:
-        yield f"- {_set(models, one)}"
+    for found in sets:
+        yield f"- {_set(models, found)}"
     if too_large:
         return
     yield "They take turns (docs/residency.md): the others sleep."

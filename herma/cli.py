@@ -341,8 +341,7 @@ def _add_plan(commands: Commands) -> None:
     plan = add_command(commands, "plan", "show what models take on a card, before they are loaded")
     plan.add_argument(
         "models", metavar="MODEL", nargs="*",
-        help="directory, hub id, built-in model, or shape such as dummy:qwen3-8b; of several: "
-        "which fit together",
+        help="directory, hub id, built-in model, or dummy:qwen3-8b; of several, which fit together",
     )  # fmt: skip
     plan.add_argument("--formats", action="store_true", help="instead: which formats load, or not")
     plan.add_argument(

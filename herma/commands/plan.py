@@ -23,7 +23,7 @@ from config import (
     builtin_config,
     profiles,
 )
-from herma.commands.plan_several import SharedCard, several
+from herma.commands.plan_several import CardAndHost, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
@@ -158,10 +158,10 @@ def _least_card(model: PlannedModel, choice: MemoryChoice) -> int:
     return high
 
 
-def _shared(card: PlannedCard) -> SharedCard:
+def _shared(card: PlannedCard) -> CardAndHost:
     reading = host_reading()
     free = None if reading is None else reading.total_bytes - reading.used_bytes
-    return SharedCard(card.num_bytes, card.source, free)
+    return CardAndHost(card.num_bytes, card.source, free)
 
 
 def _narrow(lines: Iterable[str]) -> Iterator[str]:

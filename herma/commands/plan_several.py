@@ -17,7 +17,7 @@ _BITS: Final = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits", "mxfp4
 _HEAD: Final = ("model", "weights", "kv", "window", "takes", "of them weights")
 
 
-class SharedCard(NamedTuple):
+class CardAndHost(NamedTuple):
     """The card, where its size is from, and what the host can give now; None if that is unknown."""
 
     num_bytes: int
@@ -25,7 +25,7 @@ class SharedCard(NamedTuple):
     host_bytes: int | None = None
 
 
-def several(models: Sequence[ModelNeed], card: SharedCard) -> tuple[list[str], bool]:
+def several(models: Sequence[ModelNeed], card: CardAndHost) -> tuple[list[str], bool]:
     """The lines, and whether each of the models fits, alone at least."""
     rows = [
         (one.name, form.weights, "fp8" if form.fp8_kv else "-", f"{one.window:,}",
@@ -57,7 +57,7 @@ def _verdict(
     models: Sequence[ModelNeed],
     sets: Sequence[TogetherSet],
     too_large: Sequence[ModelNeed],
-    card: SharedCard,
+    card: CardAndHost,
 ) -> Iterator[str]:
     for one in too_large:
         missing = bytes_text(one.least.num_bytes - card.num_bytes)
@@ -90,7 +90,7 @@ def _in_words(form: FormNeed) -> str:
 
 
 def _asleep(
-    models: Sequence[ModelNeed], sets: Sequence[TogetherSet], card: SharedCard
+    models: Sequence[ModelNeed], sets: Sequence[TogetherSet], card: CardAndHost
 ) -> Iterator[str]:
     """What the sleep of the others needs of the host, by the ways that there are."""
     least = min(sets, key=lambda one: _weights(models, one))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from config import find_mistakes
 from herma.cli import main
-from herma.commands.plan_several import SharedCard, several
+from herma.commands.plan_several import CardAndHost, several
 from herma.planned_together import FormNeed, ModelNeed, fit, largest_sets
 
 GIB = 2**30
@@ -71,7 +71,7 @@ def test_every_set_fits_and_none_could_be_larger(sizes: list[list[int]], card: i
 
 def test_the_host_s_memory_is_that_of_all_that_may_sleep_at_once() -> None:
     """One of the two is awake: the smaller set leaves the larger model asleep."""
-    lines, fits = several([_need("a", 30), _need("b", 20)], SharedCard(36 * GIB, "", 64 * GIB))
+    lines, fits = several([_need("a", 30), _need("b", 20)], CardAndHost(36 * GIB, "", 64 * GIB))
     assert fits
     text = "\n".join(lines)
     assert "by their own sleep: 15.00 GiB, the weights." in text

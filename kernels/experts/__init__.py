@@ -8,11 +8,9 @@ doubled one. A pair is a row and one of its K experts: pair t K + j is row t wit
 With `invariant` a row's result is bit for bit the same whatever rows stand beside it.
 """
 
-from typing import Final
-
 from torch import Tensor
 
-from kernels.choose import uses_triton
+from kernels.choose import shared_bytes, uses_triton
 from kernels.experts import reference
 from kernels.experts.shapes import (
     DRAWN_TILES,
@@ -26,13 +24,6 @@ from kernels.experts.shapes import (
     check_stacks,
 )
 from kernels.fp8 import Weight
-
-_PAIRS_OF_EXPERT: Final = 4
-_WIDE_PAIRS_OF_EXPERT: Final = 2
-"""A list is built where pairs share experts: of more pairs than a fourth of the experts, or than
-half where these are in 16 bits. On an H200 8 rows of 128 experts in bfloat16 take 124 us without a
-list and 128 with one, in 8 bits 99 and 93.
-"""
 
 __all__ = [
     "DRAWN_TILES",
@@ -101,15 +92,22 @@ def _on_card(
     *,
     invariant: bool,
 ) -> Tensor:
-    """`mix` by the kernels for few rows, or by those for many."""
-    from kernels.experts import few, many
+    """`mix` by the kernels that `choose` names."""
+    from kernels.experts import choose, few, many, mxfp4
 
-    width, num_pairs = down.shape[1], routed.experts.numel()
-    biases = weights.gate_up_bias, weights.down_bias
-    share = _WIDE_PAIRS_OF_EXPERT if isinstance(gate_up, Tensor) else _PAIRS_OF_EXPERT
-    if invariant or num_pairs * share <= routing.num_experts:
-        gated = few.gate_up(x, gate_up, biases[0], routed, width, activation)
-        return few.down(gated, down, biases[1], routed, residual)
-    listed = many.pair_list(routed.experts, routing.num_experts)
-    gated = many.gate_up(x, gate_up, biases[0], listed, num_pairs, width, activation)
-    return many.down(gated, down, biases[1], listed, routed, residual)
+    (hidden, width), num_pairs = (x.shape[1], down.shape[1]), routed.experts.numel()
+    count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
+    way = choose.way(x, gate_up, down, num_pairs, count, invariant=invariant)
+    if way is choose.Way.FEW:
+        gated = few.gate_up(x, gate_up, up_bias, routed, width, activation)
+        return few.down(gated, down, down_bias, routed, residual)
+    if way is choose.Way.MANY:
+        listed = many.pair_list(routed.experts, count)
+        gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
+        return many.down(gated, down, down_bias, listed, routed, residual)
+    own = None
+    if way is choose.Way.MANY_MXFP4:
+        rows = mxfp4.list_rows(x.shape[0], hidden, width, shared_bytes(x.device))
+        own = many.pair_list(routed.experts, count, rows)
+    gated = mxfp4.gate_up(x, gate_up, up_bias, routed, own, width, activation)
+    return mxfp4.down(gated, down, down_bias, routed, own, residual)

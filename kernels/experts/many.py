@@ -283,8 +283,8 @@ def most_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
 
 
 def pair_list(experts: Tensor, num_experts: int, rows: int = 0) -> PairList:
-    """The list of the pairs whose experts are int32 [T, K], in tiles of `rows`, a power of two from
-    16 on; 0: as many as do well.
+    """The list of the pairs whose experts are int32 [T, K], in tiles of `rows`, a power of two, for
+    the products below from 16 on; 0: as many as do well.
     """
     num_pairs, device = experts.numel(), experts.device
     rows = rows or (_MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS)

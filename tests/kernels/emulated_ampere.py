@@ -45,28 +45,28 @@ def _library(constants: dict[str, int], room: Path) -> ctypes.CDLL:
         macros = [f"-D{name}={value}" for name, value in key]
         folders = [f"-I{room}", f"-I{_SOURCES}"]
         source = [str(_HERE / "emulated_ampere.cpp"), "-o", str(path)]
-        _compile("-include", str(_read_headers()), "-shared", *folders, *macros, *source)
+        compile_cpp("-include", str(read_headers()), "-shared", *folders, *macros, *source)
         library = ctypes.CDLL(str(path))
         library.run.restype = ctypes.c_char_p
         _built[key] = library
     return _built[key]
 
 
-def _compile(*arguments: str) -> None:
+def compile_cpp(*arguments: str) -> None:
     """`-Og` takes two thirds of the time of `-O1`, and its programs take as long."""
     assert COMPILER is not None
     subprocess.run([COMPILER, "-std=c++17", "-Og", "-fPIC", "-w", *arguments], check=True)
 
 
 @cache
-def _read_headers() -> Path:
+def read_headers() -> Path:
     """The standard's headers that the emulated card includes, compiled once in a process: to read
     them takes half of each compilation.
     """
     path = Path(_headers.name) / "standard.h"
     lines = (_HERE / "emulated_card.h").read_text().splitlines()
     path.write_text("".join([f"{line}\n" for line in lines if line.startswith("#include <")]))
-    _compile("-x", "c++-header", str(path), "-o", f"{path}.gch")
+    compile_cpp("-x", "c++-header", str(path), "-o", f"{path}.gch")
     return path
 
 

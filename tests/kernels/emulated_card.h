@@ -23,6 +23,9 @@ typedef unsigned char u8;
 struct uint2 {
   u32 x, y;
 };
+struct uint4 {
+  u32 x, y, z, w;
+};
 
 #define __device__
 #define __forceinline__ inline
@@ -39,7 +42,7 @@ alignas(128) char memory[SHARED];
 
 struct Place {
   u32 x;
-} threadIdx, blockIdx;
+} threadIdx, blockIdx, gridDim;
 
 struct Copy {
   u32 to;
@@ -118,7 +121,10 @@ inline int __syncthreads_or(int any) {
 inline void __threadfence() {}
 inline u32 __shfl_sync(u32, u32 value, int lane) { return exchange({{value}, {}})[lane].words[0]; }
 inline int atomicAdd(int* at, int number) { return (*at += number) - number; }
-inline float __ldcg(const float* at) { return *at; }
+template <class Number>
+Number __ldcg(const Number* at) {
+  return *at;
+}
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __expf(float v) { return std::exp(v); }
 inline float __fdividef(float a, float b) { return a / b; }

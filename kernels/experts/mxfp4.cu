@@ -1,0 +1,334 @@
+// The two products of a mixture whose experts are in MXFP4, for compute capability 8.0 and later:
+// numbers of four bits come by asynchronous copies, become bfloat16 in registers, and are multiplied
+// by the tensor cores. Gates and ups: `out[pair] = activated(x W^T + bias)`. Down: each pair's
+// product, or the weighed sum of a row's pairs and a residual.
+//
+// Owns what one program does. Must not know which shape wants which constants (macros):
+//   UP       it is the product of gates and ups; else the one that is down
+//   LISTED   tiles of pairs of one expert come from a list; else a pair is a tile, and what is down
+//            takes all pairs of a row one after the other and sums them
+//   DEPTH    columns of the stack, of which 32 share a power of two
+//   OUT      gates of an expert, or its outputs; 32 divides it
+//   ACTIVE   pairs of a row: pair t ACTIVE + j is row t with its expert j
+//   BIAS     the experts have biases
+//   EIGHTS   eights of pairs in a tile of the list
+//   WARPS    they share the columns of each product
+//   MT       fragments of 16 weight rows, which a program multiplies at once: its unit of work
+//   STAGES   units whose weights are on their way
+//   BLOCKS   programs that a multiprocessor is to hold
+//   ARCH     ten times the compute capability
+//
+// Weights are the product's left side. A thread copies 16 bytes of a weight row, a group of 32
+// columns with one power, into a place of shared memory that no other thread reads: so no barrier
+// stands between a copy and its use. Four neighbouring lanes have four groups of a row, and a product
+// of 16 columns takes four columns of each of them. Any order of columns will do if x has it too:
+//   lane 4 g + t        has rows g and g + 8 of the fragment, group 4 j + t in step j
+//   word k of its 16 bytes    columns 8 k to 8 k + 7 of the group, from the lowest four bits on
+//   register i of a word      columns i and i + 4 of these, as they are masked out of it together
+// Chunks of eight columns of x lie in shared memory by (step, word, row, t), with their columns in
+// the order 0 4 1 5 2 6 3 7: a lane loads the right side of two products at once.
+// In a fragment of UP rows g are gates and rows g + 8 their ups, so that a thread has both.
+//
+// Work is cut into units, (tile of pairs, MT fragments), and each program has a range of them: x is
+// loaded anew only where the tile changes. A grid may be of any size, so a captured graph serves
+// every choice of experts.
+
+#include "ampere.h"
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int GROUPS = DEPTH / 32;
+constexpr int STEPS = (GROUPS + 4 * WARPS - 1) / (4 * WARPS);  // of a warp; each has four groups
+constexpr int CHUNKS = STEPS * WARPS * 16;  // of eight columns of x, those behind DEPTH are zeros
+constexpr bool SUMS = !UP && !LISTED;
+constexpr int PARTS = SUMS ? ACTIVE : 1;  // pairs that follow each other in a unit
+constexpr int ROWS = LISTED ? 8 * EIGHTS : 1;
+constexpr int TILE = 16 * MT;
+constexpr int FEATURES = UP ? TILE / 2 : TILE;  // gates or outputs of a unit
+constexpr int UNITS = OUT / FEATURES;
+constexpr u32 EXPERT_ROWS = UP ? 2 * OUT : OUT;
+constexpr u32 LOWER = UP ? OUT : 8;     // from a fragment's row g to its row g + 8, in the stack
+constexpr u32 NEXT = UP ? 8 : 16;       // from a fragment to the next one
+constexpr u32 LINE = DEPTH / 2;         // bytes of a weight row
+constexpr int PITCH = TILE + 4;         // so that the 32 lanes of a store meet 32 banks
+constexpr u32 RING_BYTES = STAGES * STEPS * MT * 2 * THREADS * 16;
+constexpr u32 STAGED_BYTES = WARPS * ROWS * PITCH * 4;
+constexpr u32 PAIRS_BYTES = 128;
+constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
+constexpr u32 SIGNS = 0x80008000;  // two zeros that leave the sign of what is added
+constexpr float UNSCALED = 18446744073709551616.0f;  // 2^64, see `factor_of`
+static_assert(DEPTH % 32 == 0 && OUT % FEATURES == 0, "whole groups and units");
+static_assert(ROWS <= 32 && (LISTED || EIGHTS == 1), "pairs of a tile");
+
+// Two numbers of a power p, times 2^126 because of what `pair_of` makes of them, and times 2^-64 so
+// that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
+__device__ __forceinline__ u32 factor_of(u32 power) { return (power + 62) * 0x00800080u; }
+
+// Two numbers of four bits, in the low bits of both halves of `bits` if `SHIFT` is 0, or above four
+// others if it is 4. One multiplication puts sign and size where a bfloat16 that is 2^-126 as large
+// has them (it may be subnormal); the product with the factor is exact.
+template <int SHIFT>
+__device__ __forceinline__ u32 pair_of(u32 bits, u32 factor) {
+  const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
+  return multiply_add(both & BFLOATS, factor, SIGNS);
+}
+
+__device__ __forceinline__ u32 word_of(const uint4& chunk, int k) {
+  return k == 0 ? chunk.x : k == 1 ? chunk.y : k == 2 ? chunk.z : chunk.w;
+}
+
+// Eight columns of x in the order of the weights' pairs.
+__device__ __forceinline__ uint4 paired(const uint4& v) {
+  uint4 to;
+  to.x = __byte_perm(v.x, v.z, 0x5410), to.y = __byte_perm(v.x, v.z, 0x7632);
+  to.z = __byte_perm(v.y, v.w, 0x5410), to.w = __byte_perm(v.y, v.w, 0x7632);
+  return to;
+}
+
+// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
+__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
+                                           float limit, float cubic) {
+  if (limit > 0.0f) gate = min(gate, limit), up = min(max(up, -limit), limit);
+  const float share = max(slope * (gate + cubic * gate * gate * gate), -80.0f);
+  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
+}
+
+// Products of 16 MT weight rows with up to 8 E rows of x, of a step's columns.
+template <int E>
+__device__ __forceinline__ void add_step(float (&sums)[MT][EIGHTS][4], const uint4 (&weights)[MT][2],
+                                         const u32 (&factors)[MT][2], const char* const (&rows)[EIGHTS],
+                                         u32 next_word) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint4 right[E];
+#pragma unroll
+    for (int n = 0; n < E; ++n) right[n] = *(const uint4*)(rows[n] + k * next_word);
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      const u32 top = word_of(weights[m][0], k), bottom = word_of(weights[m][1], k);
+      const u32 top8 = top >> 8, bottom8 = bottom >> 8;
+      const u32 first[4] = {pair_of<0>(top, factors[m][0]), pair_of<0>(bottom, factors[m][1]),
+                            pair_of<4>(top, factors[m][0]), pair_of<4>(bottom, factors[m][1])};
+#pragma unroll
+      for (int n = 0; n < E; ++n)
+        multiply(sums[m][n], first, right[n].x, right[n].y, sums[m][n]);
+      const u32 last[4] = {pair_of<0>(top8, factors[m][0]), pair_of<0>(bottom8, factors[m][1]),
+                           pair_of<4>(top8, factors[m][0]), pair_of<4>(bottom8, factors[m][1])};
+#pragma unroll
+      for (int n = 0; n < E; ++n) multiply(sums[m][n], last, right[n].z, right[n].w, sums[m][n]);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    mxfp4_experts(const u16* x,                  // UP: [rows, DEPTH], else [pairs, DEPTH]
+                  const int* experts,            // of each tile of the list, or of each pair
+                  const int* pairs,              // [tiles, ROWS], those from `num_pairs` on fill a tile
+                  const int* num_tiles,          // [1], of the list
+                  const float* weights,          // [pairs], read if what is down sums
+                  const char* __restrict__ values,  // [E EXPERT_ROWS, DEPTH / 2], two columns a byte
+                  const u8* __restrict__ powers,    // [E EXPERT_ROWS, GROUPS]
+                  const u16* __restrict__ bias,     // [E, EXPERT_ROWS], read if BIAS
+                  const u16* residual,           // [rows, OUT], read if what is down sums
+                  void* out,                     // UP: bfloat16 [pairs, OUT]; down: float32 of the
+                                                 // list's pairs, or bfloat16 [rows, OUT]
+                  int num_pairs, int slope, int shift, int limit, int cubic) {
+  extern __shared__ __align__(128) char memory[];
+  int* const own_pairs = (int*)(memory + RING_BYTES);
+  float* const staged = (float*)(memory + RING_BYTES + PAIRS_BYTES);
+  char* const x_rows = memory + RING_BYTES + PAIRS_BYTES + STAGED_BYTES;
+  const int thread = threadIdx.x;
+  const int warp = __shfl_sync(0xffffffff, thread / 32, 0), lane = thread % 32;
+  const u32 quad = lane / 4, place = lane % 4;
+  const u32 ring = shared_address(memory) + thread * 16;
+  const u64 policy = policy_of(true);
+
+  // Experts come from the kernel ahead of gates and ups. What is down follows that product, which
+  // lets it begin when its own wait is over: so all ahead of that one has ended.
+  if (UP) wait_for_last(), let_next_begin();
+  const int tiles = LISTED ? *num_tiles : num_pairs / PARTS;
+  const long long all_units = (long long)tiles * UNITS;
+  const int first = (int)(all_units * blockIdx.x / gridDim.x);
+  const int last = (int)(all_units * (blockIdx.x + 1) / gridDim.x);
+  const int parts = (last - first) * PARTS;  // a part is a unit's work of one tile's or pair's expert
+
+  // The first row of a part in the stack.
+  const auto row_of = [&](int i) -> u32 {
+    const int unit = first + i / PARTS, tile = unit / UNITS;
+    return experts[tile * PARTS + i % PARTS] * EXPERT_ROWS + (unit - tile * UNITS) * FEATURES;
+  };
+  const auto group_of = [&](int s) -> u32 { return 4 * (warp + WARPS * s) + place; };
+  const auto copy_step = [&](u32 row, int slot, int s) {
+    const u32 group = group_of(s);
+    const bool is_inside = group < GROUPS;
+    const char* const from = values + (u64)(row + quad) * LINE + (is_inside ? group * 16 : 0);
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        copy16(ring + (((slot * STEPS + s) * MT + m) * 2 + half) * (THREADS * 16),
+               from + (u64)(m * NEXT + half * LOWER) * LINE, is_inside, policy);
+  };
+  const auto load_powers = [&](u32 (&to)[STEPS][MT][2], u32 row) {
+    const u8* const from = powers + (u64)(row + quad) * GROUPS;
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const u32 group = group_of(s);
+          to[s][m][half] = group < GROUPS ? from[(m * NEXT + half * LOWER) * GROUPS + group] : 0;
+        }
+  };
+
+  u32 row_queue[STAGES + 1] = {};  // of this part and those on their way
+#pragma unroll
+  for (int i = 0; i < STAGES; ++i) {
+    if (i < parts) row_queue[i] = row_of(i);
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      if (i < parts) copy_step(row_queue[i], i, s);
+      close_group();
+    }
+  }
+  u32 own_powers[STEPS][MT][2] = {};
+  if (parts > 0) load_powers(own_powers, row_queue[0]);
+  if (!UP) wait_for_last(), let_next_begin();
+
+  float sums[MT][EIGHTS][4] = {}, totals[MT][4] = {};
+  int loaded = -1, count = 0, slot = 0;
+  for (int i = 0; i < parts; ++i) {
+    const int part = i % PARTS, at = first + i / PARTS, tile = at / UNITS, unit = at - tile * UNITS;
+    if (tile != loaded) {
+      loaded = tile;
+      __syncthreads();  // all have done with the rows and pairs of the tile before
+      if (LISTED) {
+        if (thread < ROWS) own_pairs[thread] = pairs[tile * ROWS + thread];
+        __syncthreads();
+        count = 0;
+        for (int row = 0; row < ROWS; ++row) count += own_pairs[row] < num_pairs;
+      } else {
+        count = PARTS;
+      }
+      for (int k = thread; k < count * CHUNKS; k += THREADS) {
+        const int row = k / CHUNKS, chunk = k - row * CHUNKS;
+        const int pair = LISTED ? own_pairs[row] : tile * PARTS + row;
+        const u16* const from = x + (long long)(UP ? pair / ACTIVE : pair) * DEPTH + chunk * 8;
+        uint4 columns = {0, 0, 0, 0};
+        if (chunk * 8 < DEPTH) columns = __ldcg((const uint4*)from);
+        const int step = chunk / 16, group = chunk / 4 % 4, word = chunk % 4;
+        *(uint4*)(x_rows + ((step * 4 + word) * count + row) * 64 + group * 16) = paired(columns);
+      }
+      __syncthreads();
+    }
+    const bool has_more = i + STAGES < parts;
+    if (has_more) row_queue[STAGES] = row_of(i + STAGES);
+    u32 next_powers[STEPS][MT][2] = {};
+    if (i + 1 < parts) load_powers(next_powers, row_queue[1]);
+
+    const char* rows[EIGHTS];
+#pragma unroll
+    for (int n = 0; n < EIGHTS; ++n) {
+      // Lanes of pairs that do not exist read the last one; their sums are not stored.
+      const int row = SUMS ? part : min(8 * n + (int)quad, count - 1);
+      rows[n] = x_rows + (warp * 4 * count + row) * 64 + place * 16;
+    }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      wait_groups<STAGES * STEPS - 1>();
+      uint4 own[MT][2];
+      u32 factors[MT][2];
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          own[m][half] = *(const uint4*)(memory + thread * 16 +
+                                         (((slot * STEPS + s) * MT + m) * 2 + half) * (THREADS * 16));
+          factors[m][half] = factor_of(own_powers[s][m][half]);
+        }
+      if (EIGHTS > 1 && count <= 8) add_step<1>(sums, own, factors, rows, count * 64);
+      else add_step<EIGHTS>(sums, own, factors, rows, count * 64);
+#pragma unroll
+      for (int n = 0; n < EIGHTS; ++n) rows[n] += WARPS * 4 * 64 * count;
+      if (has_more) copy_step(row_queue[STAGES], slot, s);
+      close_group();
+    }
+    slot = slot == STAGES - 1 ? 0 : slot + 1;
+#pragma unroll
+    for (int k = 0; k < STAGES; ++k) row_queue[k] = row_queue[k + 1];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) own_powers[s][m][half] = next_powers[s][m][half];
+    if (SUMS) {
+      const float weight = weights[tile * PARTS + part];
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) totals[m][r] += weight * sums[m][0][r], sums[m][0][r] = 0.0f;
+      if (part < PARTS - 1) continue;
+    }
+
+    // All warps' sums together, in their order.
+    const int columns = LISTED ? count : 1;
+    __syncthreads();  // all have read the sums of the unit before
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int n = 0; n < EIGHTS; ++n)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const int column = 8 * n + 2 * place + r % 2;
+          if (column < columns)
+            staged[(warp * ROWS + column) * PITCH + 16 * m + quad + 8 * (r / 2)] =
+                SUMS ? totals[m][r] : sums[m][n][r];
+          sums[m][n][r] = 0.0f;
+        }
+    if (SUMS) {
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) totals[m][r] = 0.0f;
+    }
+    __syncthreads();
+    const auto sum_of = [&](int column, int row) {
+      float v = 0.0f;
+#pragma unroll
+      for (int w = 0; w < WARPS; ++w) v += staged[(w * ROWS + column) * PITCH + row];
+      return v * UNSCALED;
+    };
+    for (int k = thread; k < columns * FEATURES; k += THREADS) {
+      const int column = k / FEATURES, inner = k - column * FEATURES;
+      const int feature = unit * FEATURES + inner;
+      const long long pair = LISTED ? own_pairs[column] : tile;
+      const long long expert = experts[tile * PARTS];
+      if (UP) {
+        const int row = inner / 8 * 16 + inner % 8;
+        float gate = sum_of(column, row), up = sum_of(column, row + 8);
+        if (BIAS) {
+          gate += wide(bias[expert * EXPERT_ROWS + feature], false);
+          up += wide(bias[expert * EXPERT_ROWS + OUT + feature], false);
+        }
+        const float v = activated(gate, up, __int_as_float(slope), __int_as_float(shift),
+                                  __int_as_float(limit), __int_as_float(cubic));
+        ((u16*)out)[pair * OUT + feature] = narrow(v);
+      } else if (LISTED) {
+        float v = sum_of(column, inner);
+        if (BIAS) v += wide(bias[expert * OUT + feature], false);
+        ((float*)out)[pair * OUT + feature] = v;
+      } else {
+        float v = sum_of(0, inner);
+        if (BIAS) {
+          for (int j = 0; j < PARTS; ++j)
+            v += weights[tile * PARTS + j] *
+                 wide(bias[(long long)experts[tile * PARTS + j] * OUT + feature], false);
+        }
+        v += wide(residual[(long long)tile * OUT + feature], false);
+        ((u16*)out)[(long long)tile * OUT + feature] = narrow(v);
+      }
+    }
+  }
+  wait_groups<0>();
+}

@@ -135,6 +135,16 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     norm = torch.ones(mixture.hidden, device=device, dtype=torch.bfloat16)
     routing, activation = mixture.routing, mixture.activation
 
+    def in_cuda(*given: Tensor) -> Tensor:
+        from kernels.experts import choose  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+        before = choose.MXFP4_IN_CUDA
+        try:
+            choose.MXFP4_IN_CUDA = True  # type: ignore[misc] -- the other way, beside what serves
+            return whole(*given)
+        finally:
+            choose.MXFP4_IN_CUDA = before  # type: ignore[misc]
+
     def whole(x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
         gate_up, down, router = _stacks(mixture, device)
         normed = rms_norm(x, norm, _EPS)
@@ -151,7 +161,10 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
 
     moved = _read_bytes(mixture, rows, 3) + 2 * routing.num_experts * mixture.hidden
     make = partial(_inputs, mixture, rows, device)
-    return _case("layer", mixture, rows, make, [Variant("as it is", whole)], expected, moved)
+    variants = [Variant("as it is", whole)]
+    if mixture.form == "mxfp4":
+        variants.append(Variant("in CUDA C++", in_cuda))
+    return _case("layer", mixture, rows, make, variants, expected, moved)
 
 
 def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
@@ -189,7 +202,24 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         ExpertTiles(8, 512, 2),
         ExpertTiles(16, 512, 8),
     )
+
+    def in_cuda(
+        tiles: Any,  # noqa: ANN401
+        list_rows: int,
+        x: Tensor,
+        experts: Tensor,
+        weights: Tensor,
+        *_: Any,  # noqa: ANN401
+    ) -> Tensor:
+        from kernels.experts import mxfp4  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+        stack, routed, listed = _stacks(mixture, device)[0], Routed(experts, weights), None
+        if list_rows:
+            listed = many.pair_list(experts, routing.num_experts, list_rows)
+        return mxfp4.gate_up(x, stack, None, routed, listed, width, activation, tiles)
+
     variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
+    variants += _in_cuda(mixture, rows, 1, in_cuda)
     make = partial(_inputs, mixture, rows, device)
     return _case(
         "gates and ups", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 2)
@@ -206,15 +236,15 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         _, experts, weights, residual = _inputs(mixture, rows, device)
         shape = experts.numel(), mixture.width
         gated = torch.randn(shape, device=device, dtype=torch.bfloat16)
-        listed = many.pair_list(experts, routing.num_experts)
-        return gated, Routed(experts, weights), residual, listed
+        lists = {size: many.pair_list(experts, routing.num_experts, size) for size in (0, 8, 16)}
+        return gated, Routed(experts, weights), residual, lists
 
     def by_few(
         tiles: ExpertTiles | None,
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
-        _: many.PairList,
+        _: dict[int, many.PairList],
     ) -> Tensor:
         return few.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
 
@@ -223,12 +253,27 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
-        listed: many.PairList,
+        lists: dict[int, many.PairList],
     ) -> Tensor:
         stack = _stacks(mixture, device)[1]
-        return many.down(gated, stack, None, listed, routed, residual, tiles)
+        return many.down(gated, stack, None, lists[0], routed, residual, tiles)
 
-    def expected(gated: Tensor, routed: Routed, residual: Tensor, _: many.PairList) -> Tensor:
+    def in_cuda(
+        tiles: Any,  # noqa: ANN401
+        list_rows: int,
+        gated: Tensor,
+        routed: Routed,
+        residual: Tensor,
+        lists: dict[int, many.PairList],
+    ) -> Tensor:
+        from kernels.experts import mxfp4  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+        stack, listed = _stacks(mixture, device)[1], lists[list_rows] if list_rows else None
+        return mxfp4.down(gated, stack, None, routed, listed, residual, tiles)
+
+    def expected(
+        gated: Tensor, routed: Routed, residual: Tensor, _: dict[int, many.PairList]
+    ) -> Tensor:
         stack = _stacks(mixture, device)[1]
         return defined.down(gated, stack, None, routed, routing, residual)
 
@@ -244,6 +289,7 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         ExpertTiles(16, 1024, 8),
     )
     variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
+    variants += _in_cuda(mixture, rows, mixture.routing.num_active, in_cuda)
     return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
 
 
@@ -262,6 +308,61 @@ def _listed_tiles() -> tuple[Any, ...]:
         ExpertTiles(16, 256, 4, 4),
         ExpertTiles(64, 128, 8, 3),
     )
+
+
+_IN_CUDA: Final = {
+    0: (
+        None,
+        (12, 1, 1, 2, 2),
+        (12, 1, 1, 4, 2),
+        (12, 1, 1, 6, 1),
+        (12, 2, 1, 2, 1),
+        (6, 1, 1, 2, 4),
+        (6, 1, 1, 3, 3),
+        (8, 1, 1, 3, 2),
+        (8, 1, 1, 3, 3),
+        (12, 2, 1, 1, 2),
+    ),
+    8: (
+        None,
+        (12, 1, 1, 2, 2),
+        (12, 1, 1, 4, 1),
+        (12, 2, 1, 2, 1),
+        (12, 2, 1, 1, 2),
+        (8, 1, 1, 2, 2),
+        (6, 1, 1, 2, 2),
+        (24, 1, 1, 6, 1),
+    ),
+    16: (
+        None,
+        (12, 1, 2, 2, 1),
+        (12, 1, 2, 4, 1),
+        (8, 2, 2, 2, 1),
+        (8, 1, 2, 4, 1),
+        (24, 1, 2, 3, 1),
+    ),
+}
+"""Tiles of `kernels.experts.mxfp4` by the rows of a list's tile, 0 for none."""
+
+
+def _in_cuda(
+    mixture: Mixture, rows: int, lone_rows: int, run: Callable[..., Any]
+) -> Iterator[Variant]:
+    """In CUDA C++, for a mixture in MXFP4; without a list `lone_rows` of x are in a program."""
+    from kernels.choose import shared_bytes  # noqa: PLC0415 -- Triton, which a CPU may lack
+    from kernels.experts import mxfp4  # noqa: PLC0415
+
+    if mixture.form != "mxfp4":
+        return
+    depth, room = max(mixture.hidden, mixture.width), shared_bytes(torch.device("cuda"))
+    for list_rows, known in _IN_CUDA.items():
+        served = rows <= _MOST_FEW if list_rows == 0 else rows >= 2 * list_rows - _MOST_FEW
+        for numbers in known if served else ():
+            tiles = None if numbers is None else mxfp4.Mxfp4Tiles(*numbers)
+            x_rows = min(rows, list_rows) if list_rows else lone_rows
+            if tiles is None or mxfp4.fits(tiles, depth, x_rows, room):
+                name = "as it is" if numbers is None else " ".join(map(str, numbers))
+                yield Variant(f"cuda, tiles of {list_rows}: {name}", partial(run, tiles, list_rows))
 
 
 def _variants(

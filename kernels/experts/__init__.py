@@ -24,6 +24,7 @@ from kernels.experts.shapes import (
     check_stacks,
 )
 from kernels.fp8 import Weight
+from kernels.mxfp4 import Mxfp4Weight
 
 __all__ = [
     "DRAWN_TILES",
@@ -98,16 +99,16 @@ def _on_card(
     (hidden, width), num_pairs = (x.shape[1], down.shape[1]), routed.experts.numel()
     count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
     way = choose.way(x, gate_up, down, num_pairs, count, invariant=invariant)
+    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight) and way.in_cuda:
+        own = None
+        if way is choose.Way.MANY_MXFP4:
+            rows = mxfp4.list_rows(x.shape[0], hidden, width, shared_bytes(x.device))
+            own = many.pair_list(routed.experts, count, rows)
+        gated = mxfp4.gate_up(x, gate_up, up_bias, routed, own, width, activation)
+        return mxfp4.down(gated, down, down_bias, routed, own, residual)
     if way is choose.Way.FEW:
         gated = few.gate_up(x, gate_up, up_bias, routed, width, activation)
         return few.down(gated, down, down_bias, routed, residual)
-    if way is choose.Way.MANY:
-        listed = many.pair_list(routed.experts, count)
-        gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
-        return many.down(gated, down, down_bias, listed, routed, residual)
-    own = None
-    if way is choose.Way.MANY_MXFP4:
-        rows = mxfp4.list_rows(x.shape[0], hidden, width, shared_bytes(x.device))
-        own = many.pair_list(routed.experts, count, rows)
-    gated = mxfp4.gate_up(x, gate_up, up_bias, routed, own, width, activation)
-    return mxfp4.down(gated, down, down_bias, routed, own, residual)
+    listed = many.pair_list(routed.experts, count)
+    gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
+    return many.down(gated, down, down_bias, listed, routed, residual)

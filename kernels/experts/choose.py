@@ -33,6 +33,11 @@ class Way(StrEnum):
     FEW_MXFP4 = "few mxfp4"
     MANY_MXFP4 = "many mxfp4"
 
+    @property
+    def in_cuda(self) -> bool:
+        """Whether it is one of the latter."""
+        return self in {Way.FEW_MXFP4, Way.MANY_MXFP4}
+
 
 def way(
     x: Tensor,

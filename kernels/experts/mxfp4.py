@@ -84,7 +84,7 @@ _NARROW: Final = (
 steps of each, of which 6 % are empty."""
 
 
-class _Product(NamedTuple):
+class Product(NamedTuple):
     """What a compilation depends on, but for tiles and the card."""
 
     is_up: bool
@@ -154,12 +154,13 @@ def chosen(depth: int, tile_rows: int, x_rows: int, card_bytes: int) -> Mxfp4Til
 def _fitting(
     known: tuple[Mxfp4Tiles, ...], depth: int, x_rows: int, card_bytes: int
 ) -> list[Mxfp4Tiles]:
-    room = card_bytes + _SYSTEM_BYTES
-    return [
-        tiles
-        for tiles in known
-        if tiles.blocks * (used_bytes(tiles, depth, x_rows) + _SYSTEM_BYTES) <= room
-    ]
+    return [tiles for tiles in known if fits(tiles, depth, x_rows, card_bytes)]
+
+
+def fits(tiles: Mxfp4Tiles, depth: int, x_rows: int, card_bytes: int) -> bool:
+    """Whether a multiprocessor with `card_bytes` for a program holds as many as `tiles` says."""
+    used = used_bytes(tiles, depth, x_rows) + _SYSTEM_BYTES
+    return tiles.blocks * used <= card_bytes + _SYSTEM_BYTES
 
 
 def used_bytes(tiles: Mxfp4Tiles, depth: int, x_rows: int, *, is_listed: bool = True) -> int:
@@ -189,13 +190,9 @@ def gate_up(
     """
     num_rows, active = routed.experts.shape
     out = x.new_empty(num_rows * active, width)
-    product = _Product(
-        True, listed is not None, x.shape[1], width, active, bias is not None
-    )
+    product = Product(True, listed is not None, x.shape[1], width, active, bias is not None)
     x_rows = 1 if listed is None else min(num_rows, listed.rows)
-    _launch(
-        product, x, x_rows, stack, bias, routed, listed, x, out, activation, tiles
-    )
+    _launch(product, x, x_rows, stack, bias, routed, listed, x, out, activation, tiles)
     return out
 
 
@@ -214,15 +211,11 @@ def down(
     one that begins when all ahead of it has ended. Launches on one device must be ordered.
     """
     (num_rows, hidden), active = residual.shape, routed.experts.shape[1]
-    product = _Product(
-        False, listed is not None, gated.shape[1], hidden, active, bias is not None
-    )
+    product = Product(False, listed is not None, gated.shape[1], hidden, active, bias is not None)
     x_rows = active if listed is None else min(num_rows, listed.rows)
     out = torch.empty_like(residual)
     into = out if listed is None else scratch(gated.device, gated.shape[0] * hidden)
-    _launch(
-        product, gated, x_rows, stack, bias, routed, listed, residual, into, None, tiles
-    )
+    _launch(product, gated, x_rows, stack, bias, routed, listed, residual, into, None, tiles)
     if listed is not None and num_rows:
         add_pairs(into, routed.weights, residual, out)
     return out
@@ -239,7 +232,7 @@ def add_pairs(products: Tensor, weights: Tensor, residual: Tensor, out: Tensor) 
 
 
 def _launch(
-    product: _Product,
+    product: Product,
     x: Tensor,
     x_rows: int,
     stack: Mxfp4Weight,
@@ -281,17 +274,17 @@ def _launch(
             x, experts, pairs, count, routed.weights, stack.pairs, stack.powers,
             x if bias is None else bias, residual, out,
         ),
-        (num_pairs, *[_bits(number) for number in activation or (0.0,) * 4]),
+        (num_pairs, *[bits_of(number) for number in activation or (0.0,) * 4]),
         is_early=has_pdl(x.device),
     )  # fmt: skip
 
 
-def features_of(product: _Product, tiles: Mxfp4Tiles) -> int:
+def features_of(product: Product, tiles: Mxfp4Tiles) -> int:
     """Gates or outputs of a unit."""
     return (_EIGHT if product.is_up else 2 * _EIGHT) * tiles.fragments
 
 
-def constants_of(product: _Product, tiles: Mxfp4Tiles, arch: int) -> Mapping[str, int]:
+def constants_of(product: Product, tiles: Mxfp4Tiles, arch: int) -> Mapping[str, int]:
     """The kernel's macros. Raises `ValueError` for sizes that are no whole groups."""
     if product.depth % GROUP or product.out % GROUP:
         raise ValueError(f"{product.depth} columns and {product.out} outputs in groups of {GROUP}")
@@ -303,7 +296,7 @@ def constants_of(product: _Product, tiles: Mxfp4Tiles, arch: int) -> Mapping[str
     }  # fmt: skip
 
 
-def _bits(number: float) -> int:
+def bits_of(number: float) -> int:
     """Of a float32."""
     bits: int = struct.unpack("i", struct.pack("f", number))[0]
     return bits

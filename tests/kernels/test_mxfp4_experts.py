@@ -1,5 +1,5 @@
-"""Experts in MXFP4 in CUDA C++: the kernel's source on an emulated card, how products are cut up, and
-on a card its answers.
+"""Experts in MXFP4 in CUDA C++: the source on an emulated card, how products are cut up, and on a
+card the answers.
 """
 
 import re
@@ -14,7 +14,18 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.experts import Activation, Routed, Routing, many, mxfp4, reference
+from kernels.experts import (
+    Activation,
+    ExpertWeights,
+    Routed,
+    Routing,
+    choose,
+    many,
+    mix,
+    mxfp4,
+    reference,
+)
+from kernels.experts.choose import Way
 from kernels.experts.many import PairList
 from kernels.experts.mxfp4 import Mxfp4Tiles
 from kernels.mxfp4 import Mxfp4Weight
@@ -148,8 +159,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_source_multiplies_right(
     mixture: Mixture, tiles: Mxfp4Tiles, room: Path, *, is_listed: bool
 ) -> None:
-    """With copies as early and as late as they may be, from both ends, by few programs and by more
-    than there are units: the same bits.
+    """With copies as early and as late as they may be, from both ends, by few programs and by many:
+    the same bits.
     """
     inputs = _drawn(mixture)
     listed = _listed(inputs.routed.experts, mixture.count, tiles.rows) if is_listed else None
@@ -158,20 +169,284 @@ def test_its_source_multiplies_right(
     exact = _exact_gated(mixture, inputs)
     wanted = _exact_down(mixture, inputs, exact.bfloat16())
     answers = []
-    for grid, is_eager, is_back in ((3, False, False), (500, True, True), (1, False, True)):
+    for grid, is_eager, is_back in ((2, False, False), (40, True, True)):
         card = emulated_experts.Card(room, grid=grid, is_eager=is_eager, is_back=is_back)
         given = emulated_experts.Product(
             inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, listed, mixture.count
         )
         gated = emulated_experts.gate_up(card, given, mixture.activation, tiles)
         assert _error(gated, exact) < TOLERANCE
-        given = given._replace(
-            x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1]
-        )
+        given = given._replace(x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1])
         out = emulated_experts.down(card, given, inputs.residual, tiles)
         if is_listed:
             parts = out.unflatten(0, inputs.routed.weights.shape)
             out = (parts * inputs.routed.weights.unsqueeze(-1)).sum(1) + inputs.residual
         assert _error(out, wanted) < TOLERANCE
         answers.append((gated, out))
-    assert all(torch.equal(one, other) for each in answers for one, other in zip(each, answers[0]))
+    for one, other in zip(*answers, strict=True):
+        assert torch.equal(one, other)
+
+
+MISTAKES: Final = (
+    ("wait_groups<STAGES * STEPS - 1>();", "wait_groups<STAGES * STEPS>();"),
+    ("__syncthreads();  // all have done with the rows", "// all have done with the rows"),
+    ("__syncthreads();  // all have read the sums", "// all have read the sums"),
+    ("(power + 62)", "(power + 61)"),
+    ("BFLOATS = 0x81C081C0", "BFLOATS = 0x81808180"),
+    ("slot = slot == STAGES - 1 ? 0 : slot + 1;", ""),
+    ("chunk * 8 < DEPTH", "chunk * 8 < DEPTH - 32"),
+    ("v.x, v.z, 0x5410", "v.x, v.z, 0x7632"),
+    ("8 * n + (int)quad, count - 1", "(int)quad, count - 1"),
+    ("load_powers(next_powers, row_queue[1])", "load_powers(next_powers, row_queue[0])"),
+    ("if (tile != loaded)", "if (loaded < 0)"),
+)
+
+
+@emulated
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_path: Path) -> None:
+    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    text = mxfp4.mxfp4_experts.path.read_text()
+    assert right in text
+    source = tmp_path / "mxfp4.cu"
+    source.write_text(text.replace(right, wrong))
+    mixture = Mixture(11, 288, 64, 3, 2)
+    tiles = Mxfp4Tiles(2, 1, 2, 2, 1)
+    inputs = _drawn(mixture)
+    exact = _exact_gated(mixture, inputs)
+    listed = _listed(inputs.routed.experts, mixture.count, tiles.rows)
+    given = emulated_experts.Product(
+        inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, listed, mixture.count
+    )
+    is_right = []
+    for is_eager, is_back in ((False, False), (True, True)):
+        card = emulated_experts.Card(room, source, 2, is_eager=is_eager, is_back=is_back)
+        try:
+            gated = emulated_experts.gate_up(card, given, mixture.activation, tiles)
+        except AssertionError:
+            is_right.append(False)
+        else:
+            is_right.append(_error(gated, exact) < TOLERANCE)
+    assert not all(is_right)
+
+
+@pytest.mark.parametrize(("arch", "size"), ARCHES.items())
+def test_gpt_oss_fits_every_card(arch: int, size: int) -> None:
+    """For few rows, and for many in tiles that the card has room for."""
+    assert mxfp4.list_rows(8, GPT_OSS, GPT_OSS, size * KIB) == 8
+    rows = mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size * KIB)
+    assert rows == (8 if arch in (86, 89, 120, 121) else 16)
+    for tile_rows, x_rows in ((1, 1), (1, 4), (8, 2), (8, 8), (rows, rows)):
+        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size * KIB)
+        assert tiles.rows == max(8, tile_rows)
+        assert mxfp4.used_bytes(tiles, GPT_OSS, x_rows) <= size * KIB
+    with pytest.raises(ValueError, match="rows of"):
+        mxfp4.chosen(2**16, 8, 8, size * KIB)
+
+
+def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the form, the dtype, the number of pairs and the card; off unless it is asked for."""
+    monkeypatch.setattr(mxfp4, "runs_on", lambda _: True)
+    monkeypatch.setattr(mxfp4, "shared_bytes", lambda _: 227 * KIB)
+    inputs = _drawn(Mixture(1, 96, 64, 4, 2))
+    x, stacks = inputs.x, inputs.stacks
+
+    def way(x: Tensor, num_pairs: int, *, in_cuda: bool | None, invariant: bool = False) -> Way:
+        return choose.way(x, *stacks, num_pairs, 4, invariant=invariant, in_cuda=in_cuda)
+
+    assert way(x, 1, in_cuda=True) is Way.FEW_MXFP4
+    assert way(x, 2, in_cuda=True) is Way.MANY_MXFP4
+    assert way(x, 2, in_cuda=True, invariant=True) is Way.FEW_MXFP4
+    assert way(x, 4 * 16 + 2, in_cuda=True) is Way.MANY
+    assert way(x.float(), 2, in_cuda=True) is Way.MANY
+    assert way(x, 2, in_cuda=False) is Way.MANY
+    assert choose.way(x, x, x, 2, 4, invariant=False, in_cuda=True) is Way.FEW
+    monkeypatch.setattr(mxfp4, "runs_on", lambda _: False)
+    assert way(x, 1, in_cuda=True) is Way.FEW
+
+
+def test_on_a_pretended_device_its_compilation_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For that card; once for all numbers of rows that use the same tiles."""
+    monkeypatch.setattr(mxfp4, "capability", lambda _: (9, 0))
+    monkeypatch.setattr(mxfp4, "shared_bytes", lambda _: 227 * KIB)
+    mixture, meta = Mixture(5, 96, 64, 4, 2), torch.device("meta")
+    inputs = _drawn(mixture)
+    routed = Routed(inputs.routed.experts.to(meta), inputs.routed.weights.to(meta))
+    with record_launches() as recorded:
+        for num_rows in (4, 5):
+            x = inputs.x[:num_rows].to(meta)
+            own = Routed(routed.experts[:num_rows], routed.weights[:num_rows])
+            stack = inputs.stacks[0].to(meta)
+            gated = mxfp4.gate_up(x, stack, None, own, None, mixture.width, CLAMPED)
+            assert gated.shape == (2 * num_rows, mixture.width)
+    (kernel,) = recorded.values()
+    assert kernel.name == "mxfp4_experts"
+    assert '"ARCH":90' in kernel.specialisation
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
+    """With a residual; outputs that no tile divides."""
+    generator = torch.Generator().manual_seed(1)
+    products = torch.randn(21, 700, generator=generator)
+    weights = torch.rand(7, 3, generator=generator)
+    residual = torch.randn(7, 700, generator=generator)
+    out = torch.empty(7, 700, device=device)
+    mxfp4.add_pairs(*(each.to(device) for each in (products, weights, residual)), out)
+    wanted = residual + (products.view(7, 3, 700) * weights[:, :, None]).sum(1)
+    torch.testing.assert_close(out.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs torch for CUDA")
+@pytest.mark.parametrize("arch", ARCHES)
+def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> None:
+    """Both products of gpt-oss, for few rows and for many."""
+    for (tile_rows, x_rows), is_up in product(((1, 4), (8, 2), (8, 8), (16, 16)), (False, True)):
+        size = ARCHES[arch] * KIB
+        if tile_rows > mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size):
+            continue
+        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size)
+        of = mxfp4.Product(is_up, tile_rows > 1, GPT_OSS, GPT_OSS, 4, has_bias=True)
+        constants = mxfp4.constants_of(of, tiles, arch)
+        used = _resources(mxfp4.mxfp4_experts.cubin(constants), tmp_path)
+        assert (used["STACK"], used["LOCAL"]) == (0, 0), constants
+        assert used["REG"] * 32 * tiles.warps * tiles.blocks <= 65536
+
+
+def _resources(cubin: bytes, room: Path) -> dict[str, int]:
+    """What NVIDIA's tool says of a kernel: registers, and bytes of local memory."""
+    path = room / "kernel.cubin"
+    path.write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    said = subprocess.run([tool, "-res-usage", path], capture_output=True, check=True, text=True)
+    return {name: int(count) for name, count in re.findall(r"([A-Z]+):(\d+)", said.stdout)}
+
+
+_HAS_CARD: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+
+ON_CARD: Final = (
+    *(Mixture(num_rows, 96, 160, 6, 3) for num_rows in (1, 2, 5, 8, 9, 16, 17, 33, 64)),
+    Mixture(3, 1056, 32, 9, 4, "unchosen", has_bias=False),
+    Mixture(70, 32, 1568, 5, 2, "unchosen"),
+    Mixture(64, 544, 96, 4, 2, "same"),
+    Mixture(7, 544, 96, 4, 2, "same", has_bias=False, activation=Activation()),
+    *(Mixture(num_rows, 2880, 2880, 8, 4) for num_rows in (1, 8, 24)),
+)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not _HAS_CARD or find_spec("cuda") is None, reason="needs a card from Ampere on"
+)
+class TestOnCard:
+    """Against float32; each answer twice."""
+
+    @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
+    @pytest.mark.parametrize("list_rows", [0, 8, 16])
+    def test_products(self, mixture: Mixture, list_rows: int) -> None:
+        """By pairs alone and by tiles of a list; sizes that leave most of a step empty."""
+        room, depth = mxfp4.shared_bytes(torch.device("cuda")), mixture.hidden
+        if list_rows > mxfp4.list_rows(64, depth, mixture.width, room):
+            pytest.skip("16 rows do not fit into this card")
+        host, card = _drawn(mixture), _drawn(mixture, "cuda")
+        exact = _exact_gated(mixture, host)
+        gated_exact = exact.bfloat16().cuda()
+        wanted = _exact_down(mixture, host, exact.bfloat16())
+        for _ in range(2):
+            listed = None
+            if list_rows:
+                listed = many.pair_list(card.routed.experts, mixture.count, list_rows)
+            answers = [
+                (
+                    mxfp4.gate_up(
+                        card.x, card.stacks[0], card.biases[0], card.routed, listed,
+                        mixture.width, mixture.activation,
+                    ),
+                    _settled_down(card, gated_exact, listed),
+                )
+                for _ in range(2)
+            ]  # fmt: skip
+            for gated, out in answers:
+                assert _error(gated, exact) < TOLERANCE
+                assert _error(out, wanted) < TOLERANCE
+                assert torch.equal(gated, answers[0][0])
+                assert torch.equal(out, answers[0][1])
+
+    @pytest.mark.parametrize("num_rows", [1, 2, 8, 64, 128])
+    def test_the_choice(self, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A layer of gpt-oss with 8 experts, as it is served; beside Triton's kernels."""
+        mixture = Mixture(num_rows, 2880, 2880, 8, 2)
+        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        inputs = _drawn(mixture, "cuda")
+        found = _mixed(mixture, inputs)
+        assert torch.equal(found, _mixed(mixture, inputs))
+        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", False)
+        assert _error(found, _mixed(mixture, inputs).cpu()) < TOLERANCE
+
+    def test_rows_do_not_depend_on_their_neighbours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Bit for bit, where that is asked for."""
+        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        mixture = Mixture(20, 576, 288, 6, 2)
+        whole = _drawn(mixture, "cuda")
+        answer = _mixed(mixture, whole, invariant=True)
+        for row in (0, 7, 19):
+            part = slice(row, row + 1)
+            own = Routed(whole.routed.experts[part], whole.routed.weights[part])
+            alone = whole._replace(
+                x=whole.x[part].contiguous(), routed=own, residual=whole.residual[part]
+            )
+            assert torch.equal(_mixed(mixture, alone, invariant=True)[0], answer[row])
+
+    @pytest.mark.parametrize("num_rows", [1, 8, 40])
+    def test_a_graph_serves_every_choice(
+        self, num_rows: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Layers that follow each other, though each kernel may begin before the one ahead has
+        ended; experts other than those of the capture.
+        """
+        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        mixture = Mixture(num_rows, 576, 288, 12, 2)
+        inputs = _drawn(mixture, "cuda")
+
+        def layers() -> Tensor:
+            x = inputs.x
+            for _ in range(6):
+                x = _mixed(mixture, inputs._replace(x=x, residual=inputs.residual))
+                x = x / x.float().square().mean(-1, keepdim=True).sqrt().bfloat16()
+            return x
+
+        layers()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = layers()
+        for seed in range(5):
+            generator = torch.Generator("cuda").manual_seed(seed)
+            scores = torch.rand(num_rows, 12, generator=generator, device="cuda")
+            inputs.routed.experts.copy_(scores.topk(2, dim=1).indices.int())
+            expected = layers()
+            torch.cuda.synchronize()
+            out.fill_(torch.nan)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, expected)
+
+
+def _settled_down(inputs: Inputs, gated: Tensor, listed: PairList | None) -> Tensor:
+    """What is down, behind a list that is complete: in a layer gates and ups stand between."""
+    torch.cuda.synchronize()
+    return mxfp4.down(
+        gated, inputs.stacks[1], inputs.biases[1], inputs.routed, listed, inputs.residual
+    )
+
+
+def _mixed(mixture: Mixture, inputs: Inputs, *, invariant: bool = False) -> Tensor:
+    up, down = inputs.biases
+    weights = ExpertWeights(inputs.x, gate_up_bias=up, down_bias=down)
+    routing = Routing(mixture.count, mixture.active)
+    given = inputs.x, *inputs.stacks, weights, inputs.routed, routing, mixture.activation
+    return mix(*given, inputs.residual.clone(), invariant=invariant)

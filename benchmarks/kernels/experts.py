@@ -191,18 +191,6 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
         return defined.gate_up(x, stack, None, routed, routing, activation)
 
-    few_tiles = (
-        None,
-        ExpertTiles(4, 512),
-        ExpertTiles(8, 256),
-        ExpertTiles(8, 512),
-        ExpertTiles(16, 256),
-        ExpertTiles(16, 512),
-        ExpertTiles(8, 1024),
-        ExpertTiles(8, 512, 2),
-        ExpertTiles(16, 512, 8),
-    )
-
     def in_cuda(
         tiles: Any,  # noqa: ANN401
         list_rows: int,
@@ -218,7 +206,7 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
             listed = many.pair_list(experts, routing.num_experts, list_rows)
         return mxfp4.gate_up(x, stack, None, routed, listed, width, activation, tiles)
 
-    variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
+    variants = _variants(rows, by_few, _lone_up_tiles(), by_many, _listed_tiles())
     variants += _in_cuda(mixture, rows, 1, in_cuda)
     make = partial(_inputs, mixture, rows, device)
     return _case(
@@ -237,6 +225,7 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         shape = experts.numel(), mixture.width
         gated = torch.randn(shape, device=device, dtype=torch.bfloat16)
         lists = {size: many.pair_list(experts, routing.num_experts, size) for size in (0, 8, 16)}
+        torch.cuda.synchronize()  # a kernel may read the list before the one ahead has ended
         return gated, Routed(experts, weights), residual, lists
 
     def by_few(
@@ -277,7 +266,31 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         stack = _stacks(mixture, device)[1]
         return defined.down(gated, stack, None, routed, routing, residual)
 
-    few_tiles = (
+    variants = _variants(rows, by_few, _lone_down_tiles(), by_many, _listed_tiles())
+    variants += _in_cuda(mixture, rows, mixture.routing.num_active, in_cuda)
+    return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
+
+
+def _lone_up_tiles() -> tuple[Any, ...]:
+    from kernels.experts.tiles import ExpertTiles  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+    return (
+        None,
+        ExpertTiles(4, 512),
+        ExpertTiles(8, 256),
+        ExpertTiles(8, 512),
+        ExpertTiles(16, 256),
+        ExpertTiles(16, 512),
+        ExpertTiles(8, 1024),
+        ExpertTiles(8, 512, 2),
+        ExpertTiles(16, 512, 8),
+    )
+
+
+def _lone_down_tiles() -> tuple[Any, ...]:
+    from kernels.experts.tiles import ExpertTiles  # noqa: PLC0415 -- Triton, which a CPU may lack
+
+    return (
         None,
         ExpertTiles(2, 1024),
         ExpertTiles(4, 512),
@@ -288,9 +301,6 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         ExpertTiles(4, 512, 2),
         ExpertTiles(16, 1024, 8),
     )
-    variants = _variants(rows, by_few, few_tiles, by_many, _listed_tiles())
-    variants += _in_cuda(mixture, rows, mixture.routing.num_active, in_cuda)
-    return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
 
 
 def _listed_tiles() -> tuple[Any, ...]:

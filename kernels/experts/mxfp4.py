@@ -72,13 +72,16 @@ class Mxfp4Tiles(NamedTuple):
         return _EIGHT * self.eights
 
 
-_WIDE: Final = (Mxfp4Tiles(12, 2, 2, 2, 1), Mxfp4Tiles(12, 1, 2, 2, 1))
+_WIDE: Final = (
+    Mxfp4Tiles(warps=12, fragments=2, eights=2, stages=2, blocks=1),
+    Mxfp4Tiles(warps=12, fragments=1, eights=2, stages=2, blocks=1),
+)
 _NARROW: Final = (
-    Mxfp4Tiles(12, 1, 1, 3, 2),
-    Mxfp4Tiles(12, 1, 1, 2, 2),
-    Mxfp4Tiles(12, 1, 1, 3, 1),
-    Mxfp4Tiles(12, 1, 1, 2, 1),
-    Mxfp4Tiles(12, 1, 1, 1, 1),
+    Mxfp4Tiles(warps=12, fragments=1, eights=1, stages=3, blocks=2),
+    Mxfp4Tiles(warps=12, fragments=1, eights=1, stages=2, blocks=2),
+    Mxfp4Tiles(warps=12, fragments=1, eights=1, stages=3, blocks=1),
+    Mxfp4Tiles(warps=12, fragments=1, eights=1, stages=2, blocks=1),
+    Mxfp4Tiles(warps=12, fragments=1, eights=1, stages=1, blocks=1),
 )
 """In order: the first whose programs fit into a multiprocessor. With 12 warps 2880 columns are two
 steps of each, of which 6 % are empty."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.attention.config import PrefillConfig
 from kernels.attention.plan import PrefillWork
+from kernels.attention.words import store_items, store_merges
 from kernels.attention.work import ITEM_WORDS, MERGE_WORDS
 from kernels.launch import Launch
 
@@ -34,10 +35,21 @@ def _num_pieces(positions, ROWS: tl.constexpr, PIECES: tl.constexpr, TILE: tl.co
 
 @triton.jit(do_not_specialize=["num_blocks"])
 def _block_work_kernel(
-    positions_ptr, table_rows_ptr, items_ptr, ahead_ptr, merges_ptr, num_blocks,
-    ROWS: tl.constexpr, TILES: tl.constexpr, TOKENS: tl.constexpr, PIECES: tl.constexpr,
-    PIECES_2: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr, ROWS_2: tl.constexpr,
-):  # fmt: skip
+    positions_ptr,  # int32 [blocks], the first of each block
+    table_rows_ptr,  # int32 [blocks]
+    items_ptr,  # int32 [items, 8], see `HostWork`
+    ahead_ptr,  # int32 [items, 8], for layers whose rows see ahead
+    merges_ptr,  # int32 [rows, 4]
+    num_blocks,  # blocks of rows
+    ROWS: tl.constexpr,  # rows of a block
+    TILES: tl.constexpr,  # tiles of a block
+    TOKENS: tl.constexpr,  # rows of a tile
+    PIECES: tl.constexpr,  # the most pieces of a block's keys
+    PIECES_2: tl.constexpr,  # the power of two from PIECES on
+    TILE: tl.constexpr,  # keys at once
+    BLOCKS: tl.constexpr,  # the power of two from `num_blocks` on
+    ROWS_2: tl.constexpr,  # the power of two from ROWS on
+):
     """One tile of one block: program (block, tile)."""
     block, tile = tl.program_id(0), tl.program_id(1)
     others = tl.arange(0, BLOCKS)
@@ -59,26 +71,29 @@ def _block_work_kernel(
     row = block * ROWS + tile * TOKENS
     slot = tl.where(used & (count > 1), block * PIECES * ROWS + piece * ROWS + tile * TOKENS, -1)
     there = piece < PIECES
-    place = index * 8
     zero = tl.zeros([PIECES_2], tl.int32)
     for which in tl.static_range(2):
         ptr = items_ptr if which == 0 else ahead_ptr
         seen = position if which == 0 else end
-        tl.store(ptr + place, zero + row, mask=there)
-        tl.store(ptr + place + 1, tl.where(used, num_rows, 0), mask=there)
-        tl.store(ptr + place + 2, zero + seen, mask=there)
-        tl.store(ptr + place + 3, zero + table_row, mask=there)
-        tl.store(ptr + place + 4, begin, mask=there)
-        tl.store(ptr + place + 5, stop, mask=there)
-        tl.store(ptr + place + 6, slot, mask=there)
-        tl.store(ptr + place + 7, zero, mask=there)
+        own_rows = tl.where(used, num_rows, 0)
+        store_items(
+            ptr,
+            index,
+            zero + row,
+            own_rows,
+            zero + seen,
+            zero + table_row,
+            begin,
+            stop,
+            slot,
+            there,
+        )
     rows = tl.arange(0, ROWS_2)
     own = (rows >= tile * TOKENS) & (rows < tile * TOKENS + num_rows)
-    merge = merges_ptr + (block * ROWS + rows) * 4
-    tl.store(merge, block * ROWS + rows, mask=own)
-    tl.store(merge + 1, block * PIECES * ROWS + rows, mask=own)
-    tl.store(merge + 2, tl.where(count > 1, count, 0) + rows * 0, mask=own)
-    tl.store(merge + 3, rows * 0 + ROWS, mask=own)
+    merges = block * ROWS + rows
+    first_slots = block * PIECES * ROWS + rows
+    num_pieces = tl.where(count > 1, count, 0) + rows * 0
+    store_merges(merges_ptr, merges, merges, first_slots, num_pieces, rows * 0 + ROWS, own)
 
 
 def block_work(

@@ -19,11 +19,25 @@ from kernels.launch import Launch
 
 @triton.jit(do_not_specialize=["table_width", "num_slots"])
 def _context_kernel(
-    rows_ptr, k_norm_ptr, cos_sin_ptr, cache_ptr, positions_ptr, table_rows_ptr, tables_ptr,
-    table_width, num_slots, eps, LAYERS: tl.constexpr, KV: tl.constexpr, KV_2: tl.constexpr,
-    D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HALF: tl.constexpr, NORMED: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, LAYERS, 2 KV, D], keys, then values
+    k_norm_ptr,  # [LAYERS, KV, D], weights of the keys' norms
+    cos_sin_ptr,  # float32 [positions, D], cosines, then sines
+    cache_ptr,  # [LAYERS, 2, blocks, BLOCK_SIZE, KV, D]
+    positions_ptr,  # int32 [T]
+    table_rows_ptr,  # int32 [T], the table of each row
+    tables_ptr,  # int32 [tables, table_width], blocks of each table
+    table_width,  # numbers from table to table
+    num_slots,  # tokens of the cache
+    eps,  # of the norms
+    LAYERS: tl.constexpr,  # layers of the drafter
+    KV: tl.constexpr,  # key heads
+    KV_2: tl.constexpr,  # the power of two from KV on
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    HALF: tl.constexpr,  # the power of two from D / 2 on
+    NORMED: tl.constexpr,  # whether keys are normed
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """All key heads of one row in one layer."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

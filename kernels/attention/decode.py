@@ -34,6 +34,12 @@ from kernels.attention.plan import PagedPlan, Scope
 from kernels.attention.prefill import num_slots, parts_of
 from kernels.attention.runs import SHARED_WORDS
 from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
+from kernels.attention.words import (
+    load_num_shared_parts,
+    load_share,
+    load_shared_end,
+    load_shared_parts,
+)
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
@@ -70,10 +76,24 @@ def _tile(
 
 @triton.jit
 def _own_token(
-    qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
-    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr, BORROWS: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,  # [H + 2 KV, D], the row's
+    qk_norm_ptr,  # [NORMED, D], weights of the heads' norms
+    angles,  # the row's cosines and sines
+    eps,  # of the norms
+    kv,  # key head
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    table_ptr,  # int32, the row's blocks
+    position,  # of the row
+    is_first,  # whether this is the row's first part
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    HALF: tl.constexpr,  # half of BLOCK_D
+    NORMED: tl.constexpr,  # heads that are normed, of queries, keys, values
+    BORROWS: tl.constexpr,  # whether another layer writes keys and values
+):
     """Norm and turn the row's key, write it and the value if `is_first`; both as cached, float32.
     If the layer BORROWS, an earlier launch of the step has written both.
 
@@ -130,21 +150,40 @@ def _with_shared(
         partial_ptr, lse_ptr, first, 1, tl.where(count == 1, 0, count), heads, inside, columns,
         few_top, few_total, few_mixed, H, D, FAN, 3,
     )  # fmt: skip
+    shared_first, shared_step, num_shared = load_shared_parts(shared_ptr)
     few_top, few_total, few_mixed = merge_more(
-        run_partial_ptr, run_lse_ptr, tl.load(shared_ptr + 1), tl.load(shared_ptr + 2),
-        tl.load(shared_ptr + 3), heads, inside, columns, few_top, few_total, few_mixed, H, D, FAN,
-        3,
+        run_partial_ptr, run_lse_ptr, shared_first, shared_step, num_shared, heads, inside,
+        columns, few_top, few_total, few_mixed, H, D, FAN, 3,
     )  # fmt: skip
     return few_mixed / tl.where(few_total == 0.0, 1.0, few_total)[:, None]
 
 
 @triton.jit
 def _publish(
-    top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot, first, count,
-    shared_ptr, run_partial_ptr, run_lse_ptr, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
-    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
-    WINDOW: tl.constexpr, SHARED: tl.constexpr,
-):  # fmt: skip
+    top,  # [GROUP], largest scores
+    total,  # [GROUP], sums of weights
+    mixed,  # [GROUP, BLOCK_D], sums of values
+    out_ptr,  # [H, D], the row's
+    partial_ptr,  # float32 [slots, H, D], results of parts
+    lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
+    counter_ptr,  # int32, the row's for this key head
+    kv,  # key head
+    slot,  # slot of this part
+    first,  # first slot of the row's parts
+    count,  # parts of the row
+    shared_ptr,  # int32, the row's words
+    run_partial_ptr,  # float32 [slots, H, D], results of what rows share
+    run_lse_ptr,  # float32 [slots, H], as `lse_ptr`
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    GROUP: tl.constexpr,  # query heads of a program, at least 16
+    NARROW: tl.constexpr,  # the power of two from H / KV on
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    FAN: tl.constexpr,  # parts that are merged at once
+    WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
+    SHARED: tl.constexpr,  # whether the row may share tokens
+):
     """A row's whole result, or a part of it: the last program to arrive merges the parts, and with
     SHARED the results of what the row shares.
     """
@@ -158,7 +197,7 @@ def _publish(
     shown = (group < H // KV)[:, None] & (columns < D)[None, :]
     is_whole = count == 1
     if SHARED:
-        is_whole = is_whole & (tl.load(shared_ptr + 3) == 0)
+        is_whole = is_whole & (load_num_shared_parts(shared_ptr) == 0)
     if is_whole:
         tl.store(out_ptr + places, result.to(out_ptr.dtype.element_ty), mask=shown)
     else:
@@ -190,14 +229,47 @@ def _publish(
 
 @triton.jit
 def _row(
-    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, table_ptr, out_ptr, partial_ptr,
-    lse_ptr, counter_ptr, shared_ptr, run_partial_ptr, run_lse_ptr, sinks_ptr, eps, scale, kv, slot,
-    first_slot, count, skipped, begin, end, position, H: tl.constexpr, KV: tl.constexpr,
-    D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, NARROW: tl.constexpr,
-    BLOCK_D: tl.constexpr, TILE: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    NORMED: tl.constexpr, BORROWS: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
-    SHARED: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,  # [H + 2 KV, D], the row's
+    qk_norm_ptr,  # [NORMED, D], weights of the heads' norms
+    cos_sin_ptr,  # float32 [positions, D], cosines, then sines
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    table_ptr,  # int32, the row's blocks
+    out_ptr,  # [H, D], the row's
+    partial_ptr,  # float32 [slots, H, D], results of parts
+    lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
+    counter_ptr,  # int32, the row's for this key head
+    shared_ptr,  # int32, the row's words
+    run_partial_ptr,  # float32 [slots, H, D], results of what rows share
+    run_lse_ptr,  # float32 [slots, H], as `lse_ptr`
+    sinks_ptr,  # [H], scores of no key
+    eps,  # of the norms
+    scale,  # of scores, in powers of two
+    kv,  # key head
+    slot,  # slot of this part
+    first_slot,  # first slot of the row's parts
+    count,  # parts of the row
+    skipped,  # cached tokens that the row shares
+    begin,  # first cached token
+    end,  # end of the cached tokens
+    position,  # of the row
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    GROUP: tl.constexpr,  # query heads of a program, at least 16
+    NARROW: tl.constexpr,  # the power of two from H / KV on
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    TILE: tl.constexpr,  # tokens at once
+    FAN: tl.constexpr,  # parts that are merged at once
+    DOT: tl.constexpr,  # dtype of products
+    NORMED: tl.constexpr,  # heads that are normed, of queries, keys, values
+    BORROWS: tl.constexpr,  # whether another layer writes keys and values
+    WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
+    SINKS: tl.constexpr,  # whether heads have a score of no key
+    SHARED: tl.constexpr,  # whether the row may share tokens
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
     begins it.
     """
@@ -259,15 +331,48 @@ def _row(
 
 @triton.jit(do_not_specialize=["num_rows", "table_width"])
 def _decode_kernel(
-    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, shared_ptr,
-    run_partial_ptr, run_lse_ptr, sinks_ptr, num_rows, table_width, eps, scale, H: tl.constexpr,
-    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
-    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr, START: tl.constexpr,
-    SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
-    NORMED: tl.constexpr, BORROWS: tl.constexpr, ROW: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, SHARED_WORDS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,  # [T, ROW], a step's queries, keys and values by head
+    qk_norm_ptr,  # [NORMED, D], weights of the heads' norms
+    cos_sin_ptr,  # float32 [positions, D], cosines, then sines
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    positions_ptr,  # int32 [T]
+    table_rows_ptr,  # int32 [T], the table of each row
+    tables_ptr,  # int32 [tables, table_width], blocks of each table
+    shares_ptr,  # int32 [programs, NUMBERS], see `decode_shares`
+    out_ptr,  # [T, H, D]
+    partial_ptr,  # float32 [slots, H, D], results of parts
+    lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
+    counters_ptr,  # int32 [T, KV], 0 between launches
+    shared_ptr,  # int32 [T, SHARED_WORDS], see `PrefillWork`
+    run_partial_ptr,  # float32 [slots, H, D], results of what rows share
+    run_lse_ptr,  # float32 [slots, H], as `lse_ptr`
+    sinks_ptr,  # [H], scores of no key
+    num_rows,  # decodes
+    table_width,  # numbers from table to table
+    eps,  # of the norms
+    scale,  # of scores, in powers of two
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    GROUP: tl.constexpr,  # query heads of a program, at least 16
+    NARROW: tl.constexpr,  # the power of two from H / KV on
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    TILE: tl.constexpr,  # tokens at once
+    START: tl.constexpr,  # tiles that beginning a row costs
+    SLACK: tl.constexpr,  # tiles that a cut moves by
+    FAN: tl.constexpr,  # parts that are merged at once
+    DOT: tl.constexpr,  # dtype of products
+    NUMBERS: tl.constexpr,  # words of a share
+    NORMED: tl.constexpr,  # heads that are normed, of queries, keys, values
+    BORROWS: tl.constexpr,  # whether another layer writes keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
+    SINKS: tl.constexpr,  # whether heads have a score of no key
+    SHARED_WORDS: tl.constexpr,  # words of what a row shares; 0: nothing
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
     A row at position p has p cached tokens, of which it reads those that it does not share, at
@@ -276,22 +381,19 @@ def _decode_kernel(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     kv, number = tl.program_id(0), tl.program_id(1)
-    shares_ptr += number * NUMBERS
-    row, passed = tl.load(shares_ptr), tl.load(shares_ptr + 1)
-    place, num_left = tl.load(shares_ptr + 2), tl.load(shares_ptr + 3)
-    share = tl.load(shares_ptr + 4)
+    row, passed, place, num_left, share = load_share(shares_ptr + number * NUMBERS)
     position = tl.load(positions_ptr + row, mask=row < num_rows, other=-1)
     table_row = tl.load(table_rows_ptr + row, mask=row < num_rows, other=0)
     skipped, next_skipped = 0, 0
     if SHARED_WORDS:
-        skipped = tl.load(shared_ptr + row * SHARED_WORDS, mask=row < num_rows, other=0)
+        skipped = load_shared_end(shared_ptr + row * SHARED_WORDS, row < num_rows)
     while (num_left > 0) & (row < num_rows):
         # The next row's are here when this one is done: one wait less per row.
         next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=-1)
         next_table_row = tl.load(table_rows_ptr + row + 1, mask=row + 1 < num_rows, other=0)
         if SHARED_WORDS:
             ahead = shared_ptr + (row + 1) * SHARED_WORDS
-            next_skipped = tl.load(ahead, mask=row + 1 < num_rows, other=0)
+            next_skipped = load_shared_end(ahead, row + 1 < num_rows)
         cost = row_cost(position - skipped, TILE, START)
         taken = tl.minimum(cost - passed, num_left)
         if taken > 0:

@@ -17,6 +17,12 @@ from kernels.attention import extend_attention
 from kernels.attention.config import MULTIPROCESSORS, PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork, Scope
+from kernels.attention.words import (
+    load_item_keys,
+    load_item_rows,
+    load_merge,
+    load_merge_counts,
+)
 from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
@@ -35,10 +41,26 @@ row and head took 48 us of 1,024 rows of which none was cut, as long as attentio
 
 @triton.jit
 def _attend(
-    query, keys_ptr, values_ptr, table_ptr, kv, begin, end, last_seen, scale, top, total, mixed,
-    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
-    TILE: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr,
-):  # fmt: skip
+    query,  # [M, BLOCK_D]
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    table_ptr,  # int32, the item's blocks
+    kv,  # key head
+    begin,  # first key
+    end,  # end of the keys
+    last_seen,  # int32 [M], the last key that each row sees
+    scale,  # of scores, in powers of two
+    top,  # [M], largest scores
+    total,  # [M], sums of weights
+    mixed,  # [M, BLOCK_D], sums of values
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    TILE: tl.constexpr,  # tokens at once
+    MASKED: tl.constexpr,  # whether rows may not see all keys
+    WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
+):
     """Online softmax over keys [begin, end), all seen unless MASKED; (top, total, mixed)."""
     steps = tl.arange(0, TILE)
     columns = tl.arange(0, BLOCK_D)
@@ -79,12 +101,31 @@ def _attend(
 
 @triton.jit(do_not_specialize=["table_width", "first_row"])
 def _prefill_kernel(
-    queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
-    sinks_ptr, table_width, first_row, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    DOT: tl.constexpr, UNMASKED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    queries_ptr,  # [rows, H, D], normed and turned
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    tables_ptr,  # int32 [tables, table_width], blocks of each table
+    items_ptr,  # int32 [items, 8], see `HostWork`
+    out_ptr,  # [T, H, D]
+    partial_ptr,  # float32 [slots, H, D], results of parts
+    lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
+    sinks_ptr,  # [H], scores of no key
+    table_width,  # numbers from table to table
+    first_row,  # of the step, to which items count
+    scale,  # of scores, in powers of two
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    M: tl.constexpr,  # rows of a program: tokens times H / KV
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    TILE: tl.constexpr,  # tokens at once
+    DOT: tl.constexpr,  # dtype of products
+    UNMASKED: tl.constexpr,  # whether tiles that all rows see need no mask
+    WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
+    SINKS: tl.constexpr,  # whether heads have a score of no key
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One item for one key head. Row m is token m // G, head m % G of its group of G.
 
     An item of no rows and no keys, which fills a bucket of fixed size, neither reads nor writes.
@@ -93,10 +134,9 @@ def _prefill_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     kv = tl.program_id(0)
-    item = items_ptr + tl.program_id(1) * 8
-    row, num_rows, position = tl.load(item), tl.load(item + 1), tl.load(item + 2)
-    table_ptr = tables_ptr + tl.load(item + 3).to(tl.int64) * table_width
-    begin, end, slot = tl.load(item + 4), tl.load(item + 5), tl.load(item + 6)
+    row, num_rows, position, table_row = load_item_rows(items_ptr, tl.program_id(1))
+    table_ptr = tables_ptr + table_row.to(tl.int64) * table_width
+    begin, end, slot = load_item_keys(items_ptr, tl.program_id(1))
     columns = tl.arange(0, BLOCK_D)
     token = tl.arange(0, M) // (H // KV)
     head = kv * (H // KV) + tl.arange(0, M) % (H // KV)
@@ -140,10 +180,19 @@ def _prefill_kernel(
 
 @triton.jit(do_not_specialize=["first_row", "num_merges"])
 def _merge_kernel(
-    partial_ptr, lse_ptr, merges_ptr, out_ptr, first_row, num_merges, H: tl.constexpr,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, FAN: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    partial_ptr,  # float32 [slots, H, D], results of parts
+    lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
+    merges_ptr,  # int32 [rows, 4], see `HostWork`
+    out_ptr,  # [T, H, D]
+    first_row,  # of the step, to which merges count
+    num_merges,  # rows
+    H: tl.constexpr,  # query heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+    ROWS: tl.constexpr,  # the most rows of a program
+    FAN: tl.constexpr,  # parts that are merged at once
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One head of up to ROWS rows, as far apart as there are programs, whose keys were cut into
     pieces; a row of no pieces is left alone.
     """
@@ -152,16 +201,13 @@ def _merge_kernel(
         tl.extra.cuda.gdc_wait()
     begin, step = tl.program_id(0), tl.num_programs(0)
     numbers = begin + tl.arange(0, ROWS) * step
-    counts = tl.load(merges_ptr + numbers * 4 + 2, mask=numbers < num_merges, other=0)
+    counts = load_merge_counts(merges_ptr, numbers, numbers < num_merges)
     # Where a captured step finds short pasts nothing was cut, and all counts are 0.
     if tl.max(counts, 0) > 0:
         head = tl.program_id(1) + tl.arange(0, 1)
         columns = tl.arange(0, BLOCK_D)
         for number in range(begin, num_merges, step):
-            merge = merges_ptr + number * 4
-            row, first, count, stride = (
-                tl.load(merge), tl.load(merge + 1), tl.load(merge + 2), tl.load(merge + 3)
-            )  # fmt: skip
+            row, first, count, stride = load_merge(merges_ptr, number)
             result = merged(
                 partial_ptr, lse_ptr, first, stride, count, head, head < H, columns, H, D, BLOCK_D,
                 FAN, 1,

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from kernels.attention.config import DecodeConfig
 from kernels.attention.runs import SHARED_WORDS
+from kernels.attention.words import load_shared_end, store_share
 from kernels.launch import Launch
 
 SHARE_NUMBERS = 5
-"""For each program: its first row, how much of that row's cost lies before it, where it begins, how
-much it takes, and `share`."""
+"""Words of each program; `words.load_share` names them."""
 
 
 @triton.jit
@@ -59,27 +59,30 @@ def _beginning(ends, at, START: tl.constexpr, SLACK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows", "programs"])
 def _shares_kernel(
-    positions_ptr, shared_ptr, shares_ptr, num_rows, programs, TILE: tl.constexpr,
-    START: tl.constexpr, SLACK: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
-    SHARED_WORDS: tl.constexpr,
-):  # fmt: skip
+    positions_ptr,  # int32 [T]
+    shared_ptr,  # int32 [T, SHARED_WORDS], see `PrefillWork`
+    shares_ptr,  # int32 [programs, NUMBERS], see `decode_shares`
+    num_rows,  # decodes
+    programs,  # of each key head
+    TILE: tl.constexpr,  # tokens at once
+    START: tl.constexpr,  # tiles that beginning a row costs
+    SLACK: tl.constexpr,  # tiles that a cut moves by
+    ROWS: tl.constexpr,  # a power of two, at least `num_rows`
+    NUMBERS: tl.constexpr,  # words of a share
+    SHARED_WORDS: tl.constexpr,  # words of what a row shares; 0: nothing
+):
     number = tl.program_id(0)
     rows = tl.arange(0, ROWS)
     past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=-1)
     if SHARED_WORDS:
-        past -= tl.load(shared_ptr + rows * SHARED_WORDS, mask=rows < num_rows, other=0)
+        past -= load_shared_end(shared_ptr + rows * SHARED_WORDS, rows < num_rows)
     costs = row_cost(past, TILE, START)
     share = tl.maximum(tl.cdiv(tl.sum(costs, 0), programs), 1)
     ends = tl.cumsum(costs, 0)
     place, row, passed = _beginning(ends, number * share, START, SLACK)
     end, _, _ = _beginning(ends, (number + 1) * share, START, SLACK)
-    shares_ptr += number * NUMBERS
-    # Beyond the last tile all ROWS lie before.
-    tl.store(shares_ptr, tl.minimum(row, num_rows))
-    tl.store(shares_ptr + 1, passed)
-    tl.store(shares_ptr + 2, place)
-    tl.store(shares_ptr + 3, end - place)
-    tl.store(shares_ptr + 4, share)
+    first = tl.minimum(row, num_rows)  # beyond the last tile all ROWS lie before
+    store_share(shares_ptr + number * NUMBERS, first, passed, place, end - place, share)
 
 
 def decode_shares(

@@ -20,11 +20,29 @@ from kernels.launch import Launch
 
 @triton.jit(do_not_specialize=["first_row", "num_decodes", "table_width"])
 def _write_kernel(
-    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, queries_ptr, first_row, num_decodes, table_width, eps, H: tl.constexpr,
-    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
-    HALF: tl.constexpr, NORMED: tl.constexpr, HEADS_OF_ROW: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr,  # [T, HEADS_OF_ROW, D]
+    qk_norm_ptr,  # [NORMED, D], weights of the heads' norms
+    cos_sin_ptr,  # float32 [positions, D], cosines, then sines
+    keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
+    positions_ptr,  # int32 [T]
+    table_rows_ptr,  # int32 [T], the table of each row
+    tables_ptr,  # int32 [tables, table_width], blocks of each table
+    queries_ptr,  # [rows, H, D], what comes out
+    first_row,  # of the step, from which on rows are prepared
+    num_decodes,  # rows that write their own keys and values
+    table_width,  # numbers from table to table
+    eps,  # of the norms
+    H: tl.constexpr,  # query heads
+    KV: tl.constexpr,  # key heads
+    D: tl.constexpr,  # numbers of a head
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    HEADS: tl.constexpr,  # heads of a program
+    HALF: tl.constexpr,  # the power of two from D / 2 on
+    NORMED: tl.constexpr,  # heads that are normed, of queries, keys, values
+    HEADS_OF_ROW: tl.constexpr,  # H + 2 KV, or H if another layer writes
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """HEADS heads of one row: queries to [rows, H, D], keys and values to their slot, unless the
     row is a decode, which writes its own. Where a row has H heads these are queries alone. The
     first NORMED heads are normed.

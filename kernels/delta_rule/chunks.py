@@ -27,12 +27,28 @@ from kernels.delta_rule.pieces import log_kept, sigmoid
 
 @triton.jit(do_not_specialize=["num_decodes"])
 def system_kernel(
-    mixed_ptr, gates_ptr, decay_ptr, dt_bias_ptr, offsets_ptr, chunks_ptr, blocks_ptr, solved_ptr,
-    scores_ptr, factors_ptr, num_decodes,
-    C: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_K: tl.constexpr, SIDE: tl.constexpr, PRECISION: tl.constexpr, MERGE: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    mixed_ptr,  # [T, C], behind the convolution
+    gates_ptr,  # [T, 2 HV], b of each head, then a
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    chunks_ptr,  # int32 [N, 2], span and number of each chunk
+    blocks_ptr,  # float32 [places, CHUNK, SIDE]: room
+    solved_ptr,  # [places, CHUNK, CHUNK]: T, by place and head
+    scores_ptr,  # [places, CHUNK, CHUNK]: P
+    factors_ptr,  # float32 [places, 3, CHUNK]: exp(G), exp(G_last - G), beta
+    num_decodes,  # rows, and spans, ahead of the first chunk
+    C: tl.constexpr,  # columns of queries, keys and values
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    CHUNK: tl.constexpr,  # rows of a chunk
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    SIDE: tl.constexpr,  # rows of a block that is inverted row by row
+    PRECISION: tl.constexpr,  # of products of float32
+    MERGE: tl.constexpr,  # precision of the products that merge inverses
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """By place and head, all rows of a chunk: T and P [CHUNK, CHUNK] in the rows' dtype; factors
     exp(G), exp(G_last - G) and beta, float32 [3, CHUNK]; room for blocks, float32 [CHUNK, SIDE].
     """
@@ -134,12 +150,29 @@ def _merged(wide, rest, MERGE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_decodes"])
 def scan_kernel(
-    mixed_ptr, solved_ptr, scores_ptr, factors_ptr, state_ptr, starts_ptr, slots_ptr, offsets_ptr,
-    read_ptr, num_decodes,
-    C: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    mixed_ptr,  # [T, C], behind the convolution
+    solved_ptr,  # [places, CHUNK, CHUNK]: T, by place and head
+    scores_ptr,  # [places, CHUNK, CHUNK]: P
+    factors_ptr,  # float32 [places, 3, CHUNK]: exp(G), exp(G_last - G), beta
+    state_ptr,  # float32 [slots, HV, K, V]
+    starts_ptr,  # int32 [S], position of each span's first row
+    slots_ptr,  # int32 [S]
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    read_ptr,  # [T, HV, V], what is read of the states
+    num_decodes,  # rows, and spans, ahead of the first chunk
+    C: tl.constexpr,  # columns of queries, keys and values
+    STATE: tl.constexpr,  # numbers from slot to slot of the states
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    CHUNK: tl.constexpr,  # rows of a chunk
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    STAGES: tl.constexpr,  # chunks on their way at once
+    PRECISION: tl.constexpr,  # of products of float32
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """What is read [T, HV, V], and the states behind; a program has a head and a part of V."""
     number, head = tl.program_id(0), tl.program_id(1)
     span = num_decodes + number

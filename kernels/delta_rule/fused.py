@@ -173,15 +173,44 @@ def _norm_last(
 
 @triton.jit
 def _advance(
-    start, head, first, rows_at, gates_at, hidden_at, input_norm_ptr, weight_ptr, conv_ptr,
-    decay_ptr, dt_bias_ptr, norm_ptr, state_at, tails_at, count_at, reads_at, out_at, eps,
-    input_eps,
-    C: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
-    HIDDEN: tl.constexpr, PART: tl.constexpr, ROUNDS: tl.constexpr, POLICY: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    start,  # position of the span's first row
+    head,  # value head
+    first,  # first value of this program
+    rows_at,  # the span's row
+    gates_at,  # the span's gates
+    hidden_at,  # the span's row of `hidden`
+    input_norm_ptr,  # [HIDDEN], the norm ahead of that product
+    weight_ptr,  # [2 HV, HIDDEN], the weight of that product
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    norm_ptr,  # [V], weights of the norm
+    state_at,  # [K, V], this head's state
+    tails_at,  # [WIDTH - 1, C], the span's tail
+    count_at,  # [HV + HK], the span's counts
+    reads_at,  # [HV, V], the span's
+    out_at,  # [HV, V], the span's
+    eps,  # of the norm
+    input_eps,  # of the norm ahead of the gates' product
+    C: tl.constexpr,  # columns of queries, keys and values
+    WIDTH: tl.constexpr,  # taps of the convolution
+    TAPS: tl.constexpr,  # the power of two from WIDTH on
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    SHARES: tl.constexpr,  # programs of a head
+    LANES: tl.constexpr,  # threads of a warp that share columns
+    COLUMNS: tl.constexpr,  # columns of a warp
+    FIRST: tl.constexpr,  # see `LANES_FIRST`
+    HIDDEN: tl.constexpr,  # columns of the gates' product; 0: the gates are there
+    PART: tl.constexpr,  # columns of that product at once
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    POLICY: tl.constexpr,  # which numbers leave the card's cache first
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """The values from `first` on of a head; rows, gates, out and so on are those of its span."""
     dtype: tl.constexpr = out_at.dtype.element_ty
     keys, values = _blocked(BLOCK_K, LANES), _blocked(BLOCK_V, COLUMNS) + first
@@ -236,15 +265,46 @@ def _advance(
 
 @triton.jit
 def _fused_kernel(
-    rows_ptr, gates_ptr, hidden_ptr, input_norm_ptr, weight_ptr, conv_ptr, decay_ptr, dt_bias_ptr,
-    norm_ptr, state_ptr, tails_ptr, starts_ptr, slots_ptr, counts_ptr, reads_ptr, out_ptr,
-    eps, input_eps,
-    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, TAIL: tl.constexpr,
-    WIDTH: tl.constexpr, TAPS: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr,
-    V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, SHARES: tl.constexpr,
-    LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr, HIDDEN: tl.constexpr,
-    PART: tl.constexpr, ROUNDS: tl.constexpr, STREAMS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    gates_ptr,  # [T, 2 HV], b of each head, then a
+    hidden_ptr,  # [T, HIDDEN], of which the gates are a product; unused without HIDDEN
+    input_norm_ptr,  # [HIDDEN], the norm ahead of that product
+    weight_ptr,  # [2 HV, HIDDEN], the weight of that product
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    norm_ptr,  # [V], weights of the norm
+    state_ptr,  # float32 [slots, HV, K, V], STATE from slot to slot
+    tails_ptr,  # [slots, WIDTH - 1, C], TAIL from slot to slot
+    starts_ptr,  # int32 [S], position of each span's first row
+    slots_ptr,  # int32 [S]
+    counts_ptr,  # int32 [S, HV + HK], 0 between launches
+    reads_ptr,  # float32 [S, HV, V], what is read of heads and not normed yet
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    eps,  # of the norm
+    input_eps,  # of the norm ahead of the gates' product
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    STATE: tl.constexpr,  # numbers from slot to slot of the states
+    TAIL: tl.constexpr,  # numbers from slot to slot of the tails
+    WIDTH: tl.constexpr,  # taps of the convolution
+    TAPS: tl.constexpr,  # the power of two from WIDTH on
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    SHARES: tl.constexpr,  # programs of a head
+    LANES: tl.constexpr,  # threads of a warp that share columns
+    COLUMNS: tl.constexpr,  # columns of a warp
+    FIRST: tl.constexpr,  # see `LANES_FIRST`
+    HIDDEN: tl.constexpr,  # columns of the gates' product; 0: the gates are there
+    PART: tl.constexpr,  # columns of that product at once
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    STREAMS: tl.constexpr,  # whether states leave the card's cache first
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1) // SHARES
     first = tl.program_id(1) % SHARES * BLOCK_V
     out_at = out_ptr + span * HV * V

@@ -52,11 +52,26 @@ _SIDE: Final = 16
 
 @triton.jit
 def _conv_kernel(
-    rows_ptr, conv_ptr, tails_ptr, starts_ptr, slots_ptr, offsets_ptr, chunks_ptr, mixed_ptr,
-    C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, WIDTH: tl.constexpr,
-    HK: tl.constexpr, K: tl.constexpr, V: tl.constexpr, CHUNK: tl.constexpr,
-    RUN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    tails_ptr,  # [slots, WIDTH - 1, C], rows ahead of a span, oldest first
+    starts_ptr,  # int32 [S], position of each span's first row
+    slots_ptr,  # int32 [S]
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    chunks_ptr,  # int32 [N, 2], span and number of each chunk
+    mixed_ptr,  # [T, C], in the rows' dtype: what comes out
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    TAIL: tl.constexpr,  # numbers from slot to slot of the tails
+    WIDTH: tl.constexpr,  # taps of the convolution
+    HK: tl.constexpr,  # key heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    CHUNK: tl.constexpr,  # rows of a chunk
+    RUN: tl.constexpr,  # rows side by side in a thread
+    BLOCK: tl.constexpr,  # the power of two from a head's columns on
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One head's columns of a chunk, in runs of rows side by side: a run's rows are loaded once,
     not WIDTH times. The first chunk of a span keeps the span's last rows for the next step; no
     other reads those of before.
@@ -124,10 +139,22 @@ def _keep_last(
 
 @triton.jit(do_not_specialize=["num_rows", "first"])
 def _norm_kernel(
-    read_ptr, rows_ptr, norm_ptr, out_ptr, num_rows, first,
-    eps, C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_V: tl.constexpr, ROUNDS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    read_ptr,  # [T, HV, V], what is read of the states
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    norm_ptr,  # [V], weights of the norm
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    num_rows,  # rows of the step
+    first,  # first row that is normed
+    eps,  # of the norm
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    HV: tl.constexpr,  # value heads
+    V: tl.constexpr,  # numbers of a value
+    ROWS: tl.constexpr,  # rows of a program
+    BLOCK_V: tl.constexpr,  # the power of two from V on
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     rows = first + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     values = tl.arange(0, BLOCK_V)
     inside = (rows < num_rows)[:, None] & (values < V)[None, :]

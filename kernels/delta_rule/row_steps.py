@@ -92,10 +92,22 @@ class Places(NamedTuple):
 
 @triton.jit
 def _norm_rows(
-    mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, num_new, eps,
-    C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, ROUNDS: tl.constexpr,
-):  # fmt: skip
+    mixed_ptr,  # float32 [rows, C], with what was read where values were
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    norm_ptr,  # [V], weights of the norm
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    head,  # value head
+    first,  # first row of the span
+    num_new,  # rows of the span
+    eps,  # of the norm
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    HV: tl.constexpr,  # value heads
+    V: tl.constexpr,  # numbers of a value
+    BLOCK: tl.constexpr,  # the power of two from a head's columns on
+    GROUP: tl.constexpr,  # rows at once
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+):
     """What was read of a head for a span's new rows, from where values were, to `out_ptr`."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     values = tl.arange(0, BLOCK)
@@ -155,14 +167,42 @@ def _state_at(state_ptr, slots_ptr, span, within, STATE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _advance_kernel(
-    mixed_ptr, scales_ptr, rows_ptr, norm_ptr, state_ptr, starts_ptr, folds_ptr, firsts_ptr,
-    slots_ptr, offsets_ptr, counts_ptr, out_ptr, num_rows, eps,
-    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, FIRST: tl.constexpr,
-    STAGES: tl.constexpr, NORMS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    ROUNDS: tl.constexpr, POLICY: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    mixed_ptr,  # float32 [rows, C]: queries, keys and values, as `Prepared`
+    scales_ptr,  # float32 [rows, 2 HV]: betas, then what is kept
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    norm_ptr,  # [V], weights of the norm
+    state_ptr,  # float32 [slots, HV, K, V]
+    starts_ptr,  # int32 [S], position of each span's first row
+    folds_ptr,  # int32 [S], rows that each span folds
+    firsts_ptr,  # int32 [S], rows that the spans before it fold
+    slots_ptr,  # int32 [S]
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    counts_ptr,  # int32 [S, HV], 0 between launches
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    num_rows,  # rows of the step
+    eps,  # of the norm
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    STATE: tl.constexpr,  # numbers from slot to slot of the states
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    SHARES: tl.constexpr,  # programs of a head
+    LANES: tl.constexpr,  # threads of a warp that share columns
+    COLUMNS: tl.constexpr,  # columns of a warp
+    FIRST: tl.constexpr,  # see `LANES_FIRST`
+    STAGES: tl.constexpr,  # rows on their way at once
+    NORMS: tl.constexpr,  # whether it norms, too
+    BLOCK: tl.constexpr,  # the power of two from V on
+    GROUP: tl.constexpr,  # rows at once
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    POLICY: tl.constexpr,  # which numbers leave the card's cache first
+    IS_EVEN: tl.constexpr,  # whether no tile is cut off
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     head, span = tl.program_id(0) // SHARES, tl.program_id(1)
     # All at once: one behind the other each would be another way to the L2 cache.
     own_ptr = _state_at(state_ptr, slots_ptr, span, head * K * V, STATE)
@@ -214,10 +254,22 @@ def _advance_kernel(
 
 @triton.jit
 def _norm_kernel(
-    mixed_ptr, rows_ptr, norm_ptr, starts_ptr, offsets_ptr, out_ptr, eps,
-    C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, ROUNDS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    mixed_ptr,  # float32 [rows, C], with what was read where values were
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    norm_ptr,  # [V], weights of the norm
+    starts_ptr,  # int32 [S], position of each span's first row
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    eps,  # of the norm
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    HV: tl.constexpr,  # value heads
+    V: tl.constexpr,  # numbers of a value
+    BLOCK: tl.constexpr,  # the power of two from V on
+    GROUP: tl.constexpr,  # rows at once
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     head, span = tl.program_id(0), tl.program_id(1)
     start, first = tl.load(starts_ptr + span), tl.load(offsets_ptr + span)
     num_new = tl.load(offsets_ptr + span + 1) - first

@@ -176,13 +176,35 @@ def _blank(out_ptr, head, values, GROUP: tl.constexpr, V: tl.constexpr, BLOCK_V:
 
 @triton.jit
 def _streamed_kernel(
-    rows_ptr, gates_ptr, conv_ptr, decay_ptr, dt_bias_ptr, norm_ptr, state_ptr, tails_ptr,
-    starts_ptr, slots_ptr, out_ptr, eps,
-    C: tl.constexpr, ROW: tl.constexpr, STATE: tl.constexpr, TAIL: tl.constexpr,
-    WIDTH: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, SHARES: tl.constexpr, ROUNDS: tl.constexpr,
-    STAGES: tl.constexpr, IS_EVEN: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    gates_ptr,  # [T, 2 HV], b of each head, then a
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    norm_ptr,  # [V], weights of the norm
+    state_ptr,  # float32 [slots, HV, K, V]
+    tails_ptr,  # [slots, WIDTH - 1, C], rows ahead of a span, oldest first
+    starts_ptr,  # int32 [S], position of each span's first row
+    slots_ptr,  # int32 [S]
+    out_ptr,  # [T, HV, V], in the rows' dtype
+    eps,  # of the norm
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    STATE: tl.constexpr,  # numbers from slot to slot of the states
+    TAIL: tl.constexpr,  # numbers from slot to slot of the tails
+    WIDTH: tl.constexpr,  # taps of the convolution
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a tile, all of a head or half of them
+    SHARES: tl.constexpr,  # tiles of a head
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+    STAGES: tl.constexpr,  # tiles of states on their way at once
+    IS_EVEN: tl.constexpr,  # whether no tile is cut off
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     group: tl.constexpr = HV // HK
     key_head, span = tl.program_id(0), tl.program_id(1).to(tl.int64)
     dtype: tl.constexpr = out_ptr.dtype.element_ty

@@ -48,9 +48,19 @@ def _sources(
 
 @triton.jit
 def _prepare_gates(
-    gates_ptr, ring_gates_ptr, decay_ptr, dt_bias_ptr, scales_ptr, num_folds, total, folded, new,
-    HV: tl.constexpr, BLOCK_H: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+    gates_ptr,  # [new rows, 2 HV], the span's
+    ring_gates_ptr,  # [R, 2 HV], the slot's
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    scales_ptr,  # float32 [rows, 2 HV]: betas, then what is kept
+    num_folds,  # rows that the span folds
+    total,  # these and its new rows
+    folded,  # place of its first folded row
+    new,  # place of its first new row, less its folds
+    HV: tl.constexpr,  # value heads
+    BLOCK_H: tl.constexpr,  # the power of two from HV on
+    GROUP: tl.constexpr,  # rows at once
+):
     """Betas, and which share of the state is kept. `gates_ptr` is at a span's first row."""
     rows, heads = tl.arange(0, GROUP), tl.arange(0, BLOCK_H)
     has_head = (heads < HV)[None, :]
@@ -84,10 +94,26 @@ def _prepare_gates(
 
 @triton.jit
 def _prepare_head(
-    part, rows_ptr, conv_ptr, tail_ptr, ring_ptr, mixed_ptr, num_folds, total, folded, new,
-    is_begun, C: tl.constexpr, ROW: tl.constexpr, WIDTH: tl.constexpr, HK: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+    part,  # head: of queries, keys, then values
+    rows_ptr,  # [new rows, ROW], the span's
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    tail_ptr,  # [WIDTH - 1, C], the slot's
+    ring_ptr,  # [R, C], the slot's
+    mixed_ptr,  # float32 [rows, C]: what comes out
+    num_folds,  # rows that the span folds
+    total,  # these and its new rows
+    folded,  # place of its first folded row
+    new,  # place of its first new row, less its folds
+    is_begun,  # whether the slot has a tail
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    WIDTH: tl.constexpr,  # taps of the convolution
+    HK: tl.constexpr,  # key heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK: tl.constexpr,  # the power of two from a head's columns on
+    GROUP: tl.constexpr,  # rows at once
+):
     """The columns of one head, behind the convolution. `rows_ptr` is at a span's first row."""
     is_key, rows = part < 2 * HK, tl.arange(0, GROUP)
     has_column = tl.arange(0, BLOCK) < tl.where(is_key, K, V)
@@ -130,13 +156,37 @@ def _prepare_head(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _prepare_kernel(
-    rows_ptr, gates_ptr, conv_ptr, decay_ptr, dt_bias_ptr, tails_ptr, ring_ptr, ring_gates_ptr,
-    starts_ptr, folds_ptr, firsts_ptr, slots_ptr, offsets_ptr, mixed_ptr, scales_ptr, num_rows,
-    C: tl.constexpr, ROW: tl.constexpr, TAIL: tl.constexpr, RING: tl.constexpr,
-    RING_GATES: tl.constexpr, WIDTH: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_H: tl.constexpr,
-    GROUP: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
+    gates_ptr,  # [T, 2 HV], b of each head, then a
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    decay_ptr,  # float32 [HV]
+    dt_bias_ptr,  # float32 [HV]
+    tails_ptr,  # [slots, WIDTH - 1, C], rows ahead of a span, oldest first
+    ring_ptr,  # [slots, R, C], rows that may be taken back
+    ring_gates_ptr,  # [slots, R, 2 HV], their gates
+    starts_ptr,  # int32 [S], position of each span's first row
+    folds_ptr,  # int32 [S], rows that each span folds
+    firsts_ptr,  # int32 [S], rows that the spans before it fold
+    slots_ptr,  # int32 [S]
+    offsets_ptr,  # int32 [S + 1], first row of each span
+    mixed_ptr,  # float32 [rows, C]: queries, keys and values, as `Prepared`
+    scales_ptr,  # float32 [rows, 2 HV]: betas, then what is kept
+    num_rows,  # rows of the step
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    TAIL: tl.constexpr,  # numbers from slot to slot of the tails
+    RING: tl.constexpr,  # numbers from slot to slot of the ring
+    RING_GATES: tl.constexpr,  # numbers from slot to slot of its gates
+    WIDTH: tl.constexpr,  # taps of the convolution
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    BLOCK: tl.constexpr,  # the power of two from a head's columns on
+    BLOCK_H: tl.constexpr,  # the power of two from HV on
+    GROUP: tl.constexpr,  # rows at once
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     span, part = tl.program_id(0), tl.program_id(1)
     start, num_folds = tl.load(starts_ptr + span), tl.load(folds_ptr + span)
     first = tl.load(offsets_ptr + span).to(tl.int64)

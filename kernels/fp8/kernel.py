@@ -21,10 +21,19 @@ _TILE_ROWS = 32
 
 @triton.jit
 def _quantize_rows_kernel(
-    x_ptr, norm_ptr, values_ptr, scales_ptr, num_columns, eps,
-    LARGEST: tl.constexpr, TINY: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
-    EARLY: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # [T, num_columns]
+    norm_ptr,  # [num_columns], weights of the norm
+    values_ptr,  # 8 bits [T, num_columns], what comes out
+    scales_ptr,  # float32 [T]
+    num_columns,  # columns of a row
+    eps,  # of the norm
+    LARGEST: tl.constexpr,  # largest number of 8 bits
+    TINY: tl.constexpr,  # smallest scale
+    BLOCK: tl.constexpr,  # the power of two from `num_columns` on
+    NORM: tl.constexpr,  # whether rows are normed
+    EARLY: tl.constexpr,  # whether the kernel behind may start at once
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     if PDL and EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0)

@@ -43,10 +43,22 @@ _WIDE_TILE_BYTES: Final = 110 * 1024
 
 @triton.jit(do_not_specialize=["table_width", "row_stride"])
 def _write_kernel(
-    rows_ptr, norm_ptr, cos_sin_ptr, cache_ptr, positions_ptr, table_rows_ptr, tables_ptr,
-    table_width, row_stride, eps, RANK: tl.constexpr, TURNED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, RANK_PAD: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
+    rows_ptr,  # [T, row_stride], latents and the keys that turn
+    norm_ptr,  # [RANK], weights of the latents' norm
+    cos_sin_ptr,  # float32 [positions, TURNED], cosines, then sines
+    cache_ptr,  # [blocks, BLOCK_SIZE, RANK + TURNED]
+    positions_ptr,  # int32 [T]
+    table_rows_ptr,  # int32 [T], the table of each row
+    tables_ptr,  # int32 [tables, table_width]
+    table_width,  # numbers from table to table
+    row_stride,  # numbers from row to row
+    eps,  # of the norm
+    RANK: tl.constexpr,  # numbers of a latent
+    TURNED: tl.constexpr,  # numbers of a key that turn
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    RANK_PAD: tl.constexpr,  # the power of two from RANK on
+    HALF: tl.constexpr,  # the power of two from TURNED / 2 on
+):
     """One row's latent, normed, and its key, turned, to their slot."""
     row = tl.program_id(0)
     position = tl.load(positions_ptr + row)
@@ -103,12 +115,31 @@ def _turned(at, angles, pairs, own, inside, TURNED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["table_width"])
 def _rows_kernel(
-    seen_ptr, queries_ptr, cos_sin_ptr, cache_ptr, positions_ptr, table_rows_ptr, tables_ptr,
-    out_ptr, partial_ptr, lse_ptr, table_width, scale, H: tl.constexpr, PLAIN: tl.constexpr,
-    RANK: tl.constexpr, TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
-    RANK_PAD: tl.constexpr, HALF: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
-    PIECE: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
+    seen_ptr,  # [T, H, RANK], queries as latents see them
+    queries_ptr,  # [T, H, PLAIN + TURNED]
+    cos_sin_ptr,  # float32 [positions, TURNED], cosines, then sines
+    cache_ptr,  # [blocks, BLOCK_SIZE, RANK + TURNED]
+    positions_ptr,  # int32 [T]
+    table_rows_ptr,  # int32 [T], the table of each row
+    tables_ptr,  # int32 [tables, table_width]
+    out_ptr,  # [T, H, RANK]
+    partial_ptr,  # float32 [T, parts, H, RANK], results of parts
+    lse_ptr,  # float32 [T, parts, H], their log of the sum, of base 2
+    table_width,  # numbers from table to table
+    scale,  # of scores, in powers of two
+    H: tl.constexpr,  # heads
+    PLAIN: tl.constexpr,  # numbers of a query that do not turn
+    RANK: tl.constexpr,  # numbers of a latent
+    TURNED: tl.constexpr,  # numbers of a key that turn
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block
+    HEADS: tl.constexpr,  # heads of a program
+    RANK_PAD: tl.constexpr,  # the power of two from RANK on
+    HALF: tl.constexpr,  # the power of two from TURNED / 2 on
+    TILE: tl.constexpr,  # tokens at once
+    PARTS: tl.constexpr,  # parts of a row
+    PIECE: tl.constexpr,  # tokens of a part; 0: as many as make PARTS
+    DOT: tl.constexpr,  # dtype of products
+):
     """Program (part of the cached tokens, block of heads, row). Scores are powers of two. Parts are
     as long as `PIECE`, 0: as long as makes `PARTS` of them.
     """
@@ -196,9 +227,16 @@ def _merge_kernel(
 
 @triton.jit(do_not_specialize=["num_parts"])
 def _merge_pieces_kernel(
-    partial_ptr, lse_ptr, positions_ptr, out_ptr, num_parts, H: tl.constexpr, RANK: tl.constexpr,
-    RANK_PAD: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
+    partial_ptr,  # float32 [T, parts, H, RANK], results of parts
+    lse_ptr,  # float32 [T, parts, H], their log of the sum, of base 2
+    positions_ptr,  # int32 [T]
+    out_ptr,  # [T, H, RANK]
+    num_parts,  # the most parts of a row
+    H: tl.constexpr,  # heads
+    RANK: tl.constexpr,  # numbers of a latent
+    RANK_PAD: tl.constexpr,  # the power of two from RANK on
+    PIECE: tl.constexpr,  # tokens of a part; 0: as many as make PARTS
+):
     """As `_merge_kernel`, of as many parts as the row's position says."""
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     position = tl.load(positions_ptr + row)
@@ -224,10 +262,20 @@ def _merge_pieces_kernel(
 
 @triton.jit(do_not_specialize=["num_rows", "row_stride", "head_stride"])
 def _product_kernel(
-    x_ptr, weight_ptr, out_ptr, num_rows, row_stride, head_stride, H: tl.constexpr,
-    DEPTH: tl.constexpr, COLUMNS: tl.constexpr, DEPTH_STRIDE: tl.constexpr,
-    COLUMN_STRIDE: tl.constexpr, TILE: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # rows of x by head: DEPTH numbers side by side
+    weight_ptr,  # [H, DEPTH, COLUMNS], strides as below
+    out_ptr,  # [rows, H, COLUMNS]
+    num_rows,  # rows
+    row_stride,  # numbers of x from row to row
+    head_stride,  # numbers of x from head to head
+    H: tl.constexpr,  # heads
+    DEPTH: tl.constexpr,  # rows of a head's matrix
+    COLUMNS: tl.constexpr,  # columns of a head's matrix
+    DEPTH_STRIDE: tl.constexpr,  # numbers of the weight from row to row
+    COLUMN_STRIDE: tl.constexpr,  # numbers of the weight from column to column
+    TILE: tl.constexpr,  # rows, and columns, at once
+    DOT: tl.constexpr,  # dtype of products
+):
     """Program (tile of columns, head, tile of rows): rows of one head by its matrix. Sums are added
     up in the same order for any number of rows.
     """

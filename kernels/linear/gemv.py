@@ -30,11 +30,27 @@ from kernels.silu_mul.kernel import opened
 
 @triton.jit
 def _gemv_kernel(
-    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
-    K: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SCALE_BLOCK: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    SWIGLU: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # [T, depth], rows of x
+    norm_ptr,  # [depth], weights of the norm
+    weight_ptr,  # [num_out (2 num_out with SWIGLU), depth]
+    scale_ptr,  # scales of weights, by row or by block
+    bias_ptr,  # [num_out]
+    residual_ptr,  # [T, num_out], added to the product
+    out_ptr,  # [T, num_out]
+    num_out,  # columns of the result
+    eps,  # of the norm
+    K: tl.constexpr,  # depth: columns of x and of the weight
+    ROWS: tl.constexpr,  # rows of x
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    BLOCK_K: tl.constexpr,  # columns at once
+    SCALE_BLOCK: tl.constexpr,  # 0: no scales, 1: by row, more: by block
+    NORM: tl.constexpr,  # whether x is normed
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     tile = tl.program_id(0)

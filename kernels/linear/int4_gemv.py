@@ -31,11 +31,29 @@ _MOST_WORDS: Final = 512
 
 @triton.jit
 def _int4_gemv_kernel(
-    x_ptr, norm_ptr, words_ptr, scale_ptr, zero_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
-    K: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
-    GROUP: tl.constexpr, ZEROS: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # [ROWS, K], rows of x
+    norm_ptr,  # [K], weights of the norm
+    words_ptr,  # int32 [weight rows, K / 8], eight weights each
+    scale_ptr,  # [weight rows, K / GROUP]
+    zero_ptr,  # uint8 [weight rows, K / GROUP], zero points
+    bias_ptr,  # [num_out]
+    residual_ptr,  # [ROWS, num_out], added to the product
+    out_ptr,  # [ROWS, num_out]
+    num_out,  # columns of the result
+    eps,  # of the norm
+    K: tl.constexpr,  # depth: columns of x and of the weight
+    ROWS: tl.constexpr,  # rows of x
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    BLOCK_W: tl.constexpr,  # words at once
+    GROUP: tl.constexpr,  # columns of a group
+    ZEROS: tl.constexpr,  # whether groups have zero points
+    NORM: tl.constexpr,  # whether x is normed
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     num_words: tl.constexpr = K // 8

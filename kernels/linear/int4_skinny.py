@@ -37,13 +37,33 @@ _HOPPER_BYTES: Final = 227 * 1024
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _int4_skinny_kernel(
-    x_ptr, words_ptr, scale_ptr, zero_ptr, bias_ptr, residual_ptr, out_ptr, scratch_ptr,
-    arrived_ptr, num_rows, num_out, depth,
-    ROWS: tl.constexpr, ROW_TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_W: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr, GROUP: tl.constexpr,
-    ZEROS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
-    GELU: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # [T, depth], rows of x
+    words_ptr,  # int32 [weight rows, depth / 8], eight weights each
+    scale_ptr,  # [weight rows, depth / GROUP]
+    zero_ptr,  # uint8 [weight rows, depth / GROUP], zero points
+    bias_ptr,  # [num_out]
+    residual_ptr,  # [T, num_out], added to the product
+    out_ptr,  # [T, num_out]
+    scratch_ptr,  # float32, sums of parts
+    arrived_ptr,  # int32 [tiles], programs that have added up
+    num_rows,  # T
+    num_out,  # columns of the result
+    depth,  # columns of x and of the weight
+    ROWS: tl.constexpr,  # rows of x in a tile
+    ROW_TILES: tl.constexpr,  # tiles of rows
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    BLOCK_W: tl.constexpr,  # words at once
+    SPLITS: tl.constexpr,  # programs that share a tile's columns
+    STAGES: tl.constexpr,  # tiles of columns on their way at once
+    EVEN: tl.constexpr,  # whether BLOCK_W divides the words
+    GROUP: tl.constexpr,  # columns of a group
+    ZEROS: tl.constexpr,  # whether groups have zero points
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One tile of BLOCK_N weight rows times ROWS rows of x, over one of SPLITS parts of K."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

@@ -40,13 +40,37 @@ _MAX_TILES: Final = 16384
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _skinny_kernel(
-    x_ptr, x_scale_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr,
-    scratch_ptr, arrived_ptr, num_rows, num_out, depth, eps,
-    ROWS: tl.constexpr, ROW_TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr,
-    SCALE_BLOCK: tl.constexpr, X_SCALED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    x_ptr,  # [T, depth], rows of x
+    x_scale_ptr,  # float32 [T], of rows in 8 bits
+    norm_ptr,  # [depth], weights of the norm
+    weight_ptr,  # [num_out (2 num_out with SWIGLU), depth]
+    scale_ptr,  # scales of weights, by row or by block
+    bias_ptr,  # [num_out]
+    residual_ptr,  # [T, num_out], added to the product
+    out_ptr,  # [T, num_out]
+    scratch_ptr,  # float32, sums of parts
+    arrived_ptr,  # int32 [tiles], programs that have added up
+    num_rows,  # T
+    num_out,  # columns of the result
+    depth,  # columns of x and of the weight
+    eps,  # of the norm
+    ROWS: tl.constexpr,  # rows of x in a tile
+    ROW_TILES: tl.constexpr,  # tiles of rows
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    BLOCK_K: tl.constexpr,  # columns at once
+    SPLITS: tl.constexpr,  # programs that share a tile's columns
+    STAGES: tl.constexpr,  # tiles of columns on their way at once
+    EVEN_K: tl.constexpr,  # whether BLOCK_K divides depth
+    PREFETCH: tl.constexpr,  # bytes of each weight row to ask for ahead
+    SCALE_BLOCK: tl.constexpr,  # 0: no scales, 1: by row, more: by block
+    X_SCALED: tl.constexpr,  # whether x is in 8 bits
+    NORM: tl.constexpr,  # whether x is normed
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     """One tile of BLOCK_N weight rows times ROWS rows of x, over one of SPLITS parts of K.
 
     With SWIGLU the tile holds BLOCK_N / 2 gate rows and their up rows by turns.

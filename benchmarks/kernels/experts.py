@@ -370,7 +370,8 @@ def _in_cuda(
         for numbers in known if served else ():
             tiles = None if numbers is None else mxfp4.Mxfp4Tiles(*numbers)
             x_rows = min(rows, list_rows) if list_rows else lone_rows
-            if tiles is None or mxfp4.fits(tiles, depth, x_rows, room):
+            is_listed = list_rows > 0
+            if tiles is None or mxfp4.fits(tiles, depth, x_rows, room, is_listed=is_listed):
                 name = "as it is" if numbers is None else " ".join(map(str, numbers))
                 yield Variant(f"cuda, tiles of {list_rows}: {name}", partial(run, tiles, list_rows))
 

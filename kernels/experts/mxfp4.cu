@@ -39,6 +39,7 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int GROUPS = DEPTH / 32;
 constexpr int STEPS = (GROUPS + 4 * WARPS - 1) / (4 * WARPS);  // of a warp; each has four groups
 constexpr int CHUNKS = STEPS * WARPS * 16;  // of eight columns of x, those behind DEPTH are zeros
+constexpr int AT_ONCE = 4;  // chunks of x that a thread requests before it stores the first
 constexpr bool SUMS = !UP && !LISTED;
 constexpr int PARTS = SUMS ? ACTIVE : 1;  // pairs that follow each other in a unit
 constexpr int ROWS = LISTED ? 8 * EIGHTS : 1;
@@ -210,14 +211,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       } else {
         count = PARTS;
       }
-      for (int k = thread; k < count * CHUNKS; k += THREADS) {
-        const int row = k / CHUNKS, chunk = k - row * CHUNKS;
-        const int pair = LISTED ? own_pairs[row] : tile * PARTS + row;
-        const u16* const from = x + (long long)(UP ? pair / ACTIVE : pair) * DEPTH + chunk * 8;
-        uint4 columns = {0, 0, 0, 0};
-        if (chunk * 8 < DEPTH) columns = __ldcg((const uint4*)from);
-        const int step = chunk / 16, group = chunk / 4 % 4, word = chunk % 4;
-        *(uint4*)(x_rows + ((step * 4 + word) * count + row) * 64 + group * 16) = paired(columns);
+      for (int begin = thread; begin < count * CHUNKS; begin += AT_ONCE * THREADS) {
+        uint4 columns[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+          const int k = begin + u * THREADS, row = k / CHUNKS, chunk = k - row * CHUNKS;
+          columns[u] = {0, 0, 0, 0};
+          if (row >= count || chunk * 8 >= DEPTH) continue;
+          const int pair = LISTED ? own_pairs[row] : tile * PARTS + row;
+          const long long x_row = UP ? pair / ACTIVE : pair;
+          columns[u] = __ldcg((const uint4*)(x + x_row * DEPTH + chunk * 8));
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; ++u) {
+          const int k = begin + u * THREADS, row = k / CHUNKS, chunk = k - row * CHUNKS;
+          if (row >= count) continue;
+          const int step = chunk / 16, group = chunk / 4 % 4, word = chunk % 4;
+          *(uint4*)(x_rows + ((step * 4 + word) * count + row) * 64 + group * 16) =
+              paired(columns[u]);
+        }
       }
       __syncthreads();
     }

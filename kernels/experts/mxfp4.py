@@ -148,21 +148,28 @@ def chosen(depth: int, tile_rows: int, x_rows: int, card_bytes: int) -> Mxfp4Til
     fit.
     """
     known = _WIDE if tile_rows > _EIGHT else _NARROW
-    fitting = _fitting(known, depth, x_rows, card_bytes)
+    fitting = _fitting(known, depth, x_rows, card_bytes, is_listed=tile_rows > 1)
     if not fitting:
         raise ValueError(f"{x_rows} rows of {depth} columns in {card_bytes} bytes")
     return fitting[0]
 
 
 def _fitting(
-    known: tuple[Mxfp4Tiles, ...], depth: int, x_rows: int, card_bytes: int
+    known: tuple[Mxfp4Tiles, ...],
+    depth: int,
+    x_rows: int,
+    card_bytes: int,
+    *,
+    is_listed: bool = True,
 ) -> list[Mxfp4Tiles]:
-    return [tiles for tiles in known if fits(tiles, depth, x_rows, card_bytes)]
+    return [tiles for tiles in known if fits(tiles, depth, x_rows, card_bytes, is_listed=is_listed)]
 
 
-def fits(tiles: Mxfp4Tiles, depth: int, x_rows: int, card_bytes: int) -> bool:
+def fits(
+    tiles: Mxfp4Tiles, depth: int, x_rows: int, card_bytes: int, *, is_listed: bool = True
+) -> bool:
     """Whether a multiprocessor with `card_bytes` for a program holds as many as `tiles` says."""
-    used = used_bytes(tiles, depth, x_rows) + _SYSTEM_BYTES
+    used = used_bytes(tiles, depth, x_rows, is_listed=is_listed) + _SYSTEM_BYTES
     return tiles.blocks * used <= card_bytes + _SYSTEM_BYTES
 
 

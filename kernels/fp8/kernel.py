@@ -28,7 +28,7 @@ def _quantize_rows_kernel(
     num_columns,  # columns of a row
     eps,  # of the norm
     LARGEST: tl.constexpr,  # largest number of 8 bits
-    TINY: tl.constexpr,  # smallest scale
+    TINY: tl.constexpr,  # the least that the largest number of a row counts as
     BLOCK: tl.constexpr,  # the power of two from `num_columns` on
     NORM: tl.constexpr,  # whether rows are normed
     EARLY: tl.constexpr,  # whether the kernel behind may start at once

@@ -558,6 +558,9 @@ EngineKind = Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama
 ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
 
 
+_HOST_PORT: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[1-9][0-9]{0,4}$"
+PATTERNS[_HOST_PORT] = "HOST:PORT, as 10.0.0.1:29600"
+
 INDEX_DRAFTERS: Final = ("ngram", "suffix")
 """Drafters without weights. "ngram" drafts from the sequence's own text, "suffix" from that of
 recent sequences too.
@@ -673,7 +676,9 @@ class WorkerConfig(_Table, frozen=True):
 
     Groups. Workers of one `group` on several hosts are the `ranks` of one engine, each started by
     its own `launch`. Rank 0 has the API and listens for the others at `group_address`. `group_keys`
-    has the other ranks' public keys by name, `group_server_key` rank 0's.
+    has the other ranks' public keys by name, `group_server_key` rank 0's. An engine of ours has no
+    `launch` but `tensor_parallel` = `ranks`, one card a host, and `rendezvous`: the address of rank
+    0's host at which its ranks meet.
 
     Links. The worker dials `gateways`, by default that of its file, with the keys of the file or,
     on loopback, those that are made at the first start. `insecure_local`, by default the gateway's,
@@ -740,6 +745,7 @@ class WorkerConfig(_Table, frozen=True):
     group_address: str | None = None
     group_keys: dict[str, str] = {}
     group_server_key: str | None = None
+    rendezvous: Annotated[str, msgspec.Meta(pattern=_HOST_PORT)] | None = None
     stall_s: Seconds = 120.0
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None
@@ -824,15 +830,34 @@ class WorkerConfig(_Table, frozen=True):
 
     def _check_group(self) -> None:
         if self.group is None:
-            if self.rank or self.group_address is not None:
-                raise ValueError("`rank` and `group_address` are only for workers of a `group`")
+            if self.rank or self.group_address is not None or self.rendezvous is not None:
+                raise ValueError(
+                    "`rank`, `group_address` and `rendezvous` are only for workers of a `group`"
+                )
             return
-        if self.engine not in EXTERNAL_ENGINES or self.launch is None:
-            raise ValueError("a `group` needs an external engine that is started by `launch`")
+        if self.engine == "native":
+            self._check_own_group()
+        elif self.engine not in EXTERNAL_ENGINES or self.launch is None:
+            raise ValueError(
+                'a `group` needs engine = "native", or an external one that is started by `launch`'
+            )
+        elif self.rendezvous is not None:
+            raise ValueError('`rendezvous` is for engine = "native": others have their own in argv')
         if self.group_address is None:
             raise ValueError("`group` needs `group_address`, where rank 0 listens for the others")
         if self.rank >= self.ranks:
             raise ValueError(f"rank {self.rank} is none of {self.ranks} ranks: they count from 0")
+
+    def _check_own_group(self) -> None:
+        if self.tensor_parallel != self.ranks:
+            raise ValueError(
+                f"`group` of this engine has {self.ranks} ranks, each on one card of its host: set "
+                f"tensor_parallel = {self.ranks}, or `ranks`"
+            )
+        if self.devices:
+            raise ValueError("a rank of a `group` has one card: name it in `device`")
+        if self.rendezvous is None:
+            raise ValueError("`group` of this engine needs `rendezvous`, where its ranks meet")
 
 
 class Config(_Table, frozen=True):

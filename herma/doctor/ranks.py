@@ -48,7 +48,7 @@ Matrix = dict[tuple[str, str], str]
 def check_ranks(host: Host, config: Config) -> Iterator[Finding]:
     """Check the cards of each worker that has several."""
     for worker in config.workers:
-        if worker.tensor_parallel > 1:
+        if worker.tensor_parallel > 1 and worker.group is None:
             yield from _check_worker(host, worker)
 
 

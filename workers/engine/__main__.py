@@ -17,6 +17,7 @@ import traceback
 from array import array
 from collections.abc import Callable
 from math import inf
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import msgspec
@@ -33,6 +34,7 @@ from workers.ipc import (
     EngineFailed,
     EngineReady,
     EngineStart,
+    Shutdown,
     decode_to_engine,
     encode_control,
 )
@@ -98,6 +100,9 @@ def _serve(channel: EngineChannel) -> None:
             serve_rank(config, channel, report)
             return
         serve_external(config, channel, status, report, epoch=start.epoch)
+        return
+    if config.group is not None and config.rank:
+        _follow(config, channel, report)
         return
     runner, inbox, largest, use, engine_tier = _load(config, report, channel, start.epoch)
     compiler = _compiler(runner, report)
@@ -188,6 +193,25 @@ def _load_ranks(
 
     leading = load_leading(config, report, part)
     return leading, channel, runner.largest_id, leading.device_use, leading.tier
+
+
+def _follow(config: WorkerConfig, channel: EngineChannel, report: Reporter) -> None:
+    """Be a rank whose first one is on another host, until `Shutdown`. Raises as `follow_host`, and
+    `EngineBroken` at the end of the first rank.
+    """
+    from workers.engine.parallel.start import follow_host
+
+    check_text_files(config)
+    Thread(target=_end_at_shutdown, args=(channel,), name="shutdown", daemon=True).start()
+    follow_host(config, report)
+    raise EngineBroken(f"rank 0 of group {config.group} has ended, or is cut off")
+
+
+def _end_at_shutdown(channel: EngineChannel) -> None:
+    while True:
+        for link, payload in channel.take(None):
+            if link == SUPERVISOR and isinstance(decode_to_engine(payload), Shutdown):
+                os._exit(0)
 
 
 def _speculation(

@@ -1,7 +1,8 @@
 """What the first rank tells the others: each call of its runner, in order.
 
-Owns the frames on the socketpair between two processes of one engine. Both run the same code and
-trust each other, so Python's own pickling carries plans. Must not know runners, nor processes.
+Owns the frames on the connection between two processes of one engine. All run the same code, and
+the others trust the first rank, so Python's own pickling carries plans. The first rank trusts
+nobody: what it reads is numbers. Must not know runners, nor processes.
 """
 
 import pickle
@@ -15,6 +16,7 @@ from protocol.messages import Grammar
 from workers.scheduler import StepPlan
 
 _LENGTH: Final = struct.Struct("<Q")
+_REPORT: Final = struct.Struct("<QQ")
 
 
 class BeginRank(NamedTuple):
@@ -51,11 +53,11 @@ class DigestReport(NamedTuple):
     digest: int
 
 
-Call: TypeAlias = BeginRank | LaunchCall | CollectCall | PrepareCall | DigestReport
+Call: TypeAlias = BeginRank | LaunchCall | CollectCall | PrepareCall
 
 
 class CallChannel:
-    """Calls over one end of a socketpair. `send` and `take` may be called from one thread each."""
+    """Calls over a connection, and reports the other way. One thread may write, and one read."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -76,12 +78,21 @@ class CallChannel:
         found: Call = pickle.loads(data)  # noqa: S301 - from our own parent or child
         return found
 
+    def report(self, report: DigestReport) -> None:
+        """Write a report to the first rank. Raises `OSError` if it is gone."""
+        self._socket.sendall(_REPORT.pack(*report))
+
+    def take_report(self) -> DigestReport | None:
+        """The next report; None at the end of the other process."""
+        data = self._read(_REPORT.size)
+        return None if data is None else DigestReport(*_REPORT.unpack(data))
+
     def _read(self, num_bytes: int) -> bytes | None:
         data = bytearray()
         while len(data) < num_bytes:
             try:
                 part = self._socket.recv(num_bytes - len(data))
-            except ConnectionResetError:  # it died with calls that it had not read
+            except (ConnectionResetError, TimeoutError):  # it died, or its host is gone
                 return None
             if not part:
                 return None

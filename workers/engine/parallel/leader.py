@@ -1,7 +1,7 @@
 """The first rank of an engine: it starts the others, and they repeat what its runner is called.
 
-Owns the follower processes and the one way in which ranks part: the engine ends with a cause. Must
-not know what a step computes.
+Owns the others, be they processes of this host or on other hosts, and the one way in which ranks
+part: the engine ends with a cause. Must not know what a step computes, nor how ranks meet.
 
 A step that fails on one rank leaves the others waiting in a sum, so no failure of a step is the
 failure of one request here, as it is for an engine of one rank: the supervisor starts all ranks
@@ -17,8 +17,9 @@ import tempfile
 import threading
 import traceback
 import zlib
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn, final
@@ -33,7 +34,6 @@ from workers.engine.parallel.calls import (
     BeginRank,
     CallChannel,
     CollectCall,
-    DigestReport,
     LaunchCall,
     PrepareCall,
 )
@@ -49,15 +49,65 @@ CHECKED_STEPS: Final = 100
 """After so many steps a follower's tokens are compared with the first rank's."""
 
 
-class Followers:
-    """The processes of the other ranks. `part` ends this process with a cause, from any thread."""
+class OtherRanks(ABC):
+    """The other ranks of an engine, told by `channels`, that of rank 1 first. `part` ends this
+    process with a cause, from any thread.
+    """
+
+    def __init__(self, channels: Sequence[CallChannel], part: Callable[[str], NoReturn]) -> None:
+        self._part = part
+        self._channels = channels
+        self._digests: dict[int, int] = {}
+
+    @abstractmethod
+    def why(self, error: Exception) -> str:
+        """The cause of an error of this rank's: often the end of another, which is known soon."""
+
+    @abstractmethod
+    def end_of(self, index: int) -> str:
+        """How rank `index` has ended."""
+
+    def leave(self, cause: str) -> NoReturn:
+        """End this process."""
+        self._part(cause)
+
+    def watch(self) -> None:
+        """Read what the ranks report, each in a thread, and end with the first that ends."""
+        for index, channel in enumerate(self._channels, 1):
+            threading.Thread(
+                target=self._watch, args=(index, channel), name=f"rank {index}", daemon=True
+            ).start()
+
+    def tell(self, call: LaunchCall | CollectCall | PrepareCall) -> None:
+        """Have all other ranks make this call."""
+        for index, channel in enumerate(self._channels, 1):
+            try:
+                channel.send(call)
+            except OSError:
+                self.leave(self.end_of(index))
+
+    def compare(self, index: int, steps: int, digest: int) -> None:
+        """Hold what rank `index` has sampled in its first `steps` steps against the rank that said
+        so first.
+        """
+        if self._digests.setdefault(steps, digest) != digest:
+            self.leave(f"rank {index} sampled other tokens than another within {steps} steps")
+        self._digests.pop(steps - 10 * CHECKED_STEPS, None)
+
+    def _watch(self, index: int, channel: CallChannel) -> None:
+        while (report := channel.take_report()) is not None:
+            self.compare(index, report.steps, report.digest)
+        self.leave(self.end_of(index))
+
+
+@final
+class Followers(OtherRanks):
+    """Ranks on this host: processes that this one starts."""
 
     def __init__(self, config: WorkerConfig, part: Callable[[str], NoReturn]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="herma-ranks-"))
-        self._part = part
-        self._digests: dict[int, int] = {}
-        self._channels: list[CallChannel] = []
         self._processes: list[subprocess.Popen[bytes]] = []
+        channels = []
         for index in range(1, config.tensor_parallel):
             ours, theirs = socket.socketpair()
             command = module_argv("workers.engine.parallel")
@@ -67,55 +117,56 @@ class Followers:
             theirs.close()
             channel = CallChannel(ours)
             channel.send(BeginRank(config, index, str(self.folder)))
-            self._channels.append(channel)
-            threading.Thread(
-                target=self._watch, args=(index, channel), name=f"rank {index}", daemon=True
-            ).start()
+            channels.append(channel)
+        super().__init__(channels, part)
+        self.watch()
 
     def all_met(self) -> None:
         """Remove the folder in which the ranks met."""
         shutil.rmtree(self.folder)
 
-    def tell(self, call: LaunchCall | CollectCall | PrepareCall) -> None:
-        """Have all followers make this call."""
-        for index, channel in enumerate(self._channels, 1):
-            try:
-                channel.send(call)
-            except OSError:
-                self._leave(self._end_of(index))
-
     def why(self, error: Exception) -> str:
-        """The cause of an error of this rank's: often the end of another, which is known soon."""
+        """See `OtherRanks`."""
         for index, process in enumerate(self._processes, 1):
             try:
                 process.wait(_NOTICED_S)
             except subprocess.TimeoutExpired:
                 continue
-            return self._end_of(index)
+            return self.end_of(index)
         return f"rank 0 of the engine failed: {type(error).__name__}: {error}"
 
-    def _end_of(self, index: int) -> str:
+    def end_of(self, index: int) -> str:
+        """See `OtherRanks`."""
         status = self._processes[index - 1].wait()
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return f"rank {index} of the engine ended {how}"
 
-    def compare(self, index: int, steps: int, digest: int) -> None:
-        """Hold what rank `index` has sampled in its first `steps` steps against the rank that said
-        so first.
-        """
-        if self._digests.setdefault(steps, digest) != digest:
-            self._leave(f"rank {index} sampled other tokens than another within {steps} steps")
-        self._digests.pop(steps - 10 * CHECKED_STEPS, None)
-
-    def _watch(self, index: int, channel: CallChannel) -> None:
-        while (call := channel.take()) is not None:
-            assert isinstance(call, DigestReport)
-            self.compare(index, call.steps, call.digest)
-        self._leave(self._end_of(index))
-
-    def _leave(self, cause: str) -> NoReturn:
+    def leave(self, cause: str) -> NoReturn:
+        """See `OtherRanks`."""
         shutil.rmtree(self.folder, ignore_errors=True)  # where ranks may not have met yet
-        self._part(cause)
+        super().leave(cause)
+
+
+@final
+class DistantRanks(OtherRanks):
+    """Ranks on other hosts, whose supervisors start them. `peers` are their addresses."""
+
+    def __init__(
+        self,
+        channels: Sequence[CallChannel],
+        peers: Sequence[str],
+        part: Callable[[str], NoReturn],
+    ) -> None:
+        super().__init__(channels, part)
+        self._peers = peers
+
+    def why(self, error: Exception) -> str:
+        """See `OtherRanks`. The end of another rank is noticed by the thread that reads of it."""
+        return f"rank 0 of the engine failed: {type(error).__name__}: {error}"
+
+    def end_of(self, index: int) -> str:
+        """See `OtherRanks`."""
+        return f"rank {index} of the engine, on {self._peers[index - 1]}, has ended or is cut off"
 
 
 @final
@@ -123,7 +174,7 @@ class LeadingRunner:
     """`workers.loop.Runner` over this rank's runner and its followers. `model` is this rank's."""
 
     def __init__(
-        self, runner: ModelRunner, followers: Followers, part: Callable[[str], NoReturn]
+        self, runner: ModelRunner, followers: OtherRanks, part: Callable[[str], NoReturn]
     ) -> None:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids

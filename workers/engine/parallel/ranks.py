@@ -9,7 +9,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from protocol.errors import ConfigError
 from workers.engine.parallel.shares import Share
 
 _STORE: Final = "ranks"
+_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
 _PATIENCE: Final = timedelta(minutes=10)
 """How long a rank waits for the others. Ranks load side by side, so one that reads its weights
 later is waited for; a rank that dies ends the wait at once, because its connection breaks.
@@ -38,8 +40,41 @@ _NO_MULTICAST: Final = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICA
 service.
 """
 
+_tcp_store = dist.TCPStore  # type: ignore[attr-defined]
 _gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """torch 2.13 has the first name and warns at the second; older ones have the second."""
+
+
+class Place(NamedTuple):
+    """Where ranks meet, and how long they wait there for a first sum. `interface` is the network
+    interface by which they reach each other, empty: the library's own choice.
+    """
+
+    store: Any
+    interface: str
+    patience: timedelta
+    is_one_host: bool
+
+    @classmethod
+    def on_host(cls, folder: Path, count: int) -> "Place":
+        """In `folder`, which only this user can read. The library would otherwise listen on the
+        host's own address.
+        """
+        store = dist.FileStore(str(folder / _STORE), count)  # type: ignore[attr-defined]
+        return cls(store, "lo", _PATIENCE, is_one_host=True)
+
+    @classmethod
+    def between_hosts(cls, host: str, port: int, interface: str, wait_s: float) -> "Place":
+        """At the store of the first rank."""
+        patience = timedelta(seconds=wait_s)
+        store = _tcp_store(host, port, is_master=False, timeout=patience)
+        return cls(store, interface, patience, is_one_host=False)
+
+
+def open_store(host: str, wait_s: float) -> Any:  # noqa: ANN401 - torch does not name its type
+    """The store at which ranks of several hosts meet, on a free `port` of this one."""
+    patience = timedelta(seconds=wait_s)
+    return _tcp_store(host, 0, is_master=True, timeout=patience, wait_for_workers=False)
 
 
 class Ranks:
@@ -47,27 +82,41 @@ class Ranks:
     same order.
     """
 
-    def __init__(self, share: Share, folder: Path, device: torch.device) -> None:
-        """Meets the other ranks in `folder`, which only this user can read. Raises `ConfigError`
-        if the cards cannot reach each other.
+    def __init__(self, share: Share, place: Place, device: torch.device) -> None:
+        """Meets the other ranks in `place`. Raises `ConfigError` if they cannot reach each other,
+        or a first sum is wrong.
         """
         self.share = share
         self.device = device
-        # Ranks of one host: the library would otherwise listen on the host's own address.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if place.interface:
+            for name in _INTERFACES:
+                os.environ.setdefault(name, place.interface)
         for name, value in _NO_MULTICAST.items():
             os.environ.setdefault(name, value)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(
-            backend,
-            store=dist.FileStore(str(folder / _STORE), share.count),  # type: ignore[attr-defined]
-            rank=share.index,
-            world_size=share.count,
-            timeout=_PATIENCE,
-        )
         self._mail: Tensor | None = None
-        if device.type == "cuda":
-            self._check_cards()
+        try:
+            dist.init_process_group(
+                backend,
+                store=place.store,
+                rank=share.index,
+                world_size=share.count,
+                timeout=place.patience,
+            )
+            self._check_sum()
+        except RuntimeError as error:
+            if place.is_one_host:
+                raise
+            raise ConfigError(
+                f"rank {share.index} has met the others and cannot add up with them by the "
+                f"interface {place.interface or 'of the library'}: {error}: see that no firewall "
+                "is between the hosts, or name the interface in GLOO_SOCKET_IFNAME and "
+                "NCCL_SOCKET_IFNAME"
+            ) from error
+        if not place.is_one_host:
+            for made in _backends(device):
+                made._set_default_timeout(_PATIENCE)  # noqa: SLF001
+        if device.type == "cuda" and place.is_one_host:
             self._mail = self._shared_memory()
 
     @property
@@ -89,15 +138,15 @@ class Ranks:
             is_right, mail = False, None
         return mail if self.agreed(is_right) else None
 
-    def _check_cards(self) -> None:
-        """A first sum, which opens the connections between the cards: none may open in a capture.
+    def _check_sum(self) -> None:
+        """A first sum, which opens the connections between the ranks: none may open in a capture.
         Raises `ConfigError`.
         """
         found = self.add(torch.full((1,), float(self.share.index + 1), device=self.device))
         wanted = self.share.count * (self.share.count + 1) / 2
         if found.item() != wanted:
             raise ConfigError(
-                f"the sum of {self.share.count} cards is {found.item()}, not {wanted}: their "
+                f"the sum of {self.share.count} ranks is {found.item()}, not {wanted}: their "
                 "connection is faulty; `herma doctor` looks at it, tensor_parallel = 1 does without"
             )
 
@@ -129,6 +178,12 @@ class Ranks:
     def close(self) -> None:
         """Leave the others."""
         dist.destroy_process_group()
+
+
+def _backends(device: torch.device) -> list[Any]:
+    """Torch's own objects for sums, which keep the timeout of the start."""
+    kinds = ("cpu",) if device.type == "cpu" else ("cpu", "cuda")
+    return [_world()._get_backend(torch.device(kind)) for kind in kinds]  # noqa: SLF001
 
 
 def _opened(device: torch.device) -> Tensor:

@@ -5,6 +5,7 @@ state in /sys and /proc. Must not know other hosts. Blocks: call it in a thread.
 """
 
 import errno
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,12 +30,15 @@ _MAX_SEGMENTS: Final = 16
 def host_facts(config: WorkerConfig, root: Path = _ROOT) -> HostFacts:
     """The facts of this host for one rank."""
     launch = config.launch
-    environ: Mapping[str, str] = {} if launch is None else launch.env
+    # An engine of ours has this process's environment.
+    environ: Mapping[str, str] = os.environ if launch is None else launch.env
     links = {name: _ip_link(root, name) for name in link_names(environ, _IP_LINKS)}
     links |= {name: _ib_link(root, name) for name in link_names(environ, _IB_LINKS)}
     ports = set(engine_ports(() if launch is None else launch.argv))
     if config.url is not None and (port := urlsplit(config.url).port) is not None:
         ports.add(port)
+    if config.rendezvous is not None:
+        ports.add(int(config.rendezvous.rpartition(":")[2]))
     # Only the head's engine listens; the others dial.
     taken = tuple(sorted(port for port in ports if _is_taken(port))) if config.rank == 0 else ()
     segments = tuple(unused_names(root / "dev/shm")[:_MAX_SEGMENTS])
@@ -58,7 +62,7 @@ def link_names(environ: Mapping[str, str], variables: Sequence[str]) -> list[str
 
 def engine_ports(argv: Sequence[str]) -> Iterator[int]:
     """The ports on which the ranks meet, from `--flag value` and `--flag=value`."""
-    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+    for word, following in zip(argv, (*argv, "")[1:], strict=True):
         flag, _, value = word.partition("=")
         value = value or following
         if flag in _ADDRESS_FLAGS:

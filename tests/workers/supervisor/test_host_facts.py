@@ -74,3 +74,19 @@ def test_ports_must_be_free_on_the_head_alone(tmp_path: Path) -> None:
 def test_the_ports_of_a_command_line(words: list[str], ports: list[int]) -> None:
     """vLLM's and SGLang's flags."""
     assert list(engine_ports(words)) == ports
+
+
+def test_ranks_of_our_own_engine_have_no_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links are those of the worker's environment, the port is that of the rendezvous."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = WorkerConfig(
+            "w", "m", "m", (), 1, tensor_parallel=2, group="g",
+            group_address="tcp://10.0.0.1:8095", rendezvous=f"127.0.0.1:{port}",
+        )  # fmt: skip
+        facts = host_facts(config, tmp_path)
+    assert list(facts.links) == ["eth7"]
+    assert facts.taken_ports == (port,)

@@ -36,7 +36,7 @@ from workers.engine.start import find_model, load_runner
 from workers.model_dir import CONFIG_NAME
 
 _COMPARED: Final = (
-    "serves", "dtype", "quantization", "kv_dtype", "head", "prefill", "invariant", "token_budget",
+    "dtype", "quantization", "kv_dtype", "head", "prefill", "invariant", "token_budget",
     "kv_tokens", "max_seqs", "snapshots", "context_length", "max_context", "block_size",
     "tensor_parallel",
 )  # fmt: skip

@@ -59,11 +59,12 @@ def filled(text: str) -> str:
 def completed(raw: dict[str, Any]) -> dict[str, Any]:
     """With all that a file needs beside it."""
     for number, worker in enumerate(raw.get("workers", [])):
-        engine = worker.get("engine", "vllm" if "group" in worker else "native")
+        is_foreign = "group" in worker and "rendezvous" not in worker
+        engine = worker.get("engine", "vllm" if is_foreign else "native")
         worker.setdefault("name", f"w{number}")
         worker.setdefault("model", "org/model")
         worker.setdefault("serves", "m")
-        if "group" in worker:
+        if is_foreign:
             worker.setdefault("engine", engine)
             worker.setdefault("launch", {"argv": ["vllm"]})
         if engine not in {"native", "synthetic"} and not worker.get("rank"):

@@ -45,7 +45,7 @@ _gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """torch 2.13 has the first name and warns at the second; older ones have the second."""
 
 
-class Place(NamedTuple):
+class RanksPlace(NamedTuple):
     """Where ranks meet, and how long they wait there for a first sum. `interface` is the network
     interface by which they reach each other, empty: the library's own choice.
     """
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     is_one_host: bool
 
     @classmethod
-    def on_host(cls, folder: Path, count: int) -> "Place":
+    def on_host(cls, folder: Path, count: int) -> "RanksPlace":
         """In `folder`, which only this user can read. The library would otherwise listen on the
         host's own address.
         """
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         return cls(store, "lo", _PATIENCE, is_one_host=True)
 
     @classmethod
-    def between_hosts(cls, host: str, port: int, interface: str, wait_s: float) -> "Place":
+    def between_hosts(cls, host: str, port: int, interface: str, wait_s: float) -> "RanksPlace":
         """At the store of the first rank."""
         patience = timedelta(seconds=wait_s)
         store = _tcp_store(host, port, is_master=False, timeout=patience)
@@ -82,7 +82,7 @@ class Ranks:
     same order.
     """
 
-    def __init__(self, share: Share, place: Place, device: torch.device) -> None:
+    def __init__(self, share: Share, place: RanksPlace, device: torch.device) -> None:
         """Meets the other ranks in `place`. Raises `ConfigError` if they cannot reach each other,
         or a first sum is wrong.
         """

@@ -37,7 +37,7 @@ class RankAbsent(EngineBroken):
     """The ranks did not come together in time."""
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class RankHello(msgspec.Struct, frozen=True, tag="hello"):
     """Of a rank that dials: who it is, and what it was started with."""
 
     group: str
@@ -46,30 +46,30 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     facts: dict[str, str]
 
 
-class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+class RanksBegin(msgspec.Struct, frozen=True, tag="welcome"):
     """All ranks are there; the store of `torch.distributed` listens on this port."""
 
     store_port: int
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class RankRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """Why the ranks do not begin; `is_absence`: another start may help."""
 
     text: str
     is_absence: bool = False
 
 
-_ANSWER: Final[Any] = Welcome | Refusal
+_ANSWER: Final[Any] = RanksBegin | RankRefusal
 
 
-class Address(NamedTuple):
+class MeetingPoint(NamedTuple):
     """Where the first rank listens."""
 
     host: str
     port: int
 
     @classmethod
-    def of(cls, text: str) -> "Address":
+    def of(cls, text: str) -> "MeetingPoint":
         """HOST:PORT; of IPv6 in brackets."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]"), int(port))
@@ -78,7 +78,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class Met(NamedTuple):
+class MetRanks(NamedTuple):
     """The connections of the other ranks by their numbers, 1 first; for one of these its own
     connection alone.
     """
@@ -87,7 +87,7 @@ class Met(NamedTuple):
     store_port: int
 
 
-def listen(address: Address) -> socket.socket:
+def listen(address: MeetingPoint) -> socket.socket:
     """Listen as the first rank. Raises `ConfigError`."""
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -99,7 +99,7 @@ def listen(address: Address) -> socket.socket:
         ) from error
 
 
-def gather(listener: socket.socket, own: Hello, wait_s: float) -> list[socket.socket]:
+def gather(listener: socket.socket, own: RankHello, wait_s: float) -> list[socket.socket]:
     """Wait as the first rank for all others. Raises `RankAbsent` if one does not come within
     `wait_s`, and `ConfigError` if one was started with something else, which it is told.
     """
@@ -130,23 +130,23 @@ def gather(listener: socket.socket, own: Hello, wait_s: float) -> list[socket.so
     return [come[rank] for rank in range(1, own.ranks)]
 
 
-def welcome(connections: list[socket.socket], store_port: int) -> Met:
+def welcome(connections: list[socket.socket], store_port: int) -> MetRanks:
     """Let all ranks begin."""
     for connection in connections:
-        _send(connection, Welcome(store_port))
+        _send(connection, RanksBegin(store_port))
         _watch_over(connection)
-    return Met(tuple(connections), store_port)
+    return MetRanks(tuple(connections), store_port)
 
 
 def dismiss(connections: list[socket.socket], text: str, *, is_absence: bool = False) -> None:
     """Tell ranks that have come why they do not begin."""
     for connection in connections:
         with suppress(OSError):  # it may be gone, and then needs no reason
-            _send(connection, Refusal(text, is_absence))
+            _send(connection, RankRefusal(text, is_absence))
         connection.close()
 
 
-def dial(address: Address, own: Hello, wait_s: float) -> Met:
+def dial(address: MeetingPoint, own: RankHello, wait_s: float) -> MetRanks:
     """Meet the first rank as another one. Raises `RankAbsent` if it is not there within `wait_s`,
     or parts again, and `ConfigError` if it refuses this rank.
     """
@@ -162,9 +162,9 @@ def dial(address: Address, own: Hello, wait_s: float) -> Met:
             f"rank {own.rank} of group `{own.group}` got no answer at {address}: "
             f"{type(error).__name__}: {error}: is rank 0 of that group there?"
         ) from error
-    if isinstance(answer, Welcome):
+    if isinstance(answer, RanksBegin):
         _watch_over(connection)
-        return Met((connection,), answer.store_port)
+        return MetRanks((connection,), answer.store_port)
     connection.close()
     if answer is None:
         raise RankAbsent(f"rank 0 of group `{own.group}` at {address} has gone again")
@@ -185,7 +185,7 @@ def interface_of(connection: socket.socket) -> str:
     return ""
 
 
-def _connected(address: Address, own: Hello, end: float, wait_s: float) -> socket.socket:
+def _connected(address: MeetingPoint, own: RankHello, end: float, wait_s: float) -> socket.socket:
     while True:
         try:
             return socket.create_connection(address, max(0.1, end - time.monotonic()))
@@ -199,7 +199,7 @@ def _connected(address: Address, own: Hello, end: float, wait_s: float) -> socke
         time.sleep(_RETRY_S)
 
 
-def _misfit(own: Hello, other: Hello) -> str:
+def _misfit(own: RankHello, other: RankHello) -> str:
     """What the other rank was started with that this one was not; empty if nothing."""
     who = f"rank {other.rank} of group `{other.group}`"
     if other.group != own.group:
@@ -213,16 +213,16 @@ def _misfit(own: Hello, other: Hello) -> str:
     return ""
 
 
-def _hello(connection: socket.socket) -> Hello | None:
+def _hello(connection: socket.socket) -> RankHello | None:
     """Who dials; None for what is no rank."""
     connection.settimeout(_HELLO_S)
     try:
-        return _take(connection, Hello)
+        return _take(connection, RankHello)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _send(connection: socket.socket, message: Hello | Welcome | Refusal) -> None:
+def _send(connection: socket.socket, message: RankHello | RanksBegin | RankRefusal) -> None:
     data = msgspec.msgpack.encode(message)
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -262,4 +262,4 @@ def _watch_over(connection: socket.socket) -> None:
 
 def _name(listener: socket.socket) -> str:
     host, port, *_ = listener.getsockname()
-    return str(Address(host, port))
+    return str(MeetingPoint(host, port))

@@ -20,10 +20,10 @@ from workers.engine.load.checkpoint import Report
 from workers.engine.parallel.calls import CallChannel
 from workers.engine.parallel.following import follow
 from workers.engine.parallel.leader import DistantRanks, Followers, LeadingRunner
-from workers.engine.parallel.ranks import Place, Ranks, open_store
+from workers.engine.parallel.ranks import Ranks, RanksPlace, open_store
 from workers.engine.parallel.rendezvous import (
-    Address,
-    Hello,
+    MeetingPoint,
+    RankHello,
     dial,
     gather,
     interface_of,
@@ -63,7 +63,7 @@ def load_leading(
         return _lead_hosts(config, report, part, wait_s)
     followers = Followers(config, part)
     own = _config_of_rank(config, 0)
-    ranks = _met(own, 0, Place.on_host(followers.folder, own.tensor_parallel))
+    ranks = _met(own, 0, RanksPlace.on_host(followers.folder, own.tensor_parallel))
     followers.all_met()
     return LeadingRunner(load_runner(own, report, ranks=ranks), followers, part)
 
@@ -73,7 +73,7 @@ def load_following(config: WorkerConfig, index: int, folder: Path) -> ModelRunne
     the start. Raises `ConfigError`.
     """
     own = _config_of_rank(config, index)
-    place = Place.on_host(folder, own.tensor_parallel)
+    place = RanksPlace.on_host(folder, own.tensor_parallel)
     return load_runner(own, lambda *_: None, ranks=_met(own, index, place))
 
 
@@ -86,7 +86,7 @@ def follow_host(config: WorkerConfig, report: Report, wait_s: float = MEET_S) ->
     met = dial(address, _hello(own, find_model(own.model, report)), wait_s)
     (connection,) = met.connections
     interface = interface_of(connection)
-    place = Place.between_hosts(address.host, met.store_port, interface, wait_s)
+    place = RanksPlace.between_hosts(address.host, met.store_port, interface, wait_s)
     runner = load_runner(own, report, ranks=_met(own, own.rank, place))
     follow(runner, CallChannel(connection))
 
@@ -107,14 +107,16 @@ def _lead_hosts(
     met = welcome(connections, store.port)
     others = DistantRanks([CallChannel(each) for each in met.connections], peers, part)
     others.watch()
-    place = Place(store, interface_of(connections[0]), timedelta(seconds=wait_s), is_one_host=False)
+    place = RanksPlace(
+        store, interface_of(connections[0]), timedelta(seconds=wait_s), is_one_host=False
+    )
     ranks = _met(own, 0, place)
     return LeadingRunner(load_runner(own, report, ranks=ranks), others, part)
 
 
-def _address(config: WorkerConfig) -> Address:
+def _address(config: WorkerConfig) -> MeetingPoint:
     assert config.rendezvous is not None  # a group of this engine has one
-    return Address.of(config.rendezvous)
+    return MeetingPoint.of(config.rendezvous)
 
 
 def _with_device(config: WorkerConfig) -> WorkerConfig:
@@ -125,7 +127,7 @@ def _with_device(config: WorkerConfig) -> WorkerConfig:
     return msgspec.structs.replace(config, device=device)
 
 
-def _hello(config: WorkerConfig, model_dir: Path) -> Hello:
+def _hello(config: WorkerConfig, model_dir: Path) -> RankHello:
     """What this rank says of itself: all that decides what it computes."""
     assert config.group is not None
     facts = {key: str(getattr(config, key)) for key in _COMPARED}
@@ -135,7 +137,7 @@ def _hello(config: WorkerConfig, model_dir: Path) -> Hello:
         "kind of device": torch.device(config.device).type,
         "config.json": hashlib.sha256((model_dir / CONFIG_NAME).read_bytes()).hexdigest()[:12],
     }
-    return Hello(config.group, config.rank, config.ranks, facts)
+    return RankHello(config.group, config.rank, config.ranks, facts)
 
 
 def _config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
@@ -147,7 +149,7 @@ def _config_of_rank(config: WorkerConfig, index: int) -> WorkerConfig:
     return msgspec.structs.replace(config, device=device)
 
 
-def _met(config: WorkerConfig, index: int, place: Place) -> Ranks:
+def _met(config: WorkerConfig, index: int, place: RanksPlace) -> Ranks:
     """The ranks, on the device of `config`. Raises `ConfigError` if there is no such card."""
     device = torch.device(config.device)
     if device.type == "cuda":

@@ -21,9 +21,9 @@ from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from tests.workers.engine.parallel.test_two_ranks import BOUND_S, answers, assert_equal
 from workers.engine.parallel.rendezvous import (
-    Address,
-    Hello,
+    MeetingPoint,
     RankAbsent,
+    RankHello,
     dial,
     gather,
     interface_of,
@@ -94,14 +94,14 @@ def test_ranks_of_other_configurations_end_both_with_one_line(tmp_path: Path) ->
     assert all(f"ConfigError: {line}" in text for text in texts), texts
 
 
-def _hello(rank: int = 0, **changes: Any) -> Hello:
-    return Hello("g", rank, changes.pop("ranks", 2), FACTS | changes)
+def _hello(rank: int = 0, **changes: Any) -> RankHello:
+    return RankHello("g", rank, changes.pop("ranks", 2), FACTS | changes)
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
     """By number, with the address."""
     port = _port()
-    with listen(Address("127.0.0.1", port)) as listener:
+    with listen(MeetingPoint("127.0.0.1", port)) as listener:
         text = f"rank 1 and rank 2 of group `g` did not come to 127.0.0.1:{port} within 0 s"
         with pytest.raises(RankAbsent, match=re.escape(text)):
             gather(listener, _hello(ranks=3), SHORT_S)
@@ -109,8 +109,8 @@ def test_a_rank_that_never_comes_is_named() -> None:
 
 def test_ranks_that_came_are_told_who_did_not() -> None:
     """They wait no longer than the first."""
-    with listen(Address("127.0.0.1", _port())) as listener:
-        address, caught = Address(*listener.getsockname()), list[Exception]()
+    with listen(MeetingPoint("127.0.0.1", _port())) as listener:
+        address, caught = MeetingPoint(*listener.getsockname()), list[Exception]()
 
         def come() -> None:
             try:
@@ -129,12 +129,12 @@ def test_ranks_that_came_are_told_who_did_not() -> None:
 def test_a_wrong_address_is_named_on_both_sides() -> None:
     """The first rank cannot listen on another host's; the others find nobody, or no rank."""
     with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1:29600"):
-        listen(Address.of("192.0.2.1:29600"))
+        listen(MeetingPoint.of("192.0.2.1:29600"))
     port = _port()
     with pytest.raises(RankAbsent, match=f"found no rank 0 at 127.0.0.1:{port} within 0 s"):
-        dial(Address("127.0.0.1", port), _hello(1), SHORT_S)
+        dial(MeetingPoint("127.0.0.1", port), _hello(1), SHORT_S)
     with socket.create_server(("127.0.0.1", 0)) as other:
-        address = Address(*other.getsockname())
+        address = MeetingPoint(*other.getsockname())
 
         def answer() -> None:
             connection, _ = other.accept()
@@ -156,12 +156,12 @@ def test_a_wrong_address_is_named_on_both_sides() -> None:
         (_hello(1, herma="2"), "has herma = 2, and rank 0 1"),
         (_hello(1, ranks=3), "counts 3 ranks, and rank 0 2"),
         (_hello(2), "counts 2 ranks, and rank 0 2"),
-        (Hello("h", 1, 2, FACTS), "rank 1 of group `h` is none of group `g`"),
+        (RankHello("h", 1, 2, FACTS), "rank 1 of group `h` is none of group `g`"),
     ],
 )
-def test_a_rank_of_another_kind_is_refused_on_both_sides(hello: Hello, text: str) -> None:
-    with listen(Address("127.0.0.1", _port())) as listener:
-        address, caught = Address(*listener.getsockname()), list[Exception]()
+def test_a_rank_of_another_kind_is_refused_on_both_sides(hello: RankHello, text: str) -> None:
+    with listen(MeetingPoint("127.0.0.1", _port())) as listener:
+        address, caught = MeetingPoint(*listener.getsockname()), list[Exception]()
 
         def come() -> None:
             try:
@@ -179,8 +179,8 @@ def test_a_rank_of_another_kind_is_refused_on_both_sides(hello: Hello, text: str
 
 def test_strangers_and_twins_do_not_keep_ranks_apart() -> None:
     """A connection that says nothing of sense is closed; a second rank 1 is told so."""
-    with listen(Address("127.0.0.1", _port())) as listener:
-        address, found = Address(*listener.getsockname()), list[Any]()
+    with listen(MeetingPoint("127.0.0.1", _port())) as listener:
+        address, found = MeetingPoint(*listener.getsockname()), list[Any]()
 
         def come(rank: int) -> None:
             try:

@@ -7,6 +7,7 @@
 (true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few tokens),
 `leave` (files in its temporary directory), `waits_for` (a path: it does nothing before that
 exists), `model_dir`, `trouble` (of EngineReady), `sleep_way`, `sleep_refusal` (of EngineReady),
+`more_ways` (pairs of way and refusal), `fails_by` (the only way that `on_sleep` is about),
 `on_sleep`, `on_wake`: "dies", "hangs", "lies" (the memory stays), or the reason of a refusal. While
 its memory is out, there is a file `asleep` beside the mood.
 Without any it gets ready and serves nothing but the health probe.
@@ -66,7 +67,8 @@ def main() -> int:
         time.sleep(1)
     words = ("trouble", "sleep_way", "sleep_refusal")
     said = {word: mood.get(word, "") for word in words}
-    _say(link, EngineReady(FACTS, mood["model_dir"], **said))
+    more = tuple([(way, why) for way, why in mood.get("more_ways", ())])
+    _say(link, EngineReady(FACTS, mood["model_dir"], **said, more_ways=more))
     return _serve(link, mood)
 
 
@@ -102,8 +104,9 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:  # noqa: C901
                         return 0
                     case DrainEngine():
                         _say(link, Drained())
-                    case SleepEngine():
-                        _say(link, Slept(_move(link, mood.get("on_sleep", ""), is_asleep=True)))
+                    case SleepEngine(way=way):
+                        fault = mood.get("on_sleep", "") if way == mood.get("fails_by", way) else ""
+                        _say(link, Slept(_move(link, fault, is_asleep=True)))
                     case WakeEngine():
                         _say(link, Woken(_move(link, mood.get("on_wake", ""), is_asleep=False)))
             elif isinstance(message := wire.decode_to_worker(payload), Submit):

@@ -89,10 +89,11 @@ class Bridge:
         holdings: Holdings,
         *,
         epoch: int,
-        sleep: EngineSleep | None = None,
+        sleeps: tuple[EngineSleep, ...] = (),
     ) -> None:
-        """`sleep` of an engine whose process can sleep."""
-        self._sleep = sleep
+        """`sleeps` are the ways of an engine whose process can sleep, the best first."""
+        self._sleeps = {sleep.name: sleep for sleep in sleeps}
+        self._asleep: EngineSleep | None = None
         self._config = config
         self._facts = facts
         self._client = client
@@ -179,17 +180,21 @@ class Bridge:
 
     async def _move(self, message: SleepEngine | WakeEngine) -> None:
         """Put the engine to sleep, or wake it. It may be silent for `stall_s` meanwhile."""
-        sleep, is_wake = self._sleep, isinstance(message, WakeEngine)
+        is_wake = isinstance(message, WakeEngine)
         self._status.busy, self._status.phase = True, "waking" if is_wake else "falling asleep"
         answer: Slept | Woken
         if isinstance(message, WakeEngine):
             self._epoch = message.epoch
             self._holdings.clear()
-            answer = Woken("it has no sleep API" if sleep is None else await sleep.wake())
-        elif sleep is None or self._running:
-            answer = Slept("it works, or has no sleep API")
+            sleep = self._asleep
+            answer = Woken("it does not sleep" if sleep is None else await sleep.wake())
         else:
-            answer = Slept(await sleep.fall_asleep())
+            way = message.way or next(iter(self._sleeps), "")
+            sleep = self._asleep = self._sleeps.get(way)
+            if sleep is None or self._running:
+                answer = Slept("it works, or has no such way to sleep")
+            else:
+                answer = Slept(await sleep.fall_asleep())
         self._status.busy, self._status.phase = False, ""
         self._outbox.send_control(answer)
 

@@ -1,17 +1,17 @@
-"""The sleep of an external engine's process: the calls of its API, and whether they did what they
-say.
+"""The sleep of an external engine's process by one way, and whether that did what it says.
 
-Owns the order of calls and the proof that a woken model still answers. Must not know the fields of
-one engine, frames, nor when it sleeps.
+Owns the calls of an engine's API, and the proof that a woken model still answers, by whichever way
+it slept. Must not know the fields of one engine, frames, nor when it sleeps.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from protocol.errors import HttpError
 from protocol.sampling import SamplingParams
+from workers.bridge.driver_sleep import DriverSleep
 from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.readiness import StopText
 from workers.external import (
@@ -28,24 +28,75 @@ _PROOF_IDS: Final = tuple(range(1, 17))
 _PROOF_TOKENS: Final = 4
 
 
-@final
-class EngineSleep:
-    """Puts one engine to sleep and wakes it."""
+class SleepWay(Protocol):
+    """How an engine's memory leaves the device and comes back. Each call returns why it did not,
+    "" if it says that it did. They may raise `HttpError`.
+    """
 
-    def __init__(
-        self, client: EngineClient, api: EngineApi, calls: SleepCalls, text: StopText
-    ) -> None:
+    @property
+    def name(self) -> str:
+        """For people, and for the record of what was tried."""
+        ...
+
+    async def refusal(self) -> str:
+        """Why it cannot be, as far as is known before."""
+        ...
+
+    async def sleep(self) -> str: ...
+
+    async def wake(self) -> str: ...
+
+
+@final
+class ApiSleep:
+    """The way of an engine that has an API for it."""
+
+    def __init__(self, client: EngineClient, calls: SleepCalls) -> None:
         self.name = calls.name
         self._client = client
-        self._api = api
         self._calls = calls
+
+    async def refusal(self) -> str:
+        """As the engine says itself."""
+        return self._calls.refusal(await self._client.found(self._calls.targets))
+
+    async def sleep(self) -> str:
+        """See `SleepWay`."""
+        return await self._call(self._calls.sleep, is_asleep=True)
+
+    async def wake(self) -> str:
+        """See `SleepWay`."""
+        return await self._call(self._calls.wake, is_asleep=False)
+
+    async def _call(self, request: HttpRequest, *, is_asleep: bool) -> str:
+        status, text = await self._client.call(request)
+        if status != _OK:
+            return f"it answers POST {request.target} with {status} {text}".rstrip()
+        said = self._calls.is_asleep(await self._client.found(self._calls.targets))
+        if said is not None and said is not is_asleep:
+            state = "asleep" if said else "awake"
+            return f"it answers POST {request.target} with {status}, and says that it is {state}"
+        return ""
+
+
+@final
+class EngineSleep:
+    """Puts one engine to sleep and wakes it, by its API (`calls`) or another way."""
+
+    def __init__(
+        self, client: EngineClient, api: EngineApi, calls: SleepCalls | DriverSleep, text: StopText
+    ) -> None:
+        self._way: SleepWay = calls if isinstance(calls, DriverSleep) else ApiSleep(client, calls)
+        self.name = self._way.name
+        self._client = client
+        self._api = api
         self._text = text
         self._answered: list[int] = []
 
     async def refusal(self) -> str:
-        """Why the engine cannot sleep, as it says itself; "" if it can."""
+        """Why the engine cannot sleep, as far as is known before; "" if it can."""
         try:
-            return self._calls.refusal(await self._client.found(self._calls.targets))
+            return await self._way.refusal()
         except HttpError as error:
             return str(error)
 
@@ -54,7 +105,7 @@ class EngineSleep:
         try:
             if not self._answered:
                 self._answered = await self._tokens()
-            return await self._call(self._calls.sleep, is_asleep=True)
+            return await self._way.sleep()
         except (EngineRefusal, EngineError, HttpError) as error:
             return str(error)
 
@@ -66,7 +117,7 @@ class EngineSleep:
         may differ with the shape of a batch.
         """
         try:
-            if why := await self._call(self._calls.wake, is_asleep=False):
+            if why := await self._way.wake():
                 return why
             tokens = await self._tokens()
         except (EngineRefusal, EngineError, HttpError) as error:
@@ -76,16 +127,6 @@ class EngineSleep:
                 f"it answers the same prompt with token {tokens[:1]} instead of "
                 f"{self._answered[:1]}: its weights are not what they were"
             )
-        return ""
-
-    async def _call(self, request: HttpRequest, *, is_asleep: bool) -> str:
-        status, text = await self._client.call(request)
-        if status != _OK:
-            return f"it answers POST {request.target} with {status} {text}".rstrip()
-        said = self._calls.is_asleep(await self._client.found(self._calls.targets))
-        if said is not None and said is not is_asleep:
-            state = "asleep" if said else "awake"
-            return f"it answers POST {request.target} with {status}, and says that it is {state}"
         return ""
 
     async def _tokens(self) -> list[int]:

@@ -17,6 +17,7 @@ from protocol.errors import ConfigError, ConnectError, HttpError
 from protocol.grammars import GrammarForm
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
+from workers.bridge.driver_sleep import DriverSleep
 from workers.bridge.engine_client import EngineClient, EngineGone, api_key_of
 from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.kv_feed import KvFeed
@@ -162,8 +163,9 @@ class _Service:
         if isinstance(api, OpenAiApi):
             form = await prefill_form(self._client, self._config, self._reports)
             facts = with_form(facts, form)
-        sleep = self._sleep()
-        refusal = "" if sleep is None else await sleep.refusal()
+        sleeps = self._sleeps()
+        offers = [(sleep.name, await sleep.refusal()) for sleep in sleeps]
+        (way, refusal), *more_ways = offers or [("", "")]
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
@@ -176,7 +178,7 @@ class _Service:
             work,
             holdings,
             epoch=self._epoch,
-            sleep=sleep,
+            sleeps=sleeps,
         )
         model_dir = "" if self._text is None else str(self._text.model_dir)
         outbox.send_control(
@@ -185,8 +187,9 @@ class _Service:
                 model_dir,
                 speed,
                 limits.version,
-                sleep_way="" if sleep is None else sleep.name,
+                sleep_way=way,
                 sleep_refusal=refusal,
+                more_ways=tuple(more_ways),
             )
         )
         if isinstance(holdings, KvFeed):
@@ -196,11 +199,18 @@ class _Service:
             # We asked it to end, so its exit code does not matter.
             await self._engine.end(_END_S)
 
-    def _sleep(self) -> EngineSleep | None:
+    def _sleeps(self) -> tuple[EngineSleep, ...]:
+        """The ways in which the engine may sleep without an end, the best first."""
         api, text = self._api, self._text
-        if isinstance(api, OpenAiApi) or text is None or api.sleep_calls is None:
-            return None
-        return EngineSleep(self._client, api, api.sleep_calls, text)
+        if isinstance(api, OpenAiApi) or text is None:
+            return ()
+        found = []
+        if api.sleep_calls is not None:
+            found.append(EngineSleep(self._client, api, api.sleep_calls, text))
+        is_asked = self._config.residency == "on-demand" and self._config.device != "cpu"
+        if self._engine is not None and is_asked:
+            found.append(EngineSleep(self._client, api, DriverSleep(self._engine.pid), text))
+        return tuple(found)
 
     def _holdings(self, facts: EngineFacts, outbox: Outbox) -> ApproximateBlocks | KvFeed:
         """The engine's blocks: from its KV events if it publishes them, else an estimate."""

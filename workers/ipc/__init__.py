@@ -23,6 +23,7 @@ from workers.ipc.group_messages import (
 )
 from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
 from workers.ipc.messages import (
+    CHECKPOINT,
     FIRST_CONTROL_TAG,
     ClearCache,
     Drained,
@@ -47,6 +48,7 @@ from workers.ipc.messages import (
 
 __all__ = [
     "BROADCAST",
+    "CHECKPOINT",
     "FIRST_CONTROL_TAG",
     "MAX_LINK",
     "PROBE_PROMPT",

@@ -43,8 +43,16 @@ class ClearCache(_Control, frozen=True, tag=68):
     """Forget cached prefixes that no sequence uses, on all tiers."""
 
 
+CHECKPOINT: Final = "the driver's checkpoint"
+"""The way to sleep that moves all that a process has on the card into its own memory."""
+
+
 class SleepEngine(_Control, frozen=True, tag=69):
-    """Move all memory off the device, and answer `Slept`. No sequence is left, and none comes."""
+    """Move all memory off the device by this `way`, "" for the first that `EngineReady` named, and
+    answer `Slept`. No sequence is left, and none comes.
+    """
+
+    way: str = ""
 
 
 class WakeEngine(_Control, frozen=True, tag=70):
@@ -75,7 +83,8 @@ class EngineReady(_Control, frozen=True, tag=80):
     """The model is loaded. Its text files are in `model_dir`, "" for a text-level engine. `speed`
     is measured at this start; `version` is an external engine's. `trouble` is a line about a fault
     that the start has found and tolerates. `sleep_way` names the API by which the process can sleep
-    without an end, if there is one; `sleep_refusal` is why this process cannot.
+    without an end, if there is one; `sleep_refusal` is why this process cannot. `more_ways` are
+    tried after it, each with why it cannot be, "" if it can.
     """
 
     facts: EngineFacts
@@ -85,6 +94,7 @@ class EngineReady(_Control, frozen=True, tag=80):
     trouble: str = ""
     sleep_way: str = ""
     sleep_refusal: str = ""
+    more_ways: tuple[tuple[str, str], ...] = ()
 
 
 class Heartbeat(_Control, frozen=True, tag=81):

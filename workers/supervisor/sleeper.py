@@ -1,8 +1,9 @@
 """Puts one worker's engine to sleep and wakes it, as the table of its device orders.
 
-Owns the steps of both and their measurement. An engine whose API can do it sleeps without an end,
-until that has failed once; any other sleeps by the end of its process, and the next turn starts
-another. Must not know who has the next turn, nor how a start is watched.
+Owns the steps of both and their measurement. An engine that can do it by its API, or by the
+driver's checkpoint, sleeps without an end, until that has failed once; any other sleeps by the end
+of its process, and the next turn starts another. Must not know who has the next turn, nor how a
+start is watched.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Final, final
 
 import trio
 
-from workers.ipc import SleepEngine, WakeEngine
+from workers.ipc import CHECKPOINT, SleepEngine, WakeEngine
 from workers.supervisor.card_memory import (
     CardUse,
     host_reading,
@@ -158,20 +159,21 @@ class Sleeper:
 
     async def _find_ways(self, life: EngineLife) -> None:
         """Note what the new process says of its sleep. Whether it is so, a trial shows."""
-        ready, record = life.loaded, self.turns.record
-        self.turns.cannot = {}
-        if ready is not None and ready.sleep_way and ready.sleep_refusal:
-            self.turns.cannot[ready.sleep_way] = ready.sleep_refusal
+        self.turns.cannot = {way: why for way, why in _ways(life).items() if why}
         way = self._way_of(life)
-        is_new = way is not None and way != record.way
-        self.turns.is_trial_due = is_new and not await self._host_lacks(life)
+        if way is None or way == self.turns.record.way:
+            self.turns.is_trial_due = False
+            return
+        lacks = await self._host_lacks(life, way)
+        self.turns.is_trial_due = not lacks
+        if lacks:
+            self.turns.cannot[way] = f"{lacks}; looked at again when it falls asleep"
 
     def _way_of(self, life: EngineLife | None) -> str | None:
         """The way by which this process can sleep without an end; None if there is none."""
-        ready = None if life is None else life.loaded
-        if ready is None or not ready.sleep_way or ready.sleep_refusal:
-            return None
-        return None if ready.sleep_way in self.turns.record.refusals else ready.sleep_way
+        refused = self.turns.record.refusals
+        ways = {} if life is None else _ways(life)
+        return next((way for way, why in ways.items() if not why and way not in refused), None)
 
     async def _fall_asleep(self, life: EngineLife) -> None:
         await life.finish(float("inf"))
@@ -188,12 +190,12 @@ class Sleeper:
         """Whether the engine sleeps without an end."""
         self.turns.begin_trial()
         memory, record = self.turns.memory, self.turns.record
-        if why := await self._host_lacks(life):
+        if why := await self._host_lacks(life, way):
             self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
             return False
         before = await memory.read()
         in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
-        why = await life.move(SleepEngine())
+        why = await life.move(SleepEngine(way))
         if life.ended.is_set():
             why = life.process.killed_for or "its process has ended"
         left = None if why else await self._left(life, before)
@@ -219,6 +221,7 @@ class Sleeper:
         if life.ended.is_set():
             return False
         self._began_at = 0.0
+        self.turns.cannot.pop(way, None)
         self._lifecycle.on(LifeEvent.MOVED_OUT)
         assert self._relay is not None
         self._relay.engine_restarts()  # no work of before goes on, and no gateway sends any
@@ -260,14 +263,18 @@ class Sleeper:
         start_s = self.turns.record.start_s
         await self.turns.measured(way=RESTART, wake_s=start_s, host_bytes=0, refusals=refusals)
 
-    async def _host_lacks(self, life: EngineLife) -> str:
+    async def _host_lacks(self, life: EngineLife, way: str) -> str:
         """What the host's memory lacks for the engine's, "" if it has room: for what an earlier
-        sleep took, else for the model's weights.
+        sleep took, else for the model's weights. A checkpoint takes all that is on the card now.
         """
-        if not self.turns.memory.is_card:
+        turns = self.turns
+        if not turns.memory.is_card:
             return "its device is the host's own memory"
-        need = self.turns.record.host_bytes
-        if not need:
+        need = turns.record.host_bytes if turns.record.way == way else 0
+        if way == CHECKPOINT:
+            held = await turns.memory.held_by(life.process.pid)
+            need = max(need, held or turns.record.awake_bytes or 0)
+        elif not need:
             need = await trio.to_thread.run_sync(weights_bytes, life.model)
         host = await trio.to_thread.run_sync(host_reading)
         if host is None or host.total_bytes - host.used_bytes >= need:
@@ -327,3 +334,14 @@ class Sleeper:
         self.turns.is_rising = self.turns.is_rising and has_not_begun
         self.turns.note()
         self.tell()
+
+
+def _ways(life: EngineLife) -> dict[str, str]:
+    """The ways by which this process might sleep without an end, the best first, each with why it
+    cannot, as far as its start has found.
+    """
+    ready = life.loaded
+    if ready is None:
+        return {}
+    first = {ready.sleep_way: ready.sleep_refusal} if ready.sleep_way else {}
+    return first | dict(ready.more_ways)

@@ -15,11 +15,13 @@ from protocol.control_messages import AskSleep, AskWake, WorkerStatus
 from protocol.messages import Fault, Finished, Load, Register, Residency
 from tests.fakes.foreign_process import kill_launched
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
+from tests.fakes.stub_driver import COMPILER, driver_folder
 from tests.fakes.turning_card import TurningCard
 from tests.fakes.worker_process import WorkerProcess
 from tests.workers.bridge.test_foreign_worker import expected, launching_worker
 from tests.workers.supervisor.test_hold import done, wait_status
 
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler makes the stub")
 WAYS = {"vllm": "vLLM's sleep mode", "sglang": "SGLang's memory saver"}
 
 
@@ -57,14 +59,20 @@ class Sleeper:
 
 @asynccontextmanager
 async def sleeper(
-    folder: Path, kind: str = "vllm", keys: dict[str, Any] | None = None, **settings: Any
+    folder: Path,
+    kind: str = "vllm",
+    keys: dict[str, Any] | None = None,
+    environ: dict[str, str] | None = None,
+    awake_mib: int = 60_000,
+    **settings: Any,
 ) -> AsyncIterator[Sleeper]:
-    """It is awake."""
-    card = TurningCard(folder / "card", 80_000, {"w": 60_000}, {"w": 1_000})
+    """It is awake, and holds so much of its card."""
+    card = TurningCard(folder / "card", 80_000, {"w": awake_mib}, {"w": awake_mib // 60})
+    environ = {**card.environ, **(environ or {})}
     settings = {"kind": kind, "can_sleep": True, **settings}
     given = {"residency": "on-demand", "device": "cuda:0", "probe_context": 0, **(keys or {})}
     async with open_gateway_end() as gateway:
-        with launching_worker(folder, gateway, settings, environ=card.environ, **given) as (
+        with launching_worker(folder, gateway, settings, environ=environ, **given) as (
             worker,
             port,
         ):
@@ -136,3 +144,80 @@ async def test_a_process_that_dies_asleep_is_no_outage(tmp_path: Path) -> None:
         assert await one.answers(1)
         assert (await one.sleep()).engine_pid is not None
         assert not one.gateway.all_of(Fault)
+
+
+def _checkpointed() -> dict[str, Any]:
+    """Of an engine that has no sleep of its own, beside a driver that makes checkpoints: a stub.
+    What it holds of the card fits into the memory of this host.
+    """
+    environ = {"LD_LIBRARY_PATH": str(driver_folder())}
+    return {"can_sleep": False, "environ": environ, "awake_mib": 600}
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["vllm", "llama-cpp"])
+async def test_any_engine_sleeps_by_the_driver_s_checkpoint(tmp_path: Path, kind: str) -> None:
+    """One process, which answers the same before and after; its status says by which way."""
+    async with sleeper(tmp_path, kind, **_checkpointed()) as one:
+        assert await one.answers(1)
+        before = await wait_status(one.worker)
+        for number in (2, 3):
+            asleep = await one.sleep()
+            assert asleep.engine_pid == before.engine_pid
+            assert "takes 0.6 GiB of cuda-0 awake; " in asleep.turn
+            assert "by the driver's checkpoint" in asleep.turn
+            awake = await one.wake()
+            assert (awake.engine_pid, awake.restarts) == (before.engine_pid, 0)
+            assert await one.answers(number)
+        assert ("not by vLLM's sleep mode: the server has no" in awake.turn) == (kind == "vllm")
+        calls = [line.split()[0] for line in _lines(tmp_path / "card" / "calls")]
+        moves = [name for name in calls if name not in ("Init", "State")]
+        assert moves == ["Lock", "Checkpoint", "Restore", "Unlock"] * 2
+        assert not one.troubles
+        assert not one.gateway.all_of(Fault)
+
+
+@needs_compiler
+async def test_what_the_driver_refuses_is_one_line_and_an_end(tmp_path: Path) -> None:
+    """Memory that is shared between processes: known from then on, and asked no more."""
+    async with sleeper(tmp_path, **_checkpointed()) as one:
+        (tmp_path / "card" / "fault-Checkpoint").write_text("801")
+        asleep = await one.sleep()
+        assert asleep.engine_pid is None
+        why = "not by the driver's checkpoint: checkpoint of process "
+        assert why in asleep.turn
+        assert "it is shared between processes (CUDA IPC" in asleep.turn
+        await one.wake()
+        assert await one.answers(1)
+        assert (await one.sleep()).engine_pid is None
+        assert len(one.troubles) == 1
+        assert not one.gateway.all_of(Fault)
+
+
+@needs_compiler
+async def test_a_wake_that_the_driver_refuses_is_a_start(tmp_path: Path) -> None:
+    async with sleeper(tmp_path, **_checkpointed()) as one:
+        asleep = await one.sleep()
+        (tmp_path / "card" / "fault-Restore").write_text("2")
+        woken = await one.wake()
+        assert woken.engine_pid not in (None, asleep.engine_pid)
+        assert "it did not wake: restore of process " in woken.turn
+        assert len(one.gateway.all_of(Fault)) == 1
+        assert await one.answers(1)
+
+
+@needs_compiler
+async def test_a_process_that_dies_in_its_checkpoint_is_no_outage(tmp_path: Path) -> None:
+    async with sleeper(tmp_path, **_checkpointed()) as one:
+        await one.sleep()
+        kill_launched(one.port)
+        await wait_status(one.worker, state="asleep", engine_pid=None)
+        await one.gateway.wait(Residency, lambda m: "died asleep" in m.trouble)
+        await one.wake()
+        assert await one.answers(1)
+        assert len(one.troubles) == 1
+        assert not one.gateway.all_of(Fault)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()

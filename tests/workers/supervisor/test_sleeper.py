@@ -22,6 +22,7 @@ from tests.fakes import stub_engine
 from tests.fakes.fixed_card import FixedCard
 from tests.fakes.moody import Mood
 from tests.fakes.worker_process import BOUND_S
+from workers.ipc import CHECKPOINT
 from workers.supervisor import sleeper as sleeper_file
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory, CardUse
@@ -46,7 +47,7 @@ class World:
         self.said: list[FromWorker] = []
         self.card = FixedCard(folder)
         self.mood = Mood(folder)
-        self.mood.set(sleep_way=WAY, **mood)
+        self.mood.set(**{"sleep_way": WAY, **mood})
         self.lines = io.StringIO()
         self._log = WorkerLog("w", self.lines)
         command = [sys.executable, str(Path(stub_engine.__file__)), str(self.mood.path)]
@@ -252,6 +253,81 @@ async def test_a_host_without_room_is_not_asked_for_it(
         await one.wake()
         await one.sleep()
         assert one.state is EngineState.DORMANT
+
+
+async def test_what_one_way_cannot_the_next_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that was not started for its API sleeps by the driver's checkpoint, without a word
+    of trouble; both ways are in its line.
+    """
+    ways = {"sleep_refusal": "start it otherwise", "more_ways": [(CHECKPOINT, "")]}
+    monkeypatch.setattr(sleeper_file, "host_reading", lambda: CardUse(2**40, 0))
+    async with world(tmp_path, monkeypatch, **ways) as one:
+        pid = one.pid
+        for _ in range(2):
+            await one.sleep()
+            assert (one.state, one.pid) == (EngineState.DORMANT, pid)
+            await one.wake()
+        assert one.turns.record.way == CHECKPOINT
+        assert f"by {CHECKPOINT}; not by {WAY}: start it otherwise" in one.turns.line()
+        assert (one.troubles, one.num_faults) == ([], 0)
+
+
+async def test_a_way_that_fails_leaves_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends this time; the next process sleeps by the other way."""
+    ways = {"more_ways": [(CHECKPOINT, "")], "on_sleep": "it answers 500", "fails_by": WAY}
+    monkeypatch.setattr(sleeper_file, "host_reading", lambda: CardUse(2**40, 0))
+    async with world(tmp_path, monkeypatch, **ways) as one:
+        await one.sleep()
+        assert one.state is EngineState.ASLEEP
+        await one.wake()
+        await one.until(lambda: one.turns.is_trial_due)
+        await one.sleep()
+        assert one.state is EngineState.DORMANT
+        assert one.turns.record.way == CHECKPOINT
+        assert list(one.turns.record.refusals) == [WAY]
+        assert (len(one.troubles), one.num_faults) == (1, 0)
+
+
+async def test_where_no_way_is_left_it_sleeps_by_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = {
+        "sleep_refusal": "start it otherwise",
+        "more_ways": [(CHECKPOINT, "the driver has no checkpoint: 570 and newer have it")],
+    }
+    async with world(tmp_path, monkeypatch, **ways) as one:
+        assert not one.turns.is_trial_due
+        await one.sleep()
+        assert one.state is EngineState.ASLEEP
+        assert "not by the driver's checkpoint: the driver has no checkpoint" in one.turns.line()
+        assert one.troubles == []
+
+
+@pytest.mark.parametrize(("free_gib", "state"), [(59, "ASLEEP"), (61, "DORMANT")])
+async def test_a_checkpoint_needs_as_much_of_the_host_as_the_card_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_gib: int, state: str
+) -> None:
+    """Not the weights: 60 GiB. Found out before a request: no trial begins without room."""
+    monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
+    monkeypatch.setattr(sleeper_file, "weights_bytes", lambda _: 2**30)
+    host = CardUse(2**40, 2**40 - free_gib * 2**30)
+    monkeypatch.setattr(sleeper_file, "host_reading", lambda: host)
+    ways = {"sleep_way": "", "more_ways": [(CHECKPOINT, "")]}
+    async with world(tmp_path, monkeypatch, **ways) as one:
+        if state == "ASLEEP":
+            lacks = "it needs 60.0 GiB of the host's memory, and 59.0 GiB are free"
+            await one.until(lambda: f"not by {CHECKPOINT}: {lacks}" in one.turns.line())
+            assert not one.turns.is_trial_due
+        else:
+            await one.until(lambda: one.turns.record.wake_s is not None)  # its trial
+        await one.sleep()
+        assert one.state is EngineState[state]
+        if state == "DORMANT":
+            assert f"not by {CHECKPOINT}" not in one.turns.line()
 
 
 async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

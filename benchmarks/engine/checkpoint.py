@@ -184,9 +184,8 @@ def main() -> int:
     card = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     print(subprocess.run(card, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
     if arguments.pid is not None:
-        print(
-            f"process {arguments.pid}: {trio.run(DriverSleep(arguments.pid, arguments.library).refusal) or 'can'}"
-        )
+        why = trio.run(DriverSleep(arguments.pid, arguments.library).refusal)
+        print(f"process {arguments.pid}: {why or 'can'}")
         print(_HEAD)
         return 0 if switches(None, arguments.pid, arguments.times, arguments.library) else 1
     idle = used_mib()

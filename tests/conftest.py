@@ -63,7 +63,7 @@ _SEED = os.environ.get("HERMA_TEST_SEED", "")
 
 pytest_plugins = ["tests.run_watch"]
 
-SECRET_NET: pytest.StashKey[Any] = pytest.StashKey()
+SECRETS_IN_LOGS: pytest.StashKey[Any] = pytest.StashKey()
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def _same_numbers(request: pytest.FixtureRequest) -> None:
 def _no_secret_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Of this test, and of the processes that it met."""
     yield
-    caught = request.config.stash[SECRET_NET].caught()
+    caught = request.config.stash[SECRETS_IN_LOGS].caught()
     assert not caught, f"secrets in the logs: {caught}"
 
 
@@ -87,13 +87,13 @@ def pytest_configure(config: pytest.Config) -> None:
     takes 3.5 of 13 seconds.
     """
     gc.disable()
-    from tests.secret_net import SecretNet
+    from tests.secrets_in_logs import SecretsInLogs
     from tests.trust_store import read_once
 
     read_once()
 
-    config.stash[SECRET_NET] = SecretNet(Path(_state.name) / "output")
-    config.stash[SECRET_NET].install()
+    config.stash[SECRETS_IN_LOGS] = SecretsInLogs(Path(_state.name) / "output")
+    config.stash[SECRETS_IN_LOGS].install()
     if config.getoption("markexpr") != "gpu":
         if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
             raise pytest.UsageError("a conftest.py imports Triton: too early for its interpreter")

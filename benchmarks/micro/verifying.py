@@ -20,10 +20,10 @@ from benchmarks.micro.figures import MicroFigure
 from config import SpeculationConfig, WorkerConfig
 from protocol.sampling import SamplingParams
 from workers.engine.drafting.drafter import Drafted, DraftStep
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.graphs.capture import Replay
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import InFlight, ModelRunner
-from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.scheduler import StepPlan, StepResult
 

@@ -40,9 +40,9 @@ from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import drafts_in_fp8, load_drafter
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.models.model_config import read_model_config
 from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
-from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import CONFIG_NAME, drafter_dir, dummy_names, local_dir
 from workers.scheduler import Proposer

@@ -1,7 +1,7 @@
 """Secrets and prompts in every place that takes them: none is in any output or file of Herma.
 
-The net (`tests/secret_net.py`) looks at all tests' processes for what looks like a key. Here is
-planted what other tests do not have: a provider that quotes the key in its error, secrets in
+`tests/secrets_in_logs.py` looks at all tests' processes for what looks like a key. Here is planted
+what other tests do not have: a provider that quotes the key in its error, secrets in
 addresses, in a file that is wrong, in requests that are refused.
 """
 

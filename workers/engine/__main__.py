@@ -56,7 +56,7 @@ from workers.model_dir import TOKENIZER_NAME, check_text_files, read_vocab_size
 from workers.scheduler import Proposer, largest_id
 
 if TYPE_CHECKING:
-    from workers.engine.draft_record import DraftRecord
+    from workers.engine.drafting.record import DraftRecord
     from workers.engine.tier.engine_tier import EngineTier
 
 
@@ -223,7 +223,7 @@ def _speculation(
     if config.engine != "native" or config.drafting is None:
         return None, None, None
     from workers.engine import runner as native
-    from workers.engine.speculating import drafting_of, kept_speculation
+    from workers.engine.drafting.speculating import drafting_of, kept_speculation
 
     assert isinstance(runner, native.ModelRunner)
     return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)

@@ -1,4 +1,4 @@
-"""Copies what a Python process of the tests writes to a file of its own, for `tests/secret_net.py`.
+"""Copies what a Python process of the tests writes to a file, for `tests/secrets_in_logs.py`.
 
 Python imports a module of this name at its start; the net puts this folder on the children's path.
 `herma keys` is left out: it shows a secret on purpose, once.

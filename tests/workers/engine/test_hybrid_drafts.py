@@ -18,10 +18,10 @@ from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.invariant_cases import Answers, Asked, requests, serve
 from tests.workers.engine.step_cases import as_on_card
 from workers.engine.drafting.drafter import Drafter
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import ModelRunner
-from workers.engine.speculating import speculation_for
 from workers.engine.step.host_steps import HostSteps
 from workers.scheduler.saving import SavePolicy
 

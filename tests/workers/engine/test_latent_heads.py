@@ -19,11 +19,11 @@ from tests.workers.engine.drafting.feed import Feed
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import read_drafter
 from workers.engine.drafting.load import load_drafter
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.model_config import read_model_config
 from workers.engine.runner import ModelRunner
-from workers.engine.speculating import speculation_for
 from workers.engine.step.host_steps import HostSteps
 from workers.speculation import Speculation
 

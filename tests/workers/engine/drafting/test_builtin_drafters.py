@@ -17,8 +17,8 @@ from config import SpeculationConfig, WorkerConfig, builtin_models
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.engine.drafting.load import load_drafter
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
-from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.model_dir import check_dirs, drafter_dir
 from workers.speculation import Expense, Fit, Mean

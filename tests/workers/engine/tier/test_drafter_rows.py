@@ -11,8 +11,8 @@ from config import SpeculationConfig, WorkerConfig
 from protocol.sampling import SamplingParams
 from tests.fakes.host_tiers import tier_for
 from workers.engine.drafting.load import load_drafter
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.runner import DraftingSetup, ModelRunner, steps_on
-from workers.engine.speculating import speculation_for
 from workers.engine.start import load_runner
 from workers.engine.tier.engine_tier import EngineTier, Memories
 from workers.model_dir import drafter_dir

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from protocol.transport import write_curve_pair
-from tests.secret_net import SecretNet
+from tests.secrets_in_logs import SecretsInLogs
 
 PLANTED = "sk-planted-secret"
 
 
 @pytest.fixture
-def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretNet]:
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretsInLogs]:
     """One of its own, so that the true one does not see what is planted."""
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("HERMA_COPIED_OUTPUT", "")
     monkeypatch.setattr("protocol.transport.curve.make_pair", _make_pair())
-    one = SecretNet(tmp_path / "output")
+    one = SecretsInLogs(tmp_path / "output")
     one.install()
     yield one
     logging.getLogger().removeHandler(one)
@@ -37,21 +37,21 @@ def _run(code: str) -> None:
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_childs_output_is_searched(net: SecretNet, stream: str) -> None:
+def test_a_childs_output_is_searched(net: SecretsInLogs, stream: str) -> None:
     """Once: what was searched is not searched again."""
     _run(f"import sys; print('task-local and key {PLANTED}.', file=sys.{stream})")
     assert net.caught() == [f"task-local and key {PLANTED}."]
     assert not net.caught()
 
 
-def test_a_grandchild_and_its_log_are_searched(net: SecretNet) -> None:
+def test_a_grandchild_and_its_log_are_searched(net: SecretsInLogs) -> None:
     """A process that a child has started, with a logger of its own."""
     inner = f"import logging; logging.error('with {PLANTED}')"
     _run(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])")
     assert len(net.caught()) == 1
 
 
-def test_a_secret_half_of_a_pair_is_known(net: SecretNet, tmp_path: Path) -> None:
+def test_a_secret_half_of_a_pair_is_known(net: SecretsInLogs, tmp_path: Path) -> None:
     """The public half may be shown."""
     public = write_curve_pair(tmp_path / "pair")
     secret = next(

@@ -15,7 +15,8 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import Asked, serve
-from workers.engine.draft_record import (
+from workers.engine.drafting.description import promised_length
+from workers.engine.drafting.record import (
     FORMAT,
     KEEP_EVERY_S,
     DraftRecord,
@@ -23,9 +24,8 @@ from workers.engine.draft_record import (
     load_fit,
     record_path,
 )
-from workers.engine.drafting.description import promised_length
+from workers.engine.drafting.speculating import kept_speculation, speculation_for
 from workers.engine.runner import ModelRunner
-from workers.engine.speculating import kept_speculation, speculation_for
 from workers.speculation import (
     CardSource,
     DraftDepth,

@@ -20,7 +20,7 @@ API_KEY: Final = re.compile(rb"(?<![A-Za-z])sk-[a-z][\w-]{2,}|s3cret")
 SHOWN_CHARS: Final = 80
 
 
-class SecretNet(logging.Handler):
+class SecretsInLogs(logging.Handler):
     """`folder` gets the copies of this process's children."""
 
     def __init__(self, folder: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
-from workers.engine.draft_record import DraftRecord, FitOrigin
 from workers.engine.drafting.description import promised_length
+from workers.engine.drafting.record import DraftRecord, FitOrigin
 from workers.engine.runner import ModelRunner
 from workers.model_dir import drafter_dir, local_dir
 from workers.speculation import (

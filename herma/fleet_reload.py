@@ -13,8 +13,8 @@ import trio
 from msgspec.structs import replace
 
 from config import Config, GatewayConfig, WorkerConfig, load_config
+from herma.checks import check_host
 from herma.child_processes import GRACE_S, Child, Children, herma_argv
-from herma.preflight import check_host
 from housekeeping.audit import Act
 from housekeeping.service_manager import say
 from housekeeping.signals import hangups

@@ -27,9 +27,8 @@ from config import (
     reference,
 )
 from herma import EXIT_EXPLAINED
-from herma.config_files import look_at_files
+from herma.checks import check_aliases, check_providers, look_at_files, unserved_models
 from herma.effective_config import effective_lines
-from herma.preflight import check_aliases, check_providers, unserved_models
 from protocol.errors import ConfigError
 from workers.turns import TurnRecord, engine_id, overfull, read_records, records_dir, together
 

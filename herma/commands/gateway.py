@@ -15,8 +15,8 @@ import trio
 from setproctitle import setproctitle
 
 from config import Config, builtin_config, load_config, with_gateway
+from herma.checks import check_process_ports, check_providers, claim_port
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
-from herma.preflight import check_process_ports, check_providers, claim_port
 from herma.process_watch import ProcessWatch, watches
 from housekeeping.service_manager import say
 

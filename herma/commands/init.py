@@ -13,8 +13,8 @@ from typing import Final
 from config import parse_config
 from herma.attach.choices import text_of
 from herma.attach.file_text import LIMIT_LINES, PORT
+from herma.checks import known_model
 from herma.commands.keys import new_api_key
-from herma.preflight import known_model
 from housekeeping.service_manager import say
 from protocol.errors import ConfigError
 

@@ -23,11 +23,11 @@ from config import (
     builtin_config,
     profiles,
 )
+from herma.checks import known_model
 from herma.commands.plan_several import CardAndHost, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
-from herma.preflight import known_model
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter

@@ -14,11 +14,11 @@ from setproctitle import setproctitle
 
 from config import FILE_NAME, Config
 from herma.attach.choices import text_of
+from herma.checks import check_host, check_process_ports, known_model, unserved_models
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.commands.gateway import gateway_config, gateway_options
 from herma.doctor import examine, this_host
 from herma.fleet_reload import FleetReload, worker_children
-from herma.preflight import check_host, check_process_ports, known_model, unserved_models
 from housekeeping.leftovers import make_scratch, remove
 from housekeeping.service_manager import say
 from protocol.errors import ConfigError

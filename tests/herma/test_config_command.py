@@ -322,7 +322,7 @@ def test_the_server_of_shared_limits_is_looked_at(
 
 def test_shared_limits_need_their_client(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the gateway does at its start."""
-    monkeypatch.setattr("herma.config_files.find_spec", lambda _name: None)
+    monkeypatch.setattr("herma.checks.files.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"herma\[redis\]"):
         checked.notes(HEAD + 'shared = "redis://127.0.0.1/0"\n' + WORKER)
 

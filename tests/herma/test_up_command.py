@@ -13,8 +13,8 @@ from urllib.request import urlopen
 import pytest
 
 from config import builtin_config, builtin_models
+from herma.checks import known_model
 from herma.cli import main
-from herma.preflight import known_model
 from protocol.errors import ConfigError
 
 TINY = builtin_models()["builtin:herma-tiny"]

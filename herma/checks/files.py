@@ -1,4 +1,4 @@
-"""Checks the files of this host that a configuration names.
+"""The files of this host that a configuration names.
 
 An invalid file is an error. A missing file of the gateway is an error, and so is a missing drafter
 on the model's host. A worker's other missing files are only notes, because the worker may run on
@@ -20,23 +20,14 @@ from config import (
     signing_key_path,
     state_dir,
 )
-from herma.preflight import (
-    check_model_texts,
-    check_script,
-    found,
-    launch_problems,
-    missing_drafters,
-    missing_models,
-)
+from herma.checks.models import found, missing_drafters
+from herma.checks.settings import check_script
 from protocol.addresses import IPC_PREFIX
 from protocol.errors import ConfigError
 
 
-def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """One line for each missing file that is no error if its worker runs on another host.
-
-    Raises `ConfigError` for a missing file of the gateway and for any invalid file.
-    """
+def gateway_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """The gateway's own files. Raises `ConfigError` for one that is missing or invalid."""
     yield from _socket_folder(config, environ)
     yield from _gateway_keys(config)
     _check_certificate(config)
@@ -47,11 +38,6 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     if config.gateway.responses.path is not None or not troubles:
         yield from _stored_responses(config, environ)
     yield from _programs(config)
-    yield from missing_models(config)
-    yield from check_model_texts(config)
-    yield from _drafters(config)
-    yield from launch_problems(config, environ)
-    yield from _worker_files(config)
 
 
 def _socket_folder(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
@@ -177,8 +163,9 @@ def _programs(config: Config) -> Iterator[str]:
             yield f"{what}[0] {words[0]} is no program of this host"
 
 
-def _drafters(config: Config) -> Iterator[str]:
+def drafters_beside_models(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     """Check drafters. A worker runs where its model is, so its drafter must be there too."""
+    del environ
     for worker, problem in missing_drafters(config):
         path = found(worker.model)
         if worker.model in builtin_models() or (path is not None and path.is_dir()):
@@ -186,7 +173,9 @@ def _drafters(config: Config) -> Iterator[str]:
         yield problem
 
 
-def _worker_files(config: Config) -> Iterator[str]:
+def worker_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """The scripts and keys of workers. Raises `ConfigError` for one that is invalid."""
+    del environ
     for worker in config.workers:
         name = f"worker `{worker.name}`"
         if worker.script is not None:

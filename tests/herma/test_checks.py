@@ -9,7 +9,7 @@ import pytest
 
 from config import GatewayConfig, parse_config
 from gateway.http.server.serving import listen
-from herma.preflight import check_host, check_process_ports, claim_port, launch_problems
+from herma.checks import check_host, check_process_ports, claim_port, launch_problems
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 

@@ -1,11 +1,12 @@
 """Counter-based noise: the same numbers on every device, for every batch and after a restart.
 
-Owns the one definition of Herma's sampling noise. A fused kernel for CUDA tensors joins here.
+Owns the one definition of Herma's sampling noise, `reference`. A few numbers in the host's
+memory are made by `cpu`; a fused kernel for CUDA tensors joins here.
 """
 
 from torch import Tensor
 
-from kernels.philox import reference
+from kernels.philox import cpu, reference
 from kernels.philox.reference import philox4x32, to_uniform
 
 __all__ = ["philox4x32", "to_uniform", "uniform_noise"]
@@ -20,4 +21,6 @@ def uniform_noise(seeds: Tensor, positions: Tensor, num_columns: int) -> Tensor:
     """
     if seeds.dim() != 1 or seeds.shape != positions.shape:
         raise ValueError(f"seeds {tuple(seeds.shape)}, positions {tuple(positions.shape)}")
+    if seeds.is_cpu and seeds.shape[0] * num_columns <= cpu.MOST_NUMBERS:
+        return cpu.uniform_noise(seeds, positions, num_columns)
     return reference.uniform_noise(seeds, positions, num_columns)

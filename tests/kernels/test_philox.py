@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.philox import philox4x32, to_uniform, uniform_noise
+from kernels.philox import cpu, philox4x32, reference, to_uniform, uniform_noise
 
 # The known-answer vectors of the Random123 distribution (kat_vectors, philox 4x32 10).
 KNOWN = [
@@ -54,6 +54,17 @@ def test_a_row_is_the_same_in_any_batch() -> None:
     for row in range(3):
         alone = uniform_noise(seeds[row : row + 1], positions[row : row + 1], 101)
         assert torch.equal(alone[0], together[row])
+
+
+@pytest.mark.parametrize(("rows", "num_columns"), [(0, 8), (1, 1), (3, 11), (7, 4096), (2, 20_001)])
+def test_few_numbers_are_those_of_many(rows: int, num_columns: int) -> None:
+    """Whichever way makes them; seeds and positions of any size and sign."""
+    ends = torch.tensor([-(2**63), 2**63 - 1, -1])
+    drawn = torch.randint(-(2**63), 2**63 - 1, (2, rows))
+    seeds, positions = torch.cat((ends, drawn[0])), torch.cat((ends.abs(), drawn[1]))
+    expected = reference.uniform_noise(seeds, positions, num_columns)
+    assert torch.equal(cpu.uniform_noise(seeds, positions, num_columns), expected)
+    assert torch.equal(uniform_noise(seeds, positions, num_columns), expected)
 
 
 def test_uniforms_stay_inside_the_open_interval() -> None:

@@ -102,9 +102,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # one of the processes of xdist
-        from tests.work_units import refuse_unlisted, sort_by_length
+        from tests.work_units import sort_by_length
 
-        refuse_unlisted(items)
         sort_by_length(items)
 
 

@@ -1,4 +1,4 @@
-"""One fleet for all end-to-end tests that leave it as they found it."""
+"""One fleet for the tests of this folder, which leave it as they found it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from tests.e2e.conftest import SMALL_WINDOW
+from tests.e2e.shared_fleet.conftest import SMALL_WINDOW
 
 HELLO = [{"role": "user", "content": "Hello, who are you?"}]
 OPEN_END = {"ignore_eos": True, "frequency_penalty": 2}

@@ -28,6 +28,7 @@ from herma.options import (
     process_count,
     token_count,
 )
+from housekeeping.imports import uncollected
 from housekeeping.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
 from housekeeping.own_code import HELD
 from protocol.errors import HermaError
@@ -138,7 +139,8 @@ def _run(arguments: argparse.Namespace) -> int:
             os.environ[variable] = word  # for this process and its children
     command: Callable[[argparse.Namespace], int]
     module = _MODULES.get(arguments.command, arguments.command)
-    command = import_module(f"herma.commands.{module}").run
+    with uncollected():
+        command = import_module(f"herma.commands.{module}").run
     return command(arguments)
 
 

@@ -18,6 +18,7 @@ from config import Config, builtin_config, load_config, with_gateway
 from herma.checks import check_process_ports, check_providers, claim_port
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.process_watch import ProcessWatch, watches
+from housekeeping.imports import uncollected
 from housekeeping.service_manager import say
 
 _GATEWAY_KEYS: Final = ("port", "worker_bind", "processes", "log")
@@ -30,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         config = gateway_config(arguments)
         if config.gateway.processes > 1:
             return _run_processes(config, gateway_options(arguments))
-    from gateway.__main__ import main
+    with uncollected():
+        from gateway.__main__ import main
 
     options = gateway_options(arguments, but=("processes",))
     return main([*options, "--process", arguments.process or "0/1"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.processes import ask, runs, supervisors, unsaid
+from housekeeping.imports import uncollected
 from protocol.control_messages import (
     AskRestart,
     AskSleep,
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_worker(arguments: argparse.Namespace) -> int:
-    from workers.__main__ import main
+    with uncollected():
+        from workers.__main__ import main
 
     argv = [] if arguments.config is None else ["--config", str(arguments.config)]
     if arguments.name is not None:

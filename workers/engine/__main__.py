@@ -24,6 +24,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from config import EXTERNAL_ENGINES, SpeculationConfig, WorkerConfig
+from housekeeping.imports import uncollected
 from housekeeping.signals import die_with_parent
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
@@ -169,8 +170,9 @@ def _load(
             if config.tensor_parallel > 1:
                 return _load_ranks(config, report, channel)
             ahead = start_compiling(config)
-            from workers.engine import runner
-            from workers.engine.start import load_runner
+            with uncollected():
+                from workers.engine import runner
+                from workers.engine.start import load_runner
 
             native = load_runner(config, report, ahead, cache_fd=taken_fd(os.environ))
             return native, channel, runner.largest_id, native.device_use, native.tier
@@ -184,8 +186,9 @@ def _load_ranks(
     config: WorkerConfig, report: Reporter, channel: EngineChannel
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
     """As `_load`, for the first of several ranks, which starts the others."""
-    from workers.engine import runner
-    from workers.engine.parallel.start import load_leading
+    with uncollected():
+        from workers.engine import runner
+        from workers.engine.parallel.start import load_leading
 
     def part(cause: str) -> NoReturn:
         _say_failed(channel, EngineFailed(cause))

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
+import msgspec
 import pytest
 import trio
 
@@ -35,7 +36,7 @@ from workers.supervisor.turn_taker import TurnTaker
 
 _CONFIG = WorkerConfig(
     name="w", model="m", serves="m", gateways=(), engine="synthetic", max_seqs=4, token_budget=256,
-    max_context=64, device="cpu", residency="on-demand", stall_s=3.0,
+    max_context=64, device="cpu", residency="on-demand",
 )  # fmt: skip
 WAY = "a nap"
 
@@ -43,7 +44,8 @@ WAY = "a nap"
 class World:
     """A supervisor and its card. `said` collects the messages for gateways."""
 
-    def __init__(self, folder: Path, **mood: object) -> None:
+    def __init__(self, folder: Path, stall_s: float, **mood: object) -> None:
+        config = msgspec.structs.replace(_CONFIG, stall_s=stall_s)
         self.said: list[FromWorker] = []
         self.card = FixedCard(folder)
         self.mood = Mood(folder)
@@ -51,9 +53,9 @@ class World:
         self.lines = io.StringIO()
         self._log = WorkerLog("w", self.lines)
         command = [sys.executable, str(Path(stub_engine.__file__)), str(self.mood.path)]
-        self.supervisor = EngineSupervisor(_CONFIG, self._log, command=command, turns=self._seat)
+        self.supervisor = EngineSupervisor(config, self._log, command=command, turns=self._seat)
         self.relay = FrameRelay(
-            worker_identity(_CONFIG, "test"),
+            worker_identity(config, "test"),
             self._log,
             self.supervisor.lifecycle,
             on_work=self.supervisor.work_sent,
@@ -109,12 +111,12 @@ class World:
 
 @asynccontextmanager
 async def world(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, **mood: object
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, stall_s: float = 3.0, **mood: object
 ) -> AsyncIterator[World]:
-    """Its engine is awake, and measured."""
+    """Its engine is awake, and measured; whatever makes no progress for `stall_s` has failed."""
     with TemporaryDirectory(prefix="turns-") as runtime:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", runtime)
-        one = World(folder, **mood)
+        one = World(folder, stall_s, **mood)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.supervisor.run, one.relay)
             await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
@@ -351,7 +353,7 @@ async def test_twenty_switches_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     """No more processes and descriptors than just after the first switch, by either way."""
-    async with world(tmp_path, monkeypatch, sleep_refusal=refusal) as one:
+    async with world(tmp_path, monkeypatch, stall_s=BOUND_S, sleep_refusal=refusal) as one:
         await one.sleep()
         await one.wake()
         before = _held_here()

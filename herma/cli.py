@@ -9,7 +9,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ from herma.options import (
     process_count,
     token_count,
 )
-from housekeeping.imports import uncollected
+from housekeeping.imports import import_uncollected
 from housekeeping.log_lines import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS
 from housekeeping.own_code import HELD
 from protocol.errors import HermaError
@@ -139,8 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
             os.environ[variable] = word  # for this process and its children
     command: Callable[[argparse.Namespace], int]
     module = _MODULES.get(arguments.command, arguments.command)
-    with uncollected():
-        command = import_module(f"herma.commands.{module}").run
+    command = import_uncollected(f"herma.commands.{module}").run
     return command(arguments)
 
 

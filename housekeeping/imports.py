@@ -8,6 +8,8 @@ takes. Owns that pause; must not know what is imported.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 
 @contextmanager
@@ -20,3 +22,9 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def import_uncollected(name: str) -> ModuleType:
+    """The module of that name, imported with the collector stopped."""
+    with uncollected():
+        return import_module(name)

@@ -851,8 +851,8 @@ class WorkerConfig(_Table, frozen=True):
     def _check_own_group(self) -> None:
         if self.tensor_parallel != self.ranks:
             raise ValueError(
-                f"`group` of this engine has {self.ranks} ranks, each on one card of its host: set "
-                f"tensor_parallel = {self.ranks}, or `ranks`"
+                "a `group` needs an external engine that is started by `launch`, or as many ranks "
+                f"of this one as it has hosts: set tensor_parallel = {self.ranks}, or `ranks`"
             )
         if self.devices:
             raise ValueError("a rank of a `group` has one card: name it in `device`")

@@ -299,7 +299,6 @@ def _choices(model: PlannedModel, profile: str, window: int | None) -> Iterator[
 def _forecast(model: PlannedModel, card: int, choice: MemoryChoice) -> Forecast:
     return forecast(
         model.config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=model.drafting.larger,
-        is_shared=model.ranks > 1,
     )  # fmt: skip
 
 

@@ -201,13 +201,13 @@ def states(
 
 
 def with_windows(
-    config: WorkerConfig, shape: ModelDescription, *, is_shared: bool, is_drafting: bool
+    config: WorkerConfig, shape: ModelDescription, *, is_drafting: bool
 ) -> ModelDescription:
     """The network, whose layers with a window keep nothing else where that pays: where other
-    layers keep all tokens, no copies go to the host, ranks do not share the network
-    (`is_shared`), and no drafting network reads what a step has prepared (`is_drafting`).
+    layers keep all tokens, no copies go to the host, and no drafting network reads what a step has
+    prepared (`is_drafting`).
     """
-    if is_shared or is_drafting or config.host_cache_bytes or shape.delta_rules:
+    if is_drafting or config.host_cache_bytes or shape.delta_rules:
         return shape
     kept = shape.keeping_windows()
     if not kept.token_numbers or not kept.kept_window:

@@ -88,12 +88,7 @@ def load_runner(
     if ahead is not None:
         ahead.model_is_at(model_dir)
     shape = read_model_config(model_dir)
-    shape = with_windows(
-        config,
-        shape,
-        is_shared=ranks is not None,
-        is_drafting=_may_draft(config, model_dir),
-    )
+    shape = with_windows(config, shape, is_drafting=_may_draft(config, model_dir))
     dtype = compute_dtype(config, shape, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
@@ -326,7 +321,14 @@ def _num_blocks(
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
     if model.ranks is not None:
         num_blocks = model.ranks.least(num_blocks)
+        windows = None if windows is None else _least(windows, model.ranks)
     return _Division(num_blocks, windows, meter.passing_bytes, step_bytes)
+
+
+def _least(windows: WindowMemory, ranks: Ranks) -> WindowMemory:
+    """As many blocks and snapshots as all ranks have room for."""
+    sizes = windows.sizes._replace(num_blocks=ranks.least(windows.sizes.num_blocks))
+    return windows._replace(sizes=sizes, num_snapshots=ranks.least(windows.num_snapshots))
 
 
 def _take_caches(

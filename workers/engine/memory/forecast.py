@@ -112,12 +112,12 @@ def forecast(
     *,
     kept: KeptModules = NOTHING_KEPT,
     drafts: DraftDemand = NO_DRAFTS,
-    is_shared: bool = False,
+    keeps_all: bool = False,
 ) -> Forecast:
-    """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits. Ranks
-    that share a network (`is_shared`) keep all tokens of all layers.
+    """What an engine on a card of `card_bytes` would find; `kept` are modules in 16 bits. With
+    `keeps_all` all layers keep all tokens, as beside a host cache.
     """
-    if not is_shared and not drafts.weights_bytes:
+    if not keeps_all and not drafts.weights_bytes:
         config = windows_kept(config, choice, block_size)
     weights = weights_bytes(config, choice.weights, kept, choice.vocabulary)
     token = kv_token_bytes(config, choice)

@@ -76,7 +76,7 @@ def test_a_long_sequence_takes_little_more_than_it_needs(config: ModelDescriptio
         assert needed <= taken <= 1.02 * needed
         assert taken + token_budget * 800 * KIB <= BAR * needed
         assert found.whole_windows >= 1
-    all_keys = forecast(config, 141 * 10**9, choice, BLOCK, is_shared=True)
+    all_keys = forecast(config, 141 * 10**9, choice, BLOCK, keeps_all=True)
     assert (all_keys.token_bytes, all_keys.window_bytes) == (880 * KIB, 0)
     assert all_keys.whole_windows == 0
 

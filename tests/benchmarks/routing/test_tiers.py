@@ -3,7 +3,7 @@
 from benchmarks.routing.agents_table import AgentsCell, run_cell, table
 from benchmarks.routing.tiers import LruChains, OracleChains, TieredCache
 from benchmarks.routing.trace import block_name
-from protocol.messages import BlocksDropped
+from protocol.messages import BlocksDropped, BlocksStored
 
 NAMES = [block_name(b"%d" % number) for number in range(8)]
 
@@ -27,6 +27,22 @@ def test_what_leaves_the_card_is_found_on_the_host_and_comes_back() -> None:
     assert cache.num_free == 0
     assert cache.loaded == 4
     assert not [one for one in cache.take_events() if isinstance(one, BlocksDropped)]
+
+
+def test_events_name_the_tier_as_an_engine_s_do() -> None:
+    """And nothing of it, if the cache stands for an engine that does not."""
+    told = {}
+    for tells in (True, False):
+        cache = TieredCache(4, 4, 512, LruChains(), tells=tells)
+        filled(cache, 0, 4)
+        filled(cache, 4, 4)
+        cache.hold(NAMES[:2])
+        events = [one for one in cache.take_events() if isinstance(one, BlocksStored)]
+        told[tells] = [(one.tier, len(one.digests) // 16) for one in events]
+    # Four computed; each of four others pushes one out, and so do the two that come back.
+    assert sum(count for tier, count in told[True] if tier == "host") == 6
+    assert sum(count for tier, count in told[True] if tier == "card") == 10
+    assert told[False] == [("card", 8)]
 
 
 def test_a_full_host_forgets_what_left_first() -> None:

@@ -8,6 +8,15 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NoReturn, TypeVar
 
+
+class LifeEnum(Enum):
+    """States or events. They are hashed by their identity: `Enum` hashes their names, which costs
+    two calls of Python in each look-up of a transition.
+    """
+
+    __hash__ = object.__hash__
+
+
 State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
 

@@ -7,12 +7,13 @@ argument. Must not know HTTP, tokens of prompts or limits.
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
+import msgspec
+import xxhash
+
 from gateway.api import ChatRequest, Usage
-from gateway.conversations.chains import Chain, PromptChains, said
+from gateway.conversations.chains import Chain, PromptChains, ends_of, said
 from gateway.conversations.conversation import ConversationRow, KnownConversation, row_of
 from gateway.conversations.names import WEAK_SOURCES, ClientNames
 
@@ -26,10 +27,11 @@ MAX_MESSAGES: Final = 2048
 _UNSURE: Final = frozenset({"prompt", *WEAK_SOURCES})
 UNNAMED: Final = "~"
 """The first character of names that come from a prompt and not from the client."""
+NAME_DIGITS: Final = 12
+"""Hexadecimal digits of such a name."""
 
 
-@dataclass(slots=True, eq=False)
-class ConversationVisit:
+class ConversationVisit(msgspec.Struct, eq=False):
     """A request in its conversation. `hashes` has one for each message that is compared. `request`
     is kept while the request runs.
     """
@@ -41,8 +43,7 @@ class ConversationVisit:
     request: ChatRequest | None = None
 
 
-@dataclass(slots=True)
-class _Namesakes:
+class _Namesakes(msgspec.Struct, gc=False):
     """The conversations that begin with the same prompt: how many there are, and the last number
     that one got. Numbers are not given again while one is left, so a name is found in one step.
     """
@@ -72,26 +73,30 @@ class ConversationBook:
             return None
         # `hashes_of`, inlined: this is on the way of every request.
         hashes = array("q", map(hash, map(said, messages[:MAX_MESSAGES])))
-        scope, chain = 0, None
+        scope = hash((key, request.model))
+        ends: list[int] | None = None
         conversation = self._table.get((key, name)) if name else None
         if conversation is None and (not name or named.is_weak):
-            scope = hash((key, request.model))
-            chain = self._chains.find(scope, hashes)
-            if chain is not None:
+            ends = ends_of(hashes, scope)
+            if (chain := self._chains.find(hashes, ends, scope)) is not None:
                 conversation = chain.owner
         if conversation is None:
             conversation = self._new(named, key, client, request, now)
-        self._table.move_to_end((key, conversation.name))
         entry = key, conversation.name
-        if entry in self._chain_of:
-            chain, scope = self._chain_of[entry]
+        self._table.move_to_end(entry)
+        chain = None
+        if (kept := self._chain_of.get(entry)) is not None:
+            chain, first_scope = kept
+            if first_scope != scope:  # it was begun with another model
+                scope, ends = first_scope, None
         elif conversation.source in _UNSURE and messages:
-            scope = scope or hash((key, request.model))
             chain = Chain(conversation)
             self._chain_of[entry] = chain, scope
         if chain is not None:
-            self._chains.note(chain, scope, hashes)
-        conversation.begin(now, request.model, sum([one.role == "tool" for one in messages]))
+            ends = ends_of(hashes, scope) if ends is None else ends
+            self._chains.note(chain, hashes, ends, scope)
+        num_results = [one.role for one in messages].count("tool")
+        conversation.begin(now, request.model, num_results)
         return ConversationVisit(conversation, chain, scope, hashes, request)
 
     def leave(
@@ -168,13 +173,19 @@ class ConversationBook:
         """A name from the beginning of the prompt, which all gateways give to it. Where others have
         it, it gets a number.
         """
-        said = [one.content or "" for one in request.messages if one.role == "user"][:1]
-        first = "\0".join([key, request.model, *said]).encode("utf-8", "surrogatepass")
-        name = UNNAMED + blake2b(first, digest_size=6).hexdigest()
-        namesakes = self._namesakes.setdefault((key, name), _Namesakes())
+        said = ""
+        for one in request.messages:
+            if one.role == "user":
+                said = one.content or ""
+                break
+        first = f"{key}\0{request.model}\0{said}".encode("utf-8", "surrogatepass")
+        name = UNNAMED + xxhash.xxh3_64_hexdigest(first)[:NAME_DIGITS]
+        namesakes = self._namesakes.get((key, name))
+        if namesakes is None:
+            namesakes = self._namesakes[key, name] = _Namesakes()
         namesakes.num_open += 1
-        free = name if namesakes.last == 0 else f"{name}-{namesakes.last + 1}"
         namesakes.last += 1
+        free = name if namesakes.last == 1 else f"{name}-{namesakes.last}"
         while (key, free) in self._table:  # a client has named its own so
             namesakes.last += 1
             free = f"{name}-{namesakes.last}"

@@ -54,6 +54,15 @@ def hashes_of(messages: Sequence[Message]) -> "array[int]":
     return array("q", map(hash, map(said, messages)))
 
 
+def ends_of(hashes: "array[int]", scope: int) -> list[int]:
+    """For each message, a hash of all up to it. `scope` keeps keys and models apart."""
+    ends, end = [], scope
+    for one in hashes:
+        end = hash((end, one))
+        ends.append(end)
+    return ends
+
+
 ChainTable = dict[int, list[Chain]]
 """Chains by a hash, the oldest first. Thousands of clients may send the same prompt, so no way of a
 request looks at each of them.
@@ -61,7 +70,7 @@ request looks at each of them.
 
 
 class PromptChains:
-    """The chains of all conversations without a sure name. `scope` keeps keys and models apart."""
+    """The chains of all conversations without a sure name. For `scope` see `ends_of`."""
 
     def __init__(self) -> None:
         self._by_last: ChainTable = {}
@@ -72,13 +81,8 @@ class PromptChains:
         """By each end, those that may repeat."""
         self._by_anchor: ChainTable = {}
 
-    def find(self, scope: int, hashes: "array[int]") -> Chain | None:
-        """The chain that a prompt of these messages continues or repeats."""
-        ends = []
-        end = scope
-        for one in hashes:
-            end = hash((end, one))
-            ends.append(end)
+    def find(self, hashes: "array[int]", ends: Sequence[int], scope: int) -> Chain | None:
+        """The chain that a prompt of these messages, with these `ends_of`, continues or repeats."""
         last = len(ends) - 1
         for at in range(last, -1, -1):
             end = ends[at]
@@ -100,7 +104,7 @@ class PromptChains:
             else:
                 _leave(self._unanswered, end, chain)
 
-    def note(self, chain: Chain, scope: int, hashes: "array[int]") -> None:
+    def note(self, chain: Chain, hashes: "array[int]", ends: Sequence[int], scope: int) -> None:
         """`chain` has a new last prompt, which runs. Its tables are written in one call: this is on
         the way of every request.
         """
@@ -113,21 +117,18 @@ class PromptChains:
                 del table[anchor]
             else:
                 table[anchor].remove(chain)
-        end = scope
-        for one in hashes:
-            end = hash((end, one))
-        ends = chain.ends
-        if end not in ends:
-            if ends:
-                _leave(self._by_last, ends[-1], chain)
-                self._by_end.setdefault(ends[-1], []).append(chain)
-            ends.append(end)
+        known, end = chain.ends, ends[-1] if ends else scope
+        if end not in known:
+            if known:
+                _leave(self._by_last, known[-1], chain)
+                self._by_end.setdefault(known[-1], []).append(chain)
+            known.append(end)
             self._by_last.setdefault(end, []).append(chain)
-        if len(ends) > MAX_ENDS:
-            _leave(self._by_end, ends.pop(0), chain)
+            if len(known) > MAX_ENDS:
+                _leave(self._by_end, known.pop(0), chain)
         chain.tail = hashes[-MAX_TAIL:]
         chain.num_messages = len(hashes)
-        for one in chain.tail[-ANCHORS:]:
+        for one in hashes[-ANCHORS:]:
             table.setdefault(hash((scope, one)), []).append(chain)
 
     def forget(self, chain: Chain, scope: int) -> None:

@@ -8,7 +8,7 @@ or message, where clients put the last mark), `prompt_cache_retention` (OpenAI's
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.conversations.returns import NO_HINT, Hint
@@ -21,42 +21,52 @@ USUAL_TTL_S: Final = 300.0
 
 def hint_of(raw: Mapping[str, Any]) -> Hint:
     """The hints of a request body; fields of another form than their API's say nothing."""
-    hints = raw.get("nvext")
-    agent = hints.get("agent_hints") if isinstance(hints, dict) else None
-    control = hints.get("session_control") if isinstance(hints, dict) else None
-    found = [*_marked_s(raw), *_retention_s(raw)]
-    comes = isinstance(agent, dict) and agent.get("speculative_prefill") is True
-    is_over = isinstance(control, dict) and control.get("action") == "close"
-    if not found and not comes and not is_over:
+    kept_s = _marked_s(raw)
+    if "prompt_cache_retention" in raw:
+        kept_s += _retention_s(raw["prompt_cache_retention"])
+    comes = is_over = False
+    if isinstance(hints := raw.get("nvext"), dict):
+        agent, control = hints.get("agent_hints"), hints.get("session_control")
+        comes = isinstance(agent, dict) and agent.get("speculative_prefill") is True
+        is_over = isinstance(control, dict) and control.get("action") == "close"
+    if not kept_s and not comes and not is_over:
         return NO_HINT
-    return Hint(max(found, default=None), is_over, comes)
+    return Hint(max(kept_s, default=None), is_over, comes)
 
 
-def _retention_s(raw: Mapping[str, Any]) -> Iterator[float]:
-    value = raw.get("prompt_cache_retention")
-    if value in {"in_memory", "in-memory"}:
-        yield USUAL_TTL_S
-    elif isinstance(value, str) and (seconds := _seconds(value)) is not None:
-        yield seconds
+def _retention_s(value: object) -> list[float]:
+    if value in ("in_memory", "in-memory"):
+        return [USUAL_TTL_S]
+    seconds = _seconds(value) if isinstance(value, str) else None
+    return [] if seconds is None else [seconds]
 
 
-def _marked_s(raw: Mapping[str, Any]) -> Iterator[float]:
+def _marked_s(raw: Mapping[str, Any]) -> list[float]:
     """The times to live of the marks at the places where clients put the last one."""
-    for holder in (raw, _last(raw.get("tools")), _last(raw.get("system")), _last_block(raw)):
-        mark = holder.get("cache_control") if isinstance(holder, Mapping) else None
-        if isinstance(mark, dict) and mark.get("type") == "ephemeral":
-            ttl = mark.get("ttl")
-            seconds = _seconds(ttl) if isinstance(ttl, str) else None
-            yield USUAL_TTL_S if seconds is None else seconds
+    holders: list[object] = [raw]
+    for field in ("tools", "system"):
+        if isinstance(listed := raw.get(field), list):
+            holders += listed[-1:]
+    messages = raw.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[-1], dict):
+        content = messages[-1].get("content")
+        if isinstance(content, list):
+            holders += content[-1:]
+    return [
+        _lifetime_s(one["cache_control"])
+        for one in holders
+        if isinstance(one, dict) and "cache_control" in one and _is_mark(one["cache_control"])
+    ]
 
 
-def _last(listed: object) -> object:
-    return listed[-1] if isinstance(listed, list) and listed else None
+def _is_mark(mark: object) -> bool:
+    return isinstance(mark, dict) and mark.get("type") == "ephemeral"
 
 
-def _last_block(raw: Mapping[str, Any]) -> object:
-    message = _last(raw.get("messages"))
-    return _last(message.get("content")) if isinstance(message, dict) else None
+def _lifetime_s(mark: Mapping[str, Any]) -> float:
+    ttl = mark.get("ttl")
+    seconds = _seconds(ttl) if isinstance(ttl, str) else None
+    return USUAL_TTL_S if seconds is None else seconds
 
 
 def _seconds(text: str) -> float | None:

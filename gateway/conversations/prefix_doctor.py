@@ -51,7 +51,7 @@ class PrefixFinding(NamedTuple):
     lost_tokens: int
 
 
-class SentPrompt(NamedTuple):
+class SentPrompt(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A prompt that was sent to an engine. `ids` are packed; `hashes` has one per message, `tools`
     the name and the hash of each tool.
     """
@@ -100,9 +100,12 @@ class PrefixDoctor:
         self, owner: object, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
     ) -> PrefixFinding | None:
         """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did."""
-        strands = self._strands.setdefault(owner, [])
-        self._strands.move_to_end(owner)
-        before = _strand_of(strands, prompt)
+        strands = self._strands.get(owner)
+        if strands is None:
+            strands, before = self._strands.setdefault(owner, []), None
+        else:
+            self._strands.move_to_end(owner)
+            before = _strand_of(strands, prompt)
         finding = None
         if before is not None:
             finding = compare(before, prompt, messages, decode)
@@ -145,7 +148,7 @@ class PrefixDoctor:
 def tools_of(tools: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
     """The name and a hash of each tool; the order of keys counts, as it does in a prompt."""
     return tuple(
-        (str(tool.get("function", tool).get("name", "")), hash(_encode(tool))) for tool in tools
+        [(str(tool.get("function", tool).get("name", "")), hash(_encode(tool))) for tool in tools]
     )
 
 

@@ -80,16 +80,18 @@ class _Counts:
             self.bins[_bin(pause_s)] += 1
 
 
-class _Known(NamedTuple):
-    """What followed from `num_ends` ends of three groups together."""
+class _Ending:
+    """Answers of one tool, key and client: their groups, the widest first, the counts of those that
+    there are, and what followed when these had seen `num_ends` together.
+    """
 
-    num_ends: int
-    expected: Expected
+    __slots__ = ("counts", "expected", "groups", "num_ends")
 
-
-class _Away(NamedTuple):
-    since: float
-    groups: tuple[_Group, ...]
+    def __init__(self, groups: tuple[_Group, ...], counts: list[_Counts]) -> None:
+        self.groups = groups
+        self.counts = counts
+        self.num_ends = -1
+        self.expected = OVER
 
 
 class ReturnModel:
@@ -97,8 +99,10 @@ class ReturnModel:
 
     def __init__(self) -> None:
         self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
-        self._away: OrderedDict[Hashable, _Away] = OrderedDict()
-        self._known: dict[tuple[_Group, ...], _Known] = {}
+        self._away: OrderedDict[Hashable, tuple[float, _Ending]] = OrderedDict()
+        """Since when, and how it had ended."""
+        self._endings: dict[_Group, _Ending] = {}
+        """By tool, key and client. They are made anew when groups come or go."""
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
             counts = self._counts((kind,))
             # What operators report, as a few first pauses.
@@ -117,34 +121,44 @@ class ReturnModel:
         hint: Hint = NO_HINT,
     ) -> Expected:
         """An answer of the conversation has ended with a call of `tool`, or with none ("")."""
-        kind = "call" if tool else "none"
-        groups: tuple[_Group, ...] = ((kind,), (kind, tool), (kind, tool, key, client))
         self._away.pop(conversation, None)
         if hint.is_over:
             return OVER
-        self._away[conversation] = _Away(now, groups)
+        ending = self._endings.get((tool, key, client)) or self._new_ending(tool, key, client)
+        self._away[conversation] = now, ending
         if len(self._away) > MAX_AWAY:
             self._away.popitem(last=False)
-        return _sharpened(self._expected(groups), hint)
+        expected = _expected(ending)
+        return expected if hint is NO_HINT else _sharpened(expected, hint)
 
     def returned(self, conversation: Hashable, now: float) -> None:
         """The conversation has sent another request."""
         away = self._away.pop(conversation, None)
         if away is not None:
-            self._note(away, now - away.since)
+            since, ending = away
+            self._note(ending, now - since)
 
     def sweep(self, now: float) -> None:
         """Give up those that have been away for long; call it now and then."""
         while self._away:
-            conversation, away = next(iter(self._away.items()))
-            if now - away.since < LOST_AFTER_S:
+            conversation, (since, ending) = next(iter(self._away.items()))
+            if now - since < LOST_AFTER_S:
                 return
             del self._away[conversation]
-            self._note(away, None)
+            self._note(ending, None)
 
-    def _note(self, away: _Away, pause_s: float | None) -> None:
-        for group in away.groups:
+    def _note(self, ending: _Ending, pause_s: float | None) -> None:
+        for group in ending.groups:
             self._counts(group).add(pause_s)
+
+    def _new_ending(self, tool: str, key: str, client: str) -> _Ending:
+        kind = "call" if tool else "none"
+        groups: tuple[_Group, ...] = ((kind,), (kind, tool), (kind, tool, key, client))
+        found = [counts for group in groups if (counts := self._groups.get(group)) is not None]
+        if len(self._endings) >= MAX_GROUPS:
+            self._endings.clear()
+        ending = self._endings[tool, key, client] = _Ending(groups, found)
+        return ending
 
     def _counts(self, group: _Group) -> _Counts:
         counts = self._groups.get(group)
@@ -153,24 +167,22 @@ class ReturnModel:
                 # The two widest groups are the oldest, and stay.
                 del self._groups[next(name for name in self._groups if len(name) > 1)]
             counts = self._groups[group] = _Counts()
+            self._endings.clear()
         elif len(group) > 1:
             self._groups.move_to_end(group)
         return counts
 
-    def _expected(self, groups: tuple[_Group, ...]) -> Expected:
-        """Computed again once the groups have seen 3 % more ends: it takes 15 us of each request,
-        and a few ends among hundreds change little.
-        """
-        found = [counts for group in groups if (counts := self._groups.get(group)) is not None]
-        num_ends = sum([counts.num_ends for counts in found])
-        known = self._known.get(groups)
-        if known is not None and 0 <= num_ends - known.num_ends <= known.num_ends >> 5:
-            return known.expected
-        if len(self._known) >= MAX_GROUPS:
-            self._known.clear()
-        expected = _expected_of(found)
-        self._known[groups] = _Known(num_ends, expected)
-        return expected
+
+def _expected(ending: _Ending) -> Expected:
+    """Computed again once the groups have seen 3 % more ends: it takes 15 us of each request, and a
+    few ends among hundreds change little.
+    """
+    num_ends = 0
+    for counts in ending.counts:
+        num_ends += counts.num_ends
+    if num_ends - ending.num_ends > ending.num_ends >> 5:
+        ending.num_ends, ending.expected = num_ends, _expected_of(ending.counts)
+    return ending.expected
 
 
 def _expected_of(found: list[_Counts]) -> Expected:

@@ -4,13 +4,13 @@ Owns the table of states, which streams and whole answers follow. Must not know 
 formats or sockets. `diagram` prints the table for docs/architecture.md.
 """
 
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
-from protocol.life_tables import LifeTable
+from protocol.life_tables import LifeEnum, LifeTable
 
 
-class AnswerState(Enum):
+class AnswerState(LifeEnum):
     """Where an answer is in its life."""
 
     WITHHELD = auto()
@@ -31,7 +31,7 @@ class AnswerState(Enum):
     """Everything is sent."""
 
 
-class AnswerEvent(Enum):
+class AnswerEvent(LifeEnum):
     """What happens to an answer."""
 
     SILENCE = "the client has waited for long"

@@ -18,7 +18,6 @@ from gateway.runtime import Wakeup, next_tick
 from gateway.store import (
     BalanceKey,
     Balances,
-    ConversationUse,
     HoldEnd,
     LedgerEntry,
     LedgerError,
@@ -29,6 +28,8 @@ from gateway.store import (
     SumHold,
     SumReached,
     Usages,
+    UseName,
+    UseSums,
     add_to,
 )
 from protocol.errors import HermaError
@@ -83,7 +84,7 @@ class LedgerWriter:
         self._settlements: list[Settlement] = []
         self._usage: Usages = {}
         self._ends: list[HoldEnd] = []
-        self._uses: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._uses: dict[UseName, UseSums] = {}
         self._has_work = trio.Event()
         self._looks_at = 0.0
         self._blind_for = ""
@@ -152,13 +153,14 @@ class LedgerWriter:
         self._ends.append(end)
         self._has_work.set()
 
-    def record_use(self, use: ConversationUse) -> None:
+    def record_use(self, name: UseName, sums: UseSums) -> None:
         """Write usage of a conversation. It is added up and written within `USAGE_DELAY_S`."""
         if not self._usage and not self._uses:
             self._has_work.set()
-        named = use[:5]
-        before = self._uses.get(named, (0, 0, 0, 0, 0))
-        self._uses[named] = tuple(map(add, before, use[5:]))
+        if (before := self._uses.get(name)) is not None:
+            requests, prompt, cached, completion, cost = map(add, before, sums)
+            sums = requests, prompt, cached, completion, cost
+        self._uses[name] = sums
 
     def settle(self, settlement: Settlement) -> None:
         """Write the end of a reservation soon. There are never more of these than reservations."""
@@ -199,8 +201,7 @@ class LedgerWriter:
         uses, self._uses = self._uses, {}
         if not (batch.rows or batch.holds or settlements or ends or usage or uses):
             return True
-        rows = [ConversationUse(*named, *sums) for named, sums in uses.items()]  # type: ignore[arg-type]
-        given = OfConversations(batch.holds, ends, rows) if batch.holds or ends or rows else None
+        given = OfConversations(batch.holds, ends, uses) if batch.holds or ends or uses else None
         failure = None
         try:
             with trio.CancelScope(shield=True):
@@ -219,8 +220,8 @@ class LedgerWriter:
             # Settlements and other usage go into the next batch; reservations are refused.
             self._settlements[:0] = settlements
             self._ends[:0] = ends
-            for row in rows:
-                self.record_use(row)
+            for name, sums in uses.items():
+                self.record_use(name, sums)
             for entry in usage.values():
                 add_to(self._usage, entry)
             self._has_work.set()

@@ -45,7 +45,6 @@ from gateway.spending.savings import LocalUse, cloud_prices
 from gateway.store import (
     Column,
     CommonLimits,
-    ConversationUse,
     HoldEnd,
     LedgerEntry,
     LedgerError,
@@ -53,6 +52,8 @@ from gateway.store import (
     ReservationClaim,
     Settlement,
     SumHold,
+    UseName,
+    UseSums,
     read_report,
     spent_beside,
 )
@@ -315,10 +316,10 @@ class Spending:
         bill.held = held
         return bill
 
-    def record_use(self, use: ConversationUse) -> None:
+    def record_use(self, name: UseName, sums: UseSums) -> None:
         """Count a request that has ended in its conversation. Never waits."""
         if self._is_kept:
-            self._writer.record_use(use)
+            self._writer.record_use(name, sums)
 
     def _tariff(self, target: FallbackConfig) -> Tariff:
         named = target.provider, target.model

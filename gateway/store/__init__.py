@@ -4,7 +4,7 @@ of the Responses API: responses, the events of their streams, conversations.
 
 from gateway.store.balances import NOTHING, Balance, BalanceKey, Balances, Cap, add_cost, places_of
 from gateway.store.common_limits import CommonLimits, StoreUnreachable
-from gateway.store.conversation_sums import ConversationUse, HoldEnd, Most, SumHold, SumReached
+from gateway.store.conversation_sums import HoldEnd, Most, SumHold, SumReached, UseName, UseSums
 from gateway.store.ledger import (
     DayTotal,
     LedgerEntry,
@@ -43,7 +43,6 @@ __all__ = [
     "Change",
     "Column",
     "CommonLimits",
-    "ConversationUse",
     "DayTotal",
     "HoldEnd",
     "Insert",
@@ -66,6 +65,8 @@ __all__ = [
     "SumHold",
     "SumReached",
     "Usages",
+    "UseName",
+    "UseSums",
     "add_cost",
     "add_to",
     "check_ledger",

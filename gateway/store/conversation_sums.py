@@ -6,7 +6,7 @@ know why a conversation has a limit.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
 _TABLES: Final = (
@@ -103,19 +103,11 @@ class SumReached(NamedTuple):
         return self.used + self.wanted <= self.limit
 
 
-class ConversationUse(NamedTuple):
-    """Usage of one conversation; the fields are the columns of its table."""
-
-    day: str
-    key: str
-    model: str
-    provider: str
-    conversation: str
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: int
+UseName = tuple[str, str, str, str, str]
+"""Whose usage it is: day, key, model, provider, conversation."""
+UseSums = tuple[int, int, int, int, int]
+"""How much: requests, prompt tokens, cached tokens, completion tokens, cost."""
+NO_USES: Final[Mapping[UseName, UseSums]] = {}
 
 
 @final
@@ -176,6 +168,6 @@ class ConversationSums:
         for key, name, tokens, cost in rows:
             self._connection.execute(_SPEND, (tokens, cost, key, name))
 
-    def add_uses(self, uses: Iterable[ConversationUse]) -> None:
+    def add_uses(self, uses: Mapping[UseName, UseSums]) -> None:
         """Count usage by the day."""
-        self._connection.executemany(_USE, uses)
+        self._connection.executemany(_USE, [(*name, *sums) for name, sums in uses.items()])

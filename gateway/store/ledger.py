@@ -8,7 +8,7 @@ belongs in a thread, one call at a time. Must not know tasks, nor why a window h
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,11 +26,13 @@ from gateway.store.balances import (
 )
 from gateway.store.common_limits import CommonLimits, StoreUnreachable, Wish
 from gateway.store.conversation_sums import (
+    NO_USES,
     ConversationSums,
-    ConversationUse,
     HoldEnd,
     SumHold,
     SumReached,
+    UseName,
+    UseSums,
 )
 from gateway.store.gateway_slot import GatewaySlot
 from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
@@ -154,7 +156,7 @@ class OfConversations(NamedTuple):
 
     holds: Sequence[SumHold] = ()
     ends: Sequence[HoldEnd] = ()
-    uses: Sequence[ConversationUse] = ()
+    uses: Mapping[UseName, UseSums] = NO_USES
 
 
 NO_CONVERSATIONS: Final = OfConversations()

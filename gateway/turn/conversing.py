@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from config import Config, ConversationLimitsConfig, LoopsConfig
-from gateway.api import ApiError, ChatRequest, Message
+from gateway.api import ApiError, ChatRequest, Message, Usage
 from gateway.conversations import (
     ConversationBook,
     ConversationVisit,
@@ -32,7 +32,7 @@ from gateway.conversations import (
 )
 from gateway.prompt import ModelText, decode_raw
 from gateway.spending import day_of
-from gateway.store import ConversationUse
+from gateway.store import UseName, UseSums
 from gateway.telemetry import FleetEvent, Limited, LoopFound, RequestTrace
 from gateway.turn.caller import Caller
 from protocol.ids import WorkerId
@@ -40,13 +40,17 @@ from protocol.messages import Retain
 
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
+CLOUD: Final = "cloud:"
+"""What `RequestTrace.served_by` begins with for a provider."""
+NO_USAGE: Final = Usage(0, 0, 0)
+SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _HINT: Final = (
     "\n\n[Note of the gateway: the last {repeats} calls of {tools} were the same and brought "
     "nothing new. Do not repeat them: do something else, or say what is missing.]"
 )
 
 
-def _forget(_use: ConversationUse) -> None:
+def _forget(_name: UseName, _sums: UseSums) -> None:
     """Without a ledger no usage is recorded."""
 
 
@@ -64,7 +68,7 @@ class Conversing:
         config: Config,
         publish: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
-        record_use: Callable[[ConversationUse], None] = _forget,
+        record_use: Callable[[UseName, UseSums], None] = _forget,
     ) -> None:
         self._record_use = record_use
         self.book = ConversationBook()
@@ -126,11 +130,12 @@ class Conversing:
             status=trace.status,
             error=trace.error,
             usage=trace.usage,
-            is_cloud=trace.served_by.startswith("cloud:"),
+            is_cloud=trace.served_by.startswith(CLOUD),
             cost=trace.turn.cost,
             busy_s=ended_at - trace.received_at,
         )
-        self._record(visit.conversation.name, trace, now)
+        if trace.usage is not None or trace.turn.cost:
+            self._record(visit.conversation.name, trace, now)
         if now >= self._sweeps_at:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
@@ -151,32 +156,27 @@ class Conversing:
         expected.
         """
         key, name = visit.conversation.key, visit.conversation.name
-        self._returns.returned((key, name), trace.unix_time)
+        owner = key, name
+        self._returns.returned(owner, trace.unix_time)
         left, request = trace.turn.left, visit.request
         if left is None or request is None:
             return
-        expected = self._returns.ended(
-            (key, name),
-            now,
-            tool=left.tool,
-            key=key,
-            client=trace.client,
-            hint=hint_of(request.raw),
+        hint, client = hint_of(request.raw), trace.client
+        chance, within_s = self._returns.ended(
+            owner, now, tool=left.tool, key=key, client=client, hint=hint
         )
         digest = blake2b(f"{key}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        self.retain(left.worker_id, Retain(left.request_id, left.attempt, digest, *expected))
+        message = Retain(left.request_id, left.attempt, digest, chance, within_s)
+        self.retain(left.worker_id, message)
 
     def _record(self, name: str, trace: RequestTrace, now: float) -> None:
         """The usage of an ended request, for `herma usage --by conversation`."""
-        usage = trace.usage
-        if usage is None and not trace.turn.cost:
-            return
-        counts = (0, 0, 0)
-        if usage is not None:
-            counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
-        provider = trace.served_by.removeprefix("cloud:") if "cloud:" in trace.served_by else ""
-        given = day_of(now), trace.key, trace.model, provider, name
-        self._record_use(ConversationUse(*given, 1, *counts, trace.turn.cost))
+        usage, served_by = trace.usage or NO_USAGE, trace.served_by
+        provider = served_by.removeprefix(CLOUD) if served_by.startswith(CLOUD) else ""
+        self._record_use(
+            (day_of(now), trace.key, trace.model, provider, name),
+            (1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, trace.turn.cost),
+        )
 
     def _examine(self, visit: ConversationVisit, trace: RequestTrace) -> None:
         """Look for what broke the prefix of this prompt, if it was one of tokens."""
@@ -184,8 +184,9 @@ class Conversing:
         text = turn.text
         if request is None or not isinstance(text, ModelText) or not request.messages:
             return
-        num_system = sum([one.role in {"system", "developer"} for one in request.messages[:2]])
-        prompt = SentPrompt(turn.prompt, visit.hashes, tools_of(request.prompt_tools), num_system)
+        num_system = sum([one.role in SYSTEM_ROLES for one in request.messages[:2]])
+        tools = tools_of(request.prompt_tools) if request.tools else ()
+        prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system)
         conversation = visit.conversation
         finding = self._doctor.note(
             (conversation.key, conversation.name, request.model),

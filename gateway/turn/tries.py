@@ -4,13 +4,13 @@ Owns the table of states, which sequence runs and relay runs follow (`try_loop.p
 workers, messages or clocks. `diagram` prints the table for docs/architecture.md.
 """
 
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
-from protocol.life_tables import LifeTable
+from protocol.life_tables import LifeEnum, LifeTable
 
 
-class TryState(Enum):
+class TryState(LifeEnum):
     """Where a request is in its life."""
 
     ASKING = auto()
@@ -37,7 +37,7 @@ class TryState(Enum):
     """No worker has the request, and none is asked any more."""
 
 
-class TryEvent(Enum):
+class TryEvent(LifeEnum):
     """What happens to a request."""
 
     PLACE = "a place is found"

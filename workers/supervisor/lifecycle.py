@@ -5,18 +5,18 @@ Must not know processes, gateways or clocks. `diagram` prints the table for docs
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import auto
 from typing import Final, final
 
 from protocol.control_messages import State as ShownState
 from protocol.errors import ConfigError
-from protocol.life_tables import LifeTable
+from protocol.life_tables import LifeEnum, LifeTable
 from protocol.messages import RejectReason
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.restart_policy import RestartPolicy
 
 
-class EngineState(Enum):
+class EngineState(LifeEnum):
     """Where an engine is in its life."""
 
     WAITING = auto()
@@ -55,7 +55,7 @@ class EngineState(Enum):
     """The worker ends, and its engine with it."""
 
 
-class LifeEvent(Enum):
+class LifeEvent(LifeEnum):
     """What happens to an engine, or is asked of it."""
 
     START = "a process is spawned"

@@ -43,6 +43,7 @@ from gateway.api.errors import (
 )
 from gateway.api.events import (
     ChoiceFinished,
+    ContentEvent,
     Embedded,
     Failed,
     PromptScored,
@@ -160,6 +161,7 @@ __all__ = [
     "ChatRequest",
     "ChoiceFinished",
     "Completions",
+    "ContentEvent",
     "Conversation",
     "ConversationBody",
     "Deleted",

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -280,24 +281,27 @@ class ChatRequest(msgspec.Struct, frozen=True):
         """
         # Written out, because a loop over the names or a dict of arguments takes 4 times as long.
         rest = {**_NEUTRAL, **defaults}
+        penalty = self.repetition_penalty
         try:
-            return SamplingParams(
-                max_tokens=max_tokens,
-                temperature=rest["temperature"] if self.temperature is None else self.temperature,
-                top_p=rest["top_p"] if self.top_p is None else self.top_p,
-                top_k=rest["top_k"] if self.top_k is None else self.top_k,
-                min_p=rest["min_p"] if self.min_p is None else self.min_p,
-                presence_penalty=self.presence_penalty or 0.0,
-                frequency_penalty=self.frequency_penalty or 0.0,
-                repetition_penalty=rest["repetition_penalty"]
-                if self.repetition_penalty is None
-                else self.repetition_penalty,
-                stop_token_ids=self.stop_token_ids,
-                ignore_eos=self.ignore_eos,
-                logprobs=self.top_logprobs if self.logprobs else None,
+            return _params_of(
+                max_tokens,
+                rest["temperature"] if self.temperature is None else self.temperature,
+                rest["top_p"] if self.top_p is None else self.top_p,
+                rest["top_k"] if self.top_k is None else self.top_k,
+                rest["min_p"] if self.min_p is None else self.min_p,
+                self.presence_penalty or 0.0,
+                self.frequency_penalty or 0.0,
+                rest["repetition_penalty"] if penalty is None else penalty,
+                self.stop_token_ids,
+                self.ignore_eos,
+                self.top_logprobs if self.logprobs else None,
             )
         except ValueError as error:
             raise invalid(str(error).partition(" ")[0], str(error)) from error
+
+
+_params_of: Final = lru_cache(maxsize=1024)(SamplingParams)
+"""Clients send the same values again and again, and checking them takes 2 us."""
 
 
 def request_of(

@@ -80,6 +80,11 @@ class PromptChains:
         self._unanswered: ChainTable = {}
         """By each end, those that may repeat."""
         self._by_anchor: ChainTable = {}
+        """By the last messages of their last prompts."""
+        self._unanchored: dict[Chain, int] = {}
+        """Chains, with their scopes, that are not in `_by_anchor` yet: few prompts look there, and
+        by then most conversations have another last prompt.
+        """
 
     def find(self, hashes: "array[int]", ends: Sequence[int], scope: int) -> Chain | None:
         """The chain that a prompt of these messages, with these `ends_of`, continues or repeats."""
@@ -110,13 +115,7 @@ class PromptChains:
         """
         if chain.may_repeat:
             self.set_repeat(chain, may_repeat=False)
-        table = self._by_anchor
-        for one in chain.tail[-ANCHORS:]:
-            anchor = hash((scope, one))
-            if len(table[anchor]) == 1:
-                del table[anchor]
-            else:
-                table[anchor].remove(chain)
+        self._unanchor(chain, scope)
         known, end = chain.ends, ends[-1] if ends else scope
         if end not in known:
             if known:
@@ -128,22 +127,29 @@ class PromptChains:
                 _leave(self._by_end, known.pop(0), chain)
         chain.tail = hashes[-MAX_TAIL:]
         chain.num_messages = len(hashes)
-        for one in hashes[-ANCHORS:]:
-            table.setdefault(hash((scope, one)), []).append(chain)
+        self._unanchored[chain] = scope
 
     def forget(self, chain: Chain, scope: int) -> None:
         """`chain` is not continued any more."""
         self.set_repeat(chain, may_repeat=False)
-        for one in chain.tail[-ANCHORS:]:
-            _leave(self._by_anchor, hash((scope, one)), chain)
+        self._unanchor(chain, scope)
         chain.tail = array("q")
         for end in chain.ends:
             _leave(self._by_last, end, chain)
             _leave(self._by_end, end, chain)
         chain.ends.clear()
 
+    def _unanchor(self, chain: Chain, scope: int) -> None:
+        if self._unanchored.pop(chain, None) is None:
+            for one in chain.tail[-ANCHORS:]:
+                _leave(self._by_anchor, hash((scope, one)), chain)
+
     def _changed(self, scope: int, hashes: "array[int]") -> Chain | None:
         """The chain whose last prompt ends in the middle of this one, with another beginning."""
+        for chain, own_scope in self._unanchored.items():
+            for one in chain.tail[-ANCHORS:]:
+                self._by_anchor.setdefault(hash((own_scope, one)), []).append(chain)
+        self._unanchored.clear()
         for at in range(len(hashes) - 1, 0, -1):
             found = self._by_anchor.get(hash((scope, hashes[at])))
             if found is None:

@@ -15,12 +15,15 @@ from gateway.conversations.returns import NO_HINT, Hint
 
 _TTL: Final = re.compile(r"(\d{1,4})\s?([smhd])\Z")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_HOLDERS: Final = frozenset({"cache_control", "nvext", "prompt_cache_retention", "system", "tools"})
 USUAL_TTL_S: Final = 300.0
 """The lifetime that a `cache_control` without a `ttl` asks for, in seconds."""
 
 
 def hint_of(raw: Mapping[str, Any]) -> Hint:
     """The hints of a request body; fields of another form than their API's say nothing."""
+    if _HOLDERS.isdisjoint(raw) and _ends_in_text(raw):
+        return NO_HINT
     kept_s = _marked_s(raw)
     if "prompt_cache_retention" in raw:
         kept_s += _retention_s(raw["prompt_cache_retention"])
@@ -32,6 +35,13 @@ def hint_of(raw: Mapping[str, Any]) -> Hint:
     if not kept_s and not comes and not is_over:
         return NO_HINT
     return Hint(max(kept_s, default=None), is_over, comes)
+
+
+def _ends_in_text(raw: Mapping[str, Any]) -> bool:
+    """Whether the last message is a mere text, where no mark can be: so are most."""
+    messages = raw.get("messages")
+    last = messages[-1] if type(messages) is list and messages else None
+    return type(last) is dict and type(last.get("content")) is str
 
 
 def _retention_s(value: object) -> list[float]:

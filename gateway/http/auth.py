@@ -135,9 +135,9 @@ def _is_local(scope: Scope) -> bool:
     proxy forwards counts as remote. A host name may be that of a proxy which adds no header, or of
     a foreign web page that resolves to this machine (DNS rebinding).
     """
-    for name, value in scope["headers"]:
-        if name in _FORWARDED or (name == b"host" and not _is_own_host(value)):
-            return False
+    sent = dict(scope["headers"])
+    if not _FORWARDED.isdisjoint(sent) or (b"host" in sent and not _is_own_host(sent[b"host"])):
+        return False
     client = scope.get("client")
     return client is not None and _is_loopback(client[0])
 
@@ -173,6 +173,8 @@ def _without_port(netloc: str) -> str:
 
 def header_of(scope: Scope, name: bytes) -> str | None:
     """The first header of that lower-case name."""
+    if name not in dict(scope["headers"]):  # no loop for those that are seldom sent
+        return None
     for key, value in scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")
@@ -212,7 +214,5 @@ def parent_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]
 
 def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The program that sent these `headers` (lower-case names)."""
-    for name, value in headers:
-        if name == b"user-agent":
-            return client_of(value)
-    return "other"
+    sent = dict(headers)
+    return client_of(sent[b"user-agent"]) if b"user-agent" in sent else "other"

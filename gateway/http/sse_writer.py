@@ -174,7 +174,7 @@ class ClientAnswer:
         """The configured model name for metrics, or "unknown": never a name from the client."""
         if self.started is not None and self.started.served_by == "worker":
             return self.started.model
-        return self._edge.public_name(self.request.model) or "unknown"
+        return self.trace.turn.model or self._edge.public_name(self.request.model) or "unknown"
 
     def _note_content(self) -> None:
         if self.trace.first_at is None:

@@ -6,12 +6,18 @@ nor how bytes reach the client.
 
 from gateway.api import (
     ChoiceFinished,
+    ContentEvent,
     Embedded,
     EmbeddingsBuilder,
     Failed,
     PromptScored,
+    ReasoningDelta,
     Restarted,
     Started,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
@@ -22,6 +28,18 @@ from gateway.api import (
 from gateway.http.answer_state import DEAF, TABLE, WHOLE, AnswerEvent, AnswerState
 from gateway.http.error_responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import ClientAnswer
+
+_RareEvent = (
+    ToolCallStart
+    | ToolCallArguments
+    | ToolCallEnd
+    | Failed
+    | UpstreamUsage
+    | Restarted
+    | UpstreamChunk
+    | Embedded
+    | PromptScored
+)
 
 
 class WholeAnswer(ClientAnswer):
@@ -50,16 +68,23 @@ class WholeAnswer(ClientAnswer):
         match event:
             case Started():
                 self.started = event
+            case TextDelta() | ReasoningDelta() | ChoiceFinished():
+                self._add(event)
             case Usage():
                 self.usage = event
                 # Without a `Started` event `run` answers with an error.
                 if self.state in WHOLE and self.started is not None:
                     self._respond()
-            case Failed():
-                self._fail(event.error)
             case UpstreamBody():
                 self._foreign = event
                 self.state = TABLE[self.state, AnswerEvent.REPLACE]
+            case _:
+                self._take_rare(event)
+
+    def _take_rare(self, event: _RareEvent) -> None:
+        match event:
+            case Failed():
+                self._fail(event.error)
             case UpstreamUsage():
                 self.usage = event.usage
             case Restarted():
@@ -67,20 +92,21 @@ class WholeAnswer(ClientAnswer):
             case UpstreamChunk() | Embedded() | PromptScored():
                 raise TypeError(f"{type(event).__name__} came for an answer of text in one piece")
             case _:
-                self._note_content()
-                self._builder.add(event)
-                if type(event) is ChoiceFinished:
-                    self._finish(event)
+                self._add(event)
+
+    def _add(self, event: ContentEvent) -> None:
+        if self.trace.first_at is None:
+            self.trace.first_at = self._edge.now()
+        self._builder.add(event)
+        if type(event) is ChoiceFinished:
+            self.trace.finish = event.reason
+            self._num_unfinished -= 1
+            if not self._num_unfinished:
+                self.state = TABLE[self.state, AnswerEvent.FINISH]
 
     def _begin_anew(self) -> None:
         self._builder = self._api.whole(self._head)
         self._num_unfinished = self.request.n
-
-    def _finish(self, event: ChoiceFinished) -> None:
-        self.trace.finish = event.reason
-        self._num_unfinished -= 1
-        if not self._num_unfinished:
-            self.state = TABLE[self.state, AnswerEvent.FINISH]
 
     def _respond(self) -> None:
         state, self.state = self.state, TABLE[self.state, AnswerEvent.END]

@@ -113,9 +113,10 @@ class ConversationHomes:
         for digest in digests[anchor::-_STRIDE]:
             if digest in by_tail:
                 tails = by_tail[digest]
-                for index in range(end, anchor - 1, -1):
-                    if digests[index] in tails:
-                        return tails[digests[index]]
+                if not tails.keys().isdisjoint(digests[anchor : end + 1]):
+                    for index in range(end, anchor - 1, -1):
+                        if digests[index] in tails:
+                            return tails[digests[index]]
             end = anchor - 1
             anchor -= _STRIDE
         return None

@@ -152,7 +152,7 @@ class Turn:
 
     async def _ask_providers(self, provider: UseProvider) -> None:
         """Answer by a provider. If all providers fail, try a worker once if one is ready or due."""
-        view = self._view()
+        name = self._model
         with self._services.open_turns.interruptible():
             error = await answer_by_chain(
                 self._services,
@@ -160,13 +160,14 @@ class Turn:
                 provider,
                 self._emit,
                 caller=self._caller,
-                model=view.name,
+                model=name,
                 resumption=self._resumed(),
             )
         if error is None:
             return
-        view = self._services.dispatcher.model(view.name) or view
-        is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
+        view = self._services.dispatcher.model(name)
+        is_down = view is None or view.state == "down"
+        is_gone = is_down and not self._services.dispatcher.is_missed(name)
         is_final = self._is_unsupported or is_gone
         try:
             if is_final or await self._try_locally(cloud=False) is not None:

@@ -119,12 +119,12 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         if not choices and (told := error_in(400, answer)) is not None:
             raise NotAnAnswer("sent an error instead of an answer", words=quoted(told.message))
         raise NotAnAnswer("sent an answer without a message")
-    ids = CallIds(raw)
-    ends = [_checked(choice, ids) for choice in choices]
-    is_filtered = any(end is End.FILTERED for end, _ in ends)
-    if any(is_changed for _, is_changed in ends):
-        body = _encode(answer)
-    return CheckedAnswer(body, is_filtered)
+    ids, is_filtered, is_changed = CallIds(raw), False, False
+    for choice in choices:
+        end, has_changed = _checked(choice, ids)
+        is_filtered |= end is End.FILTERED
+        is_changed |= has_changed
+    return CheckedAnswer(_encode(answer) if is_changed else body, is_filtered)
 
 
 def calls_made(body: bytes) -> CallsMade | None:

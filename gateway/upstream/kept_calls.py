@@ -68,15 +68,14 @@ class KeptCalls:
         messages = raw.get("messages")
         if not isinstance(messages, list):
             return raw
-        changed = [
-            self._message(one, key, source, field)
-            if isinstance(one, dict) and one.get("role") == "assistant"
-            else one
-            for one in messages
-        ]
-        if all(map(_is_same, changed, messages)):
-            return raw
-        return {**raw, "messages": changed}
+        changed: list[Any] | None = None
+        for at, one in enumerate(messages):
+            if isinstance(one, dict) and one.get("role") == "assistant":
+                message = self._message(one, key, source, field)
+                if message is not one:
+                    changed = list(messages) if changed is None else changed
+                    changed[at] = message
+        return raw if changed is None else {**raw, "messages": changed}
 
     def _message(
         self, message: dict[str, Any], key: str, source: str, field: str | None

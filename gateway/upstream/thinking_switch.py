@@ -5,6 +5,7 @@ as their clients wrote them; a request of another API, whose switch no upstream 
 the upstream's own way. Must not know the other API.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,8 +25,9 @@ _HOSTS: Final = {
 }
 
 
+@lru_cache(maxsize=256)
 def switch_at(base_url: str) -> str:
-    """The switch of a known provider; "none" for any other."""
+    """The switch of a known provider; "none" for any other. Each request asks."""
     host = urlsplit(base_url).hostname or ""
     return next((s for end, s in _HOSTS.items() if host == end or host.endswith("." + end)), "none")
 

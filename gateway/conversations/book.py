@@ -77,8 +77,8 @@ class ConversationBook:
         ends: list[int] | None = None
         conversation = self._table.get((key, name)) if name else None
         if conversation is None and (not name or named.is_weak):
-            ends = ends_of(hashes, scope)
-            if (chain := self._chains.find(hashes, ends, scope)) is not None:
+            chain, ends = self._chains.find(hashes, scope)
+            if chain is not None:
                 conversation = chain.owner
         if conversation is None:
             conversation = self._new(named, key, client, request, now)

@@ -86,17 +86,22 @@ class PromptChains:
         by then most conversations have another last prompt.
         """
 
-    def find(self, hashes: "array[int]", ends: Sequence[int], scope: int) -> Chain | None:
-        """The chain that a prompt of these messages, with these `ends_of`, continues or repeats."""
+    def find(self, hashes: "array[int]", scope: int) -> tuple[Chain | None, list[int]]:
+        """The chain that a prompt of these messages continues or repeats, and their `ends_of`."""
+        # `ends_of`, inlined: this is on the way of most requests.
+        ends, end = [], scope
+        for one in hashes:
+            end = hash((end, one))
+            ends.append(end)
         last = len(ends) - 1
         for at in range(last, -1, -1):
             end = ends[at]
             found = self._by_last.get(end) or self._by_end.get(end)
             if found is not None and (at < last or len(hashes) > SHORT):
-                return found[0]
+                return found[0], ends
             if found is not None and (unanswered := self._unanswered.get(end)) is not None:
-                return unanswered[0]
-        return self._changed(scope, hashes) if len(hashes) >= SHORT else None
+                return unanswered[0], ends
+        return self._changed(scope, hashes) if len(hashes) >= SHORT else None, ends
 
     def set_repeat(self, chain: Chain, *, may_repeat: bool) -> None:
         """The last prompt of `chain` got no answer, or got one."""
@@ -115,7 +120,8 @@ class PromptChains:
         """
         if chain.may_repeat:
             self.set_repeat(chain, may_repeat=False)
-        self._unanchor(chain, scope)
+        if self._unanchored.pop(chain, None) is None and chain.tail:
+            self._unanchor(chain, scope)
         known, end = chain.ends, ends[-1] if ends else scope
         if end not in known:
             if known:
@@ -132,7 +138,8 @@ class PromptChains:
     def forget(self, chain: Chain, scope: int) -> None:
         """`chain` is not continued any more."""
         self.set_repeat(chain, may_repeat=False)
-        self._unanchor(chain, scope)
+        if self._unanchored.pop(chain, None) is None:
+            self._unanchor(chain, scope)
         chain.tail = array("q")
         for end in chain.ends:
             _leave(self._by_last, end, chain)
@@ -140,9 +147,8 @@ class PromptChains:
         chain.ends.clear()
 
     def _unanchor(self, chain: Chain, scope: int) -> None:
-        if self._unanchored.pop(chain, None) is None:
-            for one in chain.tail[-ANCHORS:]:
-                _leave(self._by_anchor, hash((scope, one)), chain)
+        for one in chain.tail[-ANCHORS:]:
+            _leave(self._by_anchor, hash((scope, one)), chain)
 
     def _changed(self, scope: int, hashes: "array[int]") -> Chain | None:
         """The chain whose last prompt ends in the middle of this one, with another beginning."""

@@ -169,12 +169,14 @@ class PrefixIndex:
         if chain is digests and num_changes == self._num_changes:
             return match
         depths = self._table.depths(digests)
-        match = {}
+        match, needs_states = {}, False
         if depths:
             for worker_id, part in self._parts.items():
                 if part.bit in depths:
                     match[worker_id] = depths[part.bit]
-            self._cut_to_states(digests, match)
+                    needs_states |= part.needs_states
+            if needs_states:
+                self._cut_to_states(digests, match)
         self._last = digests, self._num_changes, match
         return match
 
@@ -210,8 +212,6 @@ class PrefixIndex:
             for worker_id in match
             if (part := self._parts[worker_id]).needs_states
         }
-        if not open_:
-            return
         wanted, depth = sum(open_), max([match[worker_id] for worker_id in open_.values()])
         while wanted and depth:
             found = self._states.holders(digests[depth - 1]) & wanted

@@ -95,6 +95,8 @@ def _is_for_client(name: bytes) -> bool:
 
 def _listed(headers: Sequence[Header]) -> frozenset[bytes]:
     """The names that a `Connection` header lists as belonging to one connection."""
+    if b"connection" not in dict(headers):
+        return frozenset()
     values = [value for name, value in headers if name == b"connection"]
     return frozenset(token.strip().lower() for value in values for token in value.split(b","))
 

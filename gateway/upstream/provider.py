@@ -379,7 +379,7 @@ class Provider:
         read_s: float,
     ) -> AbstractAsyncContextManager[HttpResponse]:
         named = [*headers, (b"accept", accept), (b"content-type", content_type), *self._headers]
-        if not any(name == b"user-agent" for name, _ in named):
+        if b"user-agent" not in dict(named):
             named.append(_USER_AGENT)
         config = self.config
         return self._connections().exchange(

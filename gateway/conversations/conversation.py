@@ -15,7 +15,7 @@ NOT_FOUND: Final = 404
 CLIENT_LEFT: Final = 499
 
 
-class KnownConversation(msgspec.Struct, eq=False):
+class KnownConversation(msgspec.Struct, eq=False, gc=False):
     """`name` is unique within `key`. `source` says where the name comes from; `chain`: the prompts.
     Times are Unix seconds, `cost` micro-units of the ledger's currency. A pause is the time between
     the end of a turn and the next one. `loop` describes the loop that it is in, if any.

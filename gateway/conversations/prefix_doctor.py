@@ -102,12 +102,11 @@ class PrefixDoctor:
         """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did."""
         strands = self._strands.get(owner)
         if strands is None:
-            strands, before = self._strands.setdefault(owner, []), None
+            strands = self._strands[owner] = []
         else:
             self._strands.move_to_end(owner)
-            before = _strand_of(strands, prompt)
         finding = None
-        if before is not None:
+        if (before := _strand_of(strands, prompt) if strands else None) is not None:
             finding = compare(before, prompt, messages, decode)
             strands.remove(before)
             self.num_bytes -= before.num_bytes

@@ -271,9 +271,11 @@ class SequenceRun(TryLoop):
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            bounds, now = self._services.config.gateway, trio.current_time()
+            bounds, placed_at = self._services.config.gateway, lease.placed_at
             make = Silence if (policy := self._retry_policy) is None else policy.silence
-            attempt.silence = make(bounds.first_token_s, bounds.stall_s, now, num_parts=num_tokens)
+            attempt.silence = make(
+                bounds.first_token_s, bounds.stall_s, placed_at, num_parts=num_tokens
+            )
             if job.request.embeds:
                 attempt.on_embedding = self._on_embedding
             elif job.request.num_top is not None:

@@ -59,9 +59,12 @@ def record(writer: LedgerWriter, tokens: int = 1) -> None:
     writer.record(LedgerEntry(DAY, "k", "m", "", True, True, 1, tokens, 0, tokens, 0))
 
 
-async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:
+async def start(
+    nursery: trio.Nursery, path: Path, settle_delay_s: float = 0.0
+) -> tuple[LedgerWriter, SlowDisk]:
     seen: list[Balances] = []
-    writer, disk = LedgerWriter(lambda: (), seen.append), SlowDisk(path)
+    writer = LedgerWriter(lambda: (), seen.append, settle_delay_s)
+    disk = SlowDisk(path)
     await nursery.start(writer.run, lambda: disk)
     assert seen == [{}]
     return writer, disk
@@ -82,6 +85,37 @@ async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:
             disk.gate.set()
         assert sum(disk.batches) == 40
         assert len(disk.batches) <= 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_settlement_shares_the_sync_of_the_next_reservation(tmp_path: Path) -> None:
+    """One request after the other: each waits for one sync, and its end for none."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path, settle_delay_s=1000.0)
+        for number in range(5):
+            await writer.reserve(reservation(number))
+            writer.settle(Settlement(number, None))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            record(writer)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert disk.batches == [1] * 5
+        nursery.cancel_scope.cancel()
+    report = read_report(path, (), DAY)
+    assert report is not None
+    assert report.total is not None
+    assert report.total.unsettled == 0
+
+
+async def test_a_settlement_does_not_wait_for_long(tmp_path: Path) -> None:
+    """No reservation comes, and usage that came first does not hold it up."""
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, tmp_path / "ledger", settle_delay_s=0.01)
+        await writer.reserve(reservation(1))
+        record(writer)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        writer.settle(Settlement(1, None))
+        await wait_until(lambda: len(disk.batches) > 1)
         nursery.cancel_scope.cancel()
 
 

@@ -14,12 +14,15 @@ SILENCE_S: Final = 1.0
 
 @dataclass(slots=True)
 class Peer:
-    """One worker that has registered. `pong` is the nonce of the last ping that it answered."""
+    """One worker that has registered. `pong` is the nonce of the last ping that it answered. Its
+    engine `retains` if it takes `Retain`.
+    """
 
     name: str
     heard_at: float
     is_welcome: bool = False
     pong: int = 0
+    retains: bool = False
 
 
 @final

@@ -30,6 +30,7 @@ from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
+    RETAINS,
     Abort,
     Accepted,
     BlockEvent,
@@ -252,7 +253,8 @@ class WorkerLink:
         wants to know. That goes with the next frames for it, at the latest with a ping: it matters
         when other work comes, and a write of its own would cost as much as that of a request.
         """
-        if worker_id in self._peers and self._dispatcher.retains(worker_id):
+        peer = self._peers.get(worker_id)
+        if peer is not None and peer.retains:
             self._expectations.setdefault(worker_id, []).append(encode(message))
 
     def waiting_bytes(self, attempt: Attempt) -> int:
@@ -440,10 +442,12 @@ class WorkerLink:
         name = message.worker[:MAX_NAME_CHARS]
         peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
         peer.name = name
+        engine = message.engine
+        peer.retains = engine is not None and RETAINS in engine.capabilities
         self._forget_requests(worker_id)
         if not self._check_key(worker_id, message.worker):
             return
-        digest = message.engine.files_digest if message.engine is not None else b""
+        digest = b"" if engine is None else engine.files_digest
         lied_at = self._lied_at.get((message.worker, digest), -math.inf)
         if trio.current_time() < lied_at + FALSE_FILES_S:
             self._dispatcher.lost(worker_id, FALSE_FILES)

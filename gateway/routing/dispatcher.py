@@ -52,7 +52,7 @@ from gateway.telemetry import (
     WorkerReady,
 )
 from protocol.ids import WorkerId
-from protocol.messages import RETAINS, Register, RejectReason, RelayFacts
+from protocol.messages import Register, RejectReason, RelayFacts
 from protocol.prefill import PrefillForm, form_in
 
 TICK_S: Final = 0.1
@@ -167,12 +167,6 @@ class Dispatcher:
         worker = self._core.fleet.get(worker_id)
         engine = None if worker is None else worker.engine
         return None if engine is None else form_in(engine.capabilities)
-
-    def retains(self, worker_id: WorkerId) -> bool:
-        """Whether the engine of the worker takes `Retain`."""
-        worker = self._core.fleet.get(worker_id)
-        engine = None if worker is None else worker.engine
-        return engine is not None and RETAINS in engine.capabilities
 
     def prefill_forms(self, name: str) -> dict[WorkerId, PrefillForm | None]:
         """For each ready worker of a model, how its text-level engine goes on with an answer; None

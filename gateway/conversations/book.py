@@ -113,8 +113,9 @@ class ConversationBook:
     ) -> None:
         """A request has ended; see `KnownConversation.end`."""
         visit.request = None
-        if visit.chain is not None:
-            self._chains.set_repeat(visit.chain, may_repeat=status != 200)
+        chain, may_repeat = visit.chain, status != 200
+        if chain is not None and chain.may_repeat is not may_repeat:
+            self._chains.set_repeat(chain, may_repeat=may_repeat)
         visit.conversation.end(
             now,
             status=status,

@@ -28,6 +28,9 @@ said: Final = attrgetter("role", "content", "tool_calls")
 """What counts of a message. Reasoning does not: clients drop it later."""
 
 
+NO_HASHES: Final = array("q")
+
+
 class Chain:
     """What is kept of a conversation's prompts: hashes of messages, less than 2 KB. `may_repeat`:
     the last prompt got no answer, so the same one again is a retry and no other conversation;
@@ -39,7 +42,7 @@ class Chain:
     def __init__(self, owner: Any) -> None:  # noqa: ANN401 - whatever is looked for
         self.owner = owner
         self.ends: list[int] = []
-        self.tail: array[int] = array("q")
+        self.tail: array[int] = NO_HASHES
         self.num_messages = 0
         self.may_repeat = False
 
@@ -140,7 +143,7 @@ class PromptChains:
         self.set_repeat(chain, may_repeat=False)
         if self._unanchored.pop(chain, None) is None:
             self._unanchor(chain, scope)
-        chain.tail = array("q")
+        chain.tail = NO_HASHES
         for end in chain.ends:
             _leave(self._by_last, end, chain)
             _leave(self._by_end, end, chain)

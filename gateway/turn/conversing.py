@@ -124,18 +124,20 @@ class Conversing:
         now = self._now()
         self._expect(visit, trace, now)
         ended_at = trace.received_at if trace.ended_at is None else trace.ended_at
+        is_cloud = trace.served_by.startswith(CLOUD)
         self.book.leave(
             visit,
             now,
             status=trace.status,
             error=trace.error,
             usage=trace.usage,
-            is_cloud=trace.served_by.startswith(CLOUD),
+            is_cloud=is_cloud,
             cost=trace.turn.cost,
             busy_s=ended_at - trace.received_at,
         )
         if trace.usage is not None or trace.turn.cost:
-            self._record(visit.conversation.name, trace, now)
+            provider = trace.served_by.removeprefix(CLOUD) if is_cloud else ""
+            self._record(visit.conversation.name, provider, trace, now)
         if now >= self._sweeps_at:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
@@ -169,10 +171,9 @@ class Conversing:
         message = Retain(left.request_id, left.attempt, digest, chance, within_s)
         self.retain(left.worker_id, message)
 
-    def _record(self, name: str, trace: RequestTrace, now: float) -> None:
+    def _record(self, name: str, provider: str, trace: RequestTrace, now: float) -> None:
         """The usage of an ended request, for `herma usage --by conversation`."""
-        usage, served_by = trace.usage or NO_USAGE, trace.served_by
-        provider = served_by.removeprefix(CLOUD) if served_by.startswith(CLOUD) else ""
+        usage = trace.usage or NO_USAGE
         self._record_use(
             (day_of(now), trace.key, trace.model, provider, name),
             (1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, trace.turn.cost),

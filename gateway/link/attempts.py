@@ -171,6 +171,24 @@ class Attempt:
         return outcome
 
 
+class _EndsOnError:
+    """A context in which an exception ends the attempt and is not raised further."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._attempt.end(Crashed(error))
+        return True
+
+
 class Attempts:
     """All attempts that wait for their workers, by request id; a request has one at a time."""
 
@@ -222,10 +240,8 @@ class Attempts:
         attempt = self.of(worker_id, message)
         if attempt is not None:
             attempt.num_signs += 1
-            try:
+            with _EndsOnError(attempt):
                 attempt.on_accepted(message)
-            except Exception as error:  # noqa: BLE001 - as in `tokens`
-                attempt.end(Crashed(error))
 
     def alive(self, worker_id: WorkerId, message: SequenceAlive) -> None:
         """The engine has not forgotten the sequence."""
@@ -268,14 +284,12 @@ class Attempts:
         if attempt is None:
             return
         attempt.num_signs += 1
-        try:
+        with _EndsOnError(attempt):
             if isinstance(message, Scored):
                 if attempt.on_scored is not None:
                     attempt.on_scored(message)
             elif attempt.on_embedding is not None:
                 attempt.on_embedding(message.values)
-        except Exception as error:  # noqa: BLE001 - as in `tokens`
-            attempt.end(Crashed(error))
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:
         """The worker ended a sequence. Returns a description of the gap if the last tokens are
@@ -291,10 +305,8 @@ class Attempts:
             if message.reason == "length" and not num_sent and attempt.generates:
                 attempt.end(msgspec.structs.replace(message, reason="error", detail=_EMPTY))
                 return None
-            try:
+            with _EndsOnError(attempt):
                 attempt.on_complete(message)
-            except Exception as error:  # noqa: BLE001 - as in `tokens`
-                attempt.end(Crashed(error))
             self._moving.add(worker_id)
         attempt.end(message)
         return None

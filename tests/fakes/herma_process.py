@@ -26,6 +26,9 @@ GIVEN_UP_S = 5.0
 NO_WORKER_STARTS = "not ready, and no worker is starting: "
 STOP_S = 120.0
 POLL_S = 0.05
+REST = 0.1
+"""For looks that cost something: one at the metrics costs the gateway 3 ms of a processor, and 20 a
+second more than its whole start while an engine loads on a busy machine."""
 MARK = "HERMA_TEST_UP"
 """Processes of one `herma up` have this variable in common."""
 
@@ -100,7 +103,7 @@ class HermaProcess:
                 for model, count in num_workers.items()
             )
 
-        wait_until(ready, f"ready workers {num_workers}")
+        wait_until(ready, f"ready workers {num_workers}", rest=REST)
 
     def _pump(self) -> None:
         assert self.process.stdout is not None
@@ -158,13 +161,17 @@ def _herma_up(
         herma.close()
 
 
-def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = READY_S) -> T:
-    """Poll `probe` until it gives something true; fail with `what` after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+def wait_until(
+    probe: Callable[[], T], what: str, *, timeout_s: float = READY_S, rest: float = 0.0
+) -> T:
+    """Poll `probe` until it gives something true; fail with `what` after `timeout_s`. For what
+    stays true, `rest` is the share of the time waited so far to the next look, a second at most.
+    """
+    begun = time.monotonic()
+    while (waited := time.monotonic() - begun) < timeout_s:
         if found := probe():
             return found
-        time.sleep(POLL_S)
+        time.sleep(min(1.0, max(POLL_S, rest * waited)))
     raise AssertionError(f"waited {timeout_s:g} s in vain for {what}")
 
 

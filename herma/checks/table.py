@@ -20,7 +20,8 @@ from herma.checks.settings import (
 from protocol.errors import ConfigError
 from workers.engine_extra import check_engine_extra
 
-_Problems: TypeAlias = Callable[[Config, Mapping[str, str]], Iterator[str]]
+_Problems: TypeAlias = Callable[[Config, Mapping[str, str]], Iterator[str] | None]
+"""None: it raises, or all is well."""
 
 
 class Outcome(Enum):
@@ -43,66 +44,43 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def _raises(check: Callable[[Config], None]) -> _Problems:
-    """A check that only raises."""
-
-    def problems(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-        del environ
-        check(config)
-        yield from ()
-
-    return problems
-
-
-def _providers(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    check_providers(config, environ)
-    yield from ()
-
-
-def _missing_models(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    del environ
-    return missing_models(config)
-
-
-def _missing_drafters(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    del environ
-    return (problem for _, problem in missing_drafters(config))
-
-
-def _model_texts(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    del environ
-    return check_model_texts(config)
-
-
 CHECKS: Final = (
     # `herma config check` asks for secrets and aliases itself: not without the environment.
-    Check(_providers, at_start=Outcome.ERROR, in_file=Outcome.SKIPPED),
+    Check(check_providers, at_start=Outcome.ERROR, in_file=Outcome.SKIPPED),
     Check(
-        _raises(lambda config: check_engine_extra(config.workers)),
+        lambda config, _: check_engine_extra(config.workers),
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
     ),
     Check(gateway_files, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
     Check(
-        _missing_models,
+        lambda config, _: missing_models(config),
         at_start=Outcome.ERROR,
         in_file=Outcome.NOTE,
         remedy="; correct its `model`",
     ),
     Check(
-        _missing_drafters,
+        lambda config, _: (problem for _, problem in missing_drafters(config)),
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
         remedy="; correct its `speculation`",
     ),
-    Check(_raises(check_aliases), at_start=Outcome.ERROR, in_file=Outcome.SKIPPED),
-    Check(_model_texts, at_start=Outcome.NOTE, in_file=Outcome.NOTE),
+    Check(
+        lambda config, _: check_aliases(config),
+        at_start=Outcome.ERROR,
+        in_file=Outcome.SKIPPED,
+    ),
+    Check(lambda config, _: check_model_texts(config), at_start=Outcome.NOTE, in_file=Outcome.NOTE),
     Check(drafters_beside_models, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
-    Check(_raises(check_scripts), at_start=Outcome.ERROR, in_file=Outcome.SKIPPED),
+    Check(
+        lambda config, _: check_scripts(config),
+        at_start=Outcome.ERROR,
+        in_file=Outcome.SKIPPED,
+    ),
     Check(launch_problems, at_start=Outcome.ERROR, in_file=Outcome.NOTE),
     Check(worker_files, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
     Check(
-        _raises(lambda config: check_port(config.gateway)),
+        lambda config, _: check_port(config.gateway),
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
     ),
@@ -119,7 +97,7 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     for check in CHECKS:
         if check.at_start is Outcome.SKIPPED:
             continue
-        for problem in check.problems(config, environ):
+        for problem in check.problems(config, environ) or ():
             if check.at_start is Outcome.ERROR:
                 raise ConfigError(f"{problem}{check.remedy}")
 
@@ -131,4 +109,4 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     """
     for check in CHECKS:
         if check.in_file is not Outcome.SKIPPED:
-            yield from check.problems(config, environ)
+            yield from check.problems(config, environ) or ()

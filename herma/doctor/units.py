@@ -63,9 +63,7 @@ def _check_command(host: Host, unit: Path, words: list[str]) -> Iterator[Finding
             continue
         if not host.exists(name):
             yield _missing(unit, name, f"correct ExecStart in {unit} or install {name}")
-        elif (
-            name == program and name.startswith("/") and not host.path(name).stat().st_mode & 0o111
-        ):
+        elif name == program and not host.path(name).stat().st_mode & 0o111:
             yield Finding(
                 "error",
                 CHECK,
@@ -73,10 +71,6 @@ def _check_command(host: Host, unit: Path, words: list[str]) -> Iterator[Finding
                 "the unit ends with status 203 or 126 at each start",
                 f"chmod +x {name}",
             )
-
-
-def _is_executable(host: Host, name: str) -> bool:
-    return bool(host.path(name).stat().st_mode & 0o111)
 
 
 def _missing(unit: Path, name: str, remedy: str) -> Finding:

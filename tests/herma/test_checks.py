@@ -1,4 +1,4 @@
-"""Ports that are reserved, and ports that are taken."""
+"""What of a host is examined before a start, and its ports: reserved, and taken."""
 
 import socket
 from contextlib import closing
@@ -9,7 +9,13 @@ import pytest
 
 from config import GatewayConfig, parse_config
 from gateway.http.server.serving import listen
-from herma.checks import check_host, check_process_ports, claim_port, launch_problems
+from herma.checks import (
+    check_host,
+    check_process_ports,
+    claim_port,
+    launch_problems,
+    look_at_files,
+)
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 
@@ -92,3 +98,17 @@ def test_what_a_launched_engine_needs_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "no-such-vllm").symlink_to("/bin/true")
     environ = {"PATH": str(tmp_path), "NO_SUCH_KEY": "k"}
     assert not list(launch_problems(config, environ))
+
+
+def test_what_ends_a_start_is_a_note_of_the_file() -> None:
+    """A worker's model may lie on another host; the port may be free there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        worker = '[[workers]]\nname = "w"\nserves = "m"\nmodel = "/no/model"\n'
+        config = parse_config(f"[gateway]\nport = {port}\n{worker}", "herma.toml")
+        with pytest.raises(ConfigError, match=r"on this host .*; correct its `model`"):
+            check_host(config, {})
+        notes = [note for note in look_at_files(config, {}) if "worker `w`" in note]
+    assert len(notes) == 1
+    assert "/no/model" in notes[0]
+    assert "correct" not in notes[0]

@@ -202,12 +202,6 @@ class FrameRelay:
             self._residency = said
             self.broadcast(said)
 
-    def engine_sleeps(self) -> None:
-        """The process has ended, and the next one starts in the worker's turn, with an epoch of its
-        own.
-        """
-        self.engine_restarts()
-
     def reconfigured(self, identity: WorkerIdentity) -> None:
         """Use the identity of another configuration from the next registration on."""
         self._identity = identity

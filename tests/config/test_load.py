@@ -56,7 +56,7 @@ def test_profiles_fill_what_a_worker_leaves_open() -> None:
     first, second = config.workers
     assert (first.max_seqs, first.token_budget, first.max_context) == (None, 2048, 204_800)
     assert (second.max_seqs, second.token_budget, second.max_context) == (7, 4096, 131_072)
-    assert (first.max_gap_ms, second.max_gap_ms) == (25, 40)
+    assert (first.max_gap_ms, second.max_gap_ms) == (25, 80)
     assert first.gateways == (config.gateway.worker_bind,)
 
 

@@ -21,12 +21,11 @@ from workers.scheduler.drafting import to_draft, with_drafts
 from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.plan_starts import PlanStarts
-from workers.scheduler.prompt_budget import PromptBudget
+from workers.scheduler.prompt_pace import PromptPace
 from workers.scheduler.prompt_shares import share
 from workers.scheduler.queues import Queues
 from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.step_cost import StepCost
 
 
 class StepChoice(NamedTuple):
@@ -43,7 +42,7 @@ def choose(
     queues: Queues,
     blocks: BlockManager,
     limits: SchedulerLimits,
-    cost: StepCost,
+    pace: PromptPace,
     drafts: Mapping[int, tuple[int, ...]],
     draft_depth: int,
     moves: Mapping[int, int],
@@ -69,7 +68,7 @@ def choose(
     started: list[SequenceStart] = []
     if prefills or may_start:
         starts = PlanStarts(queues, blocks, limits.max_running if may_start else 0, loads)
-        chunks += _prompts(prefills, starts, chunks, limits, cost, blocks)
+        chunks += _prompts(prefills, starts, chunks, limits, pace, blocks)
         started = starts.started
     if draft_depth:
         chunks = to_draft(chunks, draft_depth, queues, blocks, limits.context_length)
@@ -89,15 +88,24 @@ def _prompts(
     starts: PlanStarts,
     decodes: list[Chunk],
     limits: SchedulerLimits,
-    cost: StepCost,
+    pace: PromptPace,
     blocks: BlockManager,
 ) -> list[Chunk]:
     """The chunks of prompts beside `decodes`."""
     num_drafts = sum([len(chunk.drafts) for chunk in decodes])
     token_budget = limits.token_budget - num_drafts
     num_prompts = len(prefills) + starts.num_waiting
-    budget = PromptBudget.beside(len(decodes), num_prompts, token_budget, limits.max_gap_s, cost)
-    return share(prefills, starts, budget, blocks)
+    budget = pace.budget(len(decodes), num_prompts, token_budget)
+    if budget is None:
+        starts.close()
+        return []
+    before_s = budget.seconds
+    chunks = share(prefills, starts, budget, blocks)
+    if decodes:
+        are_whole = len(chunks) == len(prefills) + len(starts.started)
+        leaves_some = starts.num_waiting > 0 or not (are_whole and all(c.samples for c in chunks))
+        pace.take(len(decodes), before_s - budget.seconds, leaves_some=leaves_some)
+    return chunks
 
 
 def _decode(

@@ -20,17 +20,17 @@ LEAST_SHARE: Final = 0.25
 long decodes must not make the next conversation wait for minutes."""
 
 USUAL_SHARE: Final = 2.0
-"""Prompts take at most so many times as long as the decodes of their step, where `max_gap_s` allows
-it. So prompts spread over more steps, and fewer steps read all weights for decodes alone. Below
-some 500 prompt tokens the time of an 8B's step on an H200 is that of reading its weights anyway."""
+"""Prompts take so many times as long as the decodes of their step, where that is more than
+`_LEAST_OF_GAP`, and `max_gap_s` allows it."""
 
 _PRESSURE: Final = 4.0
 """The usual share grows by this times the number of prompts per decode. In a burst of 256 prompts
 the median first token came after 2.3 s without this, and after 0.9 s when steps filled the gap."""
 
 _LEAST_OF_GAP: Final = 0.5
-"""A step may last for this share of `max_gap_s` in any case. Steps of few decodes are so short that
-the usual share would delay a prompt by more than the decodes gain."""
+"""A step may last for this share of `max_gap_s` in any case: so prompts spread over more steps than
+if they took all of it, and fewer steps read all weights for decodes alone. Below some 500 prompt
+tokens the time of an 8B's step on an H200 is that of reading its weights anyway."""
 
 
 _TILES: Final = ((1024, 256), (128, 128))
@@ -58,10 +58,12 @@ class PromptBudget:
         token_budget: int,
         max_gap_s: float,
         cost: StepCost,
+        *,
+        fills: bool = False,
     ) -> PromptBudget:
         """The budget of `num_prompts` prompts, running or waiting, beside `num_decodes` decodes,
         which should wait at most `max_gap_s` for their next token. Without decodes the seconds are
-        unlimited.
+        unlimited. A step that `fills` the gap takes all of it, any other the usual share.
         """
         tokens = token_budget - num_decodes
         if num_decodes == 0 or max_gap_s == math.inf:
@@ -69,7 +71,8 @@ class PromptBudget:
         decode_s = cost.decode_s(num_decodes)
         share = USUAL_SHARE * (1 + _PRESSURE * num_prompts / num_decodes)
         usual_s = max(share * decode_s, _LEAST_OF_GAP * max_gap_s - decode_s)
-        seconds = max(min(usual_s, max_gap_s - decode_s), LEAST_SHARE * decode_s)
+        most_s = max_gap_s - decode_s
+        seconds = max(most_s if fills else min(usual_s, most_s), LEAST_SHARE * decode_s)
         most = min(tokens, cost.most_tokens)
         within = int(min(most, cost.tokens_within(seconds, 0)))
         whole = _whole_tiles(num_decodes + within) - num_decodes

@@ -38,6 +38,7 @@ from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
 from workers.scheduler.planning import StepChoice, choose
 from workers.scheduler.prompt_budget import LEAST_TOKENS
+from workers.scheduler.prompt_pace import PromptPace
 from workers.scheduler.queues import Queues
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.sequence import Key, Sequence, SequenceEnd
@@ -79,6 +80,7 @@ class Scheduler:
             raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
         self.lookahead = lookahead
         self.step_cost = StepCost()
+        self._pace = PromptPace(self.step_cost, limits.max_gap_s)
         self.expects_growth = True
         self._limits = limits
         self._blocks = blocks
@@ -211,8 +213,9 @@ class Scheduler:
         if self._proposer is not None:
             num_sequences = max(1, len(self._queues.running))
             depth = self._proposer.num_to_draft(num_sequences, self._draft_room(0))
-        limits, cost = self._limits, self.step_cost
-        choice = choose(self._queues, self._blocks, limits, cost, drafts, depth, moves, self._loads)
+        choice = choose(
+            self._queues, self._blocks, self._limits, self._pace, drafts, depth, moves, self._loads
+        )
         self._num_preemptions += choice.num_preempted
         if choice.started and self._loads is not None:
             begun = [self._queues.running[start.seq] for start in choice.started]

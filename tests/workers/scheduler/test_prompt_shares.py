@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
@@ -148,12 +149,9 @@ def test_steps_beside_decodes_last_as_long_as_they_may(lookahead: int) -> None:
     assert sorted(full)[len(full) // 2] > 0.045
 
 
-@pytest.mark.parametrize(("base_s", "usual_s"), [(0.01, 0.03), (0.002, 0.025)])
-def test_prompts_leave_a_part_of_the_gap_beside_short_decodes(
-    base_s: float, usual_s: float
-) -> None:
-    """Some three times what the decodes take, and half of the gap at least."""
-    card = Card(token_budget=8192, max_gap_s=0.05, base_s=base_s)
+def test_prompts_leave_a_part_of_the_gap_beside_short_decodes() -> None:
+    """Steps take half of the gap."""
+    card = Card(token_budget=8192, max_gap_s=0.05, base_s=0.002)
     for number in range(100, 124):
         card.submit(number, 100, 400)
     for _ in range(20):
@@ -161,7 +159,48 @@ def test_prompts_leave_a_part_of_the_gap_beside_short_decodes(
     card.submit(1, 8000, 1)
     plans = [card.step() for _ in range(16)]
     durations = [card.duration_s(plan) for plan in plans if plan is not None]
-    assert 0.9 * usual_s < sorted(durations)[len(durations) // 2] < 1.2 * usual_s
+    assert 0.9 * 0.025 < sorted(durations)[len(durations) // 2] < 1.2 * 0.025
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_prompts_and_decodes_take_turns_where_decodes_take_much_of_the_gap(lookahead: int) -> None:
+    """Short prompts that arrive all the time wait for each other: a step with some of them lasts
+    longer than one would take alone, and the next has decodes alone. The answers' median gap is
+    that of decodes, and no prompt waits for more than a few steps.
+    """
+    card = Card(token_budget=8192, max_gap_s=0.08, base_s=0.012, lookahead=lookahead)
+    for number in range(100, 124):
+        card.submit(number, 100, 4000)
+    for _ in range(20):
+        card.step()
+    kinds, began = [], {}
+    for step in range(60):
+        card.submit(step, 900, 1)
+        began[step] = card.num_steps
+        plan = card.step()
+        assert plan is not None
+        kinds.append(any(chunk.length > 1 for chunk in plan.chunks))
+    assert 25 <= sum(kinds) <= 35
+    assert all(sum(pair) < 2 for pair in pairwise(kinds[20:]))
+    waited = [card.first_token[number] - began[number] for number in range(50)]
+    assert max(waited) <= 4
+
+
+def test_nothing_rests_while_prompts_are_left() -> None:
+    """What does not fit into a step beside many decodes fills the steps behind it."""
+    card = Card(token_budget=8192, max_gap_s=0.08, base_s=0.012)
+    for number in range(100, 124):
+        card.submit(number, 100, 4000)
+    for _ in range(20):
+        card.step()
+    for number in range(7):
+        card.submit(number, 3000, 1)
+    plans = []
+    while len(card.first_token) < 24 + 7:
+        plans.append(card.step())
+    assert all(plan is not None and any(c.length > 1 for c in plan.chunks) for plan in plans)
+    durations = [card.duration_s(plan) for plan in plans[2:-1] if plan is not None]
+    assert min(durations) > 0.07
 
 
 def test_a_burst_of_prompts_gets_the_whole_gap() -> None:

@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, final
+from typing import Final, Protocol, final
 
 from protocol.messages import Finished, Submit, Tokens
 from protocol.sampling import SamplingParams
@@ -35,13 +35,6 @@ _TOKEN_S: Final = 26e-6
 _CONTEXT_S: Final = 0.6e-9
 _FREE_TOKENS: Final = 120
 """Prompt tokens beside few decodes that cost nothing: the weights are read anyway."""
-
-
-class Ask(NamedTuple):
-    """A request of a stream: the tokens of its prompt."""
-
-    stream: int
-    prompt: list[int]
 
 
 def step_s(num_decodes: int, prompts: Sequence[tuple[int, int]]) -> float:

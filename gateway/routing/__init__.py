@@ -11,9 +11,9 @@ from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, Us
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
+from gateway.routing.shown_worker import WorkerView
 from gateway.routing.work_line import LineVisit, WorkLine
 from gateway.routing.worker_registry import ModelView, with_refusals
-from gateway.routing.worker_view import WorkerView
 
 __all__ = [
     "PROOF_TOKENS",

@@ -40,8 +40,8 @@ from gateway.routing.fleet_state import DispatchStatistics, FleetMessage, FleetS
 from gateway.routing.lease import Lease
 from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
+from gateway.routing.shown_worker import WorkerView
 from gateway.routing.worker_registry import ModelView
-from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import (
     EventFeed,

@@ -90,9 +90,10 @@ class _Part:
 
 
 class PrefixIndex:
-    """Block digests by worker."""
+    """Block digests by worker. `has_tiers`: some worker has said that blocks are on its host."""
 
     def __init__(self) -> None:
+        self.has_tiers = False
         self._table = HolderTable()
         self._on_host = HolderTable()
         self._states = HolderTable()
@@ -146,6 +147,7 @@ class PrefixIndex:
             case BlocksStored():
                 part.num_blocks += self._table.store(part.bit, event.digests)
                 if event.tier == "host":
+                    self.has_tiers = True
                     part.num_on_host += self._on_host.store(part.host_bit, event.digests)
                 elif part.num_on_host:
                     part.num_on_host -= self._on_host.drop(part.host_bit, event.digests)
@@ -269,6 +271,7 @@ class PrefixIndex:
         self._empty(part)
         part.num_blocks = self._table.store(part.bit, snapshot.digests)
         part.num_on_host = self._on_host.store(part.host_bit, snapshot.on_host)
+        self.has_tiers = self.has_tiers or part.num_on_host > 0
         self._states.store(part.state_bit, snapshot.states)
         part.seq = snapshot.seq
         return BlockEventResult.APPLIED

@@ -83,7 +83,7 @@ def decide(
         matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
         promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
         to_load = 0
-        if stored > expected:
+        if index.has_tiers and stored > expected:
             to_load = stored - max(expected, index.num_on_card(worker_id, digests, stored))
         num_held = index.num_blocks(worker_id)
         options.append(Option(worker, matched, num_held, promised, coming, to_load))

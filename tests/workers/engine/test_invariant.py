@@ -117,7 +117,7 @@ def test_every_kind_of_attention_is_equal_to_the_bit(family: ModelRunner, *, is_
 def test_answers_of_every_kind_of_attention(family: ModelRunner) -> None:
     """Sampled and greedy: under all conditions, and as steps of a card, captured or not."""
     asked = requests(6, 24, VOCAB_SIZE, 150)
-    found = conditions(family, asked, FEW_BLOCKS)
+    found = conditions(family, asked, FEW_BLOCKS // 2)
     assert set(differing(found).values()) == {0}, differing(found)
     for capture in (None, run_again):
         runner = fresh_runner(family)

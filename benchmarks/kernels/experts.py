@@ -9,6 +9,7 @@ choices have, and the times of gates and ups for many rows hold the list of pair
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -136,14 +137,11 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     routing, activation = mixture.routing, mixture.activation
 
     def in_cuda(*given: Tensor) -> Tensor:
-        from kernels.experts import choose  # noqa: PLC0415 -- Triton, which a CPU may lack
+        from kernels.experts import mxfp4_verdict  # noqa: PLC0415 -- Triton, which a CPU may lack
 
-        before = choose.MXFP4_IN_CUDA
-        try:
-            choose.MXFP4_IN_CUDA = True  # type: ignore[misc] -- the other way, beside what serves
+        # The other way, beside what serves.
+        with patch.object(mxfp4_verdict, "serves", lambda *_: True):
             return whole(*given)
-        finally:
-            choose.MXFP4_IN_CUDA = before  # type: ignore[misc]
 
     def whole(x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
         gate_up, down, router = _stacks(mixture, device)

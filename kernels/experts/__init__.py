@@ -8,6 +8,9 @@ doubled one. A pair is a row and one of its K experts: pair t K + j is row t wit
 With `invariant` a row's result is bit for bit the same whatever rows stand beside it.
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from kernels.choose import shared_bytes, uses_triton
@@ -34,7 +37,9 @@ __all__ = [
     "ExpertWeights",
     "Routed",
     "Routing",
+    "check_mxfp4",
     "mix",
+    "mxfp4_fault_on",
     "route",
 ]
 
@@ -112,3 +117,32 @@ def _on_card(
     listed = many.pair_list(routed.experts, count)
     gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
     return many.down(gated, down, down_bias, listed, routed, residual)
+
+
+def check_mxfp4(
+    device: torch.device,
+    gate_up: Mxfp4Weight,
+    down: Mxfp4Weight,
+    routing: Routing,
+    activation: Activation,
+    command: Sequence[str],
+    *,
+    has_bias: bool,
+) -> str:
+    """Find out whether experts in MXFP4 of these sizes are right on a CUDA device by the kernel in
+    CUDA C++, and say it in one line. Before a check, and where they are not, Triton's kernels
+    serve. `command` runs the module `kernels.experts.mxfp4_check`, which may break its context.
+    """
+    from kernels.experts import mxfp4_verdict
+    from kernels.experts.mxfp4_check import CheckedMixture
+
+    sizes = gate_up.shape[1], down.shape[1], routing.num_active
+    mixture = CheckedMixture(*sizes, has_bias, activation)
+    return mxfp4_verdict.check(device, mixture, command).text
+
+
+def mxfp4_fault_on(device: torch.device) -> str:
+    """What `check_mxfp4` has found wrong there; "" for nothing."""
+    from kernels.experts import mxfp4_verdict
+
+    return mxfp4_verdict.fault_on(device)

@@ -8,12 +8,9 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import mxfp4
+from kernels.experts import mxfp4, mxfp4_verdict
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
-
-MXFP4_IN_CUDA: Final = False
-"""Whether `kernels.experts.mxfp4` serves where it can."""
 
 _PAIRS_OF_EXPERT: Final = 4
 _WIDE_PAIRS_OF_EXPERT: Final = 2
@@ -49,12 +46,16 @@ def way(
     invariant: bool,
     in_cuda: bool | None = None,
 ) -> Way:
-    """The kernels for so many pairs; `in_cuda` None: as `MXFP4_IN_CUDA` says."""
+    """The kernels for so many pairs; `in_cuda` None: where `kernels.experts.mxfp4_verdict` has
+    found those in CUDA C++ right.
+    """
     share = _WIDE_PAIRS_OF_EXPERT if isinstance(gate_up, Tensor) else _PAIRS_OF_EXPERT
     is_few = invariant or num_pairs * share <= num_experts
-    wants = MXFP4_IN_CUDA if in_cuda is None else in_cuda
-    if wants and isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
+    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
+        hidden, width = gate_up.shape[1], down.shape[1]
+        if in_cuda is None:
+            in_cuda = mxfp4_verdict.serves(x.device, hidden, width)
         can_be = is_few or mxfp4.lists(num_pairs, num_experts)
-        if can_be and mxfp4.suits(x, gate_up, down):
+        if in_cuda and can_be and mxfp4.suits(x, gate_up, down):
             return Way.FEW_MXFP4 if is_few else Way.MANY_MXFP4
     return Way.FEW if is_few else Way.MANY

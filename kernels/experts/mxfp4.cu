@@ -141,7 +141,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   const int warp = __shfl_sync(0xffffffff, thread / 32, 0), lane = thread % 32;
   const u32 quad = lane / 4, place = lane % 4;
   const u32 ring = shared_address(memory) + thread * 16;
-  const u64 policy = policy_of(true);
 
   // Experts come from the kernel ahead of gates and ups. What is down follows that product, which
   // lets it begin when its own wait is over: so all ahead of that one has ended.
@@ -166,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int m = 0; m < MT; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        copy16(ring + (((slot * STEPS + s) * MT + m) * 2 + half) * (THREADS * 16),
-               from + (u64)(m * NEXT + half * LOWER) * LINE, is_inside, policy);
+        copy16_of_128(ring + (((slot * STEPS + s) * MT + m) * 2 + half) * (THREADS * 16),
+                      from + (u64)(m * NEXT + half * LOWER) * LINE, is_inside);
   };
   const auto load_powers = [&](u32 (&to)[STEPS][MT][2], u32 row) {
     const u8* const from = powers + (u64)(row + quad) * GROUPS;

@@ -184,6 +184,7 @@ inline void copy16(u32 to, const void* from, bool is_inside, u64 = 0) {
   if (is_eager) carry_out(copy);
   else threads[threadIdx.x].open.push_back(copy);
 }
+inline void copy16_of_128(u32 to, const void* from, bool is_inside) { copy16(to, from, is_inside); }
 inline void close_group() {
   Thread& own = threads[threadIdx.x];
   own.groups.push_back(own.open), own.open.clear();

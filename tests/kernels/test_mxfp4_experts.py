@@ -23,6 +23,7 @@ from kernels.experts import (
     many,
     mix,
     mxfp4,
+    mxfp4_verdict,
     reference,
 )
 from kernels.experts.choose import Way
@@ -310,12 +311,42 @@ def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> Non
         size = ARCHES[arch] * KIB
         if tile_rows > mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size):
             continue
-        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size)
+        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size, is_up=is_up)
         of = mxfp4.Product(is_up, tile_rows > 1, GPT_OSS, GPT_OSS, 4, has_bias=True)
         constants = mxfp4.constants_of(of, tiles, arch)
         used = _resources(mxfp4.mxfp4_experts.cubin(constants), tmp_path)
         assert (used["STACK"], used["LOCAL"]) == (0, 0), constants
         assert used["REG"] * 32 * tiles.warps * tiles.blocks <= 65536
+
+
+MACHINE_TILES: Final = (
+    ((2880, 2880, 4), Mxfp4Tiles(12, 2, 1, 1, 2)),
+    ((2880, 2880, 4), Mxfp4Tiles(8, 1, 1, 3, 2)),
+    ((2880, 2880, 4), Mxfp4Tiles(6, 1, 1, 2, 4)),
+    ((2880, 2880, 4), Mxfp4Tiles(24, 1, 1, 6, 1)),
+    ((160, 96, 3), Mxfp4Tiles(12, 1, 1, 3, 2)),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs torch for CUDA")
+@pytest.mark.parametrize(("sizes", "tiles"), MACHINE_TILES, ids=str)
+def test_its_machine_code_reads_no_register_that_nothing_writes(
+    sizes: tuple[int, int, int], tiles: Mxfp4Tiles, tmp_path: Path
+) -> None:
+    """Which NVRTC 13.0 made of a policy of the L2 cache that is known ahead, with all these tiles
+    but the first: the policy's registers were never written, which is an illegal instruction.
+    """
+    depth, out, active = sizes
+    of = mxfp4.Product(False, False, depth, out, active, has_bias=True)
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(mxfp4.mxfp4_experts.cubin(mxfp4.constants_of(of, tiles, 90)))
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    code = subprocess.run([tool, "-c", path], capture_output=True, check=True, text=True).stdout
+    read = set(re.findall(r"LDGSTS.*desc\[(UR\d+)\]", code))
+    written = set(re.findall(r"\*/ +(?:@\S+ +)?U\S+ +(?:UP\w+, )?(UR\d+)", code))
+    assert read
+    assert read <= written
 
 
 def _resources(cubin: bytes, room: Path) -> dict[str, int]:
@@ -382,16 +413,16 @@ class TestOnCard:
     def test_the_choice(self, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """A layer of gpt-oss with 8 experts, as it is served; beside Triton's kernels."""
         mixture = Mixture(num_rows, 2880, 2880, 8, 2)
-        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
         inputs = _drawn(mixture, "cuda")
         found = _mixed(mixture, inputs)
         assert torch.equal(found, _mixed(mixture, inputs))
-        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", False)
+        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: False)
         assert _error(found, _mixed(mixture, inputs).cpu()) < TOLERANCE
 
     def test_rows_do_not_depend_on_their_neighbours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bit for bit, where that is asked for."""
-        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
         mixture = Mixture(20, 576, 288, 6, 2)
         whole = _drawn(mixture, "cuda")
         answer = _mixed(mixture, whole, invariant=True)
@@ -410,7 +441,7 @@ class TestOnCard:
         """Layers that follow each other, though each kernel may begin before the one ahead has
         ended; experts other than those of the capture.
         """
-        monkeypatch.setattr(choose, "MXFP4_IN_CUDA", True)
+        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
         mixture = Mixture(num_rows, 576, 288, 12, 2)
         inputs = _drawn(mixture, "cuda")
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kernels.experts import mxfp4_fault_on
 from kernels.linear import int4_verdict_on
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
@@ -156,8 +157,11 @@ class ModelRunner:
 
     def _trouble(self) -> str:
         device, dtype = self.model.device, self.model.weights.embedding.dtype
-        verdict = int4_verdict_on(device, dtype) if device.type == "cuda" else None
-        return verdict.text if verdict is not None and verdict.is_fault else ""
+        if device.type != "cuda":
+            return ""
+        verdict = int4_verdict_on(device, dtype)
+        own = verdict.text if verdict is not None and verdict.is_fault else ""
+        return "; ".join([each for each in (own, mxfp4_fault_on(device)) if each])
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

@@ -13,7 +13,10 @@ from typing import Final, NamedTuple
 import torch
 
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
+from housekeeping.own_code import module_argv
+from kernels.experts import check_mxfp4
 from kernels.linear import check_int4
+from kernels.mxfp4 import Mxfp4Weight
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
@@ -27,7 +30,7 @@ from workers.engine.memory.kv_size import KvDemand, choose_blocks, share_of
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
 from workers.engine.memory.window_size import WindowMemory
-from workers.engine.models.description import ModelDescription
+from workers.engine.models.description import Experts, ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
@@ -151,7 +154,7 @@ def _load(
     ranks: Ranks | None,
 ) -> ModelWeights:
     """Load the weights, or a rank's share of them, to their device. If they are in 4 bits, check
-    the kernel that multiplies them there, because that must happen outside captures. Raises
+    the kernels that multiply them there, because that must happen outside captures. Raises
     `ConfigError`.
     """
     change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
@@ -171,7 +174,29 @@ def _load(
     if device.type == "cuda" and weights.has_int4:
         report("check", 0.0, "4-bit products")
         print(check_int4(device, dtype).text, file=sys.stderr)
+    if device.type == "cuda":
+        _check_experts(shape, weights, device, report)
     return weights
+
+
+def _check_experts(
+    shape: ModelDescription, weights: ModelWeights, device: torch.device, report: Report
+) -> None:
+    """Check the kernel of experts in MXFP4, by the first layer that has such."""
+    for layer, own in zip(shape.layers, weights.layers, strict=False):
+        stacks = own.gate_up, own.down
+        if not isinstance(layer.mlp, Experts) or not isinstance(stacks[0], Mxfp4Weight):
+            continue
+        if not isinstance(stacks[1], Mxfp4Weight):
+            continue
+        report("check", 0.0, "experts in MXFP4")
+        command = module_argv("kernels.experts.mxfp4_check")
+        mlp = layer.mlp
+        said = check_mxfp4(
+            device, stacks[0], stacks[1], mlp.routing, mlp.activation, command, has_bias=mlp.biased
+        )
+        print(said, file=sys.stderr)
+        return
 
 
 def _drafter(

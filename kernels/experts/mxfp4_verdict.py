@@ -1,0 +1,149 @@
+"""Whether experts in MXFP4 are multiplied in CUDA C++ on a device: where a card has shown that they
+are right, and a check of this very card finds the same.
+
+Owns the verdict of each device and sizes, and the sizes that a card has run. Must not know the
+products of the check, which a process of its own makes: one that the kernel breaks costs a line.
+Without a verdict Triton's kernels serve.
+
+A check imports torch and opens a context of the card, which takes seconds. So one that was right
+leaves a file in Triton's cache, named after the card, its driver, the compiler, the sources and the
+sizes; later starts read it. One that was not is made again.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import torch
+from triton.runtime.cache import get_cache_manager
+
+from kernels.choose import capability
+from kernels.cuda import hopper
+from kernels.cuda.source import compiler_version
+from kernels.experts import mxfp4
+from kernels.experts.mxfp4_check import CheckedMixture
+
+RAN: Final = frozenset({((9, 0), 2880, 2880)})
+"""Capability, hidden size and gates of an expert: what was right on a card, an H200."""
+
+_LONGEST_S: Final = 120.0
+"""Of a check whose kernels must be compiled first, on a loaded host."""
+
+_NAME: Final = "experts in MXFP4"
+
+
+class MixtureVerdict(NamedTuple):
+    """Whether the kernel serves, and a line for operators. `is_fault`: a check failed."""
+
+    serves: bool
+    text: str
+    is_fault: bool = False
+
+
+_verdicts: dict[tuple[torch.device, int, int], MixtureVerdict] = {}
+
+
+def serves(device: torch.device, hidden: int, width: int) -> bool:
+    """Whether a check has found the kernel right for these sizes. On the pretended device it counts
+    as right where a card has run it.
+    """
+    if device.type == "meta":
+        return _has_run(device, hidden, width)
+    verdict = _verdicts.get((device, hidden, width))
+    return verdict is not None and verdict.serves
+
+
+def fault_on(device: torch.device) -> str:
+    """The lines of checks that failed there, one behind the other; "" without any."""
+    device = _indexed(device)
+    faults = [each.text for (on, *_), each in _verdicts.items() if on == device and each.is_fault]
+    return "; ".join(faults)
+
+
+def check(device: torch.device, mixture: CheckedMixture, command: Sequence[str]) -> MixtureVerdict:
+    """Check the kernel, once in a process for the same sizes. `command` runs
+    `kernels.experts.mxfp4_check`.
+    """
+    device = _indexed(device)
+    key = device, mixture.hidden, mixture.width
+    if key not in _verdicts:
+        _verdicts[key] = _verdict(device, mixture, command)
+    return _verdicts[key]
+
+
+def _verdict(
+    device: torch.device, mixture: CheckedMixture, command: Sequence[str]
+) -> MixtureVerdict:
+    if not mxfp4.runs_on(device):
+        return MixtureVerdict(False, f"{_NAME}: Triton's kernels, on {device}")
+    if not _has_run(device, mixture.hidden, mixture.width):
+        size = f"{mixture.hidden} x {mixture.width}"
+        return MixtureVerdict(
+            False, f"{_NAME}: Triton's kernels; none in CUDA C++ has run {size} on such a card"
+        )
+    words = msgspec.json.encode({"mixture": mixture, "device": device.index})
+    return judge(mark_of(device, mixture), lambda: asked(command, words))
+
+
+def judge(mark: Path, run: Callable[[], str]) -> MixtureVerdict:
+    """The verdict by the fault that `run` finds, "" for none; not called where `mark` is."""
+    if mark.exists():
+        return MixtureVerdict(True, f"{_NAME}: mxfp4_experts, which was right here before")
+    begun_at = time.perf_counter()
+    fault = run()
+    took = f"({time.perf_counter() - begun_at:.1f} s)"
+    if fault:
+        text = f"{_NAME}: Triton's kernels, mxfp4_experts: {fault} {took}"
+        return MixtureVerdict(False, text, is_fault=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    return MixtureVerdict(True, f"{_NAME}: mxfp4_experts, which was right here {took}")
+
+
+def asked(command: Sequence[str], words: bytes, longest_s: float = _LONGEST_S) -> str:
+    """The fault that a check's process finds, "" for none: also its end without an answer."""
+    try:
+        done = subprocess.run(
+            command, input=words, capture_output=True, check=False, timeout=longest_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"its check did not end in {longest_s:g} s"
+    except OSError as error:
+        return f"its check did not start: {error}"
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = f": {said[-1]}" if said else ""
+        return f"its check ended with status {done.returncode}{why}"
+    try:
+        return msgspec.json.decode(done.stdout, type=str)
+    except msgspec.DecodeError as error:
+        return f"its check answered what is no answer: {error}"
+
+
+def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
+    """Where a check that was right leaves its file."""
+    from kernels.cuda.driver import version
+
+    parts = [
+        str(torch.cuda.get_device_properties(device)), str(version()), compiler_version(),
+        torch.__version__, sys.version, repr(mixture), Path(mxfp4.__file__).read_text("utf-8"),
+        mxfp4.mxfp4_experts.path.read_text("utf-8"), *hopper.header("ampere.h").values(),
+    ]  # fmt: skip
+    key = sha256("\0".join(parts).encode()).hexdigest()
+    return Path(get_cache_manager(key).cache_dir) / "mxfp4_right"
+
+
+def _has_run(device: torch.device, hidden: int, width: int) -> bool:
+    return mxfp4.runs_on(device) and (capability(device), hidden, width) in RAN
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """The device with its index, as tensors name it."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -42,10 +42,9 @@ __device__ __forceinline__ void copy16_of_128(u32 to, const void* from, bool is_
                : "memory");
 }
 
-// The same with a policy, which the compiler must not know before the kernel runs. With one that it
-// knows, a place `to` that is cut into a lane's part and a warp's part, and sizes of the latter that
-// are powers of two, NVRTC 13.0 reads the policy from a register that nothing has written: an
-// illegal instruction.
+// The same with a policy, which must depend on what is known only when the kernel runs. Of a policy
+// that is known before, NVRTC 13.0 leaves the registers unwritten where it splits the place `to` into
+// a part of the lane and one of the warp: on an H200 an illegal instruction.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool is_inside, u64 policy) {
   asm volatile(
       "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),

@@ -3,7 +3,7 @@ follows from the end of its process.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,9 @@ def _spoil(gated: Tensor, out: Tensor) -> None:
     ("change", "name"),
     [(_zero_first_gates, "gates"), (_zero_last_outputs, "down"), (_spoil, "not finite")],
 )
-def test_a_wrong_tile_is_a_fault(change, name: str, case: tuple[int, bool]) -> None:
+def test_a_wrong_tile_is_a_fault(
+    change: Callable[[Tensor, Tensor], None], name: str, case: tuple[int, bool]
+) -> None:
     """In any of the cases, which the line names."""
 
     def products(mixture: CheckedMixture, inputs: Inputs, is_listed: bool) -> tuple[Tensor, Tensor]:

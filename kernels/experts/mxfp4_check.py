@@ -34,7 +34,7 @@ class _Asked(msgspec.Struct):
     device: int
 
 
-class Inputs(NamedTuple):
+class MixtureInputs(NamedTuple):
     """Of one layer: rows and what is added to them, both stacks, biases, and choices."""
 
     x: Tensor
@@ -45,7 +45,7 @@ class Inputs(NamedTuple):
     routing: Routing
 
 
-Products = Callable[[CheckedMixture, Inputs, bool], tuple[Tensor, Tensor]]
+Products = Callable[[CheckedMixture, MixtureInputs, bool], tuple[Tensor, Tensor]]
 """Gates times ups of each pair, and the rows; the flag is for a list of pairs."""
 
 CASES: Final = ((1, False), (3, False), (8, True), (64, True))
@@ -55,7 +55,9 @@ _EXPERTS: Final = 2
 """Times as many experts as a row chooses: the number is no constant of the kernel."""
 
 
-def by_kernel(mixture: CheckedMixture, inputs: Inputs, is_listed: bool) -> tuple[Tensor, Tensor]:
+def by_kernel(
+    mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool
+) -> tuple[Tensor, Tensor]:
     """As a layer is served. Raises `RuntimeError` and `ValueError`."""
     from kernels.choose import shared_bytes
     from kernels.experts import many, mxfp4
@@ -87,7 +89,9 @@ def first_fault(
     return ""
 
 
-def _fault(mixture: CheckedMixture, inputs: Inputs, is_listed: bool, products: Products) -> str:
+def _fault(
+    mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool, products: Products
+) -> str:
     gated, out = products(mixture, inputs, is_listed)
     (gates, downs), routed, routing = inputs.stacks, inputs.routed, inputs.routing
     up_bias, down_bias = [None if bias is None else bias.float() for bias in inputs.biases]
@@ -123,7 +127,7 @@ def _drawn(
     stacks: tuple[Mxfp4Weight, Mxfp4Weight],
     num_rows: int,
     device: torch.device,
-) -> Inputs:
+) -> MixtureInputs:
     generator = torch.Generator(device).manual_seed(num_rows)
     count, hidden = _EXPERTS * mixture.active, mixture.hidden
 
@@ -134,7 +138,7 @@ def _drawn(
     experts = scores.topk(mixture.active, dim=1).indices.int().contiguous()
     weights = torch.rand(num_rows, mixture.active, generator=generator, device=device)
     biases = normal(count, 2 * mixture.width), normal(count, hidden)
-    return Inputs(
+    return MixtureInputs(
         normal(num_rows, hidden),
         normal(num_rows, hidden),
         stacks,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.experts import Activation, choose, mxfp4, mxfp4_check, mxfp4_verdict, reference
 from kernels.experts.choose import Way
-from kernels.experts.mxfp4_check import CASES, CheckedMixture, Inputs
+from kernels.experts.mxfp4_check import CASES, CheckedMixture, MixtureInputs
 from kernels.experts.mxfp4_verdict import MixtureVerdict
 from kernels.mxfp4 import Mxfp4Weight
 
@@ -24,7 +24,9 @@ SMALL: Final = CheckedMixture(96, 64, 2, True, Activation(1.702, 1.0, 7.0))
 GPT_OSS: Final = CheckedMixture(2880, 2880, 4, True, Activation(1.702, 1.0, 7.0))
 
 
-def _exact(mixture: CheckedMixture, inputs: Inputs, _is_listed: bool) -> tuple[Tensor, Tensor]:
+def _exact(
+    mixture: CheckedMixture, inputs: MixtureInputs, _is_listed: bool
+) -> tuple[Tensor, Tensor]:
     """What a kernel would answer that only rounds."""
     (gates, downs), (up, down) = inputs.stacks, inputs.biases
     own = [None if bias is None else bias.float() for bias in (up, down)]
@@ -64,7 +66,9 @@ def test_a_wrong_tile_is_a_fault(
 ) -> None:
     """In any of the cases, which the line names."""
 
-    def products(mixture: CheckedMixture, inputs: Inputs, is_listed: bool) -> tuple[Tensor, Tensor]:
+    def products(
+        mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool
+    ) -> tuple[Tensor, Tensor]:
         answers = _exact(mixture, inputs, is_listed)
         if (inputs.x.shape[0], is_listed) == case:
             change(*answers)

@@ -9,10 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from kernels.experts import Routing
 from kernels.fp8 import FP8
+from kernels.mxfp4 import Mxfp4Weight
 from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
+from workers.engine import start
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weight_reader import load_weights
 
@@ -226,6 +229,33 @@ def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> N
     save_file(tensors, small / "model.safetensors")
     with pytest.raises(ConfigError, match=r"no tensor \S+experts\.down_proj_scales"):
         load_weights(small, read_model_config(small), CPU, torch.float32, lambda *_: None)
+
+
+def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its own sizes, in a process of its own, with one line; and no layer of other forms."""
+    asked: list[tuple[object, ...]] = []
+
+    def check(*given: object, has_bias: bool) -> str:
+        asked.append((*given, has_bias))
+        return "experts in MXFP4: as found"
+
+    monkeypatch.setattr(start, "check_mxfp4", check)
+    source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
+    for folder in _twins(tmp_path, source, MXFP4, _mxfp4):
+        shape = read_model_config(folder)
+        weights = load_weights(folder, shape, CPU, torch.float32, lambda *_: None)
+        start._check_experts(shape, weights, CPU, lambda *_: None)
+    ((device, gates, downs, routing, _, command, has_bias),) = asked
+    assert (device, has_bias) == (CPU, True)
+    assert isinstance(gates, Mxfp4Weight)
+    assert isinstance(downs, Mxfp4Weight)
+    assert (gates.shape[1], downs.shape[1]) == (64, 32)
+    assert isinstance(routing, Routing)
+    assert isinstance(command, list)
+    assert command[-2:] == ["-m", "kernels.experts.mxfp4_check"]
+    assert capsys.readouterr().err.splitlines().count("experts in MXFP4: as found") == 1
 
 
 def test_static_scales_of_activations_are_ignored_with_a_line(tmp_path: Path) -> None:

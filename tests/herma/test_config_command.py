@@ -151,7 +151,7 @@ def test_a_worker_is_summed_up_by_what_its_engine_heeds(
     path = tmp_path / "herma.toml"
     url = 'engine = "vllm"\nurl = "http://127.0.0.1:8000"\n'
     for more, summary in (
-        ("max_seqs = 7", "max_seqs 7, token_budget 4096, gaps of 40 ms, context at most 131072"),
+        ("max_seqs = 7", "max_seqs 7, token_budget 4096, gaps of 80 ms, context at most 131072"),
         (url, "vllm at http://127.0.0.1:8000, attached"),
         (f'{url}max_seqs = 7\nlaunch = {{ argv = ["sh"] }}', "8000, launched by sh, max_seqs 7"),
     ):

@@ -195,7 +195,7 @@ class Life:
         assert not self.runner._lost
         steps = self.runner._steps
         assert isinstance(steps, DeviceSteps)
-        penalties, facts = steps._sampler._penalties, self.runner.facts
+        penalties, facts = steps._token_draws._sampler._penalties, self.runner.facts
         max_seqs = min(facts.max_seqs, facts.token_budget)
         assert not steps._tables.rows
         assert not penalties._slots

@@ -18,6 +18,7 @@ from tests.workers.engine.step_cases import (
 from workers.engine.graphs import device_steps
 from workers.engine.graphs.capture import Capture
 from workers.engine.runner import ModelRunner
+from workers.engine.step import table_updates
 from workers.engine.step.steps import TokensLost
 from workers.scheduler.plan import Chunk, StepPlan
 
@@ -83,7 +84,7 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
     found = sampled_by(runner, plans[:2], ahead=0)
     large, chunk = start_of(3, GREEDY, [7] * LENGTH), Chunk(3, 0, LENGTH, (1, 2, 3), samples=True)
     with monkeypatch.context() as patch:
-        patch.setattr(device_steps, "to_device", without_memory_once(device_steps.to_device))
+        patch.setattr(table_updates, "to_device", without_memory_once(table_updates.to_device))
         result = runner.run(StepPlan(3, (large,), (*plans[2].chunks, chunk), ()))
     assert [seq for seq, _ in result.failed] == [3]
     found.append({item.seq: item for item in result.sampled})

@@ -14,7 +14,7 @@ import torch
 
 from workers.engine.graphs import decode_step, device_steps, mixed_step
 from workers.engine.models.network import Network
-from workers.engine.step import batch, draws, penalties, sampler, tables
+from workers.engine.step import batch, draws, penalties, sampler, table_updates, tables
 
 
 def _name_of(module: ModuleType) -> str:
@@ -24,7 +24,7 @@ def _name_of(module: ModuleType) -> str:
 _CALLS: Final[tuple[tuple[ModuleType, tuple[str, ...]], ...]] = (
     (batch, ("to_device",)),
     (decode_step, ("pick", "send_into")),
-    (device_steps, ("to_device",)),
+    (table_updates, ("to_device",)),
     (mixed_step, ("send_into",)),
     (penalties, ("count", "mark", "penalise", "send_columns", "to_device")),
     (draws, ("send_into",)),

@@ -145,8 +145,15 @@ class ServerConnection:
                 lingers = True
         await self._end(lingers=lingers)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing has come yet: the peer has just connected, or will send later."""
+        return not (self._num_answered or self._is_answering) and self._parser.is_idle
+
     def end_soon(self) -> None:
-        """Answer the requests that have arrived, then end the connection."""
+        """Answer the requests that have arrived, read or not, then end the connection."""
+        if not self._has_read_all:
+            self.read()
         self._is_last = True
         self._changed.ring()
 
@@ -383,13 +390,17 @@ class Connections:
                     connection.lose()
 
     async def drain(self) -> None:
-        """End the connections that are open now, each after the requests that it has sent; return
-        once they are gone. Meanwhile those that are accepted answer one request each.
+        """End the connections that are in use now, each after the requests that it has sent; return
+        once they are gone. Meanwhile those that are accepted, or have been a moment ago, answer one
+        request each: a peer that has just connected would find its request refused.
         """
         self._drained = trio.Event()
-        self._draining = set(self._open)
+        self._draining = {one for one in self._open if not one.is_unused}
         for connection in tuple(self._open):
-            connection.end_soon()
+            if connection in self._draining:
+                connection.end_soon()
+            else:
+                connection.take_one()
         if self._draining:
             await self._drained.wait()
 

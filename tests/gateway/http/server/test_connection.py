@@ -1,6 +1,7 @@
 """One connection in virtual time: order, deadlines, ends."""
 
 import itertools
+import socket
 
 import h11
 import pytest
@@ -264,6 +265,33 @@ async def test_a_draining_server_takes_no_more(autojump_clock: MockClock) -> Non
         first, _, last = (await peer.rest()).partition(b"done")
         assert statuses(first) == statuses(last) == [200]
         assert b"connection: close" in last
+    assert trio.current_time() == 0
+
+
+async def test_a_request_on_its_way_is_answered_by_a_draining_server(
+    autojump_clock: MockClock,
+) -> None:
+    """What has arrived and was not read yet, and the first request of a peer that had just
+    connected, while others are waited for.
+    """
+    async with wired(Echo()) as peer:
+        await peer.send(GET)
+        peer.connections.end_soon()
+        assert statuses(await peer.rest()) == [200]
+    async with wired(Echo()) as peer, trio.open_nursery() as nursery:
+        busy, accepted = socket.socketpair()
+        accepted.setblocking(False)
+        with busy:
+            nursery.start_soon(peer.connections.handle, accepted, None)
+            busy.sendall(GET[:10])
+            await wait_all_tasks_blocked()
+            nursery.start_soon(peer.connections.drain)
+            await wait_all_tasks_blocked()
+            await peer.send(GET)
+            answer = await peer.rest()
+            assert statuses(answer) == [200]
+            assert b"connection: close" in answer
+            busy.sendall(GET[10:])
     assert trio.current_time() == 0
 
 

@@ -38,15 +38,21 @@ class PromptPace:
         rests, self._rests = self._rests, False
         if rests and num_decodes:
             return None
-        fills = self._cost.decode_s(num_decodes) >= CROWD * self._max_gap_s
         return PromptBudget.beside(
-            num_decodes, num_prompts, token_budget, self._max_gap_s, self._cost, fills=fills
+            num_decodes,
+            num_prompts,
+            token_budget,
+            self._max_gap_s,
+            self._cost,
+            fills=self._is_crowd(num_decodes),
         )
 
     def take(self, num_decodes: int, prompts_s: float, *, leaves_some: bool) -> None:
         """A step with `num_decodes` decodes, of which there are some, has prompts of `prompts_s`
         seconds. Nothing rests while it `leaves_some` prompts, or parts of them, to the next.
         """
-        decode_s = self._cost.decode_s(num_decodes)
-        is_crowd = decode_s >= CROWD * self._max_gap_s
-        self._rests = is_crowd and prompts_s > decode_s and not leaves_some
+        is_longer = prompts_s > self._cost.decode_s(num_decodes)
+        self._rests = self._is_crowd(num_decodes) and is_longer and not leaves_some
+
+    def _is_crowd(self, num_decodes: int) -> bool:
+        return self._cost.decode_s(num_decodes) >= CROWD * self._max_gap_s

@@ -28,6 +28,7 @@ from herma.commands.plan_several import CardAndHost, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
+from herma.text_table import left_aligned
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter
@@ -440,8 +441,7 @@ def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
                 str(found.snapshots),
             )[: len(head)]
         )
-    widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(head))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return left_aligned(rows)
 
 
 def verdict(

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from config import DEFAULT_PROFILE, DUMMY_PREFIX
 from herma.planned_together import FormNeed, ModelNeed, TogetherSet, largest_sets
+from herma.text_table import left_aligned
 from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.loop import aligned, bytes_text
 
@@ -38,19 +39,13 @@ def several(models: Sequence[ModelNeed], card: CardAndHost) -> tuple[list[str], 
         ("card", f"{size}, {bytes_text(CONTEXT_BYTES)} of them for CUDA, for each engine"),
         ("takes", f"an engine with one whole window; profile {DEFAULT_PROFILE}"),
     ]
-    lines = [*aligned(facts), "", *_table(rows)]
+    lines = [*aligned(facts), "", *left_aligned([_HEAD, *rows])]
     too_large = [one for one in models if one.least.num_bytes > card.num_bytes]
     sets = list(largest_sets(models, card.num_bytes))
     lines += ["", *_verdict(models, sets, too_large, card)]
     if not too_large:
         lines += ["", *_tables(models, sets)]
     return lines, not too_large
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    whole = [_HEAD, *rows]
-    widths = [max(len(row[at]) for row in whole) for at in range(len(_HEAD))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in whole]
 
 
 def _verdict(

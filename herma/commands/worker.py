@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.processes import ask, runs, supervisors, unsaid
+from herma.text_table import left_aligned
 from housekeeping.imports import uncollected
 from protocol.control_messages import (
     AskRestart,
@@ -179,11 +180,7 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    table = left_aligned(rows)
     statuses = [status for _, status in ordered if status is not None]
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))

@@ -6,7 +6,6 @@ are cached and decode together. Must not know how a run is measured.
 """
 
 import argparse
-from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -14,18 +13,13 @@ import msgspec
 import torch
 
 from benchmarks.engine.client import BenchClient, EngineRequest
-from benchmarks.engine.drawing import Drawing
-from benchmarks.engine.engine import MeasuredEngine
-from benchmarks.engine.mixtures import MODES
+from benchmarks.engine.drawn import options_of, prompt, serve
 from benchmarks.engine.modes import bench_config
 from benchmarks.engine.run import Options
 from benchmarks.machine import describe_machine
-from workers.engine.compile.compile_ahead import start_compiling
-from workers.engine.start import load_runner
 
 _OUTPUTS = 128
 _RUNS = 3
-_MAX_WAITING = 128
 
 
 def main() -> None:
@@ -36,12 +30,8 @@ def main() -> None:
     parser.add_argument("--lengths", default="1024,32768", metavar="LIST", help="prompt tokens")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
-    shape, _, mode = arguments.name.partition(":")
-    if mode and mode not in MODES:
-        parser.error(f"{arguments.name}: SHAPE:MODE, of the modes {', '.join(MODES)}")
     lengths = tuple(map(int, arguments.lengths.split(",")))
-    options = Options(shape, dummy=True, device=arguments.device)
-    options = replace(options, **MODES[mode or "bf16"])
+    options = options_of(arguments.name, arguments.device, parser)
     took = measure(options, arguments.batch, lengths)
     print(f"| {options.name}, {arguments.batch} sequences behind | ms a step | times |")
     print("|---|---|---|")
@@ -57,10 +47,6 @@ def measure(options: Options, batch: int, lengths: tuple[int, ...]) -> dict[int,
     config = msgspec.structs.replace(
         bench_config(options), kv_tokens=(batch + 1) * longest, max_context=longest
     )
-    runner = load_runner(config, lambda *_: None, start_compiling(config))
-    drawing = Drawing.of(runner.model)
-    if drawing is not None:
-        drawing.turn(on=True)
     found: dict[int, float] = {}
 
     def act(client: BenchClient) -> None:
@@ -69,13 +55,13 @@ def measure(options: Options, batch: int, lengths: tuple[int, ...]) -> dict[int,
             run()
             found[length] = median(run() for _ in range(_RUNS))
 
-    MeasuredEngine(runner, max_waiting=_MAX_WAITING).serve(act)
+    serve(config, act)
     return found
 
 
 def _step_ms(client: BenchClient, batch: int, length: int) -> float:
-    prompts = [[(7919 * seed + 31 * at) % 9973 for at in range(length)] for seed in range(batch)]
-    answers, seconds = client.call([EngineRequest(prompt, _OUTPUTS) for prompt in prompts])
+    asked = [EngineRequest(prompt(length, seed), _OUTPUTS) for seed in range(batch)]
+    answers, seconds = client.call(asked)
     first = max(answer.first_s for answer in answers)
     return 1e3 * (seconds - first) / (_OUTPUTS - 1)
 

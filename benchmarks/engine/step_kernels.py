@@ -7,24 +7,14 @@ what a kernel does.
 """
 
 import argparse
-import gc
-from collections.abc import Iterator
 from functools import partial
 
-import torch
-
 from benchmarks.engine.client import BenchClient, EngineRequest
-from benchmarks.engine.drawing import Drawing
-from benchmarks.engine.engine import MeasuredEngine
-from benchmarks.engine.mixtures import MODES
+from benchmarks.engine.drawn import options_of, prompt, serve
 from benchmarks.engine.modes import bench_config
 from benchmarks.engine.run import Options
 from benchmarks.machine import describe_machine
 from benchmarks.speculation.profile import record
-from workers.engine.compile.compile_ahead import start_compiling
-from workers.engine.start import load_runner
-
-_MAX_WAITING = 128
 
 
 def main() -> None:
@@ -38,50 +28,30 @@ def main() -> None:
     arguments = parser.parse_args()
     batches = tuple(map(int, arguments.batches.split(",")))
     for name in arguments.names:
-        shape, _, mode = name.partition(":")
-        if mode and mode not in MODES:
-            parser.error(f"{name}: SHAPE:MODE, of the modes {', '.join(MODES)}")
-        options = Options(shape, dummy=True, device=arguments.device, **MODES[mode or "bf16"])
+        options = options_of(name, arguments.device, parser)
         for line in measure(options, batches, arguments.prompt, arguments.outputs):
             print(line, flush=True)
     print("; ".join(describe_machine(("torch", "triton")).values()))
 
 
-def measure(options: Options, batches: tuple[int, ...], prompt: int, outputs: int) -> list[str]:
-    """The table of one engine, which is released afterwards."""
-    config = bench_config(options)
-    runner = load_runner(config, lambda *_: None, start_compiling(config))
-    drawing = Drawing.of(runner.model)
-    if drawing is not None:
-        drawing.turn(on=True)
-    engine = MeasuredEngine(runner, max_waiting=_MAX_WAITING)
+def measure(options: Options, batches: tuple[int, ...], length: int, outputs: int) -> list[str]:
+    """The table of one engine."""
     lines: list[str] = []
 
     def act(client: BenchClient) -> None:
         for batch in batches:
-            run = partial(_run, client, batch, prompt, outputs)
+            run = partial(_run, client, batch, length, outputs)
             run()
-            lines.append(f"{options.name}, batch {batch}, {prompt} tokens in")
+            lines.append(f"{options.name}, batch {batch}, {length} tokens in")
             lines.extend(record(run))
 
-    engine.serve(act)
-    del engine, runner
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    serve(bench_config(options), act)
     return lines
 
 
-def _run(client: BenchClient, batch: int, prompt: int, outputs: int) -> int:
-    client.call([EngineRequest(list(_tokens(prompt, seed)), outputs) for seed in range(batch)])
+def _run(client: BenchClient, batch: int, length: int, outputs: int) -> int:
+    client.call([EngineRequest(prompt(length, seed), outputs) for seed in range(batch)])
     return outputs
-
-
-def _tokens(length: int, seed: int) -> Iterator[int]:
-    """Prompts that differ from their first token on, so none is found in the prefix cache of
-    another; a second run of the same finds its own, and computes one block.
-    """
-    return ((7919 * seed + 31 * index) % 9973 for index in range(length))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ def has_fp8(device: torch.device) -> bool:
     return capability(device) >= _FP8_CAPABILITY
 
 
+def indexed(device: torch.device) -> torch.device:
+    """The device with its index, as tensors name it."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
     """The compute capability of a card, or of the pretended device."""

@@ -14,17 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 import torch
-from triton.runtime.cache import get_cache_manager
 
-from kernels.choose import capability
+from kernels.choose import capability, indexed
 from kernels.cuda import hopper
-from kernels.cuda.source import compiler_version
+from kernels.cuda.card_mark import mark_path
 from kernels.experts import mxfp4
 from kernels.experts.mxfp4_check import CheckedMixture
 
@@ -60,7 +58,7 @@ def serves(device: torch.device, hidden: int, width: int) -> bool:
 
 def fault_on(device: torch.device) -> str:
     """The lines of checks that failed there, one behind the other; "" without any."""
-    device = _indexed(device)
+    device = indexed(device)
     faults = [each.text for (on, *_), each in _verdicts.items() if on == device and each.is_fault]
     return "; ".join(faults)
 
@@ -69,7 +67,7 @@ def check(device: torch.device, mixture: CheckedMixture, command: Sequence[str])
     """Check the kernel, once in a process for the same sizes. `command` runs
     `kernels.experts.mxfp4_check`.
     """
-    device = _indexed(device)
+    device = indexed(device)
     key = device, mixture.hidden, mixture.width
     if key not in _verdicts:
         _verdicts[key] = _verdict(device, mixture, command)
@@ -127,23 +125,17 @@ def asked(command: Sequence[str], words: bytes, longest_s: float = _LONGEST_S) -
 
 def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     """Where a check that was right leaves its file."""
-    from kernels.cuda.driver import version
-
-    parts = [
-        str(torch.cuda.get_device_properties(device)), str(version()), compiler_version(),
-        torch.__version__, sys.version, repr(mixture), Path(mxfp4.__file__).read_text("utf-8"),
-        mxfp4.mxfp4_experts.path.read_text("utf-8"), *hopper.header("ampere.h").values(),
-    ]  # fmt: skip
-    key = sha256("\0".join(parts).encode()).hexdigest()
-    return Path(get_cache_manager(key).cache_dir) / "mxfp4_right"
+    sources = Path(mxfp4.__file__), mxfp4.mxfp4_experts.path
+    return mark_path(
+        device,
+        "mxfp4_right",
+        torch.__version__,
+        sys.version,
+        repr(mixture),
+        *(source.read_text(encoding="utf-8") for source in sources),
+        *hopper.header("ampere.h").values(),
+    )
 
 
 def _has_run(device: torch.device, hidden: int, width: int) -> bool:
     return mxfp4.runs_on(device) and (capability(device), hidden, width) in RAN
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """The device with its index, as tensors name it."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

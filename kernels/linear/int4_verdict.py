@@ -14,16 +14,14 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
-from triton.runtime.cache import get_cache_manager
 
-from kernels.choose import capability, is_card, shared_bytes
+from kernels.choose import capability, indexed, is_card, shared_bytes
 from kernels.cuda import hopper
-from kernels.cuda.source import compiler_version
+from kernels.cuda.card_mark import mark_path
 from kernels.linear import int4_ampere, int4_check, int4_mark, int4_tiles
 
 _LONGEST_S: Final = 10.0
@@ -76,7 +74,7 @@ def candidate_on(device: torch.device) -> CandidateKernel | None:
 
 def verdict_on(device: torch.device, dtype: torch.dtype) -> KernelVerdict | None:
     """The verdict for rows of that dtype; None before a check."""
-    return _verdicts.get((_indexed(device), dtype))
+    return _verdicts.get((indexed(device), dtype))
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
@@ -106,18 +104,11 @@ def check(device: torch.device, dtype: torch.dtype) -> KernelVerdict:
     """Check the candidate, once in a process; call it outside captures. On the pretended device it
     only records the launches of a check. Raises `CardBroken`.
     """
-    device = _indexed(device)
+    device = indexed(device)
     known = _verdicts.get((device, dtype))
     if known is None:
         known = _verdicts[device, dtype] = _verdict(device, dtype)
     return known
-
-
-def _indexed(device: torch.device) -> torch.device:
-    """The device with its index, as tensors name it."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def _verdict(device: torch.device, dtype: torch.dtype) -> KernelVerdict:
@@ -185,16 +176,10 @@ def with_wgmma(verdict: KernelVerdict, grouped: KernelVerdict) -> KernelVerdict:
 
 def mark_of(device: torch.device) -> Path:
     """The mark's path; its name is a hash of the card, its driver, and the kernel's sources."""
-    from kernels.cuda.driver import version
-
-    card = str(torch.cuda.get_device_properties(device))
     is_ampere = candidate_on(device) is CandidateKernel.AMPERE
     source = (int4_ampere.int4_ampere if is_ampere else int4_tiles.int4_tiles).path
     headers = hopper.header("ampere.h" if is_ampere else "hopper.h")
-    text = source.read_text(encoding="utf-8")
-    parts = [card, str(version()), compiler_version(), text, *headers.values()]
-    key = sha256("\0".join(parts).encode()).hexdigest()
-    return Path(get_cache_manager(key).cache_dir) / "int4_check"
+    return mark_path(device, "int4_check", source.read_text(encoding="utf-8"), *headers.values())
 
 
 def wait_for(device: torch.device) -> None:

@@ -220,7 +220,7 @@ class Worker:
     `is_absent`: it waits for an attached engine that is not there, see `note_absence`.
     `pass_tokens` is how many tokens of an answer a step makes, more than one if drafts are
     accepted; `load_token_s` the seconds that a token takes from the host to the card. `residency`
-    is None unless it takes turns with others; `told` is the last demand that it was told.
+    is None unless it takes turns with others; `told` is the last demand that was sent to it.
     `full_since`: the worker has refused a sequence then and not reported free places since;
     `may_try`: it gets one more sequence all the same. `chains` are the prompts that run here; their
     blocks count as held until their tickets are over, whatever block events say. A prompt with at

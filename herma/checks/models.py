@@ -1,6 +1,7 @@
 """The models and drafters that a configuration names, as they lie on this host.
 
-Owns the lines for what is missing or damaged. Must not know who asks, nor write anything.
+Owns the lines for what is missing or damaged. Must not know which command asks for them, and writes
+no file.
 """
 
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ class Outcome(Enum):
     SKIPPED = "skipped"
     """The check is not made."""
     NOTE = "note"
-    """A line for people who ask; a start says nothing."""
+    """`herma config check` prints a line for each problem; a start prints none."""
     ERROR = "error"
     """The first problem ends the command."""
 

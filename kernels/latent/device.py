@@ -94,7 +94,8 @@ def _cached(ptr, slots, valid, columns, inside, WIDTH: tl.constexpr, DOT: tl.con
     """[TILE, columns] of cached rows; what is not valid is never read: it may be NaN.
 
     Triton 3.6.0 takes rows of consecutive slots for multiples of 16 numbers, whatever WIDTH is, and
-    copies by 16 bytes: "misaligned address" on an H200 for rows of 184 bytes. So it is told.
+    copies by 16 bytes: "misaligned address" on an H200 for rows of 184 bytes. The hint says which
+    multiple a row really is.
     """
     at = tl.multiple_of(slots[:, None] * WIDTH, (1, WIDTH & -WIDTH)) + columns[None, :]
     return tl.load(ptr + at, mask=valid[:, None] & inside[None, :], other=0.0).to(DOT)

@@ -1,4 +1,4 @@
-"""How a kernel is cut up is written by keyword: nobody can review seven numbers by position."""
+"""Calls that set a kernel's tiles name each number: nobody reviews seven by position."""
 
 import ast
 from pathlib import Path

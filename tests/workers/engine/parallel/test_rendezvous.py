@@ -195,7 +195,7 @@ def test_a_rank_of_another_kind_is_refused_on_both_sides(hello: RankHello, text:
 
 
 def test_strangers_and_twins_do_not_keep_ranks_apart() -> None:
-    """A connection that says nothing of sense is closed; a second rank 1 is told so."""
+    """A connection without a valid greeting is closed; a second rank 1 gets the reason."""
     with listen(MeetingPoint("127.0.0.1", _port())) as listener:
         address, found = MeetingPoint(*listener.getsockname()), list[Any]()
 

@@ -37,8 +37,6 @@ class ConversationVisit(msgspec.Struct, eq=False):
     """
 
     conversation: KnownConversation
-    chain: Chain | None
-    scope: int
     hashes: "array[int]"
     request: ChatRequest | None = None
 
@@ -57,7 +55,6 @@ class ConversationBook:
 
     def __init__(self) -> None:
         self._table: OrderedDict[tuple[str, str], KnownConversation] = OrderedDict()
-        self._chain_of: dict[tuple[str, str], tuple[Chain, int]] = {}
         self._chains = PromptChains()
         self._namesakes: dict[tuple[str, str], _Namesakes] = {}
 
@@ -82,22 +79,18 @@ class ConversationBook:
                 conversation = chain.owner
         if conversation is None:
             conversation = self._new(named, key, client, request, now)
-        entry = key, conversation.name
-        self._table.move_to_end(entry)
-        chain = None
-        if (kept := self._chain_of.get(entry)) is not None:
-            chain, first_scope = kept
-            if first_scope != scope:  # it was begun with another model
-                scope, ends = first_scope, None
-        elif conversation.source in _UNSURE and messages:
-            chain = Chain(conversation)
-            self._chain_of[entry] = chain, scope
+        else:
+            self._table.move_to_end(conversation.owner)
+        chain = conversation.chain
+        if chain is None and conversation.source in _UNSURE and messages:
+            chain = conversation.chain = Chain(conversation, scope)
         if chain is not None:
-            ends = ends_of(hashes, scope) if ends is None else ends
-            self._chains.note(chain, hashes, ends, scope)
+            if ends is None or chain.scope != scope:  # it was begun with another model
+                ends = ends_of(hashes, chain.scope)
+            self._chains.note(chain, hashes, ends)
         num_results = [one.role for one in messages].count("tool")
         conversation.begin(now, request.model, num_results)
-        return ConversationVisit(conversation, chain, scope, hashes, request)
+        return ConversationVisit(conversation, hashes, request)
 
     def leave(
         self,
@@ -113,10 +106,11 @@ class ConversationBook:
     ) -> None:
         """A request has ended; see `KnownConversation.end`."""
         visit.request = None
-        chain, may_repeat = visit.chain, status != 200
+        conversation, may_repeat = visit.conversation, status != 200
+        chain = conversation.chain
         if chain is not None and chain.may_repeat is not may_repeat:
             self._chains.set_repeat(chain, may_repeat=may_repeat)
-        visit.conversation.end(
+        conversation.end(
             now,
             status=status,
             error=error,
@@ -166,8 +160,9 @@ class ConversationBook:
             parent=named.parent,
             began_at=now,
             seen_at=now,
+            owner=(key, name),
         )
-        self._table[key, name] = conversation
+        self._table[conversation.owner] = conversation
         return conversation
 
     def _name_of(self, key: str, request: ChatRequest) -> str:
@@ -193,12 +188,13 @@ class ConversationBook:
         return free
 
     def _forget(self, one: KnownConversation) -> None:
-        entry = one.key, one.name
-        del self._table[entry]
+        del self._table[one.owner]
         first = one.key, one.name.partition("-")[0]
         if one.source == "prompt" and (namesakes := self._namesakes.get(first)) is not None:
             namesakes.num_open -= 1
             if not namesakes.num_open:
                 del self._namesakes[first]
-        if (kept := self._chain_of.pop(entry, None)) is not None:
-            self._chains.forget(*kept)
+        if one.chain is not None:
+            # Both refer to each other, and the garbage collector does not see conversations.
+            self._chains.forget(one.chain)
+            one.chain = None

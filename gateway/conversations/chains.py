@@ -32,15 +32,17 @@ NO_HASHES: Final = array("q")
 
 
 class Chain:
-    """What is kept of a conversation's prompts: hashes of messages, less than 2 KB. `may_repeat`:
+    """What is kept of the prompts of `owner`: hashes of messages, less than 2 KB. For `scope` see
+    `ends_of`. `may_repeat`:
     the last prompt got no answer, so the same one again is a retry and no other conversation;
     `PromptChains.set_repeat` sets it.
     """
 
-    __slots__ = ("ends", "may_repeat", "num_messages", "owner", "tail")
+    __slots__ = ("ends", "may_repeat", "num_messages", "owner", "scope", "tail")
 
-    def __init__(self, owner: Any) -> None:  # noqa: ANN401 - whatever is looked for
+    def __init__(self, owner: Any, scope: int) -> None:  # noqa: ANN401 - whatever is looked for
         self.owner = owner
+        self.scope = scope
         self.ends: list[int] = []
         self.tail: array[int] = NO_HASHES
         self.num_messages = 0
@@ -49,7 +51,7 @@ class Chain:
     @property
     def num_bytes(self) -> int:
         """The size, with the entries of the tables that refer to it."""
-        return 400 + 8 * len(self.tail) + 200 * (len(self.ends) + ANCHORS)
+        return 300 + 8 * len(self.tail) + 200 * (len(self.ends) + ANCHORS)
 
 
 def hashes_of(messages: Sequence[Message]) -> "array[int]":
@@ -84,9 +86,9 @@ class PromptChains:
         """By each end, those that may repeat."""
         self._by_anchor: ChainTable = {}
         """By the last messages of their last prompts."""
-        self._unanchored: dict[Chain, int] = {}
-        """Chains, with their scopes, that are not in `_by_anchor` yet: few prompts look there, and
-        by then most conversations have another last prompt.
+        self._unanchored: set[Chain] = set()
+        """Chains that are not in `_by_anchor` yet: few prompts look there, and by then most
+        conversations have another last prompt.
         """
 
     def find(self, hashes: "array[int]", scope: int) -> tuple[Chain | None, list[int]]:
@@ -96,15 +98,16 @@ class PromptChains:
         for one in hashes:
             end = hash((end, one))
             ends.append(end)
-        last = len(ends) - 1
-        for at in range(last, -1, -1):
-            end = ends[at]
-            found = self._by_last.get(end) or self._by_end.get(end)
-            if found is not None and (at < last or len(hashes) > SHORT):
-                return found[0], ends
-            if found is not None and (unanswered := self._unanswered.get(end)) is not None:
-                return unanswered[0], ends
-        return self._changed(scope, hashes) if len(hashes) >= SHORT else None, ends
+        by_last, by_end, is_surely_next = self._by_last, self._by_end, len(ends) > SHORT
+        for end in reversed(ends):
+            found = by_last.get(end) or by_end.get(end)
+            if found is not None:
+                if is_surely_next:
+                    return found[0], ends
+                if (unanswered := self._unanswered.get(end)) is not None:
+                    return unanswered[0], ends
+            is_surely_next = True  # the prompt has more messages than this end
+        return self._changed(scope, hashes) if len(ends) >= SHORT else None, ends
 
     def set_repeat(self, chain: Chain, *, may_repeat: bool) -> None:
         """The last prompt of `chain` got no answer, or got one."""
@@ -117,47 +120,53 @@ class PromptChains:
             else:
                 _leave(self._unanswered, end, chain)
 
-    def note(self, chain: Chain, hashes: "array[int]", ends: Sequence[int], scope: int) -> None:
+    def note(self, chain: Chain, hashes: "array[int]", ends: Sequence[int]) -> None:
         """`chain` has a new last prompt, which runs. Its tables are written in one call: this is on
         the way of every request.
         """
         if chain.may_repeat:
             self.set_repeat(chain, may_repeat=False)
-        if self._unanchored.pop(chain, None) is None and chain.tail:
-            self._unanchor(chain, scope)
-        known, end = chain.ends, ends[-1] if ends else scope
+        known, end = chain.ends, ends[-1] if ends else chain.scope
+        if chain not in self._unanchored:
+            if known:
+                self._unanchor(chain)
+            self._unanchored.add(chain)
         if end not in known:
             if known:
                 _leave(self._by_last, known[-1], chain)
                 self._by_end.setdefault(known[-1], []).append(chain)
             known.append(end)
-            self._by_last.setdefault(end, []).append(chain)
+            if (chains := self._by_last.get(end)) is None:
+                self._by_last[end] = [chain]
+            else:
+                chains.append(chain)
             if len(known) > MAX_ENDS:
                 _leave(self._by_end, known.pop(0), chain)
         chain.tail = hashes[-MAX_TAIL:]
         chain.num_messages = len(hashes)
-        self._unanchored[chain] = scope
 
-    def forget(self, chain: Chain, scope: int) -> None:
+    def forget(self, chain: Chain) -> None:
         """`chain` is not continued any more."""
         self.set_repeat(chain, may_repeat=False)
-        if self._unanchored.pop(chain, None) is None:
-            self._unanchor(chain, scope)
+        if chain in self._unanchored:
+            self._unanchored.remove(chain)
+        else:
+            self._unanchor(chain)
         chain.tail = NO_HASHES
         for end in chain.ends:
             _leave(self._by_last, end, chain)
             _leave(self._by_end, end, chain)
         chain.ends.clear()
 
-    def _unanchor(self, chain: Chain, scope: int) -> None:
+    def _unanchor(self, chain: Chain) -> None:
         for one in chain.tail[-ANCHORS:]:
-            _leave(self._by_anchor, hash((scope, one)), chain)
+            _leave(self._by_anchor, hash((chain.scope, one)), chain)
 
     def _changed(self, scope: int, hashes: "array[int]") -> Chain | None:
         """The chain whose last prompt ends in the middle of this one, with another beginning."""
-        for chain, own_scope in self._unanchored.items():
+        for chain in self._unanchored:
             for one in chain.tail[-ANCHORS:]:
-                self._by_anchor.setdefault(hash((own_scope, one)), []).append(chain)
+                self._by_anchor.setdefault(hash((chain.scope, one)), []).append(chain)
         self._unanchored.clear()
         for at in range(len(hashes) - 1, 0, -1):
             found = self._by_anchor.get(hash((scope, hashes[at])))

@@ -4,11 +4,14 @@ Owns the counts and the row that operators see. It holds names, numbers and kind
 prompt or an answer. Must not know how conversations are recognised.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from gateway.api import Usage
+
+if TYPE_CHECKING:
+    from gateway.conversations.chains import Chain
 
 OK: Final = 200
 NOT_FOUND: Final = 404
@@ -16,9 +19,11 @@ CLIENT_LEFT: Final = 499
 
 
 class KnownConversation(msgspec.Struct, eq=False, gc=False):
-    """`name` is unique within `key`. `source` says where the name comes from; `chain`: the prompts.
-    Times are Unix seconds, `cost` micro-units of the ledger's currency. A pause is the time between
-    the end of a turn and the next one. `loop` describes the loop that it is in, if any.
+    """`name` is unique within `key`, so `owner`, both together, tells it from all others. `source`
+    says where the name comes from; `chain` is that of its prompts, if it has one. Times are Unix
+    seconds, `cost` micro-units of the ledger's currency. A pause is the time between the end of a
+    turn and the next one. `loop` describes the loop that it is in, if any. `digest` names it to
+    workers once one keeps its prefix.
     """
 
     name: str
@@ -29,6 +34,9 @@ class KnownConversation(msgspec.Struct, eq=False, gc=False):
     parent: str
     began_at: float
     seen_at: float
+    owner: tuple[str, str]
+    chain: "Chain | None" = None
+    digest: bytes = b""
     num_open: int = 0
     children: int = 0
     turns: int = 0

@@ -100,19 +100,19 @@ class PrefixDoctor:
         self, owner: object, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
     ) -> PrefixFinding | None:
         """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did."""
+        finding = None
         strands = self._strands.get(owner)
         if strands is None:
-            strands = self._strands[owner] = []
+            self._strands[owner] = [prompt]
         else:
             self._strands.move_to_end(owner)
-        finding = None
-        if (before := _strand_of(strands, prompt) if strands else None) is not None:
-            finding = compare(before, prompt, messages, decode)
-            strands.remove(before)
-            self.num_bytes -= before.num_bytes
-        elif len(strands) >= MAX_STRANDS:
-            self.num_bytes -= strands.pop(0).num_bytes
-        strands.append(prompt)
+            if (before := _strand_of(strands, prompt)) is not None:
+                finding = compare(before, prompt, messages, decode)
+                strands.remove(before)
+                self.num_bytes -= before.num_bytes
+            elif len(strands) >= MAX_STRANDS:
+                self.num_bytes -= strands.pop(0).num_bytes
+            strands.append(prompt)
         self.num_bytes += prompt.num_bytes
         while self.num_bytes > self._max_bytes:
             _, oldest = self._strands.popitem(last=False)

@@ -27,6 +27,7 @@ OPEN_RETRY_AFTER_S: Final = 5
 Period = Literal["daily", "monthly"]
 _PERIODS: Final[tuple[Period, ...]] = ("daily", "monthly")
 _DAY_FORM: Final = "%Y-%m-%d"
+_DAY_CHARS: Final = len("2026-11-21")
 _DAY_S: Final = 86_400
 
 Obstacle = Literal["others", "spending", "size"]
@@ -167,6 +168,16 @@ class SpendingFigures(msgspec.Struct, frozen=True):
     unpriced: Mapping[str, int] = {}
 
 
+class _Sums:
+    """What this process has spent and reserved in one window."""
+
+    __slots__ = ("reserved", "spent")
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self.reserved = 0
+
+
 class Books:
     """What this process has spent and reserved, in memory, and what others had when the ledger was
     last read. It has one owner. `limits` come from the configuration.
@@ -174,11 +185,12 @@ class Books:
 
     def __init__(self, limits: Mapping[Account, SpendingLimits]) -> None:
         self._limits: dict[Account, SpendingLimits] = {}
+        self._caps_by: dict[tuple[str, str, str], tuple[Cap, ...]] = {}
         self._reported: set[tuple[Account, str]] = set()
         self.set_limits(limits)
         self._next_id = 1
-        self._spent: Counter[BalanceKey] = Counter()
-        self._reserved: Counter[BalanceKey] = Counter()
+        self._sums: dict[BalanceKey, _Sums] = {}
+        self._sums_by: dict[tuple[str, str, str], tuple[_Sums, ...]] = {}
         self._elsewhere: dict[BalanceKey, Balance] = {}
         self._day = ""
         self._spent_by_provider: Counter[str] = Counter()
@@ -194,6 +206,7 @@ class Books:
         changed = {one for one, held in merged.items() if held != self._limits.get(one)}
         self._reported = {one for one in self._reported if one[0] not in changed}
         self._limits = {one: held for one, held in merged.items() if held != SpendingLimits()}
+        self._caps_by.clear()
 
     def see(self, elsewhere: Balances) -> None:
         """Replace what all other processes have spent and reserved."""
@@ -205,8 +218,7 @@ class Books:
 
     def caps_of(self, reservation: MoneyReservation) -> tuple[Cap, ...]:
         """The limits that all processes together must keep."""
-        worst = reservation.worst
-        return tuple(self._caps(_accounts(worst.provider, worst.key), reservation.day))
+        return self._caps_at(reservation.worst, reservation.day)
 
     def reserve(self, worst: WorstCase, now: float) -> MoneyReservation | Refusal:
         """Hold the worst case, or say which limit forbids it."""
@@ -217,18 +229,15 @@ class Books:
             return refusal
         reservation = MoneyReservation(self._next_id, day, worst)
         self._next_id += 1
-        self._hold(reservation, reservation.cost)
+        if cost := worst.cost:
+            self._count(reservation, 0, cost)
         return reservation
 
     def settle(self, reservation: MoneyReservation, cost: int) -> None:
         """Replace the reservation by `cost`, which counts on the day of the reservation."""
-        self._hold(reservation, -reservation.cost)
-        worst = reservation.worst
-        if not cost:
-            return
-        for place in places_of(worst.provider, worst.key, reservation.day):
-            self._spent[place] += cost
-        self._spent_by_provider[worst.provider] += cost
+        reserved = reservation.worst.cost or 0
+        if cost or reserved:
+            self._count(reservation, cost, -reserved)
 
     def count_unpriced(self, provider: str) -> None:
         """A request ended whose cost is unknown."""
@@ -258,12 +267,22 @@ class Books:
             )
         )
 
-    def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[LimitWindow]:
-        for place, limit in self._caps(accounts, day):
-            period: Period = "daily" if len(place.window) == len(day) else "monthly"
-            spent, reserved = self._elsewhere.get(place, NOTHING)
-            spent, reserved = spent + self._spent[place], reserved + self._reserved[place]
-            yield LimitWindow(Account(place.kind, place.name), period, limit, spent, reserved)
+    def _windows(self, accounts: Iterable[Account], day: str) -> list[LimitWindow]:
+        return [self._window(place, limit) for place, limit in self._caps(accounts, day)]
+
+    def _window(self, place: BalanceKey, limit: int) -> LimitWindow:
+        period: Period = "daily" if len(place.window) == _DAY_CHARS else "monthly"
+        spent, reserved = self._elsewhere.get(place, NOTHING)
+        if (own := self._sums.get(place)) is not None:
+            spent, reserved = spent + own.spent, reserved + own.reserved
+        return LimitWindow(Account(place.kind, place.name), period, limit, spent, reserved)
+
+    def _caps_at(self, worst: WorstCase, day: str) -> tuple[Cap, ...]:
+        named = worst.provider, worst.key, day
+        if (caps := self._caps_by.get(named)) is None:
+            accounts = Account("provider", worst.provider), Account("key", worst.key)
+            caps = self._caps_by[named] = tuple(self._caps(accounts, day))
+        return caps
 
     def _caps(self, accounts: Iterable[Account], day: str) -> Iterator[Cap]:
         for account in accounts:
@@ -274,11 +293,10 @@ class Books:
                     yield Cap(BalanceKey(*account, window_of(period, day)), limit)
 
     def _refusal(self, worst: WorstCase, day: str, now: float) -> Refusal | None:
-        if worst.cost == 0:
+        caps = self._caps_at(worst, day)
+        if not caps or worst.cost == 0:
             return None
-        windows = list(self._windows(_accounts(worst.provider, worst.key), day))
-        if not windows:
-            return None
+        windows = [self._window(place, limit) for place, limit in caps]
         tightest = min(windows, key=lambda window: window.left)
         cost = worst.cost if worst.is_bounded else worst.least_cost
         if cost is None:
@@ -301,13 +319,21 @@ class Books:
         retry_after_s = min(most, max(1, math.ceil(resets_at.timestamp() - now)))
         return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
-    def _hold(self, reservation: MoneyReservation, cost: int) -> None:
-        if not cost:
-            return
+    def _count(self, reservation: MoneyReservation, spent: int, reserved: int) -> None:
         worst = reservation.worst
-        for place in places_of(worst.provider, worst.key, reservation.day):
-            self._reserved[place] += cost
-        self._reserved_by_provider[worst.provider] += cost
+        provider = worst.provider
+        named = provider, worst.key, reservation.day
+        if (windows := self._sums_by.get(named)) is None:
+            places = places_of(*named)
+            windows = tuple([self._sums.setdefault(place, _Sums()) for place in places])
+            self._sums_by[named] = windows
+        for one in windows:
+            one.spent += spent
+            one.reserved += reserved
+        if reserved:
+            self._reserved_by_provider[provider] += reserved
+        if spent:
+            self._spent_by_provider[provider] += spent
 
     def _forget_before(self, day: str) -> None:
         """Keep this month and the one before, for requests (and clocks) that cross midnight."""
@@ -315,7 +341,9 @@ class Books:
             return
         self._day = day
         kept = month_before(day)
-        books: tuple[dict[BalanceKey, Any], ...] = self._spent, self._reserved, self._elsewhere
+        self._caps_by.clear()
+        self._sums_by.clear()  # the windows themselves stay in `_sums`
+        books: tuple[dict[BalanceKey, Any], ...] = self._sums, self._elsewhere
         for one in books:
             for place in [place for place in one if window_of("monthly", place.window) < kept]:
                 del one[place]
@@ -327,10 +355,6 @@ def _rank(window: LimitWindow, cost: int) -> tuple[bool, int, bool]:
     does not help, then the one that leaves least, then the longer period.
     """
     return not window.never_holds(cost), window.left, window.period == "daily"
-
-
-def _accounts(provider: str, key: str) -> tuple[Account, Account]:
-    return Account("provider", provider), Account("key", key)
 
 
 def day_of(now: float) -> str:

@@ -140,16 +140,24 @@ def output_bound(request: ChatRequest, model_bound: int | None) -> int | None:
     """An upper bound of the tokens of all choices, from the request's caps and from `model_bound`
     (for one choice); None if neither is given.
     """
-    caps = [cap for name in _CAPS if isinstance(cap := request.raw.get(name), int)]
-    bounds = [bound for bound in (max(caps, default=None), model_bound) if bound is not None]
-    return min(bounds) * request.n if bounds else None
+    bound = None
+    for name in _CAPS:
+        cap = request.raw.get(name)
+        if isinstance(cap, int) and (bound is None or cap > bound):
+            bound = cap
+    if bound is None or (model_bound is not None and model_bound < bound):
+        bound = model_bound
+    return None if bound is None else bound * request.n
 
 
 def _num_parts(raw: dict[str, Any]) -> int:
     """How many parts of the (already checked) messages are not text."""
-    contents = [message.get("content") for message in raw["messages"]]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return sum(part["type"] not in _TEXT_PARTS for part in parts)
+    num_parts = 0
+    for message in raw["messages"]:
+        content = message.get("content")
+        if isinstance(content, list):
+            num_parts += sum([part["type"] not in _TEXT_PARTS for part in content])
+    return num_parts
 
 
 def _rounded_up(pico: int) -> int:

@@ -331,7 +331,7 @@ class Spending:
     def settle(self, reservation: MoneyReservation, entry: LedgerEntry | None) -> None:
         """Replace the reservation by `entry` (None: the request cost nothing). Never waits."""
         cost, worst = 0 if entry is None else entry.cost, reservation.worst
-        if cost > reservation.cost and worst.cost is not None:
+        if worst.cost is not None and cost > worst.cost:
             _log.warning(
                 "provider %s charged more than a request's upper bound: prices or bounds in the "
                 "configuration are too low",
@@ -415,8 +415,9 @@ class Spending:
     ) -> Bill | ApiError | None:
         """None if another process has taken what was left; the books have seen that now."""
         try:
-            bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
-            entry = _entry(reservation, bound, reservation.cost, is_settled=False, is_priced=True)
+            worst = reservation.worst
+            bound = Usage(worst.prompt_tokens, 0, worst.completion_tokens)
+            entry = _entry(reservation, bound, worst.cost or 0, is_settled=False, is_priced=True)
             claim = ReservationClaim(reservation.id, entry, self._books.caps_of(reservation))
             is_reserved = await self._writer.reserve(claim)
         except (LedgerError, LedgerFull):
@@ -475,11 +476,12 @@ def _unrecorded(why: str = "") -> ApiError:
 def _entry(
     held: MoneyReservation, usage: Usage, cost: int, *, is_settled: bool, is_priced: bool
 ) -> LedgerEntry:
+    worst = held.worst
     return LedgerEntry(
         day=held.day,
-        key=held.worst.key,
-        model=held.worst.model,
-        provider=held.worst.provider,
+        key=worst.key,
+        model=worst.model,
+        provider=worst.provider,
         is_settled=is_settled,
         is_priced=is_priced,
         requests=1,

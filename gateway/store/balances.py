@@ -95,7 +95,7 @@ class SharedBalances:
         self._version = -1
         self._known: dict[BalanceKey, Balance] = {}
         self._own: dict[BalanceKey, Balance] = {}
-        self._changes: dict[BalanceKey, Balance] = {}
+        self._changes: dict[BalanceKey, list[int]] = {}
         self._month = ""
         connection.execute(_TABLE)
 
@@ -112,16 +112,22 @@ class SharedBalances:
         for place, limit in caps:
             if sum(self._now(place)) + cost > limit:
                 return False
-        self.change(places, Balance(0, cost))
+        self.change(places, 0, cost)
         return True
 
-    def change(self, places: Iterable[BalanceKey], change: Balance) -> None:
-        """Count `change` in this transaction, whatever the caps are."""
-        add_cost(self._changes, places, change)
+    def change(self, places: Iterable[BalanceKey], spent: int, reserved: int) -> None:
+        """Count the amounts in this transaction, whatever the caps are."""
+        changes = self._changes
+        for place in places:
+            if (sums := changes.get(place)) is None:
+                changes[place] = [spent, reserved]
+            else:
+                sums[0] += spent
+                sums[1] += reserved
 
     def changes(self) -> dict[BalanceKey, Balance]:
         """What this transaction has changed so far."""
-        return dict(self._changes)
+        return {place: Balance(*sums) for place, sums in self._changes.items() if any(sums)}
 
     def everything(self, changes: Balances) -> dict[BalanceKey, Balance]:
         """The whole table of this month and the one before, and `changes`."""
@@ -141,7 +147,7 @@ class SharedBalances:
 
     def committed(self, *, is_own: bool) -> None:
         """The transaction's changes are on the disk. `is_own`: of this process's requests."""
-        changes, self._changes = self._changes, {}
+        changes, self._changes = self.changes(), {}
         for place, change in changes.items():
             if place in self._known:
                 self._known[place] = self._known[place].plus(change)
@@ -159,10 +165,10 @@ class SharedBalances:
         """Replace the table, and this transaction's changes, by `totals`."""
         self._connection.execute("DELETE FROM windows")
         self._known.clear()
-        self._changes = dict(totals)
+        self._changes = {place: list(sums) for place, sums in totals.items()}
 
     def _now(self, place: BalanceKey) -> Balance:
-        return self._read(place).plus(self._changes.get(place, NOTHING))
+        return self._read(place).plus(Balance(*self._changes.get(place, NOTHING)))
 
     def _read(self, place: BalanceKey) -> Balance:
         if (known := self._known.get(place)) is None:

@@ -239,11 +239,11 @@ class LedgerStore:
         try:
             self._check_place()
             with self._transaction(is_own=True):
-                ended = self._release(ends)
                 total: Usages = {}
-                for entry in (*ended, *entries):
-                    self._change(entry.provider, entry.key, entry.day, Balance(entry.cost))
+                for entry in (*self._release(ends), *entries):
                     add_to(total, entry)
+                for entry in total.values():
+                    self._change(entry.provider, entry.key, entry.day, entry.cost, 0)
                 self._connection.executemany(_ADD, map(msgspec.structs.astuple, total.values()))
                 new = [one for one in claims if one.number not in ends]
                 refused = self._refused(new)
@@ -328,8 +328,8 @@ class LedgerStore:
 
     def _refused(self, claims: Sequence[ReservationClaim]) -> frozenset[int]:
         """Reserve the claims that fit into the caps here and on other hosts; returns the others."""
-        changes = self._balances.changes()
-        refused = frozenset(one.number for one in claims if not self._reserve(one))
+        changes = {} if self._common is None else self._balances.changes()
+        refused = frozenset([one.number for one in claims if not self._reserve(one)])
         if self._common is None or not (claims or changes):
             return refused
         fits = [one for one in claims if one.number not in refused]
@@ -342,7 +342,7 @@ class LedgerStore:
             beyond = frozenset(one.number for one in fits if one.caps)
         for one in fits:
             if one.number in beyond:
-                self._balances.change(_places(one.worst), Balance(0, -one.worst.cost))
+                self._balances.change(_places(one.worst), 0, -one.worst.cost)
         return refused | beyond
 
     def _tell(self, changes: Balances, claims: Sequence[ReservationClaim]) -> frozenset[int]:
@@ -409,7 +409,7 @@ class LedgerStore:
         self._conversations.bury(*span)
         left = [LedgerEntry(*row) for row in self._connection.execute(_LEFT_OPEN, span).fetchall()]
         for one in left:
-            self._change(one.provider, one.key, one.day, Balance(one.cost, -one.cost))
+            self._change(one.provider, one.key, one.day, one.cost, -one.cost)
         self._connection.executemany(_ADD, map(msgspec.structs.astuple, left))
         self._connection.execute("DELETE FROM reservations WHERE id BETWEEN ? AND ?", span)
 
@@ -417,20 +417,20 @@ class LedgerStore:
         """Delete what was reserved for them. Returns the usage of those that were."""
         if not ends:
             return []
-        ids = [self._id(number) for number in ends]
-        released = self._connection.execute(_RELEASE, (msgspec.json.encode(ids).decode(),))
-        entries = []
-        for number, day, key, provider, cost in released.fetchall():
-            self._change(provider, key, day, Balance(0, -cost))
-            entries.append(ends[number - self._id(0)])
+        first = self._id(0)
+        ids = msgspec.json.encode([first + number for number in ends]).decode()
+        released = self._connection.execute(_RELEASE, (ids,)).fetchall()
+        for (provider, key, day), freed in _sums_of(released).items():
+            self._change(provider, key, day, 0, -freed)
+        entries = [ends[number - first] for number, *_ in released]
         return [entry for entry in entries if entry is not None]
 
     def _reserve(self, claim: ReservationClaim) -> bool:
         return self._balances.reserve(_places(claim.worst), claim.worst.cost, claim.caps)
 
-    def _change(self, provider: str, key: str, day: str, change: Balance) -> None:
+    def _change(self, provider: str, key: str, day: str, spent: int, reserved: int) -> None:
         if provider:
-            self._balances.change(places_of(provider, key, day), change)
+            self._balances.change(places_of(provider, key, day), spent, reserved)
 
     def _id(self, number: int) -> int:
         return (self._slot.index << _SLOT_BITS) + number
@@ -449,6 +449,17 @@ class LedgerStore:
             worst.cost,
             worst.is_priced,
         )
+
+
+def _sums_of(
+    released: Iterable[tuple[int, str, str, str, int]],
+) -> dict[tuple[str, str, str], int]:
+    """What was reserved in all, by provider, key and day: most requests have the same ones."""
+    sums: dict[tuple[str, str, str], int] = {}
+    for _, day, key, provider, cost in released:
+        named = provider, key, day
+        sums[named] = sums.get(named, 0) + cost
+    return sums
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -157,19 +157,27 @@ class Conversing:
         """Learn from the pause before this request, and tell the worker when the next one is
         expected.
         """
-        key, name = visit.conversation.key, visit.conversation.name
-        owner = key, name
+        conversation = visit.conversation
+        owner = conversation.owner
         self._returns.returned(owner, trace.unix_time)
         left, request = trace.turn.left, visit.request
         if left is None or request is None:
             return
-        hint, client = hint_of(request.raw), trace.client
         chance, within_s = self._returns.ended(
-            owner, now, tool=left.tool, key=key, client=client, hint=hint
+            owner,
+            now,
+            tool=left.tool,
+            key=conversation.key,
+            client=trace.client,
+            hint=hint_of(request.raw),
         )
-        digest = blake2b(f"{key}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        message = Retain(left.request_id, left.attempt, digest, chance, within_s)
-        self.retain(left.worker_id, message)
+        if not conversation.digest:
+            named = "\0".join(owner).encode("utf-8", "surrogatepass")
+            conversation.digest = blake2b(named, digest_size=16).digest()
+        self.retain(
+            left.worker_id,
+            Retain(left.request_id, left.attempt, conversation.digest, chance, within_s),
+        )
 
     def _record(self, name: str, provider: str, trace: RequestTrace, now: float) -> None:
         """The usage of an ended request, for `herma usage --by conversation`."""
@@ -185,12 +193,12 @@ class Conversing:
         text = turn.text
         if request is None or not isinstance(text, ModelText) or not request.messages:
             return
-        num_system = sum([one.role in SYSTEM_ROLES for one in request.messages[:2]])
+        num_system = [one.role in SYSTEM_ROLES for one in request.messages[:2]].count(True)
         tools = tools_of(request.prompt_tools) if request.tools else ()
         prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system)
         conversation = visit.conversation
         finding = self._doctor.note(
-            (conversation.key, conversation.name, request.model),
+            (conversation.owner, request.model),
             prompt,
             request.messages,
             partial(decode_raw, text),

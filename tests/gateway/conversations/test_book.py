@@ -178,7 +178,7 @@ def test_it_is_bounded_and_forgets_what_is_idle() -> None:
     assert len(book) == 0
     assert not book._chains._by_end
     assert not book._chains._by_anchor
-    assert not book._chain_of
+    assert not book._chains._by_last
 
 
 def test_a_conversation_takes_at_most_4_kb() -> None:
@@ -188,9 +188,10 @@ def test_a_conversation_takes_at_most_4_kb() -> None:
     for end in range(1, 401, 2):
         one = enter(book, chat(*said[:end]))
     one.loop, one.last_error = "x" * 200, "y" * 60
-    chain, _ = book._chain_of["k", one.name]
-    texts = sum(sys.getsizeof(getattr(one, name)) for name in one.__struct_fields__)
-    assert sys.getsizeof(one) + texts + chain.num_bytes + 500 < 4096
+    chain = one.chain
+    assert chain is not None
+    rest = [getattr(one, name) for name in one.__struct_fields__ if name != "chain"]
+    assert sys.getsizeof(one) + sum(map(sys.getsizeof, rest)) + chain.num_bytes + 500 < 4096
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -212,7 +212,7 @@ def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
     refused(books, 1, december)
     for month in range(40):
         books.settle(reserved(books, 1, december + (month + 1) * 31 * DAY_S), 1)
-    assert len(books._spent) <= 12
+    assert len(books._sums) <= 12
 
 
 def test_no_bound_is_asked_for_where_none_would_help() -> None:

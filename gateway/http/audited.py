@@ -1,16 +1,13 @@
-"""Audited endpoints: each request to one becomes an act in the audit trail.
+"""Audited handlers: each request to one becomes an act in the audit trail.
 
 Owns the act's fields: the sender, what the path named, and how the request ended. Must not know
-what an endpoint does. A request whose sender is unknown is refused and leaves no act.
+what a handler does. A request whose sender is unknown is refused and leaves no act.
 """
 
 from typing import final
 
-from starlette.types import Receive, Scope, Send
-
 from gateway.api import ApiError
-from gateway.http.auth import Gatekeeper
-from gateway.http.edge import Edge, Endpoint
+from gateway.http.exchange import Exchange, Handler
 from housekeeping.audit import Act
 
 LOCAL: str = "a caller on this machine"
@@ -19,25 +16,22 @@ LOCAL: str = "a caller on this machine"
 
 @final
 class Audited:
-    """`endpoint`, with an audited act for each request. `act` is the act's name."""
+    """`handler`, with an audited act for each request. `act` is the act's name."""
 
-    def __init__(self, edge: Edge, gate: Gatekeeper, act: str, endpoint: Endpoint) -> None:
-        self._edge = edge
-        self._gate = gate
+    def __init__(self, act: str, handler: Handler) -> None:
         self._act = act
-        self._endpoint = endpoint
+        self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = self._gate.identify(scope)
+    async def __call__(self, exchange: Exchange) -> None:
+        caller = exchange.identify()
         who = f"key {caller.key}" if caller.key else LOCAL
-        what = "/".join(scope.get("path_params", {}).values())
-        host, _ = scope["client"] or ("", 0)
+        what = "/".join(exchange.scope["path_params"].values())
         result = "failed"
         try:
-            await self._endpoint(scope, receive, send)
+            await self._handler(exchange)
             result = "done"
         except ApiError as error:
             result = f"refused: {error.status} {error.code or error.type}"
             raise
         finally:
-            self._edge.audit.note(Act(self._act, who, result, what, host))
+            exchange.edge.audit.note(Act(self._act, who, result, what, exchange.host))

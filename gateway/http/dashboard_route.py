@@ -9,20 +9,12 @@ data comes from.
 from typing import Final
 
 import trio
-from starlette.types import Receive, Scope, Send
 
 from gateway.api import ApiError
 from gateway.dashboard import Dashboard, DashboardState, Overview, page
-from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.edge import Edge
-from gateway.http.error_responses import (
-    SSE_HEADERS,
-    Header,
-    header,
-    json_bytes,
-    send_body,
-    send_json,
-)
+from gateway.http.error_responses import Header, header, json_bytes, nothing_at
+from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.runtime import next_tick
 from gateway.telemetry import Listener
@@ -43,59 +35,53 @@ _PAGE_HEADERS: Final[tuple[Header, ...]] = (
 class DashboardRoute:
     """The page for browsers, its data for admins."""
 
-    def __init__(
-        self, edge: Edge, dashboard: Dashboard, gate: Gatekeeper, metrics: Metrics
-    ) -> None:
+    def __init__(self, edge: Edge, dashboard: Dashboard, metrics: Metrics) -> None:
         self._edge = edge
         self._dashboard = dashboard
-        self._gate = gate
         self._metrics = metrics
         dashboard.read_clients = metrics.clients.totals
         self._page: tuple[bytes, tuple[Header, ...]] | None = None
 
-    async def page(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def page(self, exchange: Exchange) -> None:
         """The page, for browsers. It holds no data, and asks for a key where one is needed. Other
         clients get a 404.
         """
-        is_read = scope["method"] in {"GET", "HEAD"}
-        if not is_read or "text/html" not in (header_of(scope, b"accept") or ""):
-            raise ApiError(404, f"There is nothing at {scope['path']}.")
+        if "text/html" not in (exchange.header(b"accept") or ""):
+            raise nothing_at(exchange.path)
         if self._page is None:
             body, policy = page()
             self._page = body, (header(b"content-security-policy", policy), *_PAGE_HEADERS)
         body, headers = self._page
-        await send_body(send, 200, body, content_type=_HTML, headers=headers)
+        await exchange.send_body(200, body, content_type=_HTML, headers=headers)
 
-    async def state(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def state(self, exchange: Exchange) -> None:
         """The data of the whole page, once, as JSON."""
-        self._gate.check_page(scope)
+        exchange.check_page()
         dashboard = self._dashboard
         _, samples = dashboard.samples()
         await dashboard.look()
-        await send_json(
-            send, DashboardState(self._overview(), tuple(samples), dashboard.log().events)
-        )
+        events = dashboard.log().events
+        await exchange.send_json(DashboardState(self._overview(), tuple(samples), events))
 
-    async def request(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def request(self, exchange: Exchange) -> None:
         """One request, explained."""
-        self._gate.check_page(scope)
-        name = scope["path_params"]["name"]
+        exchange.check_page()
+        name = exchange.named()
         found: object = self._dashboard.explain(name)
         if found is None and self._dashboard.siblings is not None:
             found = await self._dashboard.siblings.explain(name)
         if found is None:
             raise ApiError(404, "No such request is open, nor among the last that were.")
-        await send_json(send, found)
+        await exchange.send_json(found)
 
-    async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def stream(self, exchange: Exchange) -> None:
         """The page's stream."""
-        self._gate.check_page(scope)
+        exchange.check_page()
         with self._edge.listen() as listener:
-            head = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
-            await send(head)
-            await self._send_news(listener, send)
+            await exchange.send_head()
+            await self._send_news(listener, exchange)
 
-    async def _send_news(self, listener: Listener, send: Send) -> None:
+    async def _send_news(self, listener: Listener, exchange: Exchange) -> None:
         dashboard = self._dashboard
         number, samples = dashboard.samples()
         log = dashboard.log()
@@ -103,7 +89,7 @@ class DashboardRoute:
         chunk = _event("history", samples) + _event("log", log) + _event("state", self._overview())
         due, seen = next_tick(trio.current_time(), STATE_S), 0
         while True:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await exchange.send_part(chunk)
             with trio.CancelScope(deadline=due):
                 await listener.wait()
                 await trio.sleep(LOG_S)

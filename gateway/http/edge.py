@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import trio
-from starlette.types import Receive, Scope, Send
 
 from config import (
     Config,
@@ -53,7 +52,6 @@ Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
 PassThrough = Callable[[PathRequest, Caller, Respond], Awaitable[None]]
-Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 RoomOf = Callable[[str, PromptField], PromptRoom | None]
 Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 

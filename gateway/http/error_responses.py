@@ -78,11 +78,6 @@ async def send_body(
     await send({"type": "http.response.body", "body": body[start:], "more_body": False})
 
 
-async def send_json(send: Send, value: object, *, status: int = 200) -> None:
-    """Send `value` as JSON."""
-    await send_body(send, status, json_bytes(value))
-
-
 def json_bytes(value: object) -> bytes:
     """`value` as JSON. Call it in a thread for a large value."""
     return _encode(value)
@@ -108,6 +103,11 @@ def passed_on(
     if REQUEST_ID not in dict(given):
         given.append(header(REQUEST_ID, request_id))
     return given
+
+
+def nothing_at(path: str) -> ApiError:
+    """A 404 for a path that leads nowhere."""
+    return ApiError(404, f"There is nothing at {path}.")
 
 
 def _shortened(retry_after: bytes) -> bytes:

@@ -8,43 +8,30 @@ events that it has missed. Must not know what events mean.
 from typing import Final
 
 import trio
-from starlette.types import Receive, Scope, Send
 
-from gateway.http.auth import Gatekeeper
-from gateway.http.edge import Edge
-from gateway.http.error_responses import SSE_HEADERS
+from gateway.http.exchange import Exchange
 from gateway.telemetry import Listener, PublishedEvent
 
 HEARTBEAT_S: Final = 10.0
 """After this silence a comment is sent, by which each side notices that the other is gone."""
 
 
-class Events:
-    """The endpoint; admins only, as for `/metrics`."""
-
-    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
-        self._edge = edge
-        self._gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        self._gate.check_admin(scope)
-        if scope["method"] == "HEAD":
-            await _send_head(send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
-        with self._edge.listen() as listener:
-            await _send_head(send)
-            await _send_events(listener, send)
+async def send_events(exchange: Exchange) -> None:
+    """Answer an admin with the events from now on."""
+    exchange.check_admin()
+    if exchange.scope["method"] == "HEAD":
+        await exchange.send_head()
+        await exchange.send_part(b"", is_last=True)
+        return
+    with exchange.edge.listen() as listener:
+        await exchange.send_head()
+        await _send_on(exchange, listener)
 
 
-async def _send_head(send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
-
-
-async def _send_events(listener: Listener, send: Send) -> None:
+async def _send_on(exchange: Exchange, listener: Listener) -> None:
     chunk = b": listening\n\n"
     while True:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await exchange.send_part(chunk)
         with trio.move_on_after(HEARTBEAT_S) as silence:
             await listener.wait()
         if silence.cancelled_caught:

@@ -10,7 +10,6 @@ from typing import Final, final
 
 import msgspec
 import trio
-from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     CHAT_FORMAT,
@@ -20,6 +19,7 @@ from gateway.api import (
     Echo,
     PromptScored,
     Rewrite,
+    check_target,
     completions_format,
     custom_chat_format,
     embeddings_format,
@@ -31,13 +31,12 @@ from gateway.api import (
     stopping,
     with_continuous_usage,
 )
-from gateway.http.auth import Gatekeeper
-from gateway.http.body import read_body
 from gateway.http.edge import Edge, RunTurn, as_events, model_named
+from gateway.http.error_responses import nothing_at
+from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.http.pass_through_route import PassThroughRoute
 from gateway.http.prompts import EachPrompt, PromptScoring
-from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
@@ -52,6 +51,9 @@ together is cheaper: their submissions leave together, so that the worker wakes 
 
 NO_SCORES: Final[Mapping[int, PromptScored]] = {}
 
+_PASSED_ON: Final = ("/v1/", "/embeddings", "/rerank", "/images/", "/audio/")
+"""The begins of paths that engines and providers may serve."""
+
 BYTES_PER_TOKEN: Final = 4
 """Bytes of a request's body that rate limits count as one token until the usage is known."""
 
@@ -59,17 +61,16 @@ BYTES_PER_TOKEN: Final = 4
 class Generation:
     """The three endpoints; `take` and `pass_through` serve those of other APIs too."""
 
-    def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
+    def __init__(self, edge: Edge, metrics: Metrics) -> None:
         self._edge = edge
         self._as_events = replace(edge, run_turn=as_events(edge.run_turn))
-        self._gate = gate
         self._metrics = metrics
         self._admission_pacer = AdmissionPacer()
         self.pass_through = PassThroughRoute(edge, metrics).answer
 
-    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def chat(self, exchange: Exchange) -> None:
         """Answer a chat."""
-        caller, body = await self.take(scope, receive)
+        caller, body = await self.take(exchange)
         if len(body) <= SMALL_BYTES:
             # `Edge.rewrite`, inlined: every chat comes this way.
             rewrite = self._edge.by_alias if self._edge.settings.alias_params else None
@@ -83,20 +84,19 @@ class Generation:
         if request.continuous_usage:
             api = with_continuous_usage(api, request.n)
         answer = StreamedAnswer if request.stream else WholeAnswer
-        writer = scope["extensions"][EXTENSION]
         if request.ignored:
-            name_ignored(writer, request)
-        await answer(edge, self._metrics, request, caller, api, writer).run()
+            exchange.name_ignored(request)
+        await answer(edge, self._metrics, request, caller, api, exchange.writer).run()
 
-    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def completions(self, exchange: Exchange) -> None:
         """Answer raw prompts, each with its choices. Providers are asked only for a model that has
         nothing else: a raw prompt is written for the template of one model.
         """
-        caller, body = await self.take(scope, receive)
+        caller, body = await self.take(exchange)
         model = await self._model_of(caller, body) if self._may_pass_on() else None
         if model is not None and (model.relays or _has_only_providers(model)):
             given = msgspec.structs.replace(caller, cloud=caller.cloud and not model.relays)
-            await self.pass_through(scope, send, given, body)
+            await self.pass_through(exchange, given, body)
             return
         asked = await self._edge.read(caller, body, parse_completions, "prompt")
         del body
@@ -122,17 +122,17 @@ class Generation:
             whole,
             caller,
             api,
-            scope["extensions"][EXTENSION],
+            exchange.writer,
         ).run()
 
-    async def embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def embeddings(self, exchange: Exchange) -> None:
         """Answer with the embedding of each input if native workers embed with that model;
         otherwise pass the request on.
         """
-        caller, body = await self.take(scope, receive)
+        caller, body = await self.take(exchange)
         model = await self._model_of(caller, body)
         if model is None or not model.embedding_size:
-            await self.pass_through(scope, send, caller, body)
+            await self.pass_through(exchange, caller, body)
             return
         requests, in_base64 = await self._edge.read(caller, body, parse_embeddings)
         del body
@@ -142,7 +142,7 @@ class Generation:
             msgspec.structs.replace(requests[0], n=len(requests)),
             msgspec.structs.replace(caller, cloud=False),
             embeddings_format(in_base64=in_base64),
-            scope["extensions"][EXTENSION],
+            exchange.writer,
         ).run()
 
     def _may_pass_on(self) -> bool:
@@ -158,43 +158,45 @@ class Generation:
         named = await self._edge.read(caller, body, lambda body, _: named_body("", body))
         return None if named is None else model_named(self._edge.models(), named.model)
 
-    async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
+    async def take(self, exchange: Exchange) -> tuple[Caller, bytes]:
         """The caller and the body. Returns when the admission pacer lets the request start. Raises
-        `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and those of `read_body`.
+        `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and those of the body.
         """
-        caller = self._gate.identify(scope)
+        caller = exchange.gate.identify(exchange.scope)
         if self._edge.draining():
             raise stopping()
-        max_bytes = self._edge.settings.config.max_body_bytes
-        body = scope["extensions"][EXTENSION].whole_body(max_bytes)
-        if body is None:
-            body = await read_body(receive, scope["headers"], max_bytes)
+        body = await exchange.body()
         limits = self._edge.settings.rate_limits
         if limits is not None:
-            caller = self._charged(limits, scope, caller, len(body))
+            caller = self._charged(limits, exchange, caller, len(body))
         if not self._admission_pacer.may_pass():
             await self._admission_pacer.enter()
         return caller, body
 
-    def _charged(self, limits: RateLimits, scope: Scope, caller: Caller, num_bytes: int) -> Caller:
+    def _charged(
+        self, limits: RateLimits, exchange: Exchange, caller: Caller, num_bytes: int
+    ) -> Caller:
         """`caller` with its charge against the rate limits, which become headers of the response.
         Raises `ApiError` 429.
         """
-        host, _ = scope["client"] or ("", 0)
         tokens = num_bytes // BYTES_PER_TOKEN
-        charge, refusal = limits.charge(caller.key, host, tokens, self._edge.now())
-        writer = scope["extensions"][EXTENSION]
-        writer.extra_headers = (*writer.extra_headers, *charge.headers())
+        charge, refusal = limits.charge(caller.key, exchange.host, tokens, self._edge.now())
+        exchange.add_headers(*charge.headers())
         if refusal is not None:
             raise refusal
         return msgspec.structs.replace(caller, charge=charge)
 
-    async def other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to any other path that is passed on. Raises `ApiError` 404."""
-        self._gate.identify(scope)
-        passed_on(scope["path"], self._edge.config.paths)
-        caller, body = await self.take(scope, receive)
-        await self.pass_through(scope, send, caller, body)
+    async def other(self, exchange: Exchange) -> None:
+        """Answer a request to a path without a route if it is passed on. Raises `ApiError` 404, and
+        400 for a path that a provider could read in another way.
+        """
+        check_target(exchange.scope["raw_path"])
+        if not exchange.path.startswith(_PASSED_ON):
+            raise nothing_at(exchange.path)
+        exchange.identify()
+        passed_on(exchange.path, self._edge.config.paths)
+        caller, body = await self.take(exchange)
+        await self.pass_through(exchange, caller, body)
 
     async def _echoes(
         self, asked: Completions, caller: Caller, scores: Mapping[int, PromptScored] = NO_SCORES

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     ApiError,
@@ -23,10 +22,10 @@ from gateway.api import (
     parse_messages,
 )
 from gateway.http.edge import Edge, as_events
-from gateway.http.error_responses import error_headers, header, send_body, send_json
+from gateway.http.error_responses import error_headers, header
+from gateway.http.exchange import Exchange
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics
-from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
@@ -35,7 +34,7 @@ from gateway.turn import Caller
 _NOT_FORWARDED: Final = (b"anthropic-", b"x-stainless-")
 """Prefixes of headers that concern this API; providers get a chat completion instead."""
 
-_Endpoint = Callable[[str, Scope, Receive, Send], Awaitable[None]]
+_Handler = Callable[[str, Exchange], Awaitable[None]]
 
 
 def without_headers(caller: Caller, beginnings: tuple[bytes, ...]) -> Caller:
@@ -55,32 +54,19 @@ class Messages:
         self.create = partial(self._in_shape, self._create)
         self.count_tokens = partial(self._in_shape, self._count_tokens)
 
-    async def hello(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Answer the first request of Claude Code, which checks that the server is there."""
-        await send_json(send, {"message": "hello"})
-
-    async def _in_shape(
-        self, endpoint: _Endpoint, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Call the endpoint; send an `ApiError` that it raises in this API's shape."""
+    async def _in_shape(self, handler: _Handler, exchange: Exchange) -> None:
+        """Call the handler; send an `ApiError` that it raises in this API's shape."""
         request_id = "req_" + self._edge.draw(12).hex()
-        writer = scope["extensions"][EXTENSION]
-        writer.extra_headers = (*writer.extra_headers, header(b"request-id", request_id))
+        exchange.add_headers(header(b"request-id", request_id))
         try:
-            await endpoint(request_id, scope, receive, send)
+            await handler(request_id, exchange)
         except ApiError as error:
             body = message_error(error, request_id)
-            await send_body(send, error.status, body, headers=error_headers(error))
+            await exchange.send_body(error.status, body, headers=error_headers(error))
 
-    async def _create(
-        self,
-        request_id: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,  # noqa: ARG002
-    ) -> None:
+    async def _create(self, request_id: str, exchange: Exchange) -> None:
         """Answer a message."""
-        caller, request = await self._take(scope, receive, "messages")
+        caller, request = await self._take(exchange, "messages")
         thinks = request.template_kwargs.get("enable_thinking") is True
         api = messages_format(
             self._edge.signer,
@@ -89,28 +75,21 @@ class Messages:
             context_edits=request.context_edits,
         )
         answer = StreamedAnswer if request.stream else WholeAnswer
-        writer = scope["extensions"][EXTENSION]
-        name_ignored(writer, request)
-        await answer(self._turns, self._metrics, request, caller, api, writer).run()
+        exchange.name_ignored(request)
+        await answer(self._turns, self._metrics, request, caller, api, exchange.writer).run()
 
-    async def _count_tokens(
-        self,
-        request_id: str,  # noqa: ARG002
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _count_tokens(self, request_id: str, exchange: Exchange) -> None:  # noqa: ARG002
         """Answer with the number of tokens in the prompt, counted as a turn would."""
-        caller, request = await self._take(scope, receive)
+        caller, request = await self._take(exchange)
         known = await self._edge.text_of(request.model)
-        await send_json(send, TokenCount(await count_chat(known, caller, request)))
+        await exchange.send_json(TokenCount(await count_chat(known, caller, request)))
 
     def _parse(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
         return parse_messages(body, self._edge.signer, rewrite)
 
     async def _take(
-        self, scope: Scope, receive: Receive, field: PromptField | None = None
+        self, exchange: Exchange, field: PromptField | None = None
     ) -> tuple[Caller, ChatRequest]:
-        caller, body = await self._generation.take(scope, receive)
+        caller, body = await self._generation.take(exchange)
         request = await self._edge.read(caller, body, self._parse, field)
         return without_headers(caller, _NOT_FORWARDED), request

@@ -8,12 +8,11 @@ path means, nor which server answers.
 from collections.abc import Callable
 from typing import Final, final
 
-from starlette.types import Scope, Send
-
 from gateway.api import ApiError, Started, Usage, as_unsent, missing_model, named_body
-from gateway.http.auth import client_of_headers, header_of, parent_of_headers
+from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.error_responses import Header, header, passed_on
+from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.http.sse_writer import CLIENT_LEFT
 from gateway.telemetry import RequestTrace
@@ -31,17 +30,17 @@ class PassThroughRoute:
         self._edge = edge
         self._metrics = metrics
 
-    async def answer(self, scope: Scope, send: Send, caller: Caller, body: bytes) -> None:
+    async def answer(self, exchange: Exchange, caller: Caller, body: bytes) -> None:
         """Pass the request on, and the response back."""
-        path: str = scope["path"].removeprefix("/v1")
-        content_type = header_of(scope, b"content-type") or ""
+        path = exchange.path.removeprefix("/v1")
+        content_type = exchange.header(b"content-type") or ""
         named = await self._edge.read(caller, body, lambda body, _: named_body(content_type, body))
         if named is None:
-            raise missing_model(scope["path"])
+            raise missing_model(exchange.path)
         if named.raw is not None:
             named = named.with_fields(self._edge.by_alias(named.raw))
-        response = _Response(send, caller)
-        trace = self._enter(scope, caller)
+        response = _Response(exchange, caller)
+        trace = self._enter(exchange, caller)
         trace.status = CLIENT_LEFT
         try:
             await self._edge.pass_through(PathRequest(path, named), caller, response.pass_on)
@@ -63,10 +62,10 @@ class PassThroughRoute:
             if caller.charge is not None:
                 caller.charge.settle(trace)
 
-    def _enter(self, scope: Scope, caller: Caller) -> RequestTrace:
+    def _enter(self, exchange: Exchange, caller: Caller) -> RequestTrace:
         trace = caller.trace
         trace.id = f"req_{self._edge.draw(12).hex()}"
-        trace.api, trace.key = scope["path"].removeprefix("/v1").strip("/")[:40], caller.key
+        trace.api, trace.key = exchange.path.removeprefix("/v1").strip("/")[:40], caller.key
         trace.client = client_of_headers(caller.headers)
         trace.unix_time, trace.received_at = self._edge.unix_time(), self._edge.now()
         if self._edge.traces.keeps_parents:
@@ -81,8 +80,8 @@ class _Response:
     stays with the engine.
     """
 
-    def __init__(self, send: Send, caller: Caller) -> None:
-        self._send = send
+    def __init__(self, exchange: Exchange, caller: Caller) -> None:
+        self._exchange = exchange
         self._caller = caller
         self._is_stream = False
         self.has_begun = False
@@ -99,17 +98,15 @@ class _Response:
         self._is_stream = content_type.startswith(_STREAM)
         self.has_begun, self.status, self.served_by = True, response.status, started.served_by
         head = [(b"content-type", content_type), *_headers(started, self._caller)]
-        await self._send(
-            {"type": "http.response.start", "status": response.status, "headers": head}
-        )
+        await self._exchange.send_head(response.status, head)
         tail = UsageTail()
         async for data in response.body:
             tail.add(data)
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            await self._exchange.send_part(data)
         if (usage := tail.usage(is_stream=self._is_stream)) is not None:
             self.usage = usage
             note_usage(usage)
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._exchange.send_part(b"", is_last=True)
 
     async def fail(self, error: ApiError) -> None:
         """End a stream with an error event. Another response is left incomplete, which the client
@@ -117,7 +114,7 @@ class _Response:
         """
         if self._is_stream:
             event = b"data: " + error.body() + b"\n\n"
-            await self._send({"type": "http.response.body", "body": event, "more_body": False})
+            await self._exchange.send_part(event, is_last=True)
 
 
 def _headers(started: Started, caller: Caller) -> list[Header]:

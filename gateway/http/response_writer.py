@@ -10,8 +10,7 @@ checkpoint. Instead the link's frame callback calls a `ResponseWriter`, whose me
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gateway.api import ChatRequest
-from gateway.http.error_responses import Header, header
+from gateway.http.error_responses import Header
 
 MAX_PENDING_BYTES: Final = 2**20
 """Bytes that are kept for a client that reads slowly: about a minute of text. A single part that is
@@ -84,14 +83,3 @@ class ResponseWriter(Protocol):
         ended when its handler returns, so that the client notices.
         """
         ...
-
-    async def flushed(self) -> None:
-        """Return once everything is with the kernel, or the peer is gone."""
-        ...
-
-
-def name_ignored(writer: ResponseWriter, request: ChatRequest) -> None:
-    """Tell the client in a header what it asked for and does not get."""
-    if request.ignored:
-        ignored = header(b"x-herma-ignored", ", ".join(request.ignored)[:MAX_IGNORED_CHARS])
-        writer.extra_headers = (*writer.extra_headers, ignored)

@@ -7,13 +7,9 @@ created it. Must not know how a turn runs, what a response says, nor how it is s
 
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import parse_qs
-
-from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     PAGE,
-    ApiError,
     Deleted,
     InputTokens,
     PromptField,
@@ -27,14 +23,12 @@ from gateway.api import (
     read_responses,
     responses_format,
 )
-from gateway.http.auth import Gatekeeper
 from gateway.http.background_answer import BackgroundAnswer
 from gateway.http.edge import Edge, as_events
-from gateway.http.error_responses import SSE_HEADERS, send_json
+from gateway.http.exchange import Exchange
 from gateway.http.generation import Generation
 from gateway.http.messages_route import without_headers
 from gateway.http.metrics import Metrics
-from gateway.http.response_writer import EXTENSION, name_ignored
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
@@ -48,37 +42,34 @@ _NOT_FORWARDED: Final = (b"x-codex-", b"x-stainless-", b"openai-beta")
 class ResponsesRoute:
     """The endpoints of the Responses API."""
 
-    def __init__(
-        self, edge: Edge, gate: Gatekeeper, generation: Generation, metrics: Metrics
-    ) -> None:
+    def __init__(self, edge: Edge, generation: Generation, metrics: Metrics) -> None:
         self._edge = replace(edge, run_turn=as_events(edge.run_turn))
-        self._gate = gate
         self._generation = generation
         self._metrics = metrics
         self._stored = edge.stored
 
-    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def create(self, exchange: Exchange) -> None:
         """Create a response: at once, streamed, or in the background."""
-        caller, draft = await self._take(scope, receive, "input")
+        caller, draft = await self._take(exchange, "input")
         origin = self._origin_of(draft, caller)
         history = await self._stored.history(caller.key, draft)
         asked = await self._parse(caller, draft, history, is_stored=origin.is_stored)
         record = self._stored.record(origin)
         api = responses_format(asked, self._edge.signer, record, self._edge.unix_time)
-        rest = asked.request, caller, api, scope["extensions"][EXTENSION]
-        name_ignored(rest[-1], asked.request)
+        rest = asked.request, caller, api, exchange.writer
+        exchange.name_ignored(asked.request)
         if record is not None and origin.is_background:
             self._stored.background.check_room()
             background = BackgroundAnswer(self._edge, self._metrics, *rest)
             queued = background.begin(record)
             self._stored.background.start(queued["id"], record, background.run)
             if draft.typed.stream:
-                await self._show(caller.key, queued["id"], send, is_stream=True)
+                await self._show(exchange, caller.key, queued["id"], is_stream=True)
                 return
             # The client may ask for the response as soon as it has the answer, so wait until the
             # response is on disk.
             await self._stored.response(caller.key, queued["id"])
-            await send_json(send, queued)
+            await exchange.send_json(queued)
             return
         answer = StreamedAnswer if asked.request.stream else WholeAnswer
         try:
@@ -87,58 +78,58 @@ class ResponsesRoute:
             if record is not None:
                 record.close()
 
-    async def compact(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def compact(self, exchange: Exchange) -> None:
         """Answer with a summary of the conversation, as one sealed item. Nothing is stored."""
-        caller, draft = await self._take(scope, receive)
+        caller, draft = await self._take(exchange)
         history = await self._stored.history(caller.key, draft)
         asked = await self._parse(caller, draft.compacting(), history)
         api = compaction_format(asked, self._edge.signer)
-        writer = scope["extensions"][EXTENSION]
-        name_ignored(writer, asked.request)
-        await WholeAnswer(self._edge, self._metrics, asked.request, caller, api, writer).run()
+        exchange.name_ignored(asked.request)
+        answer = WholeAnswer(self._edge, self._metrics, asked.request, caller, api, exchange.writer)
+        await answer.run()
 
-    async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def count_tokens(self, exchange: Exchange) -> None:
         """Answer with the number of tokens in the prompt, counted as a turn would."""
-        caller, draft = await self._take(scope, receive)
+        caller, draft = await self._take(exchange)
         history = await self._stored.history(caller.key, draft)
         asked = await self._parse(caller, draft, history)
         known = await self._edge.text_of(asked.request.model)
-        await send_json(send, InputTokens(await count_chat(known, caller, asked.request)))
+        await exchange.send_json(InputTokens(await count_chat(known, caller, asked.request)))
 
-    async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def retrieve(self, exchange: Exchange) -> None:
         """Send a stored response, or its stream from the event after `starting_after`."""
-        owner, response_id = self._named(scope)
-        asked = query_of(scope)
+        owner, response_id = _named(exchange)
+        asked = exchange.query
         is_stream = asked.get("stream", "").lower() in {"true", "1"}
         after = asked.get("starting_after", "")
         if after and not (is_stream and after.isascii() and after.isdigit()):
             text = "'starting_after' must be the number of an event, and goes with 'stream'."
             raise invalid("starting_after", text)
         await self._show(
-            owner, response_id, send, is_stream=is_stream, after=int(after) if after else -1
+            exchange, owner, response_id, is_stream=is_stream, after=int(after) if after else -1
         )
 
-    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def delete(self, exchange: Exchange) -> None:
         """Delete a stored response."""
-        owner, response_id = self._named(scope)
+        owner, response_id = _named(exchange)
         await self._stored.delete_response(owner, response_id)
-        await send_json(send, Deleted(response_id, "response.deleted"))
+        await exchange.send_json(Deleted(response_id, "response.deleted"))
 
-    async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def cancel(self, exchange: Exchange) -> None:
         """Cancel a response that runs in the background."""
-        owner, response_id = self._named(scope)
-        await send_json(send, (await self._stored.cancel(owner, response_id)).object)
+        owner, response_id = _named(exchange)
+        await exchange.send_json((await self._stored.cancel(owner, response_id)).object)
 
-    async def input_items(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def input_items(self, exchange: Exchange) -> None:
         """Send the input items of a response."""
-        owner, response_id = self._named(scope)
-        await send_page(scope, send, await self._stored.input_items(owner, response_id))
+        owner, response_id = _named(exchange)
+        await send_page(exchange, await self._stored.input_items(owner, response_id))
 
     async def _take(
-        self, scope: Scope, receive: Receive, field: PromptField | None = None
+        self, exchange: Exchange, field: PromptField | None = None
     ) -> tuple[Caller, ResponsesDraft]:
         """The caller, and the request with the stored items that it refers to."""
-        caller, body = await self._generation.take(scope, receive)
+        caller, body = await self._generation.take(exchange)
         caller = without_headers(caller, _NOT_FORWARDED)
         draft = await self._edge.read(caller, body, lambda body, _: read_responses(body), field)
         if draft.typed.input and not isinstance(draft.typed.input, str):
@@ -175,42 +166,35 @@ class ResponsesRoute:
         )
 
     async def _show(
-        self, owner: str, response_id: str, send: Send, *, is_stream: bool, after: int = -1
+        self,
+        exchange: Exchange,
+        owner: str,
+        response_id: str,
+        *,
+        is_stream: bool,
+        after: int = -1,
     ) -> None:
         """Send the response as it is now, or its events with numbers above `after`."""
         found = await self._stored.response(owner, response_id)
         if not is_stream:
-            await send_json(send, found.object)
+            await exchange.send_json(found.object)
             return
         if not found.has_events:
             text = "This response has no stream: it was created without stream=true."
             raise invalid("stream", text)
-        head = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
-        await send(head)
-
-        async def send_part(data: bytes) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-
-        silence_s = self._edge.config.keep_alive_s
+        await exchange.send_head()
+        silence_s, send_part = self._edge.config.keep_alive_s, exchange.send_part
         await self._stored.background.follow(owner, response_id, after, silence_s, send_part)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _named(self, scope: Scope) -> tuple[str, str]:
-        """The name of the caller's key, and the id of the response."""
-        return self._gate.identify(scope).key, scope["path_params"]["name"]
+        await exchange.send_part(b"", is_last=True)
 
 
-def query_of(scope: Scope) -> dict[str, str]:
-    """The last value of each parameter. Raises `ApiError` 400."""
-    try:
-        text = scope["query_string"].decode("ascii")
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "The query is not ASCII.") from error
-    return {name: values[-1] for name, values in parse_qs(text).items()}
+def _named(exchange: Exchange) -> tuple[str, str]:
+    """The name of the caller's key, and the id of the response."""
+    return exchange.identify().key, exchange.named()
 
 
-async def send_page(scope: Scope, send: Send, items: list[dict[str, object]]) -> None:
+async def send_page(exchange: Exchange, items: list[dict[str, object]]) -> None:
     """Send the page of `items` that the query asks for."""
-    asked = query_of(scope)
+    asked = exchange.query
     order, limit = asked.get("order", "desc"), asked.get("limit", str(PAGE))
-    await send_json(send, page_of(items, order, limit, asked.get("after", "")))
+    await exchange.send_json(page_of(items, order, limit, asked.get("after", "")))

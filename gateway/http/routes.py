@@ -1,16 +1,17 @@
-"""The ASGI app: which endpoint serves which path.
+"""The app: which handler serves which path and method.
 
-Owns the paths and the small endpoints. Must not know how a turn runs. All layers are plain ASGI:
-starlette's `BaseHTTPMiddleware` would cost 200 us per request and 17 us per chunk.
+Owns the paths and the small handlers; Starlette's `Router` matches. Must not know how a turn runs.
+All layers are plain ASGI: Starlette's `BaseHTTPMiddleware` would cost 200 us per request and 17 us
+per chunk.
 """
 
 import functools
-import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, final
-from urllib.parse import parse_qs
+from collections.abc import Awaitable, Mapping
+from typing import Final, Protocol, final
 
 from msgspec import UNSET
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import (
@@ -28,20 +29,20 @@ from gateway.api import (
     parse_chat_request,
 )
 from gateway.conversations import ConversationList, PrefixList
+from gateway.http import conversations_route, tokenize
 from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper, header_of
-from gateway.http.body import read_body
-from gateway.http.conversations_route import ConversationsRoute
 from gateway.http.dashboard_route import DashboardRoute
-from gateway.http.edge import Edge, Endpoint, model_named
-from gateway.http.error_responses import header, json_bytes, send_body, send_error, send_json
-from gateway.http.events_route import Events
+from gateway.http.edge import Edge, model_named
+from gateway.http.error_responses import header, json_bytes, nothing_at, send_body
+from gateway.http.events_route import send_events
+from gateway.http.exchange import Exchange, Handler
 from gateway.http.generation import Generation
 from gateway.http.messages_route import Messages
 from gateway.http.metrics import CONTENT_TYPE, Metrics
+from gateway.http.plain_server import answer_plainly
 from gateway.http.response_writer import EXTENSION
 from gateway.http.responses_route import ResponsesRoute
-from gateway.http.tokenize import Tokenizing
 from gateway.routing import ModelView
 
 _EXPOSED_HEADERS: Final = (
@@ -50,145 +51,141 @@ _EXPOSED_HEADERS: Final = (
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
-_PASSED_ON: Final = ("/v1/", "/embeddings", "/rerank", "/images/", "/audio/")
+_NUM_OFTEN: Final = 4
+"""Routes of the API that agents ask again and again; the first ones of `_api`."""
 _PREFLIGHT_S: Final = 600
 """How long a browser may remember that an origin is allowed."""
 
 
-def edge_app(edge: Edge) -> ASGIApp:
-    """The app over `edge`."""
+class On(Protocol):
+    """Makes the route of a path, from a handler per HTTP method."""
+
+    def __call__(self, path: str, **handlers: Handler) -> Route: ...
+
+
+def edge_app(edge: Edge) -> Router:
+    """The app over `edge`. The router asks its routes one after the other: first what agents ask
+    again and again, then all that is below `/v1`, the pages of operators and monitors, and the API
+    once more, because the base URL of some clients does not end in `/v1`.
+    """
     gate = Gatekeeper(edge.settings)
     metrics = Metrics(edge.shown_models, edge.gauges, edge.spending, edge.process)
     metrics.show_rates(edge.settings)
-    generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
+    generation = Generation(edge, metrics)
+
+    def on(path: str, **handlers: Handler) -> Route:
+        return Route(path, Methods(edge, gate, handlers))
+
+    api = _api(on, edge, generation, metrics)
+    often = [Route(f"/v1{route.path}", route.endpoint) for route in api[:_NUM_OFTEN]]
+    unrouted = Methods(edge, gate, {"POST": generation.other}, otherwise=_nothing)
+    below_v1 = Mount("/v1", Router(api, redirect_slashes=False, default=unrouted))
+    pages = _pages(on, metrics)
+    if edge.dashboard is not None:
+        shown = DashboardRoute(edge, edge.dashboard, metrics)
+        pages += [
+            Route("/", Methods(edge, gate, {"GET": shown.page}, otherwise=_nothing)),
+            on("/dashboard/state", GET=shown.state),
+            on("/dashboard/stream", GET=shown.stream),
+            on("/dashboard/requests/{name}", GET=shown.request),
+        ]
+    return Router(
+        [*often, below_v1, *pages, *api],
+        redirect_slashes=False,
+        default=unrouted,
+        middleware=[Middleware(Entrance, gate)],
+    )
+
+
+def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[Route]:
+    """The paths that clients use, without `/v1`."""
     messages = Messages(edge, generation, metrics)
-    responses = ResponsesRoute(edge, gate, generation, metrics)
-    models, debug_route = ModelsRoute(edge, gate), functools.partial(_debug_route, edge, gate)
-    conversations = ConversationsRoute(edge, gate)
-    audited = functools.partial(Audited, edge, gate)
-    fixed: dict[str, ASGIApp] = {
-        **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
-        **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
-        **_with_and_without_v1("/embeddings", Methods(POST=generation.embeddings)),
-        **_with_and_without_v1("/messages", Methods(POST=messages.create)),
-        **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
-        **_with_and_without_v1("/responses", Methods(POST=responses.create)),
-        **_with_and_without_v1("/responses/compact", Methods(POST=responses.compact)),
-        **_with_and_without_v1("/responses/input_tokens", Methods(POST=responses.count_tokens)),
-        **_with_and_without_v1("/conversations", Methods(POST=conversations.create)),
-        **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
-        **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
-        **_with_and_without_v1("/tokenizer_info", Methods(GET=tokenizing.info)),
-        **_with_and_without_v1("/models", Methods(GET=models.list)),
-        "/api/hello": Methods(GET=messages.hello),
-        "/health": Methods(GET=functools.partial(_health, edge, is_readiness=False)),
-        "/health/readiness": Methods(GET=functools.partial(_health, edge, is_readiness=True)),
-        "/health/liveness": Methods(GET=_alive),
-        "/health/liveliness": Methods(GET=_alive),
-        "/version": Methods(GET=functools.partial(_version, edge)),
-        "/openapi.json": Methods(GET=functools.partial(_openapi, edge)),
-        "/metrics": Methods(GET=functools.partial(_metrics, gate, metrics)),
-        "/events": Methods(GET=Events(edge, gate)),
-        "/admin/prefixes": Methods(GET=functools.partial(_prefixes, edge, gate)),
-        "/admin/conversations": Methods(GET=functools.partial(_conversations, edge, gate)),
-        "/debug/route": Methods(GET=debug_route, POST=debug_route),
-    }
-    if edge.dashboard is not None:
-        shown = DashboardRoute(edge, edge.dashboard, gate, metrics)
-        fixed["/"] = shown.page
-        fixed["/dashboard/state"] = Methods(GET=shown.state)
-        fixed["/dashboard/stream"] = Methods(GET=shown.stream)
-    named = {
-        **_with_and_without_v1("/models/{name}", Methods(GET=models.one)),
-        **_responses_by_id(responses, audited),
-        **_conversations_by_id(conversations, audited),
-    }
-    if edge.dashboard is not None:
-        named["/dashboard/requests/{name}"] = Methods(GET=shown.request)
-    return EdgeApp(gate, fixed, named, functools.partial(_other, generation))
+    responses = ResponsesRoute(edge, generation, metrics)
+    models = ModelsRoute(int(edge.unix_time()))
+    return [
+        on("/chat/completions", POST=generation.chat),
+        on("/messages", POST=messages.create),
+        on("/responses", POST=responses.create),
+        on("/completions", POST=generation.completions),
+        on("/embeddings", POST=generation.embeddings),
+        on("/models", GET=models.list),
+        on("/models/{name:path}", GET=models.one),
+        on("/messages/count_tokens", POST=messages.count_tokens),
+        on("/tokenize", POST=tokenize.tokenize),
+        on("/detokenize", POST=tokenize.detokenize),
+        on("/tokenizer_info", GET=tokenize.tokenizer_info),
+        on("/responses/compact", POST=responses.compact),
+        on("/responses/input_tokens", POST=responses.count_tokens),
+        on(
+            "/responses/{name}",
+            GET=responses.retrieve,
+            DELETE=Audited("delete a response", responses.delete),
+        ),
+        on("/responses/{name}/cancel", POST=responses.cancel),
+        on("/responses/{name}/input_items", GET=responses.input_items),
+        on("/conversations", POST=conversations_route.create),
+        on(
+            "/conversations/{name}",
+            GET=conversations_route.retrieve,
+            POST=conversations_route.update,
+            DELETE=Audited("delete a conversation", conversations_route.delete),
+        ),
+        on(
+            "/conversations/{name}/items",
+            GET=conversations_route.list_items,
+            POST=conversations_route.add_items,
+        ),
+        on(
+            "/conversations/{name}/items/{item}",
+            GET=conversations_route.item,
+            DELETE=Audited("delete an item", conversations_route.delete_item),
+        ),
+    ]
 
 
-def _responses_by_id(
-    responses: ResponsesRoute, audited: Callable[[str, Endpoint], Endpoint]
-) -> dict[str, ASGIApp]:
-    delete = audited("delete a response", responses.delete)
-    one = Methods(GET=responses.retrieve, DELETE=delete)
-    path = "/responses/{name}"
-    return {
-        **_with_and_without_v1(f"{path}/cancel", Methods(POST=responses.cancel)),
-        **_with_and_without_v1(f"{path}/input_items", Methods(GET=responses.input_items)),
-        **_with_and_without_v1(path, one),
-    }
-
-
-def _conversations_by_id(
-    conversations: ConversationsRoute, audited: Callable[[str, Endpoint], Endpoint]
-) -> dict[str, ASGIApp]:
-    items = Methods(GET=conversations.list_items, POST=conversations.add_items)
-    delete_item = audited("delete an item", conversations.delete_item)
-    item = Methods(GET=conversations.item, DELETE=delete_item)
-    delete = audited("delete a conversation", conversations.delete)
-    one = Methods(GET=conversations.retrieve, POST=conversations.update, DELETE=delete)
-    path = "/conversations/{name}"
-    return {
-        **_with_and_without_v1(f"{path}/items/{{item}}", item),
-        **_with_and_without_v1(f"{path}/items", items),
-        **_with_and_without_v1(path, one),
-    }
-
-
-def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
-    """`endpoint` at both paths, because the base URL of some clients does not end in /v1."""
-    return {f"/v1{path}": endpoint, path: endpoint}
+def _pages(on: On, metrics: Metrics) -> list[Route]:
+    """What operators, monitors and the first requests of clients ask."""
+    return [
+        on("/health", GET=_health),
+        on("/health/readiness", GET=_readiness),
+        on("/health/liveness", GET=_alive),
+        on("/health/liveliness", GET=_alive),
+        on("/metrics", GET=functools.partial(_metrics, metrics)),
+        on("/api/hello", GET=_hello),
+        on("/version", GET=_version),
+        on("/openapi.json", GET=_openapi),
+        on("/events", GET=send_events),
+        on("/admin/prefixes", GET=_prefixes),
+        on("/admin/conversations", GET=_conversations),
+        on("/debug/route", GET=_debug_route, POST=_debug_route),
+    ]
 
 
 @final
-class EdgeApp:
-    """Checks the origin of a request, then calls the endpoint of its path. Paths in `named` have
-    parameters in braces, which become `scope["path_params"]`; a model's name may hold slashes.
-    `other` serves paths of the API that an engine or provider may know.
+class Entrance:
+    """Checks the origin of a request before it is routed."""
 
-    This layer and `Methods` return the endpoint's coroutine instead of awaiting it: a coroutine of
-    their own would be passed through whenever the request is resumed.
-    """
-
-    def __init__(
-        self,
-        gate: Gatekeeper,
-        fixed: Mapping[str, ASGIApp],
-        named: Mapping[str, ASGIApp],
-        other: ASGIApp,
-    ) -> None:
+    def __init__(self, app: ASGIApp, gate: Gatekeeper) -> None:
+        self._app = app
         self._gate = gate
-        self.fixed = fixed
-        self.named = named
-        self._patterns = [(_pattern(path), endpoint) for path, endpoint in named.items()]
-        self._other = other
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        origin = self._gate.check_origin(scope)
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        if EXTENSION not in scope.get("extensions", ()):
+            return answer_plainly(self, scope, receive, send)
+        is_of_page = b"origin" in dict(scope["headers"])
+        origin = self._gate.origin_of(scope) if is_of_page else None
         if origin is not None:
             if scope["method"] == "OPTIONS" and header_of(scope, b"access-control-request-method"):
                 return _allow_origin(scope, origin, send)
             scope["extensions"][EXTENSION].extra_headers = _cors_headers(origin)
-        endpoint = self.fixed.get(scope["path"]) or self._of_named(scope)
-        return endpoint(scope, receive, send)
-
-    def _of_named(self, scope: Scope) -> ASGIApp:
-        if scope["method"] == "POST":
-            # Before any match, so that no path is read in another way than it is passed on.
-            check_target(scope["raw_path"])
-        for pattern, endpoint in self._patterns:
-            if match := pattern.fullmatch(scope["path"]):
-                scope["path_params"] = match.groupdict()
-                return endpoint
-        is_passed_on = scope["path"].startswith(_PASSED_ON)
-        return self._other if is_passed_on else _not_found
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    characters = ".*" if "/models/" in path else "[^/]+"
-    return re.compile(re.sub(r"\\{(\w+)\\}", rf"(?P<\1>{characters})", re.escape(path)))
+        if "\n" in scope["path"]:
+            # The pattern of a route, which ends with `$`, would take one line break as nothing.
+            if scope["method"] == "POST":
+                check_target(scope["raw_path"])
+            raise nothing_at(scope["path"])
+        return self._app(scope, receive, send)
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -212,52 +209,68 @@ async def _allow_origin(scope: Scope, origin: str, send: Send) -> None:
     await send_body(send, 200, b"OK", content_type=b"text/plain; charset=utf-8", headers=headers)
 
 
+@final
 class Methods:
-    """An endpoint per HTTP method; any other method is a 405 that names them."""
+    """A handler per HTTP method, as the endpoint of a route. Any other method is for `otherwise`,
+    which is a 405 that names them.
 
-    def __init__(self, **endpoints: Endpoint) -> None:
-        self.endpoints: Mapping[str, Endpoint] = endpoints
-        names = [*endpoints, *(["HEAD"] if "GET" in endpoints else [])]
-        self._allow = header(b"allow", ", ".join(names))
+    It and `Entrance` return a coroutine instead of awaiting it: one of their own would be passed
+    through whenever the request is resumed.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        gate: Gatekeeper,
+        handlers: Mapping[str, Handler],
+        otherwise: Handler | None = None,
+    ) -> None:
+        self.handlers = handlers
+        self._edge = edge
+        self._gate = gate
+        self._otherwise = otherwise or self._refuse
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        endpoint = self.endpoints.get(method)
-        if endpoint is None:
-            error = ApiError(405, f"{scope['path']} does not take {scope['method']}.")
-            return send_error(send, error, (self._allow,))
-        return endpoint(scope, receive, send)
+        method = scope["method"]
+        if method == "POST" and scope.get("path_params"):
+            # No path is read here in another way than a provider would read it.
+            check_target(scope["raw_path"])
+        handler = self.handlers.get("GET" if method == "HEAD" else method, self._otherwise)
+        return handler(Exchange(self._edge, self._gate, scope, receive, send))
+
+    async def _refuse(self, exchange: Exchange) -> None:
+        names = [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
+        error = ApiError(405, f"{exchange.path} does not take {exchange.scope['method']}.")
+        await exchange.send_error(error, (header(b"allow", ", ".join(names)),))
+
+
+async def _nothing(exchange: Exchange) -> None:
+    raise nothing_at(exchange.path)
 
 
 class ModelsRoute:
-    """GET /v1/models and GET /v1/models/{name}."""
+    """GET /v1/models and GET /v1/models/{name}. `created` is in Unix seconds."""
 
-    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
-        self._edge = edge
-        self._gate = gate
-        self._created = int(edge.unix_time())
+    def __init__(self, created: int) -> None:
+        self._created = created
 
-    async def list(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def list(self, exchange: Exchange) -> None:
         """Send all models."""
-        self._gate.identify(scope)
-        found = model_list(self._edge.models(), self._created)
-        if header_of(scope, b"anthropic-version") is not None:
-            await send_json(send, message_models(found))
-            return
-        await send_json(send, found)
+        exchange.identify()
+        found = model_list(exchange.edge.models(), self._created)
+        is_message = exchange.header(b"anthropic-version") is not None
+        await exchange.send_json(message_models(found) if is_message else found)
 
-    async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def one(self, exchange: Exchange) -> None:
         """Send one model by name or alias; without a name, all models."""
-        name = scope["path_params"]["name"]
+        name = exchange.named()
         if not name:
-            await self.list(scope, receive, send)
+            await self.list(exchange)
             return
-        self._gate.identify(scope)
-        entry = model_entry(self._edge.models(), name, self._created)
-        if header_of(scope, b"anthropic-version") is not None:
-            await send_json(send, MessageModel.of(entry))
-            return
-        await send_json(send, entry)
+        exchange.identify()
+        entry = model_entry(exchange.edge.models(), name, self._created)
+        is_message = exchange.header(b"anthropic-version") is not None
+        await exchange.send_json(MessageModel.of(entry) if is_message else entry)
 
 
 def model_list(models: tuple[ModelView, ...], created: int) -> ModelList:
@@ -287,20 +300,16 @@ def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
     return ModelObject(name, "model", created, model.owned_by, model.name, window, window, state)
 
 
-async def _health(
-    edge: Edge,
-    scope: Scope,  # noqa: ARG001
-    receive: Receive,  # noqa: ARG001
-    send: Send,
-    *,
-    is_readiness: bool,
-) -> None:
-    """Send what is served. It is a 503 while the gateway drains; as `is_readiness` also while no
-    model is served, because probes read nothing but the status.
-    """
-    health = health_of(edge)
-    is_well = health.status == "ok" or not (is_readiness or health.status == "draining")
-    await send_json(send, health, status=200 if is_well else 503)
+async def _health(exchange: Exchange) -> None:
+    """Send what is served. It is a 503 while the gateway drains."""
+    health = health_of(exchange.edge)
+    await exchange.send_json(health, status=503 if health.status == "draining" else 200)
+
+
+async def _readiness(exchange: Exchange) -> None:
+    """The same, but a 503 also while no model is served: probes read nothing but the status."""
+    health = health_of(exchange.edge)
+    await exchange.send_json(health, status=200 if health.status == "ok" else 503)
 
 
 def health_of(edge: Edge) -> Health:
@@ -316,17 +325,22 @@ def health_of(edge: Edge) -> Health:
     return Health("ok", models)
 
 
-async def _alive(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+async def _alive(exchange: Exchange) -> None:
     """Answer: the process lives, whatever is served."""
-    await send_json(send, Alive("alive"))
+    await exchange.send_json(Alive("alive"))
 
 
-async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    await send_json(send, Version(edge.version))
+async def _hello(exchange: Exchange) -> None:
+    """Answer the first request of Claude Code, which checks that the server is there."""
+    await exchange.send_json({"message": "hello"})
 
 
-async def _openapi(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    await send_body(send, 200, _openapi_json(edge.version))
+async def _version(exchange: Exchange) -> None:
+    await exchange.send_json(Version(exchange.edge.version))
+
+
+async def _openapi(exchange: Exchange) -> None:
+    await exchange.send_body(200, _openapi_json(exchange.edge.version))
 
 
 @functools.cache
@@ -337,71 +351,33 @@ def _openapi_json(version: str) -> bytes:
     return json_bytes(openapi_document(version))
 
 
-async def _metrics(
-    gate: Gatekeeper,
-    metrics: Metrics,
-    scope: Scope,
-    receive: Receive,  # noqa: ARG001
-    send: Send,
-) -> None:
-    gate.check_admin(scope)
-    await send_body(send, 200, metrics.render(), content_type=CONTENT_TYPE)
+async def _metrics(metrics: Metrics, exchange: Exchange) -> None:
+    exchange.check_admin()
+    await exchange.send_body(200, metrics.render(), content_type=CONTENT_TYPE)
 
 
-async def _conversations(
-    edge: Edge,
-    gate: Gatekeeper,
-    scope: Scope,
-    receive: Receive,  # noqa: ARG001
-    send: Send,
-) -> None:
+async def _conversations(exchange: Exchange) -> None:
     """Send the conversations of this process, the last used one first; with `?name=` only those of
     that name and those that they began.
     """
-    gate.check_admin(scope)
-    query = parse_qs(scope["query_string"].decode("latin-1"))
-    name = query.get("name", [""])[0]
+    exchange.check_admin()
+    edge, name = exchange.edge, exchange.query.get("name", "")
     rows = edge.conversations(name)
     if name and not rows:
         raise ApiError(404, "No conversation of this name is known here.")
     shown = ConversationList(edge.spending().currency, edge.unix_time(), tuple(rows))
-    await send_json(send, shown)
+    await exchange.send_json(shown)
 
 
-async def _prefixes(
-    edge: Edge,
-    gate: Gatekeeper,
-    scope: Scope,
-    receive: Receive,  # noqa: ARG001
-    send: Send,
-) -> None:
+async def _prefixes(exchange: Exchange) -> None:
     """Send what breaks the prefixes of prompts, by client, the most costly first."""
-    gate.check_admin(scope)
-    await send_json(send, PrefixList(edge.prefixes()))
+    exchange.check_admin()
+    await exchange.send_json(PrefixList(exchange.edge.prefixes()))
 
 
-async def _other(generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
-    """A path that an engine or provider may serve."""
-    if scope["method"] == "POST":
-        await generation.other(scope, receive, send)
-    else:
-        await _not_found(scope, receive, send)
-
-
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    await send_error(send, ApiError(404, f"There is nothing at {scope['path']}."))
-
-
-async def _debug_route(
-    edge: Edge,
-    gate: Gatekeeper,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
+async def _debug_route(exchange: Exchange) -> None:
     """Send where a chat request would go now, and why. Nothing is generated or reserved."""
-    gate.check_admin(scope)
-    caller = gate.identify(scope)
-    body = await read_body(receive, scope["headers"], edge.config.max_body_bytes)
-    request = await edge.read(caller, body, parse_chat_request)
-    await send_json(send, await edge.preview(request, caller))
+    exchange.check_admin()
+    edge, caller = exchange.edge, exchange.identify()
+    request = await edge.read(caller, await exchange.body(), parse_chat_request)
+    await exchange.send_json(await edge.preview(request, caller))

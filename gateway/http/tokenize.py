@@ -7,10 +7,8 @@ from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     ChatRequest,
@@ -24,69 +22,58 @@ from gateway.api import (
     invalid,
     typed_body,
 )
-from gateway.http.auth import Gatekeeper
-from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.error_responses import json_bytes, send_body, send_json
+from gateway.http.error_responses import json_bytes
+from gateway.http.exchange import Exchange
 from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
 from gateway.turn import Caller, KnownText
 
 
-class Tokenizing:
-    """Both endpoints; the prompt of a chat is counted exactly as a turn would count it."""
+async def tokenize(exchange: Exchange) -> None:
+    """Text or chat -> ids; the prompt of a chat is counted exactly as a turn would count it."""
+    edge, caller, body = exchange.edge, exchange.identify(), await exchange.body()
+    raw, typed = await edge.read(caller, body, _tokenize_body)
+    if (typed.prompt is None) == (typed.messages is None):
+        raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
+    model = _model(edge, typed.model)
+    known = await edge.text_of(model)
+    encode = _encoding(known, typed, {**raw, "model": model})
 
-    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
-        self._edge = edge
-        self._gate = gate
-
-    async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Text or chat -> ids."""
-        caller, body = await self._body(scope, receive)
-        raw, typed = await self._edge.read(caller, body, _tokenize_body)
-        if (typed.prompt is None) == (typed.messages is None):
-            raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
-        model = self._model(typed.model)
-        known = await self._edge.text_of(model)
-        encode = _encoding(known, typed, {**raw, "model": model})
-
-        def answer() -> bytes:
-            ids = encode()
-            strings = token_strings(known.text, ids) if typed.return_token_strs else None
-            window = known.view.context_length
-            return json_bytes(Tokenized(len(ids), window, list(ids), strings))
-
-        await send_body(send, 200, await known.run(caller, len(body), answer))
-
-    async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ids -> text."""
-        caller, body = await self._body(scope, receive)
-        typed = await self._edge.read(caller, body, _detokenize_body)
-        known = await self._edge.text_of(self._model(typed.model))
-        ids = checked_ids(known.text, typed.tokens, "tokens")
-        text = await known.run(caller, len(ids), lambda: decode_raw(known.text, ids))
-        await send_json(send, Detokenized(text))
-
-    async def info(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """The special tokens and the chat template of the model in the query."""
-        self._gate.identify(scope)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        known = await self._edge.text_of(self._model(query.get("model", [None])[0]))
+    def answer() -> bytes:
+        ids = encode()
+        strings = token_strings(known.text, ids) if typed.return_token_strs else None
         window = known.view.context_length
-        await send_json(send, {**known.text.tokenizer_info, "model_max_length": window})
+        return json_bytes(Tokenized(len(ids), window, list(ids), strings))
 
-    async def _body(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
-        caller = self._gate.identify(scope)
-        max_bytes = self._edge.config.max_body_bytes
-        return caller, await read_body(receive, scope["headers"], max_bytes)
+    await exchange.send_body(200, await known.run(caller, len(body), answer))
 
-    def _model(self, given: str | None) -> str:
-        """The name in the request, or the only model."""
-        if given is not None:
-            return given
-        models = self._edge.models()
-        if len(models) != 1:
-            raise invalid("model", "'model' is missing, and there is more than one to choose from.")
-        return models[0].name
+
+async def detokenize(exchange: Exchange) -> None:
+    """Ids -> text."""
+    edge, caller, body = exchange.edge, exchange.identify(), await exchange.body()
+    typed = await edge.read(caller, body, _detokenize_body)
+    known = await edge.text_of(_model(edge, typed.model))
+    ids = checked_ids(known.text, typed.tokens, "tokens")
+    text = await known.run(caller, len(ids), lambda: decode_raw(known.text, ids))
+    await exchange.send_json(Detokenized(text))
+
+
+async def tokenizer_info(exchange: Exchange) -> None:
+    """The special tokens and the chat template of the model in the query."""
+    exchange.identify()
+    known = await exchange.edge.text_of(_model(exchange.edge, exchange.query.get("model")))
+    window = known.view.context_length
+    await exchange.send_json({**known.text.tokenizer_info, "model_max_length": window})
+
+
+def _model(edge: Edge, given: str | None) -> str:
+    """The name in the request, or the only model."""
+    if given is not None:
+        return given
+    models = edge.models()
+    if len(models) != 1:
+        raise invalid("model", "'model' is missing, and there is more than one to choose from.")
+    return models[0].name
 
 
 def _tokenize_body(body: bytes, rewrite: Rewrite | None) -> tuple[dict[str, Any], TokenizeBody]:

@@ -2,32 +2,32 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import trio
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from config import KeyConfig, hash_api_key
 from gateway.api import ApiError
 from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper
-from gateway.http.error_responses import send_json
-from gateway.http.routes import EdgeApp, Methods, edge_app
+from gateway.http.exchange import Exchange as HandledExchange
+from gateway.http.exchange import Handler
+from gateway.http.routes import edge_app
 from gateway.telemetry import AuditTrail, EventFeed
 from housekeeping.audit import Act
 from protocol.control_messages import READS, Answer, Ask, Done, decode_answer
 from protocol.errors import ConfigError
 from protocol.transport import ControlSocket
 from tests.fakes.asgi import Exchange
+from tests.fakes.routed import endpoints_of
 from tests.fakes.shown_fleet import ShownFleet
 
 SECRET = "herma-sk-admin"
 SAFE = {"GET", "HEAD"}
-PAGES = {"/"}
-"""These look at the method themselves, and answer reads alone."""
 USES = {
     "/chat/completions",
     "/completions",
@@ -75,22 +75,19 @@ class _Audited:
         text = self._path.read_text() if self._path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
-    def changing(self) -> Iterator[tuple[str, str, ASGIApp]]:
-        """Method, path and endpoint of each route that may change something."""
-        assert isinstance(self.app, EdgeApp)
-        for path, endpoint in {**self.app.fixed, **self.app.named}.items():
-            if path not in PAGES:
-                assert isinstance(endpoint, Methods), path
-                for method, one in endpoint.endpoints.items():
-                    if method not in SAFE:
-                        yield method, path, one
+    def changing(self) -> Iterator[tuple[str, str, Handler]]:
+        """Method, path and handler of each route that may change something."""
+        for path, endpoint in endpoints_of(self.app.routes).items():
+            for method, handler in endpoint.handlers.items():
+                if method not in SAFE:
+                    yield method, path, handler
 
 
 async def test_every_route_that_changes_something_is_audited(tmp_path: Path) -> None:
     """An admin's request to it leaves one line: key, address, what was named, how it ended."""
     audited, uses = _Audited(tmp_path), set[str]()
-    for method, path, endpoint in audited.changing():
-        if not isinstance(endpoint, Audited):
+    for method, path, handler in audited.changing():
+        if not isinstance(handler, Audited):
             assert method == "POST", path
             uses.add(path.removeprefix("/v1"))
             continue
@@ -109,14 +106,19 @@ async def test_every_route_that_changes_something_is_audited(tmp_path: Path) -> 
 async def test_a_line_says_how_an_act_ended(tmp_path: Path, error: Exception | None) -> None:
     """Done, refused, or failed; without a known key nothing was done."""
 
-    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+    async def handler(exchange: HandledExchange) -> None:
         if error is not None:
             raise error
-        await send_json(send, {})
+        await exchange.send_json({})
 
     audited = _Audited(tmp_path)
     gate = Gatekeeper(audited.edge.settings)
-    act = Audited(audited.edge, gate, "forget", endpoint)
+    forget = Audited("forget", handler)
+
+    def act(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        scope["path_params"] = {}
+        return forget(HandledExchange(audited.edge, gate, scope, receive, send))
+
     assert (await Exchange(act, method="DELETE").run()).status == 401
     assert not audited.lines()
     await Exchange(act, method="DELETE", headers=AUTHORIZED).run()

@@ -182,9 +182,6 @@ class FakeResponseWriter:
     def whole_body(self, max_bytes: int) -> bytes | None:  # noqa: ARG002
         return None
 
-    async def flushed(self) -> None:
-        raise AssertionError("the server itself waits for that")
-
     def _part(self, chunk: bytes, *, more: bool) -> None:
         if self.is_gone:
             return

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from gateway.api import ApiError, unavailable
 from gateway.http.error_responses import ClientGone, error_of, send_error
 from gateway.http.server.body_budget import WAIT_S, BodyBudget, BodyHold
-from gateway.http.server.exchange import Exchange, SendBuffer, WriteBatch
+from gateway.http.server.exchange import SendBuffer, ServerExchange, WriteBatch
 from gateway.http.server.parser import ParsedRequest, ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 from gateway.runtime import Wakeup, coalesced_tick
@@ -78,7 +78,7 @@ class ServerConnection:
         self._is_read = False
         self._has_read_all = False
         self._is_answering = False
-        self._exchange_now: Exchange | None = None
+        self._exchange_now: ServerExchange | None = None
         self._num_answered = 0
         self._is_last = False
         self._takes_one = False
@@ -255,7 +255,7 @@ class ServerConnection:
         """Answer; returns whether another request can follow."""
         service = self._service
         keeps_alive = request.keeps_alive and not (self._is_last or self._takes_one)
-        exchange = self._exchange_now = Exchange(
+        exchange = self._exchange_now = ServerExchange(
             request, self, self._send_buffer, service.date, keeps_alive=keeps_alive
         )
         scope = exchange.scope(self._peer, self._here)
@@ -277,7 +277,9 @@ class ServerConnection:
     async def _refuse(self, error: ApiError) -> None:
         """Answer bytes that are not a valid request."""
         request = ParsedRequest("GET", b"/", [], "1.1", keeps_alive=False)
-        exchange = Exchange(request, self, self._send_buffer, self._service.date, keeps_alive=False)
+        exchange = ServerExchange(
+            request, self, self._send_buffer, self._service.date, keeps_alive=False
+        )
         await send_error(exchange.send, error)
 
     async def _end(self, *, lingers: bool) -> None:

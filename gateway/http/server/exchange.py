@@ -201,7 +201,7 @@ class BodySource(Protocol):
         ...
 
 
-class Exchange:
+class ServerExchange:
     """ASGI's `receive` and `send`, and a `ResponseWriter`, for one request."""
 
     __slots__ = (

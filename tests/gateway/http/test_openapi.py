@@ -16,8 +16,9 @@ from gateway.api.utility_bodies import (
     Tokenized,
     Version,
 )
-from gateway.http.routes import EdgeApp, edge_app
+from gateway.http.routes import edge_app
 from tests.fakes.asgi import Script, chat_body, scripted_edge
+from tests.fakes.routed import endpoints_of
 from tests.fakes.served import Reply, ask, served
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
 from tests.fakes.worker import FakeWorker
@@ -46,12 +47,10 @@ async def document() -> dict[str, Any]:
 async def test_every_route_is_described_and_no_other() -> None:
     """Paths and methods are those of the router; every reference leads somewhere."""
     described = await document()
-    app: Any = edge_app(scripted_edge(Script()))
-    assert isinstance(app, EdgeApp)
-    endpoints: dict[str, Any] = dict(app.fixed) | dict(app.named)
+    app = edge_app(scripted_edge(Script()))
     routes = {
-        path: {method.lower() for method in endpoint.endpoints}
-        for path, endpoint in endpoints.items()
+        path: {method.lower() for method in endpoint.handlers}
+        for path, endpoint in endpoints_of(app.routes).items()
         if not path.startswith("/debug")
     }
     paths = described["paths"]

@@ -26,7 +26,7 @@ from tests.fakes.asgi import (
     scripted_edge,
 )
 from tests.fakes.checked_http import checked_sdk_client
-from tests.fakes.served import served
+from tests.fakes.served import ask, served
 
 MODELS = (
     model_view("alpha", aliases=("default",)),
@@ -104,6 +104,37 @@ async def test_chat_answers_without_the_prefix_too() -> None:
     """`/chat/completions` is the same as `/v1/chat/completions`."""
     app = edge_app(scripted_edge(Script()))
     assert (await Exchange(app, path="/chat/completions", body=chat_body()).run()).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/health", "/models/a"])
+async def test_a_line_break_in_a_path_is_read_as_one(path: str) -> None:
+    """The pattern of a route would take it as nothing, and a provider would get it."""
+    script = Script()
+    async with served(edge_app(scripted_edge(script))) as url:
+        assert (await ask(url, "POST", f"{path}%0A", chat_body())).status == 400
+        reply = await ask(url, "GET", f"{path}%0A")
+        assert (reply.status, reply.json["error"]["type"]) == (404, "not_found_error")
+        assert "\n" in reply.json["error"]["message"]
+    assert not script.requests
+
+
+async def test_other_methods_are_told_which_a_path_takes() -> None:
+    """In whatever order they are routed, with parameters and without; pages take reads alone."""
+    app = edge_app(scripted_edge(Script()))
+    taken = {
+        "/v1/chat/completions": "POST",
+        "/messages": "POST",
+        "/v1/models/a/b": "GET, HEAD",
+        "/v1/responses/resp_1": "GET, DELETE, HEAD",
+        "/conversations/c/items": "GET, POST, HEAD",
+        "/health": "GET, HEAD",
+        "/debug/route": "GET, POST, HEAD",
+    }
+    for path, methods in taken.items():
+        refused = await Exchange(app, method="PATCH", path=path).run()
+        assert (refused.status, refused.head["allow"]) == (405, methods)
+        assert refused.json["error"]["message"] == f"{path} does not take PATCH."
+    assert (await Exchange(app, method="PATCH", path="/").run()).status == 404
 
 
 async def test_a_stopping_gateway_takes_no_new_turn() -> None:

@@ -2,13 +2,14 @@
 
 Owns two streams, each with rows of staging memory on the card. Must not know what is copied when.
 
-A block's keys and values lie in as many pieces as there are layers, so they are gathered into a row
-first, and one copy takes the row over the bus. Its checksum is computed on the card, from what the
-bus carries. The host waits for none of it.
+A block's keys and values lie in as many pieces as there are layers. One kernel copies all blocks of
+a transfer to rows, or from them, and sums them on the way: what the host's thread does for a
+transfer is a few launches, and not some for each block (a load of 4 GiB has a thousand). Rows whose
+pages are neighbours take the bus together. The host waits for none of it.
 
 - A store gathers on the stream of the steps: what the next step writes to these blocks comes later.
   The rows must be free then, so a store takes a stream on which no transfer is under way.
-- A load fills rows, sums them and scatters them on a stream of its own, behind the steps that were
+- A load fills rows, and scatters and sums them on a stream of its own, behind the steps that were
   launched before: some of them may still write to the blocks for an earlier owner. No step reads
   the blocks before the host has compared the sums.
 - A state is gathered on the stream of its copy, because its slot is kept until the copy is over.
@@ -17,16 +18,19 @@ bus carries. The host waits for none of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from workers.engine.tier.copies import move, parts_of
+from kernels.page_rows import READ_WORDS, read_words
+from workers.engine.tier.copies import move
 from workers.engine.tier.page_words import WORD, Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
-from workers.scheduler.tier import Transfer, Transferred
+from workers.scheduler.tier import Copy, Transfer, Transferred
+from workers.scheduler.tier.index import ALIGNMENT
 
 STAGING_BYTES: Final = 64 * 2**20
 """Bytes of staging memory of each of two streams. Larger copies gain nothing: one of 64 MiB takes
@@ -35,6 +39,9 @@ STAGING_BYTES: Final = 64 * 2**20
 
 NUM_STREAMS: Final = 2
 
+_COPY_BYTES: Final = 8 * 2**20
+"""The most that one call copies by the bus: 0.15 ms. A small copy of a step waits for it."""
+
 
 def staging_rows(page_bytes: int) -> int:
     """Pages that the staging memory of one stream holds."""
@@ -42,27 +49,74 @@ def staging_rows(page_bytes: int) -> int:
 
 
 def staging_bytes(page_bytes: int) -> int:
-    """All memory of the card that copies take."""
-    return NUM_STREAMS * (staging_rows(page_bytes) + 1) * page_bytes + page_bytes
+    """All memory of the card that copies take. A row has the size of a page of the host."""
+    row_bytes = -(-page_bytes // ALIGNMENT) * ALIGNMENT
+    return NUM_STREAMS * (staging_rows(page_bytes) + 1) * row_bytes + row_bytes
+
+
+class PageRun(NamedTuple):
+    """Neighbouring pages from `page` on, in neighbouring rows from `row` on."""
+
+    row: int
+    page: int
+    count: int
+
+
+def runs_of(pages: Sequence[int], piece_pages: int, most: int) -> list[PageRun]:
+    """The runs of rising `pages`, page i in row i, of up to `most` pages each. A run lies within a
+    piece of `piece_pages`: no copy may cross two registrations with the driver.
+    """
+    runs: list[PageRun] = []
+    for row, page in enumerate(pages):
+        if runs and page % piece_pages:
+            last = runs[-1]
+            if page == last.page + last.count and last.count < most:
+                runs[-1] = last._replace(count=last.count + 1)
+                continue
+        runs.append(PageRun(row, page, 1))
+    return runs
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """A stream, its `rows` (uint8 [rows, bytes]), and room for products of one row."""
+    """A stream and its memory: `rows` uint8 [rows, bytes of a page of the host], the `places` int32
+    [rows] of their blocks, their `sums` int64 [rows, sums of a block], and `spare` int64 for the
+    products of one row.
+    """
 
     stream: torch.cuda.Stream
     rows: Tensor
+    places: Tensor
+    sums: Tensor
     spare: Tensor
     num_open: int = 0
 
 
 @dataclass(slots=True)
 class _UnderWay:
+    """A transfer. `sums` come to the host: first those of blocks, in the order of their pages, then
+    those of states. `places` stay as they are until the card has read them.
+    """
+
     transfer: Transfer
     lane: _Lane
+    places: Tensor | None
     sums: Tensor
     done: torch.cuda.Event
-    sizes: list[int]
+
+    def checksums(self) -> tuple[tuple[int, ...], ...]:
+        """The checksums of the pages of each copy."""
+        sums = iter(self.sums.tolist())
+        copies = self.transfer.copies
+        of_blocks = {copy.pages[0]: next(sums) for copy in _by_page(copies)}
+        return tuple(
+            [
+                tuple([next(sums) for _ in copy.pages])
+                if copy.is_state
+                else (of_blocks[copy.pages[0]],)
+                for copy in copies
+            ]
+        )
 
 
 @final
@@ -74,46 +128,56 @@ class CardCopies:
         self._words = words
         self._device = device
         self._checksums = Checksums(words.page_bytes, device)
-        num_rows, num_bytes = staging_rows(words.page_bytes), -(-words.page_bytes // WORD) * WORD
-        self._lanes = [
-            _Lane(
-                torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
-                torch.zeros((num_rows, num_bytes), dtype=torch.uint8, device=device),
-                torch.zeros(num_bytes // WORD, dtype=torch.int64, device=device),
-            )
-            for _ in range(NUM_STREAMS)
-        ]
+        page_bytes = region.layout.page_bytes  # whole words, and at least `words.page_bytes`
+        self._most = max(1, _COPY_BYTES // page_bytes)
+        self._lanes = [self._lane(page_bytes) for _ in range(NUM_STREAMS)]
         self._under_way: deque[_UnderWay] = deque()
+
+    def _lane(self, page_bytes: int) -> _Lane:
+        num_rows, device = staging_rows(self._words.page_bytes), self._device
+        num_places = -(-num_rows // READ_WORDS) * READ_WORDS
+        return _Lane(
+            torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
+            torch.zeros((num_rows, page_bytes), dtype=torch.uint8, device=device),
+            torch.zeros(num_places, dtype=torch.int32, device=device),
+            torch.zeros((num_rows, self._words.num_sums), dtype=torch.int64, device=device),
+            torch.zeros(page_bytes // WORD, dtype=torch.int64, device=device),
+        )
 
     @torch.inference_mode()
     def begin(self, transfer: Transfer) -> None:
         """See `PageCopies`."""
         lane = min(self._lanes, key=lambda one: one.num_open)
-        pages = [
-            (page, parts)
-            for copy in transfer.copies
-            for page, parts in zip(copy.pages, parts_of(self._words, copy), strict=True)
-        ]
-        gathers = not transfer.is_load and not any(copy.is_state for copy in transfer.copies)
-        if gathers:
+        blocks = _by_page(transfer.copies)
+        assert len(blocks) <= len(lane.rows)
+        places = _pinned([copy.place for copy in blocks]) if blocks else None
+        if places is not None and not transfer.is_load:
             assert lane.num_open == 0
-            assert len(pages) <= len(lane.rows)
-            for row, (_, parts) in zip(lane.rows, pages, strict=False):
-                _fill(row, parts)
+            self._copy_blocks(lane, places, len(blocks), is_load=False)
         launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         launched.record()
         with torch.cuda.stream(lane.stream):
-            sums = self._load(lane, pages, launched) if transfer.is_load else None
-            if sums is None:
+            if not transfer.is_load:
                 lane.stream.wait_event(launched)
-                sums = self._store(lane, pages, is_gathered=gathers)
-            on_host = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
-            on_host.copy_(sums, non_blocking=True)
+            sums = []
+            if places is not None:
+                self._take_bus(lane, blocks, is_load=transfer.is_load)
+                if transfer.is_load:
+                    lane.stream.wait_event(launched)
+                    self._copy_blocks(lane, places, len(blocks), is_load=True)
+                sums.append(lane.sums[: len(blocks)].sum(1))
+            elif transfer.is_load:
+                lane.stream.wait_event(launched)
+            for copy in transfer.copies:
+                if copy.is_state:
+                    sums.append(self._copy_state(lane, copy, is_load=transfer.is_load))
+            on_card = sums[0] if len(sums) == 1 else torch.cat(sums)
+            on_host = torch.empty(on_card.shape, dtype=on_card.dtype, pin_memory=True)
+            on_host.copy_(on_card, non_blocking=True)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         lane.num_open += 1
-        sizes = [len(copy.pages) for copy in transfer.copies]
-        self._under_way.append(_UnderWay(transfer, lane, on_host, done, sizes))
+        self._under_way.append(_UnderWay(transfer, lane, places, on_host, done))
 
     def take_done(self) -> list[Transferred]:
         """See `PageCopies`."""
@@ -123,9 +187,7 @@ class CardCopies:
                 continue
             self._under_way.remove(one)
             one.lane.num_open -= 1
-            sums = iter(one.sums.tolist())
-            checksums = tuple([tuple([next(sums) for _ in range(size)]) for size in one.sizes])
-            found.append(Transferred(one.transfer.number, checksums))
+            found.append(Transferred(one.transfer.number, one.checksums()))
         return found
 
     def take_opened(self) -> list[range]:
@@ -137,36 +199,54 @@ class CardCopies:
         torch.cuda.synchronize(self._device)
         self._region.close()
 
-    def _store(
-        self, lane: _Lane, pages: list[tuple[int, list[PagePart]]], *, is_gathered: bool
-    ) -> Tensor:
-        sums = []
-        for at, (page, parts) in enumerate(pages):
-            row = lane.rows[at % len(lane.rows)]
-            if not is_gathered:
-                _fill(row, parts)
-            size = used_bytes(parts)
-            self._region.pages[page][:size].copy_(row[:size], non_blocking=True)
-            sums.append(self._checksums.of(row, size, lane.spare))
-        return torch.stack(sums)
+    def _copy_blocks(self, lane: _Lane, places: Tensor, count: int, *, is_load: bool) -> None:
+        """Copy blocks to the lane's rows, or from them, and sum them; on the current stream. The
+        places are read by a kernel: a copy would wait behind those that take the bus.
+        """
+        read_words(places, lane.places[: len(places)])
+        rows = lane.rows[:count].view(torch.int64)
+        weights, sums = self._checksums.weights, lane.sums[:count]
+        self._words.copy_blocks(lane.places[:count], rows, weights, sums, is_load=is_load)
 
-    def _load(
-        self, lane: _Lane, pages: list[tuple[int, list[PagePart]]], launched: torch.cuda.Event
-    ) -> Tensor:
-        sums, has_waited = [], False
-        for begin in range(0, len(pages), len(lane.rows)):
-            group = list(zip(lane.rows, pages[begin:], strict=False))
-            for row, (page, parts) in group:
-                size = used_bytes(parts)
-                row[:size].copy_(self._region.pages[page][:size], non_blocking=True)
-            if not has_waited:
-                lane.stream.wait_event(launched)
-                has_waited = True
-            for row, (_, parts) in group:
-                sums.append(self._checksums.of(row, used_bytes(parts), lane.spare))
+    def _take_bus(self, lane: _Lane, blocks: Sequence[Copy], *, is_load: bool) -> None:
+        pages = self._region.pages
+        numbers = [copy.pages[0] for copy in blocks]
+        for row, page, count in runs_of(numbers, self._region.piece_pages, self._most):
+            on_card, on_host = lane.rows[row : row + count], pages[page : page + count]
+            if is_load:
+                on_card.copy_(on_host, non_blocking=True)
+            else:
+                on_host.copy_(on_card, non_blocking=True)
+
+    def _copy_state(self, lane: _Lane, copy: Copy, *, is_load: bool) -> Tensor:
+        """Copy the pages of a state one after the other through the rows. Returns their sums."""
+        sums = []
+        for at, (page, parts) in enumerate(
+            zip(copy.pages, self._words.state(copy.place), strict=True)
+        ):
+            row, size = lane.rows[at % len(lane.rows)], used_bytes(parts)
+            on_host = self._region.pages[page][:size]
+            if is_load:
+                row[:size].copy_(on_host, non_blocking=True)
+            else:
+                _fill(row, parts)
+                on_host.copy_(row[:size], non_blocking=True)
+            sums.append(self._checksums.of(row, size, lane.spare))
+            if is_load:
                 for part in parts:
                     move(part, row, is_load=True)
         return torch.stack(sums)
+
+
+def _by_page(copies: Sequence[Copy]) -> list[Copy]:
+    """The copies of blocks, in the order of their pages."""
+    return sorted([copy for copy in copies if not copy.is_state], key=lambda copy: copy.pages[0])
+
+
+def _pinned(numbers: Sequence[int]) -> Tensor:
+    """The numbers as int32 in page-locked memory, padded for `read_words`."""
+    padding = -len(numbers) % READ_WORDS
+    return torch.tensor([*numbers, *[0] * padding], dtype=torch.int32).pin_memory()
 
 
 def _fill(row: Tensor, parts: list[PagePart]) -> None:

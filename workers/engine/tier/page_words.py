@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.page_rows import copy_rows, num_sums
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateSlots
 
@@ -69,6 +70,24 @@ class PageWords:
             at += parts[-1].memory.nbytes
         return parts
 
+    @property
+    def num_sums(self) -> int:
+        """How many sums `copy_blocks` gives for each block."""
+        return sum(num_sums(words) for words in self._blocks)
+
+    def copy_blocks(
+        self, block_ids: Tensor, rows: Tensor, weights: Tensor, sums: Tensor, *, is_load: bool
+    ) -> None:
+        """Copy whole blocks to `rows`, or from them, by one kernel for each memory: see
+        `kernels.page_rows.copy_rows`. The sums of a row are together its checksum.
+        """
+        at, first = 0, 0
+        for words in self._blocks:
+            size, count = words.shape[0] * words.shape[2], num_sums(words)
+            part = sums[:, first : first + count]
+            copy_rows(words, block_ids, rows[:, at:], weights[at:], part, is_load=is_load)
+            at, first = at + size, first + count
+
     def state(self, slot: int) -> list[list[PagePart]]:
         """The parts of each page of the state in a slot of the prefixes."""
         assert self._states is not None
@@ -97,11 +116,12 @@ class PageWords:
 @final
 class Checksums:
     """Sums of 64-bit words, each times an odd number of its own: a flipped bit always shows, and so
-    do words that changed places. Integers, so that every device finds the same.
+    do words that changed places. Integers, so that every device finds the same. `weights` are these
+    numbers, int64 [words of a page].
     """
 
     def __init__(self, page_bytes: int, device: torch.device) -> None:
-        self._weights = _weights(-(-page_bytes // WORD)).to(device)
+        self.weights = _weights(-(-page_bytes // WORD)).to(device)
 
     def of(self, page: Tensor, num_bytes: int, spare: Tensor | None = None) -> Tensor:
         """The checksum of the first `num_bytes` of a page (uint8), int64 []. `spare` (int64, as
@@ -114,7 +134,7 @@ class Checksums:
             page = padded
         words = page[: num_words * WORD].view(torch.int64)
         out = None if spare is None else spare[:num_words]
-        return torch.mul(words, self._weights[:num_words], out=out).sum()
+        return torch.mul(words, self.weights[:num_words], out=out).sum()
 
 
 def used_bytes(parts: Sequence[PagePart]) -> int:

@@ -33,7 +33,9 @@ _POPULATE_WRITE: Final = 23
 
 @final
 class HostRegion:
-    """The pages of one `layout`. With a `card` each page is locked for it before it is open."""
+    """The pages of one `layout`. With a `card` each page is locked for it before it is open, as a
+    part of a piece of `piece_pages`.
+    """
 
     def __init__(
         self, fd: int | None, layout: TierLayout, card: torch.device | None = None
@@ -52,6 +54,7 @@ class HostRegion:
         self.index = memoryview(self._map)[: layout.pages_at]
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
         self.pages: Tensor = whole[layout.pages_at :].view(layout.num_pages, layout.page_bytes)
+        self.piece_pages = max(1, _PIECE_BYTES // layout.page_bytes)
         self._card = card
         self._opened: queue.SimpleQueue[range] = queue.SimpleQueue()
         self._locked: list[int] = []
@@ -97,8 +100,7 @@ class HostRegion:
         self._locked.clear()
 
     def _pieces(self) -> list[range]:
-        each = max(1, _PIECE_BYTES // self.layout.page_bytes)
-        count = self.layout.num_pages
+        each, count = self.piece_pages, self.layout.num_pages
         return [range(at, min(count, at + each)) for at in range(0, count, each)]
 
     def _lock_all(self, pieces: list[range], card: torch.device) -> None:

@@ -1,0 +1,92 @@
+"""Triton copies of blocks to and from rows: a program takes up to 1,024 words of one block.
+
+Owns the launches.
+"""
+
+from functools import cache
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.launch import Launch
+from kernels.page_rows.sizes import SUM_WORDS
+
+_READ_WORDS = 1024
+_NUM_WARPS = 4
+
+
+@triton.jit(do_not_specialize=["row_words", "sum_words", "num_blocks"])
+def _copy_rows_kernel(
+    words_ptr,
+    block_ids_ptr,
+    rows_ptr,
+    weights_ptr,
+    sums_ptr,
+    row_words,
+    sum_words,
+    num_blocks,
+    SIZE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_LOAD: tl.constexpr,
+):
+    row = tl.program_id(1).to(tl.int64)
+    piece = tl.program_id(0)
+    plane, part = piece // PARTS, piece % PARTS
+    inside = part * BLOCK + tl.arange(0, BLOCK)
+    there = inside < SIZE
+    block = tl.load(block_ids_ptr + row).to(tl.int64)
+    own = words_ptr + (plane.to(tl.int64) * num_blocks + block) * SIZE + inside
+    at = plane * SIZE + inside
+    other = rows_ptr + row * row_words + at
+    if IS_LOAD:
+        words = tl.load(other, mask=there, other=0)
+        tl.store(own, words, mask=there)
+    else:
+        words = tl.load(own, mask=there, other=0)
+        tl.store(other, words, mask=there)
+    weights = tl.load(weights_ptr + at, mask=there, other=0)
+    tl.store(sums_ptr + row * sum_words + piece, tl.sum(words * weights, 0))
+
+
+@triton.jit(do_not_specialize=["num_words"])
+def _read_words_kernel(target_ptr, source_ptr, num_words, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < num_words
+    tl.store(target_ptr + at, tl.load(source_ptr + at, mask=there), mask=there)
+
+
+def copy_rows(
+    words: Tensor, block_ids: Tensor, rows: Tensor, weights: Tensor, sums: Tensor, *, is_load: bool
+) -> None:
+    """See `kernels.page_rows.copy_rows`."""
+    planes, num_blocks, size = words.shape
+    launch = _copy_launch(size, is_load)
+    grid = planes * triton.cdiv(size, SUM_WORDS), block_ids.shape[0], 1
+    numbers = rows.stride(0), sums.stride(0), num_blocks
+    launch(grid, (words, block_ids, rows, weights, sums), numbers)
+
+
+@cache
+def _copy_launch(size: int, is_load: bool) -> Launch:
+    constants = {
+        "SIZE": size,
+        "PARTS": triton.cdiv(size, SUM_WORDS),
+        "BLOCK": min(SUM_WORDS, triton.next_power_of_2(size)),
+        "IS_LOAD": is_load,
+    }
+    return Launch(_copy_rows_kernel, constants, num_warps=_NUM_WARPS)
+
+
+def read_words(source: Tensor, target: Tensor) -> None:
+    """See `kernels.page_rows.read_words`."""
+    num_words = len(target)
+    if num_words:
+        grid = triton.cdiv(num_words, _READ_WORDS), 1, 1
+        _read_launch()(grid, (target, source), (num_words,))
+
+
+@cache
+def _read_launch() -> Launch:
+    return Launch(_read_words_kernel, {"BLOCK": _READ_WORDS}, num_warps=_NUM_WARPS)

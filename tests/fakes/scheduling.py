@@ -75,7 +75,7 @@ def make_scheduler(
     if host_pages:
         pool = TierPool(host_pages)
         pool.open(range(host_pages))
-        tier = HostTier(TierRoom(host_pages, int(num_states is not None), 4), pool)
+        tier = HostTier(TierRoom(host_pages, int(num_states is not None), 1), pool)
     swap = SwapSpace(tier, block_size) if tier is not None and swaps else None
     blocks = BlockManager(
         num_blocks, block_size, states=states, swap=swap, tier=tier, windows=windows

@@ -68,6 +68,7 @@ class BlockManager:
     methods take many blocks and loop over them without a call for each.
 
     `now` is the time of the last message, in seconds; the caller sets it. Evictions depend on it.
+    `promised` free blocks are kept for loads that have begun, which take them part by part.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class BlockManager:
         self._growth_each = 0
         self._num_admitted = 0
         self._num_taken = 0
+        self.promised = 0
         self.planned = PlannedBlocks()
         self.states = states
         self.swap = swap
@@ -124,8 +126,8 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
-        """Blocks that no sequence holds, cached ones included."""
-        return len(self._blank) + len(self._kept)
+        """Blocks that no sequence holds, cached ones included, and that are promised to none."""
+        return len(self._blank) + len(self._kept) - self.promised
 
     @property
     def num_cached(self) -> int:
@@ -213,16 +215,19 @@ class BlockManager:
         if num_full > table.num_stored:
             self.planned.announce(table, num_full, self._found_at_once)
 
-    def take_for_load(self, table: BlockTable, num_cached: int, num_blocks: int) -> list[int]:
-        """Let an empty `table` hold the cached blocks of its first `num_cached` digests, and as
-        many new ones behind them as make `num_blocks`. Returns the new ones, which the caller
-        fills. Ask `can_admit` first.
-        """
+    def hold_cached(self, table: BlockTable, num_cached: int) -> None:
+        """Let an empty `table` hold the cached blocks of its first `num_cached` digests."""
         found = self._found(table.digests[:num_cached])
         self._hold(found, table.digests)
-        new = self._allocate(num_blocks - num_cached)
-        table.extend([*found, *new])
+        table.extend(found)
         table.num_stored = num_cached
+
+    def take_promised(self, table: BlockTable, count: int) -> list[int]:
+        """Let `table` hold `count` of the `promised` blocks, which the caller fills."""
+        assert count <= self.promised
+        new = self._allocate(count)
+        self.promised -= count
+        table.extend(new)
         return new
 
     def free_among(self, digests: Sequence[BlockDigest]) -> tuple[tuple[int, ...], int]:
@@ -283,15 +288,15 @@ class BlockManager:
             table, split_blocks(pack_tokens(token_ids[first * size : end * size]), size)
         )
 
-    def release(self, table: BlockTable, name: object = None) -> None:
+    def release(self, table: BlockTable, name: object = None, *, is_use: bool = True) -> None:
         """Take back all blocks of `table`. Cached ones can be found until they are reused; `name`
-        is that of their chain, for `retain`.
+        is that of their chain, for `retain`. Without `is_use` the host's copies are not used by it.
         """
         self.planned.withdraw(table)
         if self.windows is not None:
             self.windows.clear(table.window)
         chain = table.digests[: table.num_stored]
-        if self.tier is not None and not table.is_private:
+        if is_use and self.tier is not None and not table.is_private:
             self.tier.used(chain, name, self.now)
         num_stored, block_ids = table.num_stored, table.clear()
         num_holders = self._num_holders

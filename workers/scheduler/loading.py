@@ -6,11 +6,14 @@ is copied.
 A load brings a prefix into the card's prefix cache, while its sequence waits in the queue and
 others go on. So its sequence then starts as if the prefix had never left, and so does any other
 with that prefix.
+
+A long prefix has a thousand blocks, and the books of all of them at once (proofs, places, digests)
+would take as long as some steps, for which the answers that run would wait. So a load goes part by
+part: a part begins when the copies of the one before are under way, and is entered when it is over.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence as Many
 from functools import partial
 from typing import Final, NamedTuple, final
@@ -20,6 +23,8 @@ from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_manager import BlockManager, PrefixHit
 from workers.scheduler.block_table import BlockTable
+from workers.scheduler.integrity import require
+from workers.scheduler.prefix_load import PrefixLoad
 from workers.scheduler.sequence import Sequence
 from workers.scheduler.snapshots import SnapshotPlace
 from workers.scheduler.tier import EntryKind, HostTier, Name, TierEntry
@@ -36,29 +41,46 @@ starts.
 
 
 class _Found(NamedTuple):
-    """A prefix of `num_blocks` blocks, of which the card has the first `num_cached`. The host has
-    the `entries` behind them, and the `state` behind the prefix if the card lacks it.
+    """A prefix of `num_blocks` blocks, of which the card has the first `num_cached`, and the host
+    the others. `state` is the one behind the prefix if the card lacks it.
     """
 
     num_blocks: int
     num_cached: int
-    entries: list[TierEntry]
     state: TierEntry | None
 
 
 @final
 class HostLoads:
-    """The loads under way over one block manager with a host tier. `tables` hold their blocks."""
+    """The loads under way over one block manager with a host tier, in order of their begin."""
 
     def __init__(self, blocks: BlockManager, tier: HostTier) -> None:
-        self.tables: list[BlockTable] = []
         self._blocks = blocks
         self._tier = tier
+        self._loads: list[PrefixLoad] = []
+        self._coming: dict[BlockDigest, PrefixLoad] = {}
+        tier.source = self
+
+    @property
+    def tables(self) -> list[BlockTable]:
+        """The tables that hold blocks for loads."""
+        return [load.table for load in self._loads]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a part can begin."""
+        return any(load.has_more for load in self._loads)
+
+    def begin_next(self) -> bool:
+        """Begin the next part of the oldest load that has one. False if there is none."""
+        return any(load.has_more and self._begin_part(load) for load in list(self._loads))
 
     def is_coming(self, sequence: Sequence) -> bool:
         """Whether a sequence waits for something that is still on its way."""
-        name = sequence.awaits_host
-        return name is not None and self._tier.is_coming(name)
+        awaited = sequence.awaits_host
+        if isinstance(awaited, PrefixLoad):
+            return not awaited.is_over
+        return awaited is not None and self._tier.is_coming(awaited)
 
     def waits(self, sequence: Sequence, hit: PrefixHit, reserve: int) -> bool:
         """Whether a sequence that would begin from `hit` should wait for a load. Begins that load
@@ -72,15 +94,17 @@ class HostLoads:
         num_hit, num_cached = len(hit.block_ids), hit.num_matched
         if num_cached < len(digests):
             following = Name(EntryKind.BLOCK, digests[num_cached])
-            if self._tier.is_coming(following):
+            sequence.awaits_host = self._coming.get(digests[num_cached])
+            if sequence.awaits_host is None and self._tier.is_coming(following):
                 sequence.awaits_host = following
+            if sequence.awaits_host is not None:
                 return True
         num_tokens = len(sequence.token_ids)
         if sequence.num_loads >= _MOST_LOADS or not self._blocks.can_admit(
             hit, num_tokens, reserve
         ):
             return False
-        found = self._find(sequence, digests, num_hit, num_cached)
+        found = self._find(digests, num_hit, num_cached)
         if found is None or (found.num_blocks - num_hit) * size < min(_LEAST_TOKENS, 2 * size):
             return False
         block_ids, num_free = self._blocks.free_among(digests[: found.num_cached])
@@ -89,67 +113,115 @@ class HostLoads:
             return False
         return self._begin(sequence, digests[: found.num_blocks], found)
 
-    def _find(
-        self, sequence: Sequence, digests: Many[BlockDigest], num_hit: int, num_cached: int
-    ) -> _Found | None:
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` if the books of the loads contradict the block manager's."""
+        promised = sum([load.num_to_take for load in self._loads])
+        require(promised == self._blocks.promised, f"{self._blocks.promised} promised: {promised}")
+        for load in self._loads:
+            held = len(load.table.block_ids)
+            require(load.num_entered <= held == load.num_asked, f"{load!r} holds {held} blocks")
+
+    def _find(self, digests: Many[BlockDigest], num_hit: int, num_cached: int) -> _Found | None:
         """The longest prefix that the card can have after a load; None if it has that already."""
-        tier, states, entries = self._tier, self._blocks.states, []
-        if num_cached < len(digests) and tier.has(digests[num_cached]):
-            size = self._blocks.block_size
-            packed = pack_tokens(sequence.token_ids[: len(digests) * size])
-            blocks = split_blocks(packed, size)
-            entries = tier.find(digests, num_cached, blocks, sequence.table.root)
-        end = num_cached + len(entries)
+        tier, states = self._tier, self._blocks.states
+        end = num_cached + tier.num_held(digests, num_cached)
         if states is None:
-            return _Found(end, num_cached, entries, None) if entries else None
+            return _Found(end, num_cached, None) if end > num_cached else None
         on_card = states.depth(digests[:end])
         for num_blocks in range(end, on_card, -1):
             state = tier.state(digests[num_blocks - 1])
             if state is not None:
-                kept = min(num_cached, num_blocks)
-                return _Found(num_blocks, kept, entries[: num_blocks - kept], state)
-        if on_card <= num_hit:
-            return None
-        return _Found(on_card, num_cached, entries[: on_card - num_cached], None)
+                return _Found(num_blocks, min(num_cached, num_blocks), state)
+        return None if on_card <= num_hit else _Found(on_card, num_cached, None)
 
     def _begin(self, sequence: Sequence, digests: list[BlockDigest], found: _Found) -> bool:
-        """Take the places on the card and begin; False if no slot is free for the state."""
+        """Let the load be the last one; False if no slot is free for its state, or the host has
+        another prefix of these digests.
+        """
         blocks, table = self._blocks, BlockTable(sequence.table.root)
+        num_cached, num_blocks, state = found.num_cached, found.num_blocks, found.state
+        proof = self._tier.proof_on_card(digests[:num_cached], table.root)
+        if proof is None:
+            return False
         slot: int | None = None
-        if found.state is not None:
+        if state is not None:
             assert blocks.states is not None
             slot = blocks.states.pool.reserve(digests, SnapshotPlace.END)
             if slot is None:
                 return False
-        table.digests = list(digests)
-        new = blocks.take_for_load(table, found.num_cached, found.num_blocks)
-        self.tables.append(table)
-        token_ids = sequence.token_ids[: found.num_blocks * blocks.block_size]
-        pairs = list(zip(found.entries, new, strict=True))
-        state = None if found.state is None or slot is None else (found.state, slot)
-        self._tier.load(TierLoad(pairs, state, partial(self._done, table, token_ids, slot)))
-        first = found.entries[0] if found.entries else found.state
-        assert first is not None
-        sequence.awaits_host = first.name
+        table.digests = digests
+        blocks.hold_cached(table, num_cached)
+        token_ids = sequence.token_ids[: num_blocks * blocks.block_size]
+        load = PrefixLoad(table, token_ids, num_blocks, proof, state, slot)
+        load.num_asked = load.num_entered = num_cached
+        blocks.promised += load.num_to_take
+        self._loads.append(load)
+        self._coming.update(dict.fromkeys(digests[num_cached:], load))
+        sequence.awaits_host = load
         sequence.num_loads += 1
         return True
 
+    def _begin_part(self, load: PrefixLoad) -> bool:
+        """Begin the next part; False if the host has not what follows any more."""
+        blocks, first = self._blocks, load.num_asked
+        size, end = blocks.block_size, min(load.num_blocks, first + self._tier.part_pages)
+        packed = split_blocks(pack_tokens(load.token_ids[first * size : end * size]), size)
+        entries = self._tier.find(load.table.digests[first:end], packed, load.proof)
+        if entries:
+            load.proof = entries[-1].proof
+        new = blocks.take_promised(load.table, len(entries))
+        load.num_asked += len(entries)
+        if load.num_asked < end:
+            self._cut(load)
+        state: tuple[TierEntry, int] | None = None
+        if load.state is not None and load.slot is not None and load.num_asked == load.num_blocks:
+            load.has_asked_state = True
+            if self._tier.gives(load.state):
+                state = load.state, load.slot
+        if not entries and state is None:
+            self._cut(load)
+            self._end_if_over(load)
+            return False
+        load.num_open += 1
+        done = partial(self._done, load, first, len(entries))
+        self._tier.load(TierLoad(list(zip(entries, new, strict=True)), state, done))
+        return True
+
     def _done(
-        self,
-        table: BlockTable,
-        token_ids: array[int],
-        slot: int | None,
-        num_good: int,
-        has_state: bool,
+        self, load: PrefixLoad, first: int, count: int, num_good: int, has_state: bool
     ) -> None:
-        """Put what has come into the prefix cache."""
-        blocks, size = self._blocks, self._blocks.block_size
-        num_blocks = table.num_stored + num_good
-        blocks.store(table, token_ids, num_blocks * size)
-        if slot is not None:
+        """Put what has come into the prefix cache, part after part."""
+        blocks = self._blocks
+        load.num_open -= 1
+        load.has_state |= has_state
+        load.parts[first] = count, num_good
+        while (part := load.parts.pop(load.num_entered, None)) is not None:
+            count, num_good = part
+            if load.table.num_stored == load.num_entered:
+                end = load.num_entered + num_good
+                blocks.store(load.table, load.token_ids, end * blocks.block_size)
+            load.num_entered += count
+            if num_good < count or load.table.num_stored < load.num_entered:
+                self._cut(load)
+        self._end_if_over(load)
+
+    def _cut(self, load: PrefixLoad) -> None:
+        """Let no part follow."""
+        self._blocks.promised -= load.num_to_take
+        load.is_cut = True
+
+    def _end_if_over(self, load: PrefixLoad) -> None:
+        if load.num_open or load.has_more:
+            return
+        blocks, table = self._blocks, load.table
+        if load.slot is not None:
             assert blocks.states is not None
             pool = blocks.states.pool
-            is_whole = table.num_stored * size == len(token_ids)
-            (pool.save if has_state and is_whole else pool.drop)(slot)
-        self.tables.remove(table)
-        blocks.release(table)
+            is_whole = table.num_stored == load.num_blocks
+            (pool.save if load.has_state and is_whole else pool.drop)(load.slot)
+        load.is_over = True
+        self._loads.remove(load)
+        for digest in table.digests:
+            if self._coming.get(digest) is load:
+                del self._coming[digest]
+        blocks.release(table, is_use=False)  # each was, when it came

@@ -388,6 +388,8 @@ class Scheduler:
         self._queues.check_progress(pending)
         loading = [] if self._loads is None else self._loads.tables
         self._blocks.check_integrity([*[one.table for one in running.values()], *loading])
+        if self._loads is not None:
+            self._loads.check_integrity()
         if self._blocks.swap is not None:
             self._blocks.swap.check_integrity(self._queues.waiting.values())
 

@@ -19,6 +19,7 @@ from protocol.messages import Embed, Finished, FinishReason, Score, Submit
 from protocol.sampling import SamplingParams
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import NO_SLOT, SequenceStart
+from workers.scheduler.prefix_load import PrefixLoad
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier import Name
 
@@ -181,7 +182,7 @@ class Sequence:
         self.turn = 0
         self.state = RecurrentState()
         self.awaits: BlockDigest | None = None
-        self.awaits_host: Name | None = None
+        self.awaits_host: Name | PrefixLoad | None = None
         self.num_loads = 0
         self.swapped: Swapped | None = None
         self.expected: tuple[bytes, ReturnExpectation] | None = None

@@ -59,7 +59,7 @@ class PageRun(NamedTuple):
 
     row: int
     page: int
-    count: int
+    num_pages: int
 
 
 def runs_of(pages: Sequence[int], piece_pages: int, most: int) -> list[PageRun]:
@@ -70,8 +70,8 @@ def runs_of(pages: Sequence[int], piece_pages: int, most: int) -> list[PageRun]:
     for row, page in enumerate(pages):
         if runs and page % piece_pages:
             last = runs[-1]
-            if page == last.page + last.count and last.count < most:
-                runs[-1] = last._replace(count=last.count + 1)
+            if page == last.page + last.num_pages and last.num_pages < most:
+                runs[-1] = last._replace(num_pages=last.num_pages + 1)
                 continue
         runs.append(PageRun(row, page, 1))
     return runs
@@ -168,9 +168,8 @@ class CardCopies:
                 sums.append(lane.sums[: len(blocks)].sum(1))
             elif transfer.is_load:
                 lane.stream.wait_event(launched)
-            for copy in transfer.copies:
-                if copy.is_state:
-                    sums.append(self._copy_state(lane, copy, is_load=transfer.is_load))
+            states = [copy for copy in transfer.copies if copy.is_state]
+            sums += [self._copy_state(lane, each, is_load=transfer.is_load) for each in states]
             on_card = sums[0] if len(sums) == 1 else torch.cat(sums)
             on_host = torch.empty(on_card.shape, dtype=on_card.dtype, pin_memory=True)
             on_host.copy_(on_card, non_blocking=True)

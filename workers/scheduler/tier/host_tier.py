@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 from protocol.ids import BlockDigest
 from protocol.messages import Tier
@@ -88,6 +88,24 @@ class TierLoad:
     failed: set[Name] = field(default_factory=set)
 
 
+class LoadSource(Protocol):
+    """Who has loads that go part by part."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a part can begin."""
+
+    def begin_next(self) -> bool:
+        """Begin a part, by `HostTier.load`; False if there is none."""
+
+
+class _NoLoads:
+    has_more = False
+
+    def begin_next(self) -> bool:
+        return False
+
+
 @dataclass(slots=True)
 class _UnderWay:
     items: tuple[tuple[TierEntry, int], ...]
@@ -99,7 +117,7 @@ class HostTier:
     """The tier over one pool. `changed(name, is_known)` is called when a block or a state that no
     tier had comes into one, or leaves the last; `moved(digest, tier)` when a block that stays is on
     the host alone from now on, or on the card again. The block manager sets both, and announces it.
-    `pin_state` and `unpin_state` keep a slot of the card while it is read.
+    `pin_state` and `unpin_state` keep a slot of the card while it is read. `source` has the loads.
     """
 
     def __init__(self, room: TierRoom, pool: TierPool) -> None:
@@ -107,6 +125,7 @@ class HostTier:
         self.pool = pool
         self.changed: Callable[[Name, bool], None] = _tell_nobody
         self.moved: Callable[[BlockDigest, Tier], None] = _tell_nobody
+        self.source: LoadSource = _NoLoads()
         self._card: dict[Name, _OnCard] = {}
         self._to_store: OrderedDict[Name, None] = OrderedDict()
         self._under_way: dict[int, _UnderWay] = {}
@@ -126,7 +145,12 @@ class HostTier:
     @property
     def is_copying(self) -> bool:
         """Whether a transfer is under way or could begin."""
-        return bool(self._under_way or self._loads)
+        return bool(self._under_way or self._loads) or self.source.has_more
+
+    @property
+    def part_pages(self) -> int:
+        """Pages of one part of a load: what can be under way at once."""
+        return _MAX_TRANSFERS * self.room.transfer_pages
 
     @property
     def is_loading(self) -> bool:
@@ -263,31 +287,39 @@ class HostTier:
 
     # What a prompt finds.
 
-    def find(
-        self,
-        digests: Sequence[BlockDigest],
-        num_cached: int,
-        blocks: Sequence[bytes],
-        root: BlockDigest,
-    ) -> list[TierEntry]:
-        """The entries of the blocks behind the `num_cached` leading ones, which the card has, as
-        far as the host has them and can give them now. `blocks` are the tokens of all `digests`.
+    def proof_on_card(self, digests: Sequence[BlockDigest], root: BlockDigest) -> bytes | None:
+        """The proof of a prefix that the card has; None if it has another of these digests."""
+        if not digests:
+            return root_proof(root)
+        last = self._card.get(Name(EntryKind.BLOCK, digests[-1]))
+        return None if last is None else last.proof
+
+    def num_held(self, digests: Sequence[BlockDigest], first: int) -> int:
+        """How many blocks from index `first` on, one behind the other, the host can give now. Their
+        proofs are compared later, by `find`.
         """
-        if num_cached == len(digests) or not self.has(digests[num_cached]):
-            return []
-        proof = root_proof(root)
-        if num_cached:
-            last = self._card.get(Name(EntryKind.BLOCK, digests[num_cached - 1]))
-            if last is None:
-                return []
-            proof = last.proof
+        get, gives = self.pool.get, self.gives
+        for index in range(first, len(digests)):
+            entry = get(Name(EntryKind.BLOCK, digests[index]))
+            if entry is None or not gives(entry):
+                return index - first
+        return len(digests) - first
+
+    def gives(self, entry: TierEntry) -> bool:
+        """Whether the host can give what an entry holds now, and the card has it not."""
+        return entry.where is Where.HOST and self.pool.is_open(entry.pages)
+
+    def find(
+        self, digests: Sequence[BlockDigest], blocks: Sequence[bytes], proof: bytes
+    ) -> list[TierEntry]:
+        """The entries of blocks with these `digests` and tokens behind a prefix of that `proof`, as
+        far as the host can give them now.
+        """
         found = []
-        for digest, packed in zip(digests[num_cached:], blocks[num_cached:], strict=True):
+        for digest, packed in zip(digests, blocks, strict=True):
             entry = self.pool.get(Name(EntryKind.BLOCK, digest))
             proof = next_proof(proof, packed)
-            if entry is None or entry.proof != proof:
-                break
-            if entry.where not in _GIVES or not self.pool.is_open(entry.pages):
+            if entry is None or entry.proof != proof or not self.gives(entry):
                 break
             found.append(entry)
         return found
@@ -295,7 +327,7 @@ class HostTier:
     def state(self, digest: BlockDigest) -> TierEntry | None:
         """The recurrent state behind a block that was found, if the host can give it now."""
         state, name = self.pool.get(Name(EntryKind.STATE, digest)), Name(EntryKind.BLOCK, digest)
-        if state is None or state.where not in _GIVES or not self.pool.is_open(state.pages):
+        if state is None or not self.gives(state):
             return None
         block = self._card.get(name) or self.pool.get(name)
         return state if block is not None and block.proof == state.proof else None
@@ -303,7 +335,7 @@ class HostTier:
     def is_coming(self, name: Name) -> bool:
         """Whether the entry is on its way to the card, or can be soon."""
         entry = self.pool.get(name)
-        return entry is not None and entry.where in _COMING
+        return entry is not None and entry.where in (Where.LOADING, Where.PARTING)
 
     # Copies.
 
@@ -322,11 +354,12 @@ class HostTier:
     def transfers(self, now: float) -> list[Transfer]:
         """The transfers that begin now. Begin them before the next step is planned."""
         made = []
-        if self._loads:
+        if self._loads or self.source.has_more:
             self._meter.began(now)
-        while self._loads and len(self._under_way) < _MAX_TRANSFERS:
+        while len(self._under_way) < _MAX_TRANSFERS and (self._loads or self.source.begin_next()):
             made.append(self._next_load())
-        while not self._loads and len(self._under_way) < _MAX_STORES:
+        may_store = not self._loads and not self.source.has_more
+        while may_store and len(self._under_way) < _MAX_STORES:
             transfer = self._next_store(now)
             if transfer is None:
                 break
@@ -493,10 +526,6 @@ class HostTier:
         if name.kind is EntryKind.BLOCK:
             self.pool.returns.forget(name.digest)
         self.changed(name, False)
-
-
-_GIVES: Final = frozenset({Where.HOST})
-_COMING: Final = frozenset({Where.LOADING, Where.PARTING})
 
 
 def root_proof(root: BlockDigest) -> bytes:

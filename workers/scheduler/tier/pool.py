@@ -85,6 +85,8 @@ class TierPool:
 
     def is_open(self, pages: Iterable[int]) -> bool:
         """Whether all these pages are open."""
+        if self._num_open == self.num_pages:
+            return True
         return all(self._is_open[page] for page in pages)
 
     def recover(self, now: float) -> int:

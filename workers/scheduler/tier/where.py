@@ -29,6 +29,8 @@ class Where(Enum):
     LOADING = "loading"
     TWICE = "twice"
 
+    __hash__ = object.__hash__  # by identity: Enum's own is a call of Python, for each block twice
+
     @property
     def is_on_card(self) -> bool:
         """Whether a step that is planned now can read it."""
@@ -66,6 +68,8 @@ class BlockEvent(Enum):
     SPOILT = "spoilt"
     FAILED = "failed"
     LEFT_HOST = "left the host"
+
+    __hash__ = object.__hash__
 
 
 NEXT: Final[dict[tuple[Where, BlockEvent], Where]] = {

@@ -33,12 +33,12 @@ def test_runs_take_every_page_once(seed: int) -> None:
     pages = sorted(rng.sample(range(60), rng.randrange(1, 40)))
     piece, most = rng.randrange(1, 20), rng.randrange(1, 9)
     runs = runs_of(pages, piece, most)
-    taken = [run.page + i for run in runs for i in range(run.count)]
-    rows = [run.row + i for run in runs for i in range(run.count)]
+    taken = [run.page + i for run in runs for i in range(run.num_pages)]
+    rows = [run.row + i for run in runs for i in range(run.num_pages)]
     assert (taken, rows) == (pages, list(range(len(pages))))
     for run in runs:
-        assert run.count <= most
-        assert run.page // piece == (run.page + run.count - 1) // piece
+        assert run.num_pages <= most
+        assert run.page // piece == (run.page + run.num_pages - 1) // piece
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_5"])

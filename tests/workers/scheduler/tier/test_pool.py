@@ -18,7 +18,7 @@ from workers.scheduler.tier import (
     Transferred,
     Where,
 )
-from workers.scheduler.tier.host_tier import TierLoad
+from workers.scheduler.tier.host_tier import TierLoad, root_proof
 
 ROOT = root_digest("m")
 IDENTITY = bytes(32)
@@ -142,7 +142,10 @@ class World:
             path.append(before)
             tokens.append(token)
         num_cached = next((i for i, each in enumerate(path) if each not in self.card), len(path))
-        found = self.tier.find(path, num_cached, tokens, ROOT)
+        proof = self.tier.proof_on_card(path[:num_cached], ROOT)
+        found = (
+            [] if proof is None else self.tier.find(path[num_cached:], tokens[num_cached:], proof)
+        )
         for entry, digest in zip(found, path[num_cached:], strict=False):
             assert entry.name == (EntryKind.BLOCK, digest)
         end = num_cached + len(found)
@@ -276,15 +279,15 @@ def test_a_prefix_with_the_digest_of_another_is_not_found() -> None:
     tier.computed(digest, 0, ROOT, ours, is_first=True)
     _store_all(tier)
     tier.left(EntryKind.BLOCK, digest)
-    assert tier.find([digest], 0, [theirs], ROOT) == []
-    assert tier.find([digest], 0, [ours], root_digest("other")) == []
-    assert [one.name.digest for one in tier.find([digest], 0, [ours], ROOT)] == [digest]
+    assert tier.find([digest], [theirs], root_proof(ROOT)) == []
+    assert tier.find([digest], [ours], root_proof(root_digest("other"))) == []
+    assert [one.name.digest for one in tier.find([digest], [ours], root_proof(ROOT))] == [digest]
     tier.computed(digest, 1, ROOT, theirs, is_first=True)
     tier.check_integrity()
     _store_all(tier)
     tier.left(EntryKind.BLOCK, digest)
-    assert tier.find([digest], 0, [ours], ROOT) == []
-    assert len(tier.find([digest], 0, [theirs], ROOT)) == 1
+    assert tier.find([digest], [ours], root_proof(ROOT)) == []
+    assert len(tier.find([digest], [theirs], root_proof(ROOT))) == 1
 
 
 def _store_all(tier: HostTier) -> None:

@@ -4,18 +4,13 @@ A block lies in as many pieces as there are layers and sides. Owns the checked e
 know what is copied when, nor where a row goes.
 """
 
-from typing import Final
-
 from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.page_rows import reference
 from kernels.page_rows.sizes import SUM_WORDS
 
-__all__ = ["READ_WORDS", "copy_rows", "num_sums", "read_words"]
-
-READ_WORDS: Final = 4
-"""`read_words` takes multiples of so many int32: 16 bytes."""
+__all__ = ["copy_rows", "num_sums", "read_words"]
 
 
 def num_sums(words: Tensor) -> int:
@@ -52,12 +47,11 @@ def copy_rows(
 
 
 def read_words(source: Tensor, target: Tensor) -> None:
-    """Copy int32 [n], n a multiple of `READ_WORDS`, by a kernel. `source` may be page-locked memory
-    of the host: then the kernel itself reads it over the bus, where a copy would wait for those
-    that other streams have begun. It must stay as it is until the kernel has run. Raises
-    `ValueError`.
+    """Copy int32 [n] by a kernel. `source` may be page-locked memory of the host: then the kernel
+    itself reads it over the bus, where a copy would wait for those that other streams have begun.
+    It must stay as it is until the kernel has run. Raises `ValueError`.
     """
-    if source.shape != target.shape or source.dim() != 1 or len(source) % READ_WORDS:
+    if source.shape != target.shape or source.dim() != 1 or source.dtype != target.dtype:
         raise ValueError(f"{tuple(source.shape)} words for {tuple(target.shape)}")
     if uses_triton(target):
         from kernels.page_rows import kernel

@@ -25,6 +25,9 @@ class _Event:
     def record(self) -> None:
         self.is_recorded = True
 
+    def synchronize(self) -> None:
+        """What was launched is done."""
+
     def query(self) -> bool:
         return self.is_recorded
 

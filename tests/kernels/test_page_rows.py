@@ -57,7 +57,7 @@ def test_rows_may_be_parts_of_wider_ones(device: torch.device) -> None:
     assert torch.equal(sums.sum(1), rows.sum(1))
 
 
-@pytest.mark.parametrize("num_words", [0, 4, 1024, 3000])
+@pytest.mark.parametrize("num_words", [0, 1, 1024, 3001])
 def test_reads_words_of_the_host(num_words: int, device: torch.device) -> None:
     """On a card from page-locked memory, without a copy."""
     source = torch.arange(num_words, dtype=torch.int32) - 7
@@ -77,4 +77,4 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="strides"):
         copy_rows(words, ids, _drawn((PLANES * 8, 2)).T, weights, sums, is_load=True)
     with pytest.raises(ValueError, match="words"):
-        read_words(torch.zeros(3, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+        read_words(torch.zeros(3, dtype=torch.int32), torch.zeros(4, dtype=torch.int32))

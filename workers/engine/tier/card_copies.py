@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, final
 import torch
 from torch import Tensor
 
-from kernels.page_rows import READ_WORDS, read_words
+from kernels.page_rows import read_words
 from workers.engine.tier.copies import move
 from workers.engine.tier.page_words import WORD, Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
@@ -135,11 +135,10 @@ class CardCopies:
 
     def _lane(self, page_bytes: int) -> _Lane:
         num_rows, device = staging_rows(self._words.page_bytes), self._device
-        num_places = -(-num_rows // READ_WORDS) * READ_WORDS
         return _Lane(
             torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
             torch.zeros((num_rows, page_bytes), dtype=torch.uint8, device=device),
-            torch.zeros(num_places, dtype=torch.int32, device=device),
+            torch.zeros(num_rows, dtype=torch.int32, device=device),
             torch.zeros((num_rows, self._words.num_sums), dtype=torch.int64, device=device),
             torch.zeros(page_bytes // WORD, dtype=torch.int64, device=device),
         )
@@ -243,9 +242,8 @@ def _by_page(copies: Sequence[Copy]) -> list[Copy]:
 
 
 def _pinned(numbers: Sequence[int]) -> Tensor:
-    """The numbers as int32 in page-locked memory, padded for `read_words`."""
-    padding = -len(numbers) % READ_WORDS
-    return torch.tensor([*numbers, *[0] * padding], dtype=torch.int32).pin_memory()
+    """The numbers as int32 in page-locked memory."""
+    return torch.tensor(numbers, dtype=torch.int32).pin_memory()
 
 
 def _fill(row: Tensor, parts: list[PagePart]) -> None:

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 
@@ -28,10 +29,11 @@ from benchmarks.engine.link import print_small_copies
 from config import DUMMY_PREFIX, WorkerConfig
 from config.model import CacheConfig
 from protocol.sampling import SamplingParams
-from workers.engine import start
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.runner import ModelRunner
+from workers.engine.start import load_runner
 from workers.engine.step import host_words
+from workers.engine.tier.sizing import open_tier
 from workers.scheduler.tier import Transfer
 
 PREFIX: Final = 32_768
@@ -192,20 +194,15 @@ def main() -> None:
 
 def timed_start(config: WorkerConfig, cache_fd: int | None = None) -> tuple[ModelRunner, float]:
     """A started engine, and the seconds that its host tier took of the start."""
-    open_tier, taken = start.open_tier, [0.0]
+    taken = [0.0]
 
     def timed(*given: Any) -> None:  # noqa: ANN401 - as `open_tier` takes it
         begun = time.perf_counter()
         open_tier(*given)
         taken.append(time.perf_counter() - begun)
 
-    start.open_tier = timed
-    try:
-        runner = start.load_runner(
-            config, lambda *_: None, start_compiling(config), cache_fd=cache_fd
-        )
-    finally:
-        start.open_tier = open_tier
+    with patch("workers.engine.start.open_tier", timed):
+        runner = load_runner(config, lambda *_: None, start_compiling(config), cache_fd=cache_fd)
     return runner, taken[-1]
 
 

@@ -122,7 +122,8 @@ class _Agents:
 
     def _ask(self) -> str:
         """All prompts at once: the first tokens, and the share that was computed."""
-        begun, times = time.perf_counter(), {}
+        begun = time.perf_counter()
+        times: dict[int, float] = {}
         numbers = [self._drive.submit(prompt, _ONE) for prompt in self._prompts]
         while len(times) < len(numbers):
             self._drive.step()

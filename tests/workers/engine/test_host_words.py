@@ -1,6 +1,7 @@
 """Numbers of steps in page-locked memory: each is read before its place is used again."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_a_place_is_used_again_when_it_was_read(monkeypatch: pytest.MonkeyPatch)
     rng, memory = random.Random(1), HostWords()
     waited: list[int] = []
     for half, event in enumerate(memory._read):
-        event.synchronize = lambda half=half: waited.append(half)  # type: ignore[method-assign]
+        monkeypatch.setattr(event, "synchronize", partial(waited.append, half))
     unread: list[tuple[int, torch.Tensor, list[int]]] = []
     for _ in range(300):
         values = [rng.randrange(1000) for _ in range(rng.randrange(1, 20))]

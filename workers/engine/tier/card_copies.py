@@ -29,8 +29,7 @@ from kernels.page_rows import read_words
 from workers.engine.tier.copies import move
 from workers.engine.tier.page_words import WORD, Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
-from workers.scheduler.tier import Copy, Transfer, Transferred
-from workers.scheduler.tier.index import ALIGNMENT
+from workers.scheduler.tier import Copy, TierLayout, Transfer, Transferred
 
 STAGING_BYTES: Final = 64 * 2**20
 """Bytes of staging memory of each of two streams. Larger copies gain nothing: one of 64 MiB takes
@@ -50,7 +49,7 @@ def staging_rows(page_bytes: int) -> int:
 
 def staging_bytes(page_bytes: int) -> int:
     """All memory of the card that copies take. A row has the size of a page of the host."""
-    row_bytes = -(-page_bytes // ALIGNMENT) * ALIGNMENT
+    row_bytes = TierLayout.within(b"", page_bytes, 0).page_bytes
     return NUM_STREAMS * (staging_rows(page_bytes) + 1) * row_bytes + row_bytes
 
 

@@ -31,6 +31,7 @@ from protocol.messages import ENFORCES_GRAMMARS
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.host_cache import taken_fd
 from workers.ipc import (
+    NATIVE_SLEEP,
     SUPERVISOR,
     EngineFailed,
     EngineReady,
@@ -47,6 +48,7 @@ from workers.loop import (
     EngineLoop,
     EngineStatus,
     GrammarCompiler,
+    NativeSleep,
     Reporter,
     Runner,
     scheduler_for,
@@ -128,7 +130,14 @@ def _serve(channel: EngineChannel) -> None:
     sys.stderr.flush()
     status.phase = ""
     trouble = "" if use is None else use.trouble
-    ready = EngineReady(runner.facts, str(runner.model_dir), trouble=trouble)
+    sleep, way, refusal = _sleep(config, runner)
+    ready = EngineReady(
+        runner.facts,
+        str(runner.model_dir),
+        trouble=trouble,
+        sleep_way=way,
+        sleep_refusal=refusal,
+    )
     channel.send([(SUPERVISOR, encode_control(ready))])
     # The libraries' objects are never freed; with torch there are half a million, and a collection
     # that scans them delays a step.
@@ -142,6 +151,7 @@ def _serve(channel: EngineChannel) -> None:
         compiler=compiler,
         watch_drafts=None if record is None else record.report,
         copies=None if engine_tier is None else engine_tier.copies,
+        sleep=sleep,
     )
     loop.run()
     if record is not None:
@@ -230,6 +240,20 @@ def _speculation(
 
     assert isinstance(runner, native.ModelRunner)
     return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)
+
+
+def _sleep(config: WorkerConfig, runner: Runner[Any]) -> tuple[NativeSleep | None, str, str]:
+    """The sleep of an engine that can without its end, its name, and why it cannot."""
+    if config.engine != "native":
+        return None, "", ""
+    from workers.engine import runner as native
+    from workers.engine.sleep.choice import NoSleep, begun_sleep
+
+    if not isinstance(runner, native.ModelRunner):  # of several ranks
+        return None, "", ""
+    if isinstance(runner.sleep, NoSleep):
+        return None, NATIVE_SLEEP if runner.sleep.why else "", runner.sleep.why
+    return begun_sleep(runner), NATIVE_SLEEP, ""
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:

@@ -27,8 +27,10 @@ time. The first layer may overwrite its input, those behind it hold their input 
 rows, and the last keeps only the sampled rows."""
 
 
-def room(device: torch.device) -> MemoryRoom:
-    """What this process may still take of `device`'s memory. Raises `ConfigError`."""
+def room(device: torch.device, beside_bytes: int = 0) -> MemoryRoom:
+    """What this process may still take of `device`'s memory, of which it holds `beside_bytes` that
+    torch does not know of. Raises `ConfigError`.
+    """
     if device.type == "cpu":
         return host_room()
     torch.cuda.empty_cache()
@@ -37,7 +39,7 @@ def room(device: torch.device) -> MemoryRoom:
         free=free,
         total=total,
         # The context counts under a vGPU limit, and the driver does not report its owner.
-        held=torch.cuda.memory_reserved(device) + CONTEXT_BYTES,
+        held=torch.cuda.memory_reserved(device) + beside_bytes + CONTEXT_BYTES,
         is_integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
     )
     return card_room(reading, vgpu_limit(os.environ, device.index), host_room())

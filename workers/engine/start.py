@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,6 +54,7 @@ from workers.engine.settings import (
     window_memory,
     with_windows,
 )
+from workers.engine.sleep.choice import sleep_of, tensors_of
 from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
@@ -99,11 +101,24 @@ def load_runner(
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         own = shape if ranks is None else config_of(shape, ranks.share)
+        sleep = sleep_of(config, device, has_ranks=ranks is not None)
+        again = partial(_read, config, model_dir, shape, device, dtype, _untold, None)
+        sleep.adopt(tensors_of(weights), lambda: tensors_of(again()))
         model = Network(
-            own, weights, window(config, shape), invariant=config.invariant, ranks=ranks
+            own,
+            weights,
+            window(config, shape),
+            invariant=config.invariant,
+            ranks=ranks,
+            place=sleep.place,
         )
         drafter, kept, sizes = _divide(
-            config, model, model_dir, _drafter(config, model, model_dir, report), report
+            config,
+            model,
+            model_dir,
+            _drafter(config, model, model_dir, report),
+            report,
+            sleep.num_bytes,
         )
         num_blocks, windows, spare_bytes, step_bytes = sizes
         cache = _take_caches(config, model, num_blocks, windows, drafter)
@@ -123,6 +138,7 @@ def load_runner(
         runner = ModelRunner(
             model, cache, facts, model_dir, steps, step_bytes, verifies=chosen.is_on
         )
+        runner.sleep = sleep
         open_tier(config, runner, cache_fd, report)
         warm_up(runner)
     if kernels is not None:
@@ -157,26 +173,42 @@ def _load(
     the kernels that multiply them there, because that must happen outside captures. Raises
     `ConfigError`.
     """
-    change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
-    if ranks is not None:
-        change = cut_and_then(LayerCut(shape, ranks.share), change)
     with _phase(report, "load", config.model):
-        if config.model.startswith(DUMMY_PREFIX):
-            weights = draw_weights(
-                shape, device, dtype, change=change, vocabulary=vocabulary, draws_experts=True
-            )
-        else:
-            weights = load_weights(
-                model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
-            )
-        if ranks is not None:
-            weights = model_of(weights, shape, ranks.share)
+        weights = _read(config, model_dir, shape, device, dtype, report, ranks)
     if device.type == "cuda" and weights.has_int4:
         report("check", 0.0, "4-bit products")
         print(check_int4(device, dtype).text, file=sys.stderr)
     if device.type == "cuda":
         _check_experts(shape, weights, device, report)
     return weights
+
+
+def _read(
+    config: WorkerConfig,
+    model_dir: Path,
+    shape: ModelDescription,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Report,
+    ranks: Ranks | None,
+) -> ModelWeights:
+    """As `_load`, without checks."""
+    change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
+    if ranks is not None:
+        change = cut_and_then(LayerCut(shape, ranks.share), change)
+    if config.model.startswith(DUMMY_PREFIX):
+        weights = draw_weights(
+            shape, device, dtype, change=change, vocabulary=vocabulary, draws_experts=True
+        )
+    else:
+        weights = load_weights(
+            model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
+        )
+    return weights if ranks is None else model_of(weights, shape, ranks.share)
+
+
+def _untold(_phase: str, _fraction: float, _detail: str) -> None:
+    """Report nothing: the process has started."""
 
 
 def _check_experts(
@@ -273,15 +305,17 @@ def _divide(
     model_dir: Path,
     drafter: Drafter | None,
     report: Report,
+    beside_bytes: int,
 ) -> tuple[Drafter | None, StateMemory | None, _Division]:
     """Divide the memory: the drafter, the room for states, and the result of `_num_blocks`. A
     drafter that "auto" has found is left out if what the configuration asks for does not fit
-    beside it. Raises `ConfigError`.
+    beside it. `beside_bytes` of the device are this process's, and not torch's. Raises
+    `ConfigError`.
     """
     device, dtype = model.device, model.weights.embedding.dtype
     while True:
         with _phase(report, "memory", "measuring room for keys and values"):
-            found = _shared_room(model)
+            found = _shared_room(model, beside_bytes)
             kept = states(config, model.config, dtype, device, found.num_bytes)
             try:
                 return drafter, kept, _num_blocks(config, model, model_dir, found, kept, drafter)
@@ -292,9 +326,9 @@ def _divide(
         drafter = None  # its weights have no other owner: the next reading finds their memory free
 
 
-def _shared_room(model: Network) -> MemoryRoom:
+def _shared_room(model: Network, beside_bytes: int) -> MemoryRoom:
     """The room of this device, or of the fullest of all ranks', which must divide alike."""
-    found = room(model.device)
+    found = room(model.device, beside_bytes)
     if model.ranks is None:
         return found
     return found._replace(num_bytes=model.ranks.least(found.num_bytes))
@@ -366,7 +400,9 @@ def _take_caches(
     """The memory for keys and values, of a drafter too."""
     dtype = kv_dtype(config, model.weights.embedding.dtype)
     in_windows = 0 if windows is None else windows.sizes.num_blocks
-    cache = KvCache(model.config, num_blocks, config.block_size, model.device, dtype, in_windows)
+    cache = KvCache(
+        model.config, num_blocks, config.block_size, model.device, dtype, in_windows, model.place
+    )
     if drafter is not None:
         drafter.take_cache(num_blocks + 1, config.block_size)
     return cache

@@ -25,6 +25,7 @@ from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
 from workers.ipc.messages import (
     CHECKPOINT,
     FIRST_CONTROL_TAG,
+    NATIVE_SLEEP,
     ClearCache,
     Drained,
     DrainEngine,
@@ -51,6 +52,7 @@ __all__ = [
     "CHECKPOINT",
     "FIRST_CONTROL_TAG",
     "MAX_LINK",
+    "NATIVE_SLEEP",
     "PROBE_PROMPT",
     "PROBE_TOKENS",
     "SUPERVISOR",

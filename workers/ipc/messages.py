@@ -47,6 +47,10 @@ CHECKPOINT: Final = "the driver's checkpoint"
 """The way to sleep that moves all that a process has on the card into its own memory."""
 
 
+NATIVE_SLEEP: Final = "native sleep"
+"""The way of Herma's own engine: its memory leaves the card, its addresses and graphs stay."""
+
+
 class SleepEngine(_Control, frozen=True, tag=69):
     """Move all memory off the device by this `way`, "" for the first that `EngineReady` named, and
     answer `Slept`. No sequence is left, and none comes.
@@ -136,15 +140,22 @@ class Drained(_Control, frozen=True, tag=84):
 
 
 class Slept(_Control, frozen=True, tag=85):
-    """The answer to `SleepEngine`: `why` it does not sleep, "" if it says that it does."""
+    """The answer to `SleepEngine`: `why` it does not sleep, "" if it says that it does. A native
+    engine says how much of the host's memory it holds for that, and what it keeps there (`note`).
+    """
 
     why: str = ""
+    host_bytes: int | None = None
+    note: str = ""
 
 
 class Woken(_Control, frozen=True, tag=86):
-    """The answer to `WakeEngine`: `why` it does not serve, "" if it does."""
+    """The answer to `WakeEngine`: `why` it does not serve, "" if it does. `is_asleep`: others have
+    the memory; it sleeps on, and may be asked again.
+    """
 
     why: str = ""
+    is_asleep: bool = False
 
 
 FromEngine = EngineReady | Heartbeat | StartProgress | EngineFailed | Drained | Slept | Woken

@@ -11,6 +11,7 @@ from workers.loop.loop import (
     Runner,
     scheduler_for,
 )
+from workers.loop.napping import Moved, NativeSleep
 from workers.loop.start_table import DeviceUse, aligned, bytes_text, start_table
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "EngineLoop",
     "EngineStatus",
     "GrammarCompiler",
+    "Moved",
+    "NativeSleep",
     "Reporter",
     "Runner",
     "aligned",

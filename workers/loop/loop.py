@@ -62,6 +62,7 @@ from workers.ipc import (
     recover_request_id,
 )
 from workers.loop.heartbeat import EngineStatus, cache_line, drafting_line
+from workers.loop.napping import Napping, NativeSleep
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
 from workers.scheduler import (
     BlockManager,
@@ -164,10 +165,12 @@ class EngineLoop(Generic[InFlight]):
         compiler: GrammarCompiler | None = None,
         watch_drafts: Callable[[bool], str] | None = None,
         copies: PrefixCopies | None = None,
+        sleep: NativeSleep | None = None,
     ) -> None:
         """`compiler` None: the scheduler refuses all grammars. `watch_drafts` is called with each
         `Load` and told whether the engine is busy; it returns a warning for operators, or "".
-        `copies` are those of the scheduler's host tier, if it has one.
+        `copies` are those of the scheduler's host tier, if it has one. `sleep` moves the memory of
+        a device that can sleep.
         """
         if scheduler.lookahead > runner.lookahead:
             raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
@@ -179,6 +182,8 @@ class EngineLoop(Generic[InFlight]):
         self._compiler = compiler
         self._watch_drafts = watch_drafts
         self._copies = copies
+        self._napping = Napping(sleep, scheduler, status)
+        self._sleeps: SleepEngine | None = None
         self._num_compiling = 0
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
@@ -197,7 +202,8 @@ class EngineLoop(Generic[InFlight]):
             # With work the next step must not wait. Without work only a frame can bring some, so
             # the runner may prepare for later steps until a frame comes.
             can_wait = self._is_stalled or (
-                not self._is_busy and not self._pipeline.prepare(pending_only=False)
+                not self._is_busy
+                and (self._napping.is_asleep or not self._pipeline.prepare(pending_only=False))
             )
             for link, payload in self._channel.take(self._patience_s() if can_wait else 0.0):
                 self._take_frame(link, payload)
@@ -211,9 +217,13 @@ class EngineLoop(Generic[InFlight]):
 
     def _patience_s(self) -> float | None:
         """How long to wait for a frame while there is no step."""
-        if self._copies is not None and self._scheduler.is_copying:
+        if self._is_copying:
             return COPYING_POLL_S
         return COMPILING_POLL_S if self._num_compiling else None
+
+    @property
+    def _is_copying(self) -> bool:
+        return self._copies is not None and self._scheduler.is_copying
 
     @property
     def _is_waiting(self) -> bool:
@@ -246,6 +256,10 @@ class EngineLoop(Generic[InFlight]):
         if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
+        if self._sleeps is not None and not len(self._pipeline) and not self._is_copying:
+            slept = self._napping.fall_asleep(self._sleeps)
+            self._sleeps = None
+            self._out.append((SUPERVISOR, encode_control(slept)))
         self._flush()
 
     def _take_copied(self, copies: PrefixCopies) -> None:
@@ -316,13 +330,19 @@ class EngineLoop(Generic[InFlight]):
                 print(f"forgot {self._scheduler.clear_cache()} cached blocks", file=sys.stderr)
             case EngineStart():
                 raise WireError("a second EngineStart")
-            case SleepEngine() | WakeEngine():
-                raise WireError("a native engine sleeps by its end")
+            case SleepEngine():
+                self._sleeps = message  # once its copies to the host are over
+            case WakeEngine(epoch=epoch):
+                self._epoch = epoch
+                self._out.append((SUPERVISOR, encode_control(self._napping.wake())))
             case _:
                 assert_never(message)
 
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):
+            case Submit() | Embed() | Score() if self._napping.is_asleep:
+                ids = message.request_id, message.attempt
+                self._queue([Outgoing(link, Rejected(*ids, "not_ready", "the engine is asleep"))])
             case Submit():
                 self._submit(link, message)
             case Embed() | Score():
@@ -365,6 +385,7 @@ class EngineLoop(Generic[InFlight]):
             return
         self._load_was_busy, self._load_at = busy, now
         self._scheduler.revise_places()
+        self._napping.expect()
         load = self._load()
         if load.cache is not None:
             self._status.cache = cache_line(load.cache, load.recomputed_tokens)

@@ -5,6 +5,7 @@ from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
 from workers.scheduler.drafting import DraftCandidate, Proposer
+from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import (
     NO_MOVES,
@@ -37,6 +38,8 @@ __all__ = [
     "Chunk",
     "DraftCandidate",
     "DraftTiming",
+    "HeldCounts",
+    "HeldPlaces",
     "Key",
     "Outgoing",
     "PrefixStates",

@@ -25,6 +25,7 @@ from protocol.messages import BlockEvent, BlocksSnapshot, Tier
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_table import BlockTable
+from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
@@ -34,6 +35,9 @@ from workers.scheduler.tier import EntryKind, HostTier, Name
 from workers.scheduler.windows import WindowPool
 
 _NOT_CACHED: Final = -1
+
+_SHRINKS: Final = 32
+"""What has no room on the host goes in parts of this fraction."""
 
 _REMEMBERED: Final = 4
 """Evicted blocks are remembered as long as so many caches are filled anew: 100 bytes each."""
@@ -247,6 +251,35 @@ class BlockManager:
         gone = self._victims(len(self._kept))
         self._blank.extend(gone)
         return len(gone)
+
+    def shrink(self, fits: Callable[[HeldCounts], bool]) -> int:
+        """Forget cached blocks of the card that no sequence holds, those of least value first,
+        until the rest `fits`. Returns how many went.
+        """
+        num_gone = 0
+        while self._kept and not fits(self.held_counts()):
+            gone = self._victims(-(-len(self._kept) // _SHRINKS))
+            self._blank.extend(gone)
+            num_gone += len(gone)
+        return num_gone
+
+    def held_counts(self) -> HeldCounts:
+        """How much of the card holds prefixes."""
+        windows, states = self.windows, self.states
+        return HeldCounts(
+            len(self._by_digest),
+            0 if windows is None else len(windows.kept),
+            0 if states is None else len(states.pool.used),
+        )
+
+    def held_places(self) -> HeldPlaces:
+        """What of the card holds prefixes."""
+        windows, states = self.windows, self.states
+        return HeldPlaces(
+            tuple(sorted(self._by_digest.values())),
+            () if windows is None else windows.kept,
+            () if states is None else tuple(states.pool.used),
+        )
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, with nothing changed, if too few blocks are

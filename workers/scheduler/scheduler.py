@@ -32,6 +32,7 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
 from workers.scheduler.drafting import Proposer, candidates_of, drafts_ahead
+from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.loading import HostLoads
@@ -303,6 +304,24 @@ class Scheduler:
         states went.
         """
         return self._blocks.clear()
+
+    def clear_card(self) -> int:
+        """Forget cached prefixes of the card that no sequence uses. Returns how many went."""
+        return self._blocks.clear_card()
+
+    def shrink_cache(self, fits: Callable[[HeldCounts], bool]) -> int:
+        """Forget cached prefixes of the card, those of least value first, until the rest `fits`.
+        Returns how many blocks went.
+        """
+        return self._blocks.shrink(fits)
+
+    def held_counts(self) -> HeldCounts:
+        """How much of the card holds prefixes."""
+        return self._blocks.held_counts()
+
+    def held_places(self) -> HeldPlaces:
+        """What of the card holds prefixes."""
+        return self._blocks.held_places()
 
     def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
         """Tell the proposer how long a committed step took; see `Proposer.took`."""

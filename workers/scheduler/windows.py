@@ -84,6 +84,11 @@ class WindowPool:
         return f"<WindowPool {self._num_held}/{self.num_blocks} held, {len(self._kept)} snapshots>"
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        """Blocks that snapshots keep."""
+        return tuple([block for block, count in enumerate(self._num_kept) if count])
+
+    @property
     def num_held(self) -> int:
         """Blocks that tables hold."""
         return self._num_held

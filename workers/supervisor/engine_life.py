@@ -52,6 +52,7 @@ TICK_S: Final = 0.1
 _LOAD: Final = wire.tag_of(Load)
 _ASKED_S: Final = 2.0
 _TERMINATED_S: Final = 1.0
+_ENDED: Final = "its process has ended"
 
 
 @final
@@ -91,7 +92,7 @@ class EngineLife:
         self.drained = trio.Event()
         self.ended = trio.Event()
         self._moved = trio.Event()
-        self._not_moved = ""
+        self._how: Slept | Woken = Slept(_ENDED)
         self.hang_watch = HangWatch(config.stall_s, now)
         self._start_watch = StartWatch(config.stall_s, now)
         self._config = config
@@ -149,7 +150,7 @@ class EngineLife:
                 nursery.cancel_scope.cancel()
         finally:
             self.drained.set()  # a dead engine has nothing left to finish
-            self._not_moved = "its process has ended"
+            self._how = Slept(_ENDED)
             self._moved.set()
             self.ended.set()
         return exit_code
@@ -163,17 +164,17 @@ class EngineLife:
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
 
-    async def move(self, message: SleepEngine | WakeEngine) -> str:
-        """Let the engine's memory leave the device, or come back. Returns why it did not, "" if the
-        engine says that it did. One that says nothing is judged as one that does not step.
+    async def move(self, message: SleepEngine | WakeEngine) -> Slept | Woken:
+        """Let the engine's memory leave the device, or come back. Returns what the engine says of
+        it. One that says nothing is judged as one that does not step.
         """
-        self._moved, self._not_moved = trio.Event(), ""
+        self._moved = trio.Event()
         if self.ended.is_set():
-            return "its process has ended"
+            return Slept(_ENDED)
         self.hang_watch.work_sent(trio.current_time())
         self.send_control(message)
         await self._moved.wait()
-        return self._not_moved
+        return self._how
 
     def serve_again(self) -> None:
         """Tell the gateways of the engine, whose memory is back, in the epoch of now."""
@@ -317,8 +318,8 @@ class EngineLife:
                 self.failure = message
             case Drained():
                 self.drained.set()
-            case Slept(why=why) | Woken(why=why):
-                self._not_moved = why
+            case Slept() | Woken():
+                self._how = message
                 self._moved.set()
             case _:
                 assert_never(message)

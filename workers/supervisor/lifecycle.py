@@ -113,6 +113,7 @@ def _of_sleep() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         (s.DORMANT, e.RESTART): s.FALLING_ASLEEP,
         (s.DORMANT, e.RESTART_NOW): s.FALLING_ASLEEP,
         (s.WAKING, e.PROVEN): s.READY,
+        (s.WAKING, e.MOVED_OUT): s.DORMANT,  # others have its memory
         (s.WAKING, e.EXITED): s.ENDING,
         (s.WAKING, e.LINGERS): s.LINGERING,
         (s.WAKING, e.RESTART): s.REPLACING,

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import trio
 
-from workers.ipc import CHECKPOINT, SleepEngine, WakeEngine
+from workers.ipc import CHECKPOINT, NATIVE_SLEEP, SleepEngine, Slept, WakeEngine, Woken
 from workers.supervisor.card_memory import (
     CardUse,
     host_reading,
@@ -195,7 +195,9 @@ class Sleeper:
             return False
         before = await memory.read()
         in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
-        why = await life.move(SleepEngine(way))
+        said = await life.move(SleepEngine(way))
+        why = said.why
+        host_bytes, kept = (said.host_bytes, said.note) if isinstance(said, Slept) else (None, "")
         if life.ended.is_set():
             why = life.process.killed_for or "its process has ended"
         left = None if why else await self._left(life, before)
@@ -209,18 +211,20 @@ class Sleeper:
             if not life.ended.is_set():  # else its end is reported
                 self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
             return False
-        now_in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
+        if host_bytes is None:
+            now_in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
+            host_bytes = max(0, now_in_host - in_host)
         facts: dict[str, int | float | str | None] = {
             "way": way,
             "asleep_bytes": left or 0,
             "sleep_s": trio.current_time() - self._began_at,
-            "host_bytes": max(0, now_in_host - in_host),
+            "host_bytes": host_bytes,
         }
         if record.way != way:
             facts["wake_s"] = None
         if life.ended.is_set():
             return False
-        self._began_at = 0.0
+        self._began_at, self.turns.kept = 0.0, kept
         self.turns.cannot.pop(way, None)
         self._lifecycle.on(LifeEvent.MOVED_OUT)
         assert self._relay is not None
@@ -230,7 +234,9 @@ class Sleeper:
 
     async def _wake(self, life: EngineLife) -> None:
         """Let the process take its memory back. One that cannot is killed, and another starts."""
-        has_room = await self._has_room()
+        way = self._way_of(life)
+        # An engine of our own tries at once: what it cannot have, it says, and sleeps on.
+        has_room = way == NATIVE_SLEEP or await self._has_room()
         if (
             not has_room
             or self.life is not life
@@ -241,9 +247,14 @@ class Sleeper:
             return
         self._lifecycle.on(LifeEvent.WAKE)
         assert self._relay is not None
-        way = self._way_of(life)
-        why = await life.move(WakeEngine(self._relay.epoch))
+        said = await life.move(WakeEngine(self._relay.epoch))
+        why = said.why
         if self._lifecycle.state in (EngineState.LEAVING, EngineState.REPLACING):
+            return
+        if isinstance(said, Woken) and said.is_asleep:
+            self._lifecycle.on(LifeEvent.MOVED_OUT)
+            if await self._has_room():  # else that has said what is missing
+                self.turns.failed(f"it does not wake: {why}; tried again")
             return
         if why:
             if way is not None:
@@ -268,6 +279,8 @@ class Sleeper:
         sleep took, else for the model's weights. A checkpoint takes all that is on the card now.
         """
         turns = self.turns
+        if way == NATIVE_SLEEP:
+            return ""  # it keeps what has room, and reads the rest again
         if not turns.memory.is_card:
             return "its device is the host's own memory"
         need = turns.record.host_bytes if turns.record.way == way else 0

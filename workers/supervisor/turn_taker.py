@@ -17,6 +17,7 @@ from config import WorkerConfig
 from housekeeping.leftovers import runtime_dir
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ResidencyState, Wanted
+from workers.ipc import NATIVE_SLEEP
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import EngineState, Lifecycle
 from workers.supervisor.log import WorkerLog
@@ -76,8 +77,9 @@ class TurnTaker:
     """`is_measuring`: its engine is ready and not measured yet; `is_rising`: it is told to wake,
     and nothing has begun yet. `is_trial_due`: whether the engine can sleep without an end is not
     known; `is_on_trial`: it sleeps so for the first time. `cannot` says why this process cannot
-    sleep by a way, found at its start. `on_order` gets orders of the table; `on_news` is called
-    when gateways should be told anew where the worker is (`shown`, `due_s`, `trouble`).
+    sleep by a way, found at its start; `kept` what it kept in its last sleep. `on_order` gets
+    orders of the table; `on_news` is called when gateways should be told anew where the worker is
+    (`shown`, `due_s`, `trouble`).
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class TurnTaker:
         self.is_rising = False
         self.is_trial_due = self.is_on_trial = False
         self.cannot: dict[str, str] = {}
+        self.kept = ""
         self._writing = trio.Lock()
         self._stream: trio.SocketStream | None = None
         self._at_table = trio.CancelScope()
@@ -268,7 +271,8 @@ class TurnTaker:
         if record.sleep_s is not None:
             parts.append(f"falls asleep in {record.sleep_s:.1f} s")
         if record.way:
-            parts.append(f"by {record.way}")
+            kept = f" ({self.kept})" if self.kept and record.way == NATIVE_SLEEP else ""
+            parts.append(f"by {record.way}{kept}")
         refusals = {**record.refusals, **self.cannot}
         parts += [f"not by {way}: {why}" for way, why in refusals.items()]
         if self.trouble:

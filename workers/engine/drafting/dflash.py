@@ -155,6 +155,7 @@ class DFlash:
         self.token_bytes = config.token_numbers * weights.fc.element_size()
         self._cache: KvCache | None = None
         self._captured = CapturedDrafts(self._pass, self.max_depth, target.device)
+        self._place = target.place
 
     @property
     def has_pending_captures(self) -> bool:
@@ -175,7 +176,12 @@ class DFlash:
         """See `Drafter`."""
         like = self._weights.fc
         self._cache = KvCache(
-            self._shape.network, num_blocks - 1, block_size, like.device, like.dtype
+            self._shape.network,
+            num_blocks - 1,
+            block_size,
+            like.device,
+            like.dtype,
+            place=self._place,
         )
 
     def draft(self, step: DraftStep) -> Drafted:

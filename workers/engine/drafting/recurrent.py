@@ -75,6 +75,7 @@ class RecurrentDrafter:
         self._cell = cell
         # The target's plans are prepared for its own heads.
         self._fits = _heads(cell.config) == _heads(target.config)
+        self._place = target.place
         self.cuts_anew = not self._fits
         self._cache: KvCache | None = None
         self._captured = CapturedDrafts(self._pass, MAX_DEPTH, cell.like.device, reads_next=True)
@@ -94,7 +95,12 @@ class RecurrentDrafter:
         """See `Drafter`."""
         like = self._cell.like
         self._cache = KvCache(
-            self._cell.config, num_blocks - 1, block_size, like.device, like.dtype
+            self._cell.config,
+            num_blocks - 1,
+            block_size,
+            like.device,
+            like.dtype,
+            place=self._place,
         )
 
     @property

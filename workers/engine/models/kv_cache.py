@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from workers.engine.models.description import Latent, ModelDescription
+from workers.engine.models.state_slots import Place
 
 
 class KvCache:
     """`layers` holds (keys, values) per layer with attention, each [blocks, block_size, KV, D],
     contiguous; one that borrows has those of the layer that it reads. `memories` are all of them,
-    one for each kind of heads, [layers, 2, blocks, block_size, KV, D]. Of latent attention they are
-    [layers, 1, blocks, block_size, 1, D], where values are a part of the keys.
+    one for each kind of heads, [layers, 2, blocks, block_size, KV, D]; `in_windows` says which
+    kinds keep only their window. Of latent attention they are [layers, 1, blocks, block_size, 1,
+    D], where values are a part of the keys.
 
     Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
     Layers that keep only their window have `num_window_blocks` blocks, and `dummy_window_block`.
@@ -30,8 +32,11 @@ class KvCache:
         device: torch.device,
         dtype: torch.dtype,
         num_window_blocks: int = 0,
+        place: Place | None = None,
     ) -> None:
-        """All zeros. On a CPU a page takes the host's memory when it is first written."""
+        """All zeros, in memory that `place` takes; None: as torch does, and on a CPU a page takes
+        the host's memory when it is first written.
+        """
         owners = config.key_owners
         makers = [place for place, owner in enumerate(owners) if place == owner]
         memories = []
@@ -40,16 +45,18 @@ class KvCache:
             own = [place for place in makers if config.attentions[place].sizes == heads]
             count = num_window_blocks if heads.in_window else num_blocks
             blocks = (count + 1, block_size, heads.num_kv_heads, heads.head_dim)
-            memory = _zeros((len(own), 1 if config.is_latent else 2, *blocks), dtype, device)
+            shape = (len(own), 1 if config.is_latent else 2, *blocks)
+            memory = place(shape, dtype).zero_() if place else _zeros(shape, dtype, device)
             memories.append(memory)
-            for place, sides in zip(own, memory, strict=True):
-                mixer = config.attentions[place]
+            for layer, sides in zip(own, memory, strict=True):
+                mixer = config.attentions[layer]
                 values = sides[0, ..., : mixer.rank] if isinstance(mixer, Latent) else sides[1]
-                layers[place] = sides[0], values
+                layers[layer] = sides[0], values
         self.memories: tuple[Tensor, ...] = tuple(memories)
         self.num_blocks = num_blocks
         self.dummy_block = num_blocks
-        self.has_windows = any(heads.in_window for heads in config.head_sizes)
+        self.in_windows = tuple([heads.in_window for heads in config.head_sizes])
+        self.has_windows = any(self.in_windows)
         self.num_window_blocks = self.dummy_window_block = num_window_blocks
         self.block_size = block_size
         self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple([layers[owner] for owner in owners])

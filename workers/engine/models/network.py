@@ -36,7 +36,7 @@ from workers.engine.models.description import (
     Rope,
 )
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.state_slots import StateStep
+from workers.engine.models.state_slots import Place, StateStep
 from workers.engine.models.vocabulary import logits
 from workers.engine.models.weights import LayerWeights, ModelWeights, SideInputs, SideWeights
 from workers.engine.parallel.ranks import Ranks
@@ -89,8 +89,11 @@ class Network:
         *,
         invariant: bool = False,
         ranks: Ranks | None = None,
+        place: Place | None = None,
     ) -> None:
+        """`place` takes the memory of caches and states; None: as torch does."""
         self.config = config
+        self.place = place
         self.invariant = invariant
         self.ranks = ranks
         self.weights = weights
@@ -127,6 +130,7 @@ class Network:
     def with_layers(self, chosen: tuple[int, ...]) -> "Network":
         """The network with the `chosen` layers only; it shares everything with this one."""
         fewer = copy(self)
+        fewer.place = None  # it lives briefly, and what `place` gives is never given back
         fewer.config = self.config.with_layers(chosen)
         fewer.weights = self.weights.with_layers(chosen)
         # A copy of this.

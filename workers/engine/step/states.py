@@ -48,7 +48,8 @@ class Rings:
     """
 
     def __init__(self, model: Network, num_slots: int) -> None:
-        place, dtype = partial(_empty, model.device), model.weights.embedding.dtype
+        dtype = model.weights.embedding.dtype
+        place = model.place or partial(_empty, model.device)
         self.layers = rings_of(model.config, num_slots, MOST_TAKEN_BACK, place, dtype)
         self._verified: dict[int, int] = {}
 
@@ -108,7 +109,7 @@ class KeptStates:
         verifies: bool,
     ) -> None:
         config, dtype = model.config, model.weights.embedding.dtype
-        place = partial(_empty, model.device)
+        place = model.place or partial(_empty, model.device)
         self._device = model.device
         self.running = StateSlots(config, num_slots + 1, place, dtype)
         self.dummy_slot = num_slots

@@ -1,0 +1,99 @@
+"""Whether an engine sleeps by itself, and what it needs for that from its start.
+
+Owns that choice, and which tensors are weights. Must not know how memory is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import Tensor
+
+from config import WorkerConfig
+from workers.engine.memory.budget import host_room
+from workers.engine.sleep.card_pages import CardPages, DriverRefusalError
+from workers.engine.sleep.device_sleep import DeviceSleep, Reload
+from workers.engine.sleep.kept_rows import KeptRows
+from workers.engine.sleep.pages import Pages
+
+if TYPE_CHECKING:
+    from workers.engine.runner import ModelRunner
+
+
+@final
+class NoSleep:
+    """`DeviceSleep` of an engine that sleeps by its end: memory is taken as torch does. `why`: for
+    people, "" if it is not to sleep at all.
+    """
+
+    num_bytes: Final = 0
+    place: Final = None
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
+        """Leave the weights where they are."""
+
+
+def sleep_of(
+    config: WorkerConfig, device: torch.device, *, has_ranks: bool
+) -> DeviceSleep | NoSleep:
+    """The sleep of the engine of a worker. One that is always resident takes its memory as torch
+    does.
+    """
+    if config.residency != "on-demand":
+        return NoSleep()
+    if has_ranks:
+        return NoSleep("it has several ranks")
+    try:
+        pages = pages_of(device)
+        if pages is None:
+            return NoSleep()
+        return DeviceSleep(pages, device, most_bytes(device))
+    except DriverRefusalError as error:
+        return NoSleep(str(error))
+
+
+def pages_of(device: torch.device) -> Pages | None:
+    """What maps the memory of a device; None where nothing would become free. Raises
+    `DriverRefusalError`.
+    """
+    if device.type != "cuda":
+        return None
+    if torch.cuda.get_device_properties(device).is_integrated:
+        raise DriverRefusalError("the card shares the host's memory")
+    torch.cuda.synchronize(device)  # its context is the current one from now on
+    return CardPages(device)
+
+
+def most_bytes(device: torch.device) -> int:
+    """All memory of a card: its addresses cost nothing."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 2**36
+
+
+def begun_sleep(runner: ModelRunner) -> DeviceSleep | None:
+    """The sleep of an engine that is ready, which begins to prepare; None if it has none."""
+    sleep, drafter = runner.sleep, runner.drafter
+    if not isinstance(sleep, DeviceSleep):
+        return None
+    caches = [runner.cache]
+    if drafter is not None and drafter.cache is not None:
+        caches.append(drafter.cache)
+    sleep.begin(KeptRows(caches, runner.kept.prefixes), host_room())
+    return sleep
+
+
+def tensors_of(weights: Any) -> Iterator[Tensor]:  # noqa: ANN401 - weights are nested in many ways
+    """All tensors of weights, in an order that is always the same."""
+    if isinstance(weights, Tensor):
+        yield weights
+    elif isinstance(weights, tuple):
+        for part in weights:
+            yield from tensors_of(part)
+    elif is_dataclass(weights):
+        for field in fields(weights):
+            yield from tensors_of(getattr(weights, field.name))

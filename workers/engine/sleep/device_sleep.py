@@ -1,0 +1,235 @@
+"""The sleep of an engine: weights, keys, values and states leave its device and come back.
+
+Owns the order of both, what the host keeps meanwhile, and the proof that it is what came back. Must
+not know which prefixes are cached (they are named), when the engine sleeps, nor how memory is
+mapped (`pages.py`).
+
+- Weights have a copy on the host, which a thread makes after the start and which stays: a sleep
+  copies none, a wake copies all. Where the host lacks the memory for it they are read again.
+- Of keys, values and states the rows that prefixes hold are copied at each sleep, as many as have
+  room in memory that was made ready before.
+- All else stays: the context, the memory of graphs, workspaces, tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+from workers.engine.sleep.arena import Arena
+from workers.engine.sleep.host_store import PIECE_BYTES, HostStore
+from workers.engine.sleep.kept_rows import KeptRows, sum_of
+from workers.engine.sleep.pages import NoMemoryError, Pages
+from workers.loop import Moved
+from workers.scheduler import HeldCounts, HeldPlaces
+from workers.tier_size import default_bytes
+
+Reload = Callable[[], Iterable[Tensor]]
+
+WEIGHTS_SHARE: Final = 0.8
+"""Weights are kept on the host if they take at most this share of what is free there."""
+
+_WEIGHTS_PIECE: Final = 64 * 2**20
+_SUMMED: Final = 2**30
+_COPIED_AT_ONCE: Final = 16 * 2**20
+"""While the engine serves: what its steps copy waits behind 0.3 ms."""
+_LEAST_PIECE: Final = 2**20
+_PIECES: Final = 16
+
+
+@final
+class DeviceSleep:
+    """The memory of one engine on `device` that comes from `pages`, at most `most_bytes` of each of
+    two kinds. Weights are moved here when they are loaded (`adopt`); `place` takes memory for
+    caches and states. Then `begin`. See `workers.loop.NativeSleep` for the rest.
+    """
+
+    def __init__(self, pages: Pages, device: torch.device, most_bytes: int) -> None:
+        self._device = device
+        self._card = device if device.type == "cuda" else None
+        relieve = _nothing if self._card is None else torch.cuda.empty_cache
+        self._weights = Arena(pages, most_bytes, _WEIGHTS_PIECE, relieve)
+        self._kept = Arena(pages, most_bytes, relieve=relieve)
+        self._adopted: list[Tensor] = []
+        self._reload: Reload = list
+        self._rows: KeptRows | None = None
+        self._weights_store: HostStore | None = None
+        self._rows_store = HostStore(0)
+        self._weight_sums: list[int] = []
+        self._held = HeldPlaces()
+        self._row_sums: list[int] = []
+        # Weights come back on a stream of their own, beside zeros and rows.
+        self._side = None if self._card is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        return f"<DeviceSleep {self._weights!r} {self._kept!r}>"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the device that a sleep gives back."""
+        return self._weights.num_bytes + self._kept.num_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the host that are ready for sleeps. They stay until the process ends."""
+        weights = 0 if self._weights_store is None else self._weights_store.num_bytes
+        return weights + self._rows_store.num_bytes
+
+    def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
+        """Move these weights here, in place. Those of another device stay where they are. `reload`
+        reads them again, in the same order.
+        """
+        self._adopted, self._reload = self._own(weights), reload
+        self._weights.adopt(self._adopted)
+
+    def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Memory for a cache or for states. Raises `torch.OutOfMemoryError`."""
+        return self._kept.place(shape, dtype)
+
+    def begin(self, rows: KeptRows, room: MemoryRoom) -> None:
+        """Begin to copy the weights to the host, if its `room` allows it; call it when the engine
+        is ready.
+        """
+        self._rows = rows
+        size, left = self._weights.used.nbytes, room.num_bytes
+        if size <= WEIGHTS_SHARE * left:
+            self._weights_store = HostStore(size + PIECE_BYTES, self._card, self._copy_weights)
+            self._weights_store.want(size)
+            left -= size
+        most = default_bytes(left, self._kept.num_bytes)
+        piece = max(_LEAST_PIECE, min(PIECE_BYTES, most // _PIECES // _LEAST_PIECE * _LEAST_PIECE))
+        self._rows_store = HostStore(most, self._card, piece_bytes=piece)
+
+    def expect(self, held: HeldCounts) -> None:
+        """See `NativeSleep`."""
+        if self._rows is not None:
+            self._rows_store.want(self._rows.num_bytes(held))
+
+    def fits(self, held: HeldCounts) -> bool:
+        """See `NativeSleep`."""
+        return self._rows is not None and self._rows.num_bytes(held) <= self._rows_store.num_bytes
+
+    @torch.inference_mode()
+    def fall_asleep(self, held: HeldPlaces) -> Moved:
+        """See `NativeSleep`."""
+        if self._rows is None:
+            return Moved("it has not begun to serve")
+        if self._weights_store is not None:
+            self._weights_store.wait()
+            if self._weights_store.trouble:
+                self._weights_store = None
+        if not self._weight_sums:
+            self._weight_sums = _numbers(self._sums_of_weights())
+        self._settle()
+        self._weights.give_back()
+        has_rows = True
+        try:
+            self._row_sums = _numbers(self._store_rows(self._rows, held))
+        except torch.OutOfMemoryError:  # others were quicker to take what is free now
+            held, self._row_sums, has_rows = HeldPlaces(), [], False
+        self._held = held
+        self._settle()
+        self._kept.give_back()
+        return Moved(host_bytes=self.host_bytes, note=self._note(), has_rows=has_rows)
+
+    @torch.inference_mode()
+    def wake(self) -> Moved:
+        """See `NativeSleep`."""
+        assert self._rows is not None
+        try:
+            self._weights.take()
+            self._load_weights()
+            self._kept.take()
+        except (NoMemoryError, torch.OutOfMemoryError) as error:
+            self._settle()
+            if self._weights.is_taken:
+                self._weights.give_back()
+            return Moved(f"others have taken the memory ({error})", is_asleep=True)
+        except (ConfigError, OSError, RuntimeError) as error:
+            return Moved(f"its weights cannot be read again: {error}")
+        self._kept.used.zero_()
+        row_sums = self._load_rows(self._rows)
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        if _numbers(self._sums_of_weights()) != self._weight_sums:
+            return Moved("its weights are not what they were")
+        if _numbers(row_sums) != self._row_sums:
+            note = "its cached prefixes are not what they were, and are forgotten"
+            return Moved(host_bytes=self.host_bytes, note=note, has_rows=False)
+        return Moved(host_bytes=self.host_bytes, note=self._note())
+
+    def _own(self, weights: Iterable[Tensor]) -> list[Tensor]:
+        return [one for one in weights if one.device == self._device]
+
+    def _note(self) -> str:
+        assert self._rows is not None
+        where = "the weights are on the host"
+        if self._weights_store is None:
+            where = "the host has no room for the weights, which are read again at a wake"
+        kept = self._rows.num_bytes(self._held.counts) / 2**30
+        return f"{where}, with {kept:.1f} GiB of prefixes"
+
+    def _copy_weights(self, at: int, piece: Tensor) -> None:
+        """Copy what belongs into a piece of the host's memory, by the thread that has made it."""
+        used = self._weights.used
+        whole = piece[: max(0, used.nbytes - at)]
+        if self._card is None:
+            whole.copy_(used[at : at + len(whole)])
+            return
+        stream = torch.cuda.Stream(self._card)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for begin in range(0, len(whole), _COPIED_AT_ONCE):
+                part = whole[begin : begin + _COPIED_AT_ONCE]
+                part.copy_(used[at + begin : at + begin + len(part)], non_blocking=True)
+                stream.synchronize()
+
+    def _load_weights(self) -> None:
+        store, used = self._weights_store, self._weights.used
+        if store is None:
+            for mine, read in zip(self._adopted, self._own(self._reload()), strict=True):
+                mine.copy_(read)
+            self._settle()
+            return
+        with torch.cuda.stream(self._side):
+            for begin, part in store.parts(0, used.nbytes):
+                used[begin : begin + len(part)].copy_(part, non_blocking=True)
+
+    def _store_rows(self, rows: KeptRows, held: HeldPlaces) -> list[Tensor]:
+        sums, at = [], 0
+        for gathered in rows.gathered(held):
+            for begin, part in self._rows_store.parts(at, gathered.nbytes):
+                part.copy_(gathered[begin : begin + len(part)], non_blocking=True)
+            sums.append(sum_of(gathered))
+            at += gathered.nbytes
+        return sums
+
+    def _load_rows(self, rows: KeptRows) -> list[Tensor]:
+        sums, at = [], 0
+        for empty in rows.scattered(self._held):
+            for begin, part in self._rows_store.parts(at, empty.nbytes):
+                empty[begin : begin + len(part)].copy_(part, non_blocking=True)
+            sums.append(sum_of(empty))
+            at += empty.nbytes
+        return sums
+
+    def _sums_of_weights(self) -> list[Tensor]:
+        return [sum_of(part) for part in torch.split(self._weights.used, _SUMMED)]
+
+    def _settle(self) -> None:
+        """Wait for the device, and give back what torch keeps for later."""
+        if self._card is not None:
+            torch.cuda.synchronize(self._card)
+            torch.cuda.empty_cache()
+
+
+def _numbers(sums: Sequence[Tensor]) -> list[int]:
+    return torch.stack(list(sums)).tolist() if sums else []
+
+
+def _nothing() -> None:
+    """A host keeps no memory that nobody uses."""

@@ -87,7 +87,7 @@ class Drive:
         swaps = runner.tier is not None and runner.tier.swaps
         sizes = window_sizes or runner.windows
         swap = SwapSpace(self.tier, facts.block_size) if self.tier is not None and swaps else None
-        self._blocks = blocks = BlockManager(
+        self.blocks = blocks = BlockManager(
             self.num_blocks, facts.block_size, states=states, swap=swap, tier=self.tier,
             windows=None if sizes is None else WindowPool(sizes, facts.block_size),
         )  # fmt: skip
@@ -118,7 +118,7 @@ class Drive:
 
     def clear_card(self) -> None:
         """Forget what no sequence holds in the card's prefix cache; the host keeps what it has."""
-        self._blocks.clear_card()
+        self.blocks.clear_card()
 
     def live(self) -> list[int]:
         """The numbers of the requests that have not ended."""

@@ -53,7 +53,7 @@ def sleep_of(
         pages = pages_of(device)
         if pages is None:
             return NoSleep()
-        return DeviceSleep(pages, device, most_bytes(device))
+        return DeviceSleep(pages, device, most_bytes_of(device))
     except DriverRefusalError as error:
         return NoSleep(str(error))
 
@@ -70,9 +70,9 @@ def pages_of(device: torch.device) -> Pages | None:
     return CardPages(device)
 
 
-def most_bytes(device: torch.device) -> int:
-    """All memory of a card: its addresses cost nothing."""
-    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 2**36
+def most_bytes_of(device: torch.device) -> int:
+    """All memory of a card: addresses cost nothing."""
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def begun_sleep(runner: ModelRunner) -> DeviceSleep | None:

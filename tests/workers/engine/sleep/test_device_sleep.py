@@ -1,0 +1,181 @@
+"""An engine whose memory leaves the device and comes back answers as before."""
+
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from benchmarks.drive import Drive
+from protocol.sampling import SamplingParams
+from tests.fakes.scarce_pages import ScarcePages
+from tests.fakes.tiny_families import write_family
+from tests.fakes.tiny_models import load_tiny
+from workers.engine.memory import window_size
+from workers.engine.memory.budget import MemoryRoom
+from workers.engine.runner import ModelRunner
+from workers.engine.sleep import choice, host_store
+from workers.engine.sleep.device_sleep import DeviceSleep
+from workers.loop import Moved
+from workers.scheduler import SavePolicy
+
+BLOCK = 16
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+FINE = SavePolicy(grain=BLOCK, every=2 * BLOCK, least=BLOCK, along=BLOCK)
+ON_CARD = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    ],
+)
+
+
+class Sleeper(NamedTuple):
+    """An engine that serves, and can sleep."""
+
+    runner: ModelRunner
+    drive: Drive
+    sleep: DeviceSleep
+
+    def ask(self, prompt: list[int]) -> tuple[list[int], int]:
+        """The answer, and how many of the prompt's tokens were cached."""
+        number = self.drive.submit(prompt, GREEDY)
+        self.drive.finish()
+        answer = self.drive.answers[number]
+        return answer.outputs, answer.cached_tokens
+
+    def fall_asleep(self) -> Moved:
+        blocks = self.drive.blocks
+        self.sleep.expect(blocks.held_counts())
+        self.sleep.wait_ready()
+        assert self.sleep.fits(blocks.held_counts())
+        return self.sleep.fall_asleep(blocks.held_places())
+
+
+def sleeper(
+    model: Path, patch: pytest.MonkeyPatch, on: str = "cpu", room: int = 2**40, **keys: Any
+) -> Sleeper:
+    """The engine of `model`; `room` bytes are free on its host."""
+    patch.setattr(choice, "host_room", lambda: MemoryRoom(room, "the kernel"))
+    patch.setattr(host_store, "PIECE_BYTES", 2**20)
+    sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 64, "context_length": 512}
+    runner = load_tiny(
+        model, device=on, dtype="float32", residency="on-demand", **{**sizes, **keys}
+    )
+    sleep = choice.begun_sleep(runner)
+    assert sleep is not None
+    drive = Drive(runner, looks_ahead=runner.lookahead > 0, save_policy=FINE)
+    return Sleeper(runner, drive, sleep)
+
+
+@pytest.fixture(name="pages", autouse=True)
+def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ScarcePages:
+    """A device that maps memory, unless the test is about a card."""
+    pages = ScarcePages()
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(choice, "pages_of", lambda _: pages)
+        monkeypatch.setattr(choice, "most_bytes_of", lambda _: pages.total)
+    return pages
+
+
+def _prompts(count: int = 3) -> list[list[int]]:
+    rng = random.Random(3)
+    return [[rng.randrange(2, 140) for _ in range(150)] for _ in range(count)]
+
+
+@pytest.mark.parametrize("on", ["cpu", ON_CARD])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_5", "gemma4"])
+def test_it_answers_as_before_and_finds_its_prefixes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages, family: str, on: str
+) -> None:
+    """Whatever prefixes are made of: keys and values, states, blocks of windows."""
+    monkeypatch.setattr(window_size, "LEAST_SAVED", 0)
+    one = sleeper(write_family(tmp_path, family), monkeypatch, on)
+    prompts = _prompts()
+    first = [one.ask(prompt)[0] for prompt in prompts]
+    hits = [one.ask(prompt)[1] for prompt in prompts]
+    assert min(hits) > 100
+    for _ in range(3):
+        slept = one.fall_asleep()
+        assert (slept.why, slept.has_rows) == ("", True)
+        assert (pages.taken, slept.host_bytes > 0) == (0, True)
+        woken = one.sleep.wake()
+        assert (woken.why, woken.has_rows, woken.is_asleep) == ("", True, False)
+        assert [one.ask(prompt) for prompt in prompts] == [*zip(first, hits, strict=True)]
+
+
+@pytest.mark.parametrize("on", ["cpu", ON_CARD])
+def test_without_room_on_the_host_weights_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch, on, room=1000)
+    (prompt,) = _prompts(1)
+    first, _ = one.ask(prompt)
+    one.drive.clear_card()
+    slept = one.sleep.fall_asleep(one.drive.blocks.held_places())
+    assert (slept.why, slept.host_bytes) == ("", 0)
+    assert "read again" in slept.note
+    assert one.sleep.wake().why == ""
+    assert one.ask(prompt) == (first, 0)
+
+
+def test_others_have_the_memory_at_a_wake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
+) -> None:
+    """It sleeps on with nothing taken, whichever part is missing, and a later wake finds all."""
+    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
+    (prompt,) = _prompts(1)
+    first, _ = one.ask(prompt)
+    whole = pages.taken
+    assert one.fall_asleep().why == ""
+    for lacking in (whole, whole // 2, 1):
+        pages.others = pages.total - whole + lacking
+        woken = one.sleep.wake()
+        assert woken.is_asleep
+        assert "others have taken the memory" in woken.why
+        assert pages.taken == 0
+    pages.others = 0
+    assert one.sleep.wake().why == ""
+    outputs, hit = one.ask(prompt)
+    assert (outputs, hit > 100) == (first, True)
+
+
+def test_changed_weights_are_no_wake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came back is compared with what left."""
+    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
+    assert one.fall_asleep().why == ""
+    parts = host_store.HostStore.parts
+    monkeypatch.setattr(
+        host_store.HostStore,
+        "parts",
+        lambda self, at, size: ((to, part.clone().add_(1)) for to, part in parts(self, at, size)),
+    )
+    assert one.sleep.wake().why == "its weights are not what they were"
+
+
+def test_twenty_switches_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
+) -> None:
+    """Neither memory of the device nor of the host."""
+    one = sleeper(write_family(tmp_path, "qwen3_5"), monkeypatch)
+    prompts = _prompts()
+    first = [one.ask(prompt)[0] for prompt in prompts]
+    taken = pages.taken
+    host = {one.fall_asleep().host_bytes}
+    one.sleep.wake()
+    for _ in range(20):
+        host.add(one.fall_asleep().host_bytes)
+        assert one.sleep.wake().why == ""
+        assert pages.taken == taken
+    assert len(host) == 1
+    assert [one.ask(prompt)[0] for prompt in prompts] == first
+
+
+def test_an_always_resident_engine_takes_its_memory_as_torch_does(tmp_path: Path) -> None:
+    runner = load_tiny(write_family(tmp_path, "qwen2"), kv_tokens=256)
+    assert choice.begun_sleep(runner) is None
+    assert runner.model.place is None

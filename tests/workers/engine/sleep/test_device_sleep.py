@@ -142,9 +142,7 @@ def test_others_have_the_memory_at_a_wake(
     assert (outputs, hit > 100) == (first, True)
 
 
-def test_changed_weights_are_no_wake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_weights_are_no_wake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came back is compared with what left."""
     one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
     assert one.fall_asleep().why == ""

@@ -32,7 +32,7 @@ _SOME: Final = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
 _PROMPT: Final = 16_384
 
 
-class Switch(NamedTuple):
+class SleepAndWake(NamedTuple):
     """Seconds of one sleep and wake, bytes of the card meanwhile, and whether answers were equal
     and found their prompt.
     """
@@ -65,7 +65,7 @@ class NativeSleepBench:
         self._sleep.wait_ready()
         return time.perf_counter() - begun
 
-    def switch(self) -> Switch:
+    def switch(self) -> SleepAndWake:
         """Sleep and wake once. Raises `RuntimeError` for one that fails."""
         blocks = self.drive.blocks
         torch.cuda.synchronize()
@@ -84,7 +84,7 @@ class NativeSleepBench:
         answers = [self._ask(prompt, _SOME) for prompt in self._prompts]
         is_equal = [outputs for outputs, _ in answers] == self._answers
         cached = sum([hit for _, hit in answers])
-        return Switch(asleep_s, awake_s, first_token_s, card_bytes, is_equal, cached)
+        return SleepAndWake(asleep_s, awake_s, first_token_s, card_bytes, is_equal, cached)
 
     def _ask(self, prompt: list[int], sampling: SamplingParams) -> tuple[list[int], int]:
         number = self.drive.submit(prompt, sampling)

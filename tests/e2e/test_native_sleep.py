@@ -1,4 +1,4 @@
-"""Engines of our own that sleep in their processes: real ones, over a card that a program claims."""
+"""Engines of our own that sleep in their processes: real ones, over a card of a program."""
 
 import json
 import os

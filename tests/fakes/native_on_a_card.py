@@ -57,7 +57,7 @@ def main() -> int:
     pages = TurningPages(folder, arguments[arguments.index("--name") + 1])
     choice.pages_of = lambda _: pages
     choice.most_bytes_of = lambda _: 2**30
-    start._device = lambda _: torch.device("cpu")  # noqa: SLF001
+    start._device = lambda _: torch.device("cpu")
     engine.start_compiling = lambda _: None
     return engine.main(arguments)
 

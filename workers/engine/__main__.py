@@ -129,15 +129,7 @@ def _serve(channel: EngineChannel) -> None:
         print(line, file=sys.stderr)
     sys.stderr.flush()
     status.phase = ""
-    trouble = "" if use is None else use.trouble
-    sleep, way, refusal = _sleep(config, runner)
-    ready = EngineReady(
-        runner.facts,
-        str(runner.model_dir),
-        trouble=trouble,
-        sleep_way=way,
-        sleep_refusal=refusal,
-    )
+    sleep, ready = _ready(config, runner, "" if use is None else use.trouble)
     channel.send([(SUPERVISOR, encode_control(ready))])
     # The libraries' objects are never freed; with torch there are half a million, and a collection
     # that scans them delays a step.
@@ -242,18 +234,24 @@ def _speculation(
     return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)
 
 
-def _sleep(config: WorkerConfig, runner: Runner[Any]) -> tuple[NativeSleep | None, str, str]:
-    """The sleep of an engine that can without its end, its name, and why it cannot."""
-    if config.engine != "native":
-        return None, "", ""
-    from workers.engine import runner as native
-    from workers.engine.sleep.choice import NoSleep, begun_sleep
+def _ready(
+    config: WorkerConfig, runner: Runner[Any], trouble: str
+) -> tuple[NativeSleep | None, EngineReady]:
+    """The sleep of an engine that can without its end, which begins to prepare; and what the
+    supervisor is told of a loaded engine.
+    """
+    sleep, why = None, ""
+    if config.engine == "native":
+        from workers.engine import runner as native
+        from workers.engine.sleep.choice import begun_sleep
 
-    if not isinstance(runner, native.ModelRunner):  # of several ranks
-        return None, "", ""
-    if isinstance(runner.sleep, NoSleep):
-        return None, NATIVE_SLEEP if runner.sleep.why else "", runner.sleep.why
-    return begun_sleep(runner), NATIVE_SLEEP, ""
+        if isinstance(runner, native.ModelRunner):  # not of several ranks
+            sleep, why = begun_sleep(runner), runner.sleep.why
+    way = "" if sleep is None and not why else NATIVE_SLEEP
+    ready = EngineReady(
+        runner.facts, str(runner.model_dir), trouble=trouble, sleep_way=way, sleep_refusal=why
+    )
+    return sleep, ready
 
 
 def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:

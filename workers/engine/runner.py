@@ -29,8 +29,7 @@ from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.sleep.choice import NoSleep
-from workers.engine.sleep.device_sleep import DeviceSleep
+from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.prompt_scores import Scores, score_prompt

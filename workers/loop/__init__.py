@@ -11,7 +11,7 @@ from workers.loop.loop import (
     Runner,
     scheduler_for,
 )
-from workers.loop.napping import Moved, NativeSleep
+from workers.loop.napping import MemoryMove, NativeSleep
 from workers.loop.start_table import DeviceUse, aligned, bytes_text, start_table
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "EngineLoop",
     "EngineStatus",
     "GrammarCompiler",
-    "Moved",
+    "MemoryMove",
     "NativeSleep",
     "Reporter",
     "Runner",

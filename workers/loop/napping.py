@@ -14,7 +14,7 @@ from workers.loop.heartbeat import EngineStatus
 from workers.scheduler import HeldCounts, HeldPlaces, Scheduler
 
 
-class Moved(NamedTuple):
+class MemoryMove(NamedTuple):
     """How a sleep or a wake went: `why` it did not, "" if it did. `host_bytes` are held on the host
     for it. `note` says for people what was kept. `has_rows`: what prefixes hold is there.
     `is_asleep`, of a wake: the memory was not there, and a later one may find it.
@@ -38,10 +38,10 @@ class NativeSleep(Protocol):
     def fits(self, held: HeldCounts) -> bool:
         """Whether so much has room on the host now."""
 
-    def fall_asleep(self, held: HeldPlaces) -> Moved:
+    def fall_asleep(self, held: HeldPlaces) -> MemoryMove:
         """Give the memory back, and keep what these places hold, which `fits`."""
 
-    def wake(self) -> Moved:
+    def wake(self) -> MemoryMove:
         """Take the memory again, with what it held."""
 
 

@@ -126,7 +126,7 @@ class Flags:
                     LifeEvent.WAKE if self.has_process else LifeEvent.START,
                 )
             case "waking":
-                yield LifeEvent.PROVEN
+                yield from (LifeEvent.PROVEN, LifeEvent.MOVED_OUT)
 
     def refuses(self, event: LifeEvent) -> bool:
         is_running = self.has_process and not (self.is_dead or self.is_asked_to_end)

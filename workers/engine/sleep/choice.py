@@ -5,9 +5,9 @@ Owns that choice, and which tensors are weights. Must not know how memory is mov
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,28 +15,12 @@ from torch import Tensor
 from config import WorkerConfig
 from workers.engine.memory.budget import host_room
 from workers.engine.sleep.card_pages import CardPages, DriverRefusalError
-from workers.engine.sleep.device_sleep import DeviceSleep, Reload
+from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.sleep.kept_rows import KeptRows
 from workers.engine.sleep.pages import Pages
 
 if TYPE_CHECKING:
     from workers.engine.runner import ModelRunner
-
-
-@final
-class NoSleep:
-    """`DeviceSleep` of an engine that sleeps by its end: memory is taken as torch does. `why`: for
-    people, "" if it is not to sleep at all.
-    """
-
-    num_bytes: Final = 0
-    place: Final = None
-
-    def __init__(self, why: str = "") -> None:
-        self.why = why
-
-    def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
-        """Leave the weights where they are."""
 
 
 def sleep_of(

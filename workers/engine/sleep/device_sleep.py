@@ -25,7 +25,7 @@ from workers.engine.sleep.arena import Arena
 from workers.engine.sleep.host_store import PIECE_BYTES, HostStore
 from workers.engine.sleep.kept_rows import KeptRows, sum_of
 from workers.engine.sleep.pages import NoMemoryError, Pages
-from workers.loop import Moved
+from workers.loop import MemoryMove
 from workers.scheduler import HeldCounts, HeldPlaces
 from workers.tier_size import default_bytes
 
@@ -48,6 +48,8 @@ class DeviceSleep:
     two kinds. Weights are moved here when they are loaded (`adopt`); `place` takes memory for
     caches and states. Then `begin`. See `workers.loop.NativeSleep` for the rest.
     """
+
+    why: Final = ""
 
     def __init__(self, pages: Pages, device: torch.device, most_bytes: int) -> None:
         self._device = device
@@ -121,10 +123,10 @@ class DeviceSleep:
         return self._rows is not None and self._rows.num_bytes(held) <= self._rows_store.num_bytes
 
     @torch.inference_mode()
-    def fall_asleep(self, held: HeldPlaces) -> Moved:
+    def fall_asleep(self, held: HeldPlaces) -> MemoryMove:
         """See `NativeSleep`."""
         if self._rows is None:
-            return Moved("it has not begun to serve")
+            return MemoryMove("it has not begun to serve")
         if self._weights_store is not None:
             self._weights_store.wait()
             if self._weights_store.trouble:
@@ -141,10 +143,10 @@ class DeviceSleep:
         self._held = held
         self._settle()
         self._kept.give_back()
-        return Moved(host_bytes=self.host_bytes, note=self._note(), has_rows=has_rows)
+        return MemoryMove(host_bytes=self.host_bytes, note=self._note(), has_rows=has_rows)
 
     @torch.inference_mode()
-    def wake(self) -> Moved:
+    def wake(self) -> MemoryMove:
         """See `NativeSleep`."""
         assert self._rows is not None
         try:
@@ -155,19 +157,19 @@ class DeviceSleep:
             self._settle()
             if self._weights.is_taken:
                 self._weights.give_back()
-            return Moved(f"others have taken the memory ({error})", is_asleep=True)
+            return MemoryMove(f"others have taken the memory ({error})", is_asleep=True)
         except (ConfigError, OSError, RuntimeError) as error:
-            return Moved(f"its weights cannot be read again: {error}")
+            return MemoryMove(f"its weights cannot be read again: {error}")
         self._kept.used.zero_()
         row_sums = self._load_rows(self._rows)
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
         if _numbers(self._sums_of_weights()) != self._weight_sums:
-            return Moved("its weights are not what they were")
+            return MemoryMove("its weights are not what they were")
         if _numbers(row_sums) != self._row_sums:
             note = "its cached prefixes are not what they were, and are forgotten"
-            return Moved(host_bytes=self.host_bytes, note=note, has_rows=False)
-        return Moved(host_bytes=self.host_bytes, note=self._note())
+            return MemoryMove(host_bytes=self.host_bytes, note=note, has_rows=False)
+        return MemoryMove(host_bytes=self.host_bytes, note=self._note())
 
     def _own(self, weights: Iterable[Tensor]) -> list[Tensor]:
         return [one for one in weights if one.device == self._device]
@@ -231,6 +233,22 @@ class DeviceSleep:
         if self._card is not None:
             torch.cuda.synchronize(self._card)
             torch.cuda.empty_cache()
+
+
+@final
+class NoSleep:
+    """`DeviceSleep` of an engine that sleeps by its end: memory is taken as torch does. `why`: for
+    people, "" if it is not to sleep at all.
+    """
+
+    num_bytes: Final = 0
+    place: Final = None
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
+        """Leave the weights where they are."""
 
 
 def _numbers(sums: Sequence[Tensor]) -> list[int]:

@@ -17,7 +17,7 @@ from workers.engine.memory.budget import MemoryRoom
 from workers.engine.runner import ModelRunner
 from workers.engine.sleep import choice, host_store
 from workers.engine.sleep.device_sleep import DeviceSleep
-from workers.loop import Moved
+from workers.loop import MemoryMove
 from workers.scheduler import SavePolicy
 
 BLOCK = 16
@@ -46,7 +46,7 @@ class Sleeper(NamedTuple):
         answer = self.drive.answers[number]
         return answer.outputs, answer.cached_tokens
 
-    def fall_asleep(self) -> Moved:
+    def fall_asleep(self) -> MemoryMove:
         blocks = self.drive.blocks
         self.sleep.expect(blocks.held_counts())
         self.sleep.wait_ready()

@@ -56,7 +56,8 @@ class NativeSleepBench:
         self._prompts = [
             [rng.randrange(10, size) for _ in range(each)] for _ in range(num_tokens // each)
         ]
-        self._answers = [self._ask(prompt, _SOME)[0] for prompt in self._prompts]
+        self._answers: list[list[int]] = []
+        self._ask_all()
 
     def prepare(self) -> float:
         """Seconds until the host's memory is ready."""
@@ -64,6 +65,13 @@ class NativeSleepBench:
         self._sleep.expect(self.drive.blocks.held_counts())
         self._sleep.wait_ready()
         return time.perf_counter() - begun
+
+    def expect_answers(self) -> bool:
+        """Take the answers of now, from cached prompts, as those to compare with. Returns whether
+        the engine gives them twice.
+        """
+        self._answers, _ = self._ask_all()
+        return self._ask_all()[0] == self._answers
 
     def switch(self) -> SleepAndWake:
         """Sleep and wake once. Raises `RuntimeError` for one that fails."""
@@ -81,10 +89,14 @@ class NativeSleepBench:
             raise RuntimeError(why)
         self._ask(self._prompts[0], _ONE)
         first_token_s = time.perf_counter() - begun
-        answers = [self._ask(prompt, _SOME) for prompt in self._prompts]
-        is_equal = [outputs for outputs, _ in answers] == self._answers
-        cached = sum([hit for _, hit in answers])
+        answers, cached = self._ask_all()
+        is_equal = answers == self._answers
         return SleepAndWake(asleep_s, awake_s, first_token_s, card_bytes, is_equal, cached)
+
+    def _ask_all(self) -> tuple[list[list[int]], int]:
+        """The answers to all prompts, and how many of their tokens were cached."""
+        answers = [self._ask(prompt, _SOME) for prompt in self._prompts]
+        return [outputs for outputs, _ in answers], sum([hit for _, hit in answers])
 
     def _ask(self, prompt: list[int], sampling: SamplingParams) -> tuple[list[int], int]:
         number = self.drive.submit(prompt, sampling)
@@ -106,6 +118,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--tokens", type=int, default=65_536)
     parser.add_argument("--kv-tokens", type=int, default=None, help="None: what the card holds")
+    parser.add_argument("--quantization", default="auto")
     parser.add_argument("--switches", type=int, default=20)
     parser.add_argument("--limit", type=float, default=1e9, help="seconds; no switch begins later")
     options = parser.parse_args()
@@ -123,6 +136,7 @@ def main() -> None:
         kv_tokens=options.kv_tokens,
         context_length=_PROMPT + 4096,
         residency="on-demand",
+        quantization=options.quantization,
     )
     runner = load_runner(config, lambda *_: None, start_compiling(config))
     print(f"start: {time.perf_counter() - begun:.1f} s", flush=True)
@@ -140,6 +154,7 @@ def main() -> None:
     )
     waited = bench.prepare()
     print(f"host ready after {waited:.1f} s more, {sleep.host_bytes / 2**30:.2f} GiB", flush=True)
+    print(f"answers equal without a sleep: {bench.expect_answers()}", flush=True)
     print("switch  asleep s  awake s  first token s  card MiB  torch MiB  rss GiB  equal  cached")
     for number in range(options.switches):
         if time.perf_counter() - begun > options.limit:

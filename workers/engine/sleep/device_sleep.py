@@ -34,7 +34,7 @@ Reload = Callable[[], Iterable[Tensor]]
 WEIGHTS_SHARE: Final = 0.8
 """Weights are kept on the host if they take at most this share of what is free there."""
 
-_WEIGHTS_PIECE: Final = 64 * 2**20
+_WEIGHTS_PIECE: Final = 256 * 2**20
 _SUMMED: Final = 2**30
 _COPIED_AT_ONCE: Final = 16 * 2**20
 """While the engine serves: what its steps copy waits behind 0.3 ms."""

@@ -92,7 +92,12 @@ def _asleep(
     sleeping = sum(one.forms[0].weights_bytes for one in models) - _weights(models, least)
     most = (len(models) - len(least.places)) * card.num_bytes
     yield "Host memory while they sleep, at most:"
-    yield "- Herma's own engines: none. They end; a wake reads the weights again."
+    every = sum(one.forms[0].weights_bytes for one in models)
+    yield (
+        f"- Herma's own engines by native sleep: {bytes_text(every)}, the weights of all, which it "
+        "keeps while they are awake too, and up to a quarter of what is free then for cached "
+        "prefixes. Without room a wake reads the weights again."
+    )
     yield f"- vLLM and SGLang by their own sleep: {bytes_text(sleeping)}, the weights."
     yield (
         f"- any engine by the driver's checkpoint: all that it has on the card, up to "

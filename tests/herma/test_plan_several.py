@@ -74,6 +74,7 @@ def test_the_host_s_memory_is_that_of_all_that_may_sleep_at_once() -> None:
     lines, fits = several([_need("a", 30), _need("b", 20)], CardAndHost(36 * GIB, "", 64 * GIB))
     assert fits
     text = "\n".join(lines)
+    assert "by native sleep: 25.00 GiB, the weights of all" in text
     assert "by their own sleep: 15.00 GiB, the weights." in text
     assert "up to 36.00 GiB if each takes the whole card" in text
     assert "This host has 64.00 GiB to give now." in text

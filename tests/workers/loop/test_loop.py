@@ -32,14 +32,20 @@ from workers.ipc.messages import (
     DropLink,
     FromEngine,
     Shutdown,
+    SleepEngine,
+    Slept,
     ToEngine,
+    WakeEngine,
+    Woken,
     decode_from_engine,
     encode_control,
 )
+from workers.loop import MemoryMove, NativeSleep
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.loop import EngineBroken, EngineLoop, GrammarCompiler
 from workers.loop.pipeline import MAX_FAULTS_IN_A_ROW
+from workers.scheduler import HeldCounts, HeldPlaces
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -104,6 +110,7 @@ class LoopEnd:
         runner: CountingRunner,
         clock: Callable[[], float] = time.monotonic,
         compiler: GrammarCompiler | None = None,
+        sleep: NativeSleep | None = None,
     ) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(BOUND_S)
@@ -131,6 +138,7 @@ class LoopEnd:
             epoch=3,
             clock=clock,
             compiler=compiler,
+            sleep=sleep,
         )
         self._decoder = FrameDecoder()
         self._frames: list[tuple[int, bytes]] = []
@@ -191,9 +199,11 @@ class LoopEnd:
 
 @contextmanager
 def running(
-    runner: CountingRunner, clock: Callable[[], float] = time.monotonic
+    runner: CountingRunner,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: NativeSleep | None = None,
 ) -> Iterator[LoopEnd]:
-    end = LoopEnd(runner, clock)
+    end = LoopEnd(runner, clock, sleep=sleep)
     try:
         yield end
     finally:
@@ -404,3 +414,114 @@ def test_the_end_of_the_channel_is_noticed_at_once(lookahead: int) -> None:
     end.send(1, submission(A, max_tokens=400, prompt=5))
     end.close()  # asserts that `on_gone` was called while the step hangs
     runner.gate.release(10_000)
+
+
+class Bed:
+    """Takes what a device holds, of which `room` blocks fit. `held` is what it was given last;
+    `answers` are those of wakes to come.
+    """
+
+    def __init__(self, room: int = 1000, *answers: MemoryMove) -> None:
+        self.room = room
+        self.held = HeldPlaces()
+        self.expected = HeldCounts()
+        self._answers = list(answers)
+
+    def expect(self, held: HeldCounts) -> None:
+        self.expected = held
+
+    def fits(self, held: HeldCounts) -> bool:
+        return held.blocks <= self.room
+
+    def fall_asleep(self, held: HeldPlaces) -> MemoryMove:
+        self.held = held
+        return MemoryMove(host_bytes=7, note="kept")
+
+    def wake(self) -> MemoryMove:
+        return self._answers.pop(0) if self._answers else MemoryMove()
+
+
+def cached_of(end: LoopEnd, request_id: bytes) -> int:
+    """The cached tokens of a prompt that is always the same."""
+    end.send(1, submission(request_id, max_tokens=2, prompt=200))
+    accepted = end.until(Accepted)
+    end.finished(request_id)
+    assert isinstance(accepted, Accepted)
+    return accepted.cached_tokens
+
+
+def test_a_sleep_keeps_what_prompts_find(lookahead: int) -> None:
+    """Asleep the loop computes nothing and takes no work; awake it is of another epoch."""
+    bed, runner = Bed(), CountingRunner(lookahead)
+    with running(runner, sleep=bed) as end:
+        assert cached_of(end, A) == 0
+        end.control(SleepEngine("native sleep"))
+        assert end.until(Slept) == Slept("", 7, "kept")
+        assert len(bed.held.blocks) == bed.expected.blocks == 6
+        steps = runner.steps
+        end.send(1, submission(B, max_tokens=2, prompt=200))
+        refused = end.until(Rejected)
+        assert isinstance(refused, Rejected)
+        assert (refused.request_id, refused.reason) == (B, "not_ready")
+        end.control(WakeEngine(4))
+        assert end.until(Woken) == Woken()
+        assert runner.steps == steps
+        assert cached_of(end, C) == 192
+        load = end.until(Load)
+        assert isinstance(load, Load)
+        assert load.epoch == 4
+
+
+def test_what_has_no_room_on_the_host_is_forgotten() -> None:
+    with running(CountingRunner(), sleep=(bed := Bed(room=3))) as end:
+        cached_of(end, A)
+        end.control(SleepEngine())
+        slept = end.until(Slept)
+        assert slept == Slept(
+            "", 7, "kept; 3 cached blocks had no room on the host and are forgotten"
+        )
+        assert len(bed.held.blocks) == 3
+        end.control(WakeEngine(4))
+        end.until(Woken)
+        assert cached_of(end, B) == 96
+
+
+@pytest.mark.parametrize(
+    ("answer", "woken", "cached"),
+    [
+        (MemoryMove("taken", is_asleep=True), Woken("taken", is_asleep=True), 192),
+        (MemoryMove("spoilt"), Woken("spoilt"), None),
+        (MemoryMove(has_rows=False, note="lost"), Woken(), 0),
+    ],
+)
+def test_wakes_that_do_not_bring_all_back(
+    answer: MemoryMove, woken: Woken, cached: int | None
+) -> None:
+    """What sleeps on can be woken again; what came back changed is not found."""
+    with running(CountingRunner(), sleep=Bed(1000, answer)) as end:
+        cached_of(end, A)
+        end.control(SleepEngine())
+        end.until(Slept)
+        end.control(WakeEngine(4))
+        assert end.until(Woken) == woken
+        if woken.is_asleep:
+            end.control(WakeEngine(5))
+            assert end.until(Woken) == Woken()
+        if cached is not None:
+            assert cached_of(end, B) == cached
+
+
+def test_an_engine_that_works_or_cannot_sleep_says_so() -> None:
+    runner = CountingRunner()
+    runner.gate = threading.Semaphore(0)
+    with running(runner, sleep=Bed()) as end:
+        end.send(1, submission(A, max_tokens=5, prompt=5))
+        assert runner.entered.acquire(timeout=BOUND_S)
+        end.control(SleepEngine())
+        runner.gate.release(2)
+        assert end.until(Slept) == Slept("it has work")
+    with running(CountingRunner()) as end:
+        end.control(SleepEngine("native sleep"))
+        assert end.until(Slept) == Slept("it has no way to sleep that is called 'native sleep'")
+        end.control(WakeEngine(4))
+        assert end.until(Woken) == Woken("it does not sleep")

@@ -231,20 +231,28 @@ class Crowd:
 _CLIENT_S: Final = 2e-3
 """From an answer's end to the next request, with the way of both."""
 
-_ACCEPT_S: Final = 1e-3
-"""What a request takes of the process that turns it into tokens: so far apart do requests reach an
-engine that were sent at one moment.
+APART_MS: Final = 4.0
+"""So far apart do requests reach an engine that were sent at one moment: beside 1 ms, which is what
+a request takes of a process, the card's gaps of eight streams were not found.
 """
 
 
-def streams(count: int, staggered_s: float, rng: random.Random) -> Crowd:
-    """`count` streams of some requests each that share nothing."""
+def streams(
+    count: int, staggered_s: float, rng: random.Random, apart_s: float = APART_MS / 1e3
+) -> Crowd:
+    """`count` streams of some requests each that share nothing, at least `apart_s` apart."""
     each = 4 if count <= 8 else 2
     asks = [[_words(rng, PROMPT) for _ in range(each)] for _ in range(count)]
-    return Crowd(_begins(count, staggered_s, rng), asks)
+    return Crowd(_begins(count, staggered_s, apart_s, rng), asks)
 
 
-def agents(count: int, turns: int, staggered_s: float, rng: random.Random) -> Crowd:
+def agents(
+    count: int,
+    turns: int,
+    staggered_s: float,
+    rng: random.Random,
+    apart_s: float = APART_MS / 1e3,
+) -> Crowd:
     """Conversations behind one system prompt, which grow to 8,000 tokens."""
     shared = _words(rng, 4000)
     asks = []
@@ -254,11 +262,11 @@ def agents(count: int, turns: int, staggered_s: float, rng: random.Random) -> Cr
             mine.append(history)
             history = history + _words(rng, 1030)
         asks.append(mine)
-    return Crowd(_begins(count, staggered_s, rng), asks)
+    return Crowd(_begins(count, staggered_s, apart_s, rng), asks)
 
 
-def _begins(count: int, staggered_s: float, rng: random.Random) -> list[float]:
-    return [rng.uniform(0, staggered_s) + _ACCEPT_S * number for number in range(count)]
+def _begins(count: int, staggered_s: float, apart_s: float, rng: random.Random) -> list[float]:
+    return [rng.uniform(0, staggered_s) + apart_s * number for number in range(count)]
 
 
 def _words(rng: random.Random, count: int) -> list[int]:
@@ -288,6 +296,9 @@ def main() -> None:
     parser.add_argument("--gaps", default="80", metavar="MS,MS", help="values of max_gap_ms")
     parser.add_argument("--budget", type=int, default=4096, help="tokens in a step")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--apart", type=float, default=APART_MS, metavar="MS", help="between requests of one moment"
+    )
     arguments = parser.parse_args()
     print("| cell | tok/s | first token | gap |\n|---|---|---|---|")
     for cell in [*map(int, arguments.cells.split(",")), 0]:
@@ -297,7 +308,12 @@ def main() -> None:
             for name, engine in _engines(arguments):
                 for seed in (arguments.seed, arguments.seed + 1):  # the first warms up
                     rng = random.Random(seed)
-                    crowd = streams(cell, answer_s, rng) if cell else agents(32, 4, answer_s, rng)
+                    apart_s = arguments.apart / 1e3
+                    crowd = (
+                        streams(cell, answer_s, rng, apart_s)
+                        if cell
+                        else agents(32, 4, answer_s, rng, apart_s)
+                    )
                     crowd.drive(engine)
                 took_s.append(crowd.answer_s / len(crowd.first_s + crowd.later_s))
                 what = f"c={cell}" if cell else "agents"

@@ -6,6 +6,7 @@ are cached and decode together. Must not know how a run is measured.
 """
 
 import argparse
+import sys
 from functools import partial
 from statistics import median
 
@@ -54,6 +55,7 @@ def measure(options: Options, batch: int, lengths: tuple[int, ...]) -> dict[int,
             run = partial(_step_ms, client, batch, length)
             run()
             found[length] = median(run() for _ in range(_RUNS))
+            print(f"  {length} tokens: {found[length]:.2f} ms", file=sys.stderr, flush=True)
 
     serve(config, act)
     return found
@@ -63,6 +65,11 @@ def _step_ms(client: BenchClient, batch: int, length: int) -> float:
     asked = [EngineRequest(prompt(length, seed), _OUTPUTS) for seed in range(batch)]
     answers, seconds = client.call(asked)
     first = max(answer.first_s for answer in answers)
+    print(
+        f"  {length} tokens: first in {first:.2f} s, all in {seconds:.2f}",
+        file=sys.stderr,
+        flush=True,
+    )
     return 1e3 * (seconds - first) / (_OUTPUTS - 1)
 
 

@@ -280,7 +280,8 @@ def _product_kernel(
     """Program (tile of columns, head, tile of rows): rows of one head by its matrix. Sums are added
     up in the same order for any number of rows.
     """
-    head, dtype = tl.program_id(1), out_ptr.dtype.element_ty
+    head = tl.program_id(1)
+    dtype = out_ptr.dtype.element_ty
     rows = tl.program_id(2).to(tl.int64) * TILE + tl.arange(0, TILE)
     columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
     there, inside = rows < num_rows, columns < COLUMNS

@@ -23,9 +23,11 @@ USUAL_SHARE: Final = 2.0
 """Prompts take so many times as long as the decodes of their step, where that is more than
 `_LEAST_OF_GAP`, and `max_gap_s` allows it."""
 
-_PRESSURE: Final = 4.0
+_PRESSURE: Final = 6.0
 """The usual share grows by this times the number of prompts per decode. In a burst of 256 prompts
-the median first token came after 2.3 s without this, and after 0.9 s when steps filled the gap."""
+the median first token came after 2.3 s without this, and after 0.9 s when steps filled the gap.
+Eight prompts of 550 tokens that come within a few steps took six short ones with 4.0, and each is a
+long gap for those that decode already; with 6.0 they take three (`python -m benchmarks.crowd`)."""
 
 _LEAST_OF_GAP: Final = 0.5
 """A step may last for this share of `max_gap_s` in any case: so prompts spread over more steps than
@@ -43,12 +45,16 @@ where 1,024 take three."""
 class PromptBudget:
     """The `tokens` and `seconds` that are left of a step for prompts."""
 
-    __slots__ = ("_cost", "seconds", "tokens")
+    __slots__ = ("_cost", "_usual_s", "seconds", "tokens")
 
-    def __init__(self, tokens: int, seconds: float, cost: StepCost) -> None:
+    def __init__(
+        self, tokens: int, seconds: float, cost: StepCost, usual_s: float = math.inf
+    ) -> None:
+        """A prompt of `usual_s` to twice that goes in two halves."""
         self.tokens = tokens
         self.seconds = seconds
         self._cost = cost
+        self._usual_s = usual_s
 
     @classmethod
     def beside(
@@ -63,7 +69,9 @@ class PromptBudget:
     ) -> PromptBudget:
         """The budget of `num_prompts` prompts, running or waiting, beside `num_decodes` decodes,
         which should wait at most `max_gap_s` for their next token. Without decodes the seconds are
-        unlimited. A step that `fills` the gap takes all of it, any other the usual share.
+        unlimited. A step that `fills` the gap takes all of it, any other the usual share. A lone
+        prompt that two usual shares hold goes in two halves: its first token comes a decode later,
+        and no gap is as long as the whole of it.
         """
         tokens = token_budget - num_decodes
         if num_decodes == 0 or max_gap_s == math.inf:
@@ -76,8 +84,9 @@ class PromptBudget:
         most = min(tokens, cost.most_tokens)
         within = int(min(most, cost.tokens_within(seconds, 0)))
         whole = _whole_tiles(num_decodes + within) - num_decodes
+        lone_s = USUAL_SHARE * decode_s if num_prompts == 1 and not fills else math.inf
         # The oldest prompt has half, and `LEAST_TOKENS` of it.
-        return cls(min(most, max(whole, 2 * LEAST_TOKENS)), seconds, cost)
+        return cls(min(most, max(whole, 2 * LEAST_TOKENS)), seconds, cost, lone_s)
 
     @property
     def is_spent(self) -> bool:
@@ -91,7 +100,10 @@ class PromptBudget:
         most = min(most, self.tokens)
         if self.seconds == math.inf or most <= 0:
             return max(0, most)
-        within = self._cost.tokens_within(self.seconds, start)
+        whole_s = self._cost.prompt_s(start, most)
+        in_halves = self._usual_s < whole_s <= 2 * self._usual_s
+        seconds = min(self.seconds, whole_s / 2) if in_halves else self.seconds
+        within = self._cost.tokens_within(seconds, start)
         return most if within >= most else max(int(within), min(least, most))
 
     def take(self, start: int, length: int) -> None:

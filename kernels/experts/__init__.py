@@ -28,6 +28,7 @@ from kernels.experts.shapes import (
 )
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
+from kernels.rms_norm import rms_norm
 
 __all__ = [
     "DRAWN_TILES",
@@ -40,6 +41,7 @@ __all__ = [
     "check_mxfp4",
     "mix",
     "mxfp4_fault_on",
+    "norm_route",
     "route",
 ]
 
@@ -54,6 +56,28 @@ def route(
 
         return router.route(x, weights, routing)
     return reference.route(x, weights, routing, invariant=invariant)
+
+
+def norm_route(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weights: ExpertWeights,
+    routing: Routing,
+    *,
+    invariant: bool = False,
+) -> tuple[Tensor, Routed]:
+    """`rms_norm(x, norm, eps)` of x [T, hidden], and the experts of these rows as `route` chooses
+    them. Few rows are one launch. Raises `ValueError`.
+    """
+    check_router(x, weights, routing)
+    if uses_triton(x) and not invariant:
+        from kernels.experts import router
+
+        if x.shape[0] <= router.NORMED_ROWS:
+            return router.norm_route(x, norm, eps, weights, routing)
+    normed = rms_norm(x, norm, eps)
+    return normed, route(normed, weights, routing, invariant=invariant)
 
 
 def mix(

@@ -1,9 +1,13 @@
 """The Triton router: scores of all experts, the choice of a few and their weights, in one launch.
 
-Owns the kernel and its launch. Tiles of experts and parts of their columns are programs of their
+Owns the kernel and its launches. Tiles of experts and parts of their columns are programs of their
 own, because one program could not read a router fast enough: 0.5 MB for 128 experts of 2,048
 columns. They leave products in scratch memory; the last program of a tile of rows to arrive adds
 the parts up, always in the same order, and chooses.
+
+Of a few rows it is also the launch of the norm ahead: every program takes the mean square of whole
+rows, 4 KB each, those of the first experts write the normed ones, and the router's weights are read
+while the kernel ahead ends.
 """
 
 from functools import cache
@@ -29,10 +33,21 @@ _PARTS: Final = 4
 _EXPERTS_OF_4_WARPS: Final = 128
 _COUNTERS: Final = 2**16
 
+NORMED_ROWS: Final = _ROWS
+"""The most rows that are normed in the same launch: those of one tile."""
+_SQUARES: Final = 512
+_AHEAD: Final = 1024
+"""Columns of a part, of 16 experts each, that a program's registers hold ahead of its wait."""
+_RANKED_ROWS: Final = 4
+_RANKED_EXPERTS: Final = 256
+"""So few rows get their experts one after the other, each expert by the number of better ones: 16k
+comparisons of 128 experts at once. More rows take one expert of each after the other, and eight of
+them take some 4 us (one H200: 6.5 us for the whole launch, and 4.1 for four of 32 experts)."""
+
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _route_kernel(
-    x_ptr,  # [num_rows, HIDDEN], normed rows
+    x_ptr,  # [num_rows, HIDDEN], normed rows, or with NORM rows to be normed
     router_ptr,  # [E, HIDDEN], or [E + 1, HIDDEN] with SHARED
     bias_ptr,  # [E], added to products, read if BIAS
     choice_ptr,  # float32 [E], added to scores to choose, read if CHOICE
@@ -44,7 +59,10 @@ def _route_kernel(
     state_ptr,  # int32 [1 + TILES], `Drawn.state`, read and counted up if DRAWN
     kept_ptr,  # out: int32 [KEPT, ACTIVE], written if DRAWN
     scales_ptr,  # float32 [E], by which weights are multiplied, read if SCALES
+    norm_ptr,  # [HIDDEN], weights of the norm, read if NORM
+    normed_ptr,  # out: [num_rows, HIDDEN], written if NORM
     num_rows,
+    eps,  # of the norm
     E: tl.constexpr,  # experts
     ACTIVE: tl.constexpr,  # experts of a row
     HIDDEN: tl.constexpr,  # columns
@@ -69,42 +87,104 @@ def _route_kernel(
     E_PAD: tl.constexpr,  # a power of two, at least E
     ACTIVE_PAD: tl.constexpr,  # a power of two, at least ACTIVE
     DOT: tl.constexpr,  # what products are taken in
+    NORM: tl.constexpr,  # whether rows are normed first
+    SQUARES: tl.constexpr,  # columns at a time whose squares are added up
+    AHEAD: tl.constexpr,  # whether a program's part of the router is read ahead of the wait
+    RANKED: tl.constexpr,  # whether rows choose one after the other
     PDL: tl.constexpr,
 ):
     """Program (tile of experts and part of the columns, tile of rows)."""
+    tile, part = tl.program_id(1), tl.program_id(0) % PARTS
+    own = tl.program_id(0) // PARTS * EXPERTS + tl.arange(0, EXPERTS)
+    steps = tl.arange(0, COLUMNS)
+    ahead = ()
+    norms = ()
+    if AHEAD:
+        for start in tl.static_range(0, PART, COLUMNS):
+            at = part * PART + start + steps
+            ahead += (_router_tile(router_ptr, own, at, E + SHARED, HIDDEN),)  # type: ignore[assignment]
+            norms += (tl.load(norm_ptr + at, at < HIDDEN, 0.0),)  # type: ignore[assignment]
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    tile, part = tl.program_id(1), tl.program_id(0) % PARTS
     rows = tile * ROWS + tl.arange(0, ROWS)
-    own = tl.program_id(0) // PARTS * EXPERTS + tl.arange(0, EXPERTS)
-    steps = tl.arange(0, COLUMNS)
     sums = tl.zeros([ROWS, EXPERTS], tl.float32)
-    for start in range(0, PART, COLUMNS):
-        at = part * PART + start + steps
-        x = tl.load(
-            x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
-            (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
-            0.0,
-        ).to(DOT)
-        router = tl.load(
-            router_ptr + own[:, None] * HIDDEN + at[None, :],
-            (own < E + SHARED)[:, None] & (at < HIDDEN)[None, :],
-            0.0,
-        ).to(DOT)
-        sums = tl.dot(x, tl.trans(router), sums, input_precision="ieee")
+    if NORM:
+        factors = _norm_factors(x_ptr, rows, num_rows, eps, HIDDEN, SQUARES, ROWS)
+        is_writer = tl.program_id(0) < PARTS
+        for start in tl.static_range(0, PART, COLUMNS):
+            at = part * PART + start + steps
+            if AHEAD:
+                router = ahead[start // COLUMNS]
+                norm = norms[start // COLUMNS]
+            else:
+                router = _router_tile(router_ptr, own, at, E + SHARED, HIDDEN)
+                norm = tl.load(norm_ptr + at, at < HIDDEN, 0.0)
+            shown = (rows < num_rows)[:, None] & (at < HIDDEN)[None, :]
+            place = rows.to(tl.int64)[:, None] * HIDDEN + at[None, :]
+            x = tl.load(x_ptr + place, shown, 0.0)
+            # Rounded as `kernels.rms_norm` does.
+            whole = (x.to(tl.float32) * factors[:, None]).to(x.dtype).to(tl.float32)
+            normed = (whole * norm.to(tl.float32)[None, :]).to(x.dtype)
+            tl.store(normed_ptr + place, normed, shown & is_writer)
+            sums = tl.dot(
+                normed.to(DOT), tl.trans(router.to(DOT)), sums, input_precision="ieee"
+            )
+    else:
+        for start in range(0, PART, COLUMNS):
+            at = part * PART + start + steps
+            x = tl.load(
+                x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
+                (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
+                0.0,
+            ).to(DOT)
+            router = _router_tile(router_ptr, own, at, E + SHARED, HIDDEN).to(DOT)
+            sums = tl.dot(x, tl.trans(router), sums, input_precision="ieee")
     place = part * (tl.num_programs(1) * ROWS) + rows
     tl.store(products_ptr + place[:, None] * STRIDE + own[None, :], sums)
     tl.debug_barrier()  # every thread's products are stored before the count shows it
     arrived = tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu")
     if arrived == tl.num_programs(0) - 1:
         tl.store(arrived_ptr + tile, 0)
-        _choose(
-            bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr, state_ptr,
-            kept_ptr, scales_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID,
-            RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, SCALES, ROWS, PARTS, STRIDE,
-            E_PAD, ACTIVE_PAD,
-        )  # fmt: skip
+        if RANKED:
+            for row in range(0, num_rows):
+                _choose(
+                    bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr,
+                    state_ptr, kept_ptr, scales_ptr, row + tl.arange(0, 1), num_rows, E, ACTIVE,
+                    GROUPS, ACTIVE_GROUPS, SCALE, SIGMOID, RENORMALISES, SHARED, BIAS, CHOICE,
+                    DRAWN, TILES, KEPT, SCALES, 1, ROWS, PARTS, STRIDE, E_PAD, ACTIVE_PAD, True,
+                )  # fmt: skip
+        else:
+            _choose(
+                bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr,
+                state_ptr, kept_ptr, scales_ptr, rows, num_rows, E, ACTIVE, GROUPS, ACTIVE_GROUPS,
+                SCALE, SIGMOID, RENORMALISES, SHARED, BIAS, CHOICE, DRAWN, TILES, KEPT, SCALES,
+                ROWS, ROWS, PARTS, STRIDE, E_PAD, ACTIVE_PAD, False,
+            )  # fmt: skip
+
+
+@triton.jit
+def _router_tile(router_ptr, own, at, COUNT: tl.constexpr, HIDDEN: tl.constexpr):
+    """The router's columns `at` of the experts `own`, 0 where there are none."""
+    shown = (own < COUNT)[:, None] & (at < HIDDEN)[None, :]
+    return tl.load(router_ptr + own[:, None] * HIDDEN + at[None, :], shown, 0.0)
+
+
+@triton.jit
+def _norm_factors(
+    x_ptr, rows, num_rows, eps, HIDDEN: tl.constexpr, SQUARES: tl.constexpr, ROWS: tl.constexpr
+):
+    """What the norm multiplies each row by, before its weights."""
+    squares = tl.zeros([ROWS, SQUARES], tl.float32)
+    for start in tl.static_range(0, HIDDEN, SQUARES):
+        at = start + tl.arange(0, SQUARES)
+        x = tl.load(
+            x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
+            (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
+            0.0,
+        ).to(tl.float32)
+        squares += x * x
+    return tl.rsqrt(tl.sum(squares, 1) / HIDDEN + eps)
 
 
 @triton.jit
@@ -114,21 +194,24 @@ def _choose(
     E: tl.constexpr, ACTIVE: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr,
     SCALE: tl.constexpr, SIGMOID: tl.constexpr, RENORMALISES: tl.constexpr, SHARED: tl.constexpr,
     BIAS: tl.constexpr, CHOICE: tl.constexpr, DRAWN: tl.constexpr, TILES: tl.constexpr,
-    KEPT: tl.constexpr, SCALES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    STRIDE: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+    KEPT: tl.constexpr, SCALES: tl.constexpr,
+    ROWS: tl.constexpr,  # rows that choose
+    TILE_ROWS: tl.constexpr,  # rows of a tile of products
+    PARTS: tl.constexpr, STRIDE: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+    RANKED: tl.constexpr,  # whether all experts of the row, which is one, are compared at once
 ):  # fmt: skip
     """The experts of a tile's rows, the best first, and their weights."""
     numbers = tl.arange(0, E_PAD)
     is_expert = (numbers < E)[None, :]
     products = tl.zeros([ROWS, E_PAD], tl.float32)
     for part in tl.static_range(PARTS):
-        place = (part * (tl.num_programs(1) * ROWS) + rows) * STRIDE
+        place = (part * (tl.num_programs(1) * TILE_ROWS) + rows) * STRIDE
         # By way of L2: L1 may hold what stood there before.
         products += tl.load(
             products_ptr + place[:, None] + numbers[None, :], is_expert, 0.0, cache_modifier=".cg"
         )
     if SHARED:
-        _weigh_shared(products_ptr, shared_ptr, rows, num_rows, E, PARTS, ROWS, STRIDE)
+        _weigh_shared(products_ptr, shared_ptr, rows, num_rows, E, PARTS, ROWS, TILE_ROWS, STRIDE)
     if DRAWN:
         products = _drawn(products, state_ptr, rows, numbers, TILES, E_PAD)
     if BIAS:
@@ -145,15 +228,21 @@ def _choose(
     wanted = tl.where(is_expert, wanted, -float("inf"))
     if GROUPS > 1:
         wanted = _among_groups(wanted, numbers, E, GROUPS, ACTIVE_GROUPS, ROWS, E_PAD)
-    places = tl.arange(0, ACTIVE_PAD)
-    experts, weights = _best(
-        wanted, scores, is_expert, numbers, places, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD
-    )
+    if RANKED:
+        experts = tl.minimum(numbers, E - 1)[None, :]
+        places = _ranks(wanted, is_expert, numbers, E_PAD)[None, :]
+        weights = tl.where(places < ACTIVE, scores, 0.0)
+    else:
+        places = tl.arange(0, ACTIVE_PAD)
+        experts, weights = _best(
+            wanted, scores, is_expert, numbers, places, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD
+        )
+        places = places[None, :]
     if RENORMALISES:
         weights /= tl.sum(weights, 1)[:, None]
     weights = _scaled(weights, experts, scales_ptr, SCALES)
-    out = rows.to(tl.int64)[:, None] * ACTIVE + places[None, :]
-    inside = (rows < num_rows)[:, None] & (places < ACTIVE)[None, :]
+    out = rows.to(tl.int64)[:, None] * ACTIVE + places
+    inside = (rows < num_rows)[:, None] & (places < ACTIVE)
     tl.store(experts_ptr + out, experts, inside)
     tl.store(weights_ptr + out, weights * SCALE, inside)
     if DRAWN:
@@ -163,12 +252,12 @@ def _choose(
 @triton.jit
 def _weigh_shared(
     products_ptr, shared_ptr, rows, num_rows, E: tl.constexpr, PARTS: tl.constexpr,
-    ROWS: tl.constexpr, STRIDE: tl.constexpr,
+    ROWS: tl.constexpr, TILE_ROWS: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
     """The weights of the shared expert, whose gate is the product behind those of experts."""
     gate = tl.zeros([ROWS], tl.float32)
     for part in tl.static_range(PARTS):
-        place = (part * (tl.num_programs(1) * ROWS) + rows) * STRIDE
+        place = (part * (tl.num_programs(1) * TILE_ROWS) + rows) * STRIDE
         gate += tl.load(products_ptr + place + E, cache_modifier=".cg")
     gate = 1.0 / (1.0 + tl.exp(-tl.maximum(gate, -80.0)))
     tl.store(shared_ptr + rows, gate, rows < num_rows)
@@ -182,8 +271,7 @@ def _best(
     """The ACTIVE best experts of each row, the best first, and their scores."""
     experts = tl.zeros([ROWS, ACTIVE_PAD], tl.int32)
     weights = tl.zeros([ROWS, ACTIVE_PAD], tl.float32)
-    keys = (_ordered(wanted.to(tl.int32, bitcast=True)).to(tl.int64) << 32) + (E_PAD - 1 - numbers)
-    keys = tl.where(is_expert, keys, -0x7FFFFFFFFFFFFFFF)
+    keys = _keys(wanted, is_expert, numbers, E_PAD)
     for place in tl.static_range(ACTIVE):
         # Of equal ones the lowest. Rows that are no numbers, as those that pad a step may be,
         # choose some expert.
@@ -199,6 +287,24 @@ def _best(
         experts = tl.where(is_place, best[:, None], experts)
         weights = tl.where(is_place, score[:, None], weights)
     return experts, weights
+
+
+@triton.jit
+def _keys(wanted, is_expert, numbers, E_PAD: tl.constexpr):
+    """What experts are ordered by, int64 [rows, E_PAD], no two of a row alike: of equally wanted
+    ones the lowest is the greatest.
+    """
+    keys = (_ordered(wanted.to(tl.int32, bitcast=True)).to(tl.int64) << 32) + (E_PAD - 1 - numbers)
+    return tl.where(is_expert, keys, -0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
+def _ranks(wanted, is_expert, numbers, E_PAD: tl.constexpr):
+    """How many experts of one row [1, E_PAD] are better than each, int32 [E_PAD]. What is no expert
+    has at least as many ahead of it as there are experts.
+    """
+    keys = tl.reshape(_keys(wanted, is_expert, numbers, E_PAD), [E_PAD])
+    return tl.sum((keys[:, None] > keys[None, :]).to(tl.int32), 0)
 
 
 @triton.jit
@@ -272,14 +378,36 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
     """See `kernels.experts.route`; always invariant. Launches on one device must be ordered, and
     the first not inside a capture. Raises `ValueError` for more rows than counters.
     """
+    return _routed(x, None, None, 0.0, weights, routing)
+
+
+def norm_route(
+    x: Tensor, norm: Tensor, eps: float, weights: ExpertWeights, routing: Routing
+) -> tuple[Tensor, Routed]:
+    """See `kernels.experts.norm_route`, of up to `NORMED_ROWS` rows; not invariant. As `route`."""
+    if x.shape[0] > NORMED_ROWS:
+        raise ValueError(f"{x.shape[0]} rows to be normed; at most {NORMED_ROWS}")
+    normed = torch.empty_like(x)
+    return normed, _routed(x, norm, normed, eps, weights, routing)
+
+
+def _routed(
+    x: Tensor,
+    norm: Tensor | None,
+    normed: Tensor | None,
+    eps: float,
+    weights: ExpertWeights,
+    routing: Routing,
+) -> Routed:
     num_rows, hidden = x.shape
     router = weights.router
     has_gate = router.shape[0] > routing.num_experts
     drawn = weights.drawn
+    is_ranked = norm is not None and num_rows <= _RANKED_ROWS
     ready = _ready(
-        x.device, routing, hidden, has_gate, weights.router_bias is not None,
+        x.device, routing, hidden, eps, has_gate, weights.router_bias is not None,
         weights.choice_bias is not None, 0 if drawn is None else drawn.kept.shape[0],
-        weights.scales is not None, dot_type(x),
+        weights.scales is not None, dot_type(x), norm is not None, is_ranked,
     )  # fmt: skip
     tiles = triton.cdiv(num_rows, _ROWS)
     if tiles > _COUNTERS:
@@ -297,6 +425,7 @@ def route(x: Tensor, weights: ExpertWeights, routing: Routing) -> Routed:
                 _counters(x.device), experts, chosen, chosen if shared is None else shared,
                 *((experts, experts) if drawn is None else drawn),
                 chosen if weights.scales is None else weights.scales,
+                x if norm is None else norm, x if normed is None else normed,
             ),
             (num_rows,),
         )  # fmt: skip
@@ -313,25 +442,30 @@ def _ready(
     device: torch.device,
     routing: Routing,
     hidden: int,
+    eps: float,
     has_gate: bool,
     has_bias: bool,
     has_choice: bool,
     kept: int,
     has_scales: bool,
     dot: tl.dtype,
+    norms: bool,
+    is_ranked: bool,
 ) -> _Ready:
     padded = triton.next_power_of_2(routing.num_experts)
     stride = triton.cdiv(routing.num_experts + has_gate, _EXPERTS) * _EXPERTS
     part, pdl = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS, has_pdl(device)
     constants = {
-        "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
+        "eps": eps, "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
         "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
         "SCALE": routing.scale, "SIGMOID": routing.is_sigmoid,
         "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
         "CHOICE": has_choice, "DRAWN": kept > 0, "TILES": DRAWN_TILES, "KEPT": kept,
         "SCALES": has_scales, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
-        "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "PDL": pdl,
+        "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "NORM": norms,
+        "SQUARES": _SQUARES, "AHEAD": norms and part <= _AHEAD,
+        "RANKED": is_ranked and padded <= _RANKED_EXPERTS, "PDL": pdl,
     }  # fmt: skip
     warps = 4 if padded <= _EXPERTS_OF_4_WARPS else 8
     launch = Launch(_route_kernel, constants, num_warps=warps, num_stages=4, launch_pdl=pdl)

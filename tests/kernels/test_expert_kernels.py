@@ -21,6 +21,7 @@ from kernels.experts import (
 from kernels.fp8 import Fp8Weight, Weight, quantize_weight
 from kernels.int4 import quantize
 from kernels.mxfp4 import Mxfp4Weight
+from kernels.rms_norm import rms_norm
 from tests.fakes.pairs import each_once
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -75,6 +76,80 @@ def test_the_router_chooses_as_defined(
             assert found.shared is not None
             assert wanted.shared is not None
             torch.testing.assert_close(found.shared.cpu(), wanted.shared)
+
+
+NORMED = [
+    (torch.float32, 70, torch.float32),
+    (torch.float16, 700, torch.float32),
+    (torch.float32, 4240, torch.float32),
+]
+"""A row's dtype, columns, and the dtype of the norm: the last are too many to be read ahead."""
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 16])
+@pytest.mark.parametrize(("dtype", "hidden", "norm_dtype"), NORMED)
+def test_rows_are_normed_in_the_same_launch(
+    routing: Routing,
+    num_rows: int,
+    dtype: torch.dtype,
+    hidden: int,
+    norm_dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """As by a launch of their own, and their experts chosen as by `route`, one row after the other
+    or all at once; with all biases and factors. Equal products choose the lowest experts.
+    """
+    count = routing.num_experts
+    router_rows = (_drawn(count + 1, hidden, seed=1) * 2 / hidden**0.5).to(dtype)
+    router_rows[2] = router_rows[1]
+    weights = ExpertWeights(
+        router_rows, _drawn(count, seed=2).to(dtype), _drawn(count, seed=3),
+        scales=_drawn(count, seed=4).exp(),
+    )  # fmt: skip
+    x, norm = (3 * _drawn(num_rows, hidden)).to(dtype), (_drawn(hidden, seed=6) + 1).to(norm_dtype)
+    wanted_rows = rms_norm(x, norm, 1e-5)
+    moved = weights._replace(
+        **{
+            name: part.to(device)
+            for name, part in weights._asdict().items()
+            if isinstance(part, Tensor)
+        }
+    )
+    for _ in range(2):  # the counters are as they were
+        given = x.to(device), norm.to(device), 1e-5, moved, routing
+        normed, found = router.norm_route(*given)
+        torch.testing.assert_close(normed.cpu(), wanted_rows, rtol=2e-3, atol=2e-6)
+        wanted = router.route(normed, moved, routing)
+        torch.testing.assert_close(found.experts, wanted.experts, rtol=0, atol=0)
+        torch.testing.assert_close(found.weights, wanted.weights)
+        torch.testing.assert_close(found.shared, wanted.shared)
+
+
+def test_too_many_rows_are_not_normed_in_the_same_launch(device: torch.device) -> None:
+    """One tile's, whose every program reads them whole."""
+    x = _drawn(17, 40).to(device)
+    with pytest.raises(ValueError, match="17 rows"):
+        router.norm_route(x, x[0], 1e-6, ExpertWeights(_drawn(6, 40).to(device)), Routing(6, 2))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("num_rows", [3, 9])
+def test_normed_rows_that_are_no_numbers_choose_some_expert(
+    num_rows: int, device: torch.device
+) -> None:
+    """One row after the other, and all at once: different experts, beside rows that are numbers."""
+    x = _drawn(num_rows, 40)
+    x[1] = torch.nan
+    weights, routing = ExpertWeights(_drawn(6, 40, seed=1).to(device)), Routing(6, 2)
+    norm = torch.ones(40, device=device)
+    _, found = router.norm_route(x.to(device), norm, 1e-6, weights, routing)
+    assert all(len(set(row)) == 2 for row in found.experts.tolist())
+    assert int(found.experts.min()) >= 0
+    assert int(found.experts.max()) < 6
+    alone = router.norm_route(x[2:3].to(device), norm, 1e-6, weights, routing)[1]
+    assert torch.equal(alone.experts[0], found.experts[2])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -19,7 +19,7 @@ from kernels.by_rows import by_rows
 from kernels.delta_rule import GateProduct, mix, takes_product, verify
 from kernels.embed_rows import embed_rows
 from kernels.experts import mix as mix_experts
-from kernels.experts import route
+from kernels.experts import norm_route, route
 from kernels.latent import LATENT_EPS, LatentWeights
 from kernels.latent import attend as attend_latents
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
@@ -293,9 +293,10 @@ class Network:
             return self._mixed_apart(hidden, layer, mlp)
         eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
         assert experts is not None
-        normed = rms_norm(hidden, layer.mlp_norm, eps)
+        normed, routed = norm_route(
+            hidden, layer.mlp_norm, eps, experts, mlp.routing, invariant=invariant
+        )
         before, hidden = hidden, self._once(hidden)
-        routed = route(normed, experts, mlp.routing, invariant=invariant)
         if experts.shared_gate_up is not None and experts.shared_down is not None:
             gated = norm_swiglu(
                 before, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant

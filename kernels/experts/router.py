@@ -40,9 +40,11 @@ _AHEAD: Final = 1024
 """Columns of a part, of 16 experts each, that a program's registers hold ahead of its wait."""
 _RANKED_ROWS: Final = 4
 _RANKED_EXPERTS: Final = 256
+_LEAST_RANKED: Final = 128
 """So few rows get their experts one after the other, each expert by the number of better ones: 16k
 comparisons of 128 experts at once. More rows take one expert of each after the other, and eight of
-them take some 4 us (one H200: 6.5 us for the whole launch, and 4.1 for four of 32 experts)."""
+them take some 4 us (one H200: 6.5 us for the whole launch, and 4.1 for four of 32 experts). Fewer
+experts than threads are padded: Triton 3.7 would have every thread load all of them."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -91,6 +93,7 @@ def _route_kernel(
     SQUARES: tl.constexpr,  # columns at a time whose squares are added up
     AHEAD: tl.constexpr,  # whether a program's part of the router is read ahead of the wait
     RANKED: tl.constexpr,  # whether rows choose one after the other
+    RANKED_ROWS: tl.constexpr,  # the most rows that do
     PDL: tl.constexpr,
 ):
     """Program (tile of experts and part of the columns, tile of rows)."""
@@ -110,7 +113,9 @@ def _route_kernel(
     rows = tile * ROWS + tl.arange(0, ROWS)
     sums = tl.zeros([ROWS, EXPERTS], tl.float32)
     if NORM:
-        factors = _norm_factors(x_ptr, rows, num_rows, eps, HIDDEN, SQUARES, ROWS)
+        factors = _norm_factors(
+            x_ptr, rows, num_rows, eps, HIDDEN, SQUARES, ROWS, RANKED_ROWS if RANKED else ROWS
+        )
         is_writer = tl.program_id(0) < PARTS
         for start in tl.static_range(0, PART, COLUMNS):
             at = part * PART + start + steps
@@ -172,19 +177,25 @@ def _router_tile(router_ptr, own, at, COUNT: tl.constexpr, HIDDEN: tl.constexpr)
 
 @triton.jit
 def _norm_factors(
-    x_ptr, rows, num_rows, eps, HIDDEN: tl.constexpr, SQUARES: tl.constexpr, ROWS: tl.constexpr
-):
-    """What the norm multiplies each row by, before its weights."""
-    squares = tl.zeros([ROWS, SQUARES], tl.float32)
+    x_ptr, rows, num_rows, eps, HIDDEN: tl.constexpr, SQUARES: tl.constexpr, ROWS: tl.constexpr,
+    FILLED: tl.constexpr,  # the most rows of the tile that there are
+):  # fmt: skip
+    """What the norm multiplies each row by, before its weights; 0 behind the first FILLED."""
+    filled = tl.program_id(1) * ROWS + tl.arange(0, FILLED)
+    squares = tl.zeros([FILLED, SQUARES], tl.float32)
     for start in tl.static_range(0, HIDDEN, SQUARES):
         at = start + tl.arange(0, SQUARES)
         x = tl.load(
-            x_ptr + rows.to(tl.int64)[:, None] * HIDDEN + at[None, :],
-            (rows < num_rows)[:, None] & (at < HIDDEN)[None, :],
+            x_ptr + filled.to(tl.int64)[:, None] * HIDDEN + at[None, :],
+            (filled < num_rows)[:, None] & (at < HIDDEN)[None, :],
             0.0,
         ).to(tl.float32)
         squares += x * x
-    return tl.rsqrt(tl.sum(squares, 1) / HIDDEN + eps)
+    factors = tl.rsqrt(tl.sum(squares, 1) / HIDDEN + eps)
+    if FILLED == ROWS:
+        return factors
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return tl.sum(tl.where(rows[:, None] == filled[None, :], factors[None, :], 0.0), 1)
 
 
 @triton.jit
@@ -453,6 +464,8 @@ def _ready(
     is_ranked: bool,
 ) -> _Ready:
     padded = triton.next_power_of_2(routing.num_experts)
+    is_ranked = is_ranked and padded <= _RANKED_EXPERTS
+    padded = max(padded, _LEAST_RANKED) if is_ranked else padded
     stride = triton.cdiv(routing.num_experts + has_gate, _EXPERTS) * _EXPERTS
     part, pdl = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS, has_pdl(device)
     constants = {
@@ -465,7 +478,7 @@ def _ready(
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
         "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "NORM": norms,
         "SQUARES": _SQUARES, "AHEAD": norms and part <= _AHEAD,
-        "RANKED": is_ranked and padded <= _RANKED_EXPERTS, "PDL": pdl,
+        "RANKED": is_ranked, "RANKED_ROWS": _RANKED_ROWS, "PDL": pdl,
     }  # fmt: skip
     warps = 4 if padded <= _EXPERTS_OF_4_WARPS else 8
     launch = Launch(_route_kernel, constants, num_warps=warps, num_stages=4, launch_pdl=pdl)

@@ -5,7 +5,7 @@ converted when it is used, and the kernels' word on which rows a product rounds.
 are computed in parts, so that an 8B model and 32k tokens take about 3 GB in float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.delta_rule import reference as delta_rule
-from kernels.experts import Routed
+from kernels.experts import Routed, takes_shared
 from kernels.experts import reference as mixtures
 from kernels.experts.stack import Stack, expert_of
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
@@ -90,13 +90,20 @@ class Rows(NamedTuple):
         *,
         is_gelu: bool = False,
         whole: Weight | None = None,
+        is_other: Callable[[int], bool] = lambda _: False,
     ) -> Tensor:
-        """`x W^T + bias` as the kernels' entry `op` rounds it. `weight` may be rows of `whole`."""
+        """`x W^T + bias` as the kernels' entry `op` rounds it. `weight` may be rows of `whole`. Of
+        so many rows that it `is_other`, another kernel computes it, which rounds none.
+        """
         if isinstance(weight, Tensor | Int4Weight) or not self.spans:
             return _linear(x, weight.dense if isinstance(weight, DualWeight) else weight, bias)
         asked = partial(rounds_rows, op, weight=whole or weight, like=x, bias=bias)
         spans = [
-            (num, size, asked(size, is_gelu=is_gelu, invariant=self.invariant))
+            (
+                num,
+                size,
+                not is_other(size) and asked(size, is_gelu=is_gelu, invariant=self.invariant),
+            )
             for num, size in self.spans
         ]
         parts = x.split([num for num, _, _ in spans])
@@ -357,18 +364,21 @@ def _shared(
     steps: Rows,
     last: Op,
     share: Tensor | None = None,
+    is_other: Callable[[int], bool] = lambda _: False,
 ) -> Tensor:
-    """What the shared expert makes of each row, times its `share`."""
+    """What the shared expert makes of each row, times its `share`; see `Rows.product`."""
     experts, is_gelu = layer.experts, mlp.gate is not Gate.SILU
     assert experts is not None
     assert experts.shared_gate_up is not None
     assert experts.shared_down is not None
-    gate_up = steps.product(Op.NORM_SWIGLU, normed, experts.shared_gate_up, is_gelu=is_gelu)
+    gate_up = steps.product(
+        Op.NORM_SWIGLU, normed, experts.shared_gate_up, is_gelu=is_gelu, is_other=is_other
+    )
     gate, up = gate_up.chunk(2, dim=-1)
     gated = (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * up
     if share is not None:
         gated = gated * share.unsqueeze(1).to(normed.dtype)
-    return steps.product(last, gated, experts.shared_down)
+    return steps.product(last, gated, experts.shared_down, is_other=is_other)
 
 
 def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Tensor:
@@ -377,7 +387,15 @@ def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Te
     summed = _summed(mlp, layer, normed, routed)
     if not mlp.shared_width:
         return summed
-    return summed + _shared(mlp, layer, normed, steps, Op.LINEAR_ADD, routed.shared)
+    assert layer.experts is not None
+    experts = layer.experts
+
+    def is_merged(num_rows: int) -> bool:
+        rows = normed[:1].expand(num_rows, -1)
+        given = rows, layer.gate_up, layer.down, experts, mlp.routing
+        return takes_shared(*given, invariant=steps.invariant)
+
+    return summed + _shared(mlp, layer, normed, steps, Op.LINEAR_ADD, routed.shared, is_merged)
 
 
 def _expert(mlp: Experts, layer: LayerWeights, x: Tensor, index: int, count: int) -> Tensor:

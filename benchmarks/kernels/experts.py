@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.engine.floor import distinct_experts
 from benchmarks.kernels.case import KernelCase, Variant, within
-from kernels.experts import Activation, ExpertWeights, Routed, Routing, mix, route
+from kernels.experts import Activation, ExpertWeights, Routed, Routing, mix, norm_route, route
 from kernels.experts import reference as defined
 from kernels.experts.stack import Stack
 from kernels.fp8 import quantize_weight
@@ -143,11 +143,17 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         with patch.object(mxfp4_verdict, "serves", lambda *_: True):
             return whole(*given)
 
-    def whole(x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor) -> Tensor:
+    def whole(
+        x: Tensor, experts: Tensor, weights: Tensor, residual: Tensor, *, is_apart: bool = False
+    ) -> Tensor:
         gate_up, down, router = _stacks(mixture, device)
-        normed = rms_norm(x, norm, _EPS)
         given = ExpertWeights(router)
-        route(normed, given, routing)  # its time, and the experts of the case
+        # The router's time, and the experts of the case.
+        if is_apart:
+            normed = rms_norm(x, norm, _EPS)
+            route(normed, given, routing)
+        else:
+            normed, _ = norm_route(x, norm, _EPS, given, routing)
         routed = Routed(experts, weights)
         return mix(normed, gate_up, down, given, routed, routing, activation, residual)
 
@@ -159,7 +165,7 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
 
     moved = _read_bytes(mixture, rows, 3) + 2 * routing.num_experts * mixture.hidden
     make = partial(_inputs, mixture, rows, device)
-    variants = [Variant("as it is", whole)]
+    variants = [Variant("as it is", whole), Variant("norm apart", partial(whole, is_apart=True))]
     if mixture.form == "mxfp4":
         variants.append(Variant("in CUDA C++", in_cuda))
     return _case("layer", mixture, rows, make, variants, expected, moved)
@@ -298,6 +304,9 @@ def _lone_down_tiles() -> tuple[Any, ...]:
         ExpertTiles(16, 512),
         ExpertTiles(4, 512, 2),
         ExpertTiles(16, 1024, 8),
+        *(ExpertTiles(4, 1024, ahead=ahead) for ahead in (0, 2, 4)),
+        *(ExpertTiles(16, 256, ahead=ahead) for ahead in (1, 4, 8)),
+        ExpertTiles(8, 512, ahead=4),
     )
 
 

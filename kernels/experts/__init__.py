@@ -43,6 +43,7 @@ __all__ = [
     "mxfp4_fault_on",
     "norm_route",
     "route",
+    "takes_shared",
 ]
 
 
@@ -80,6 +81,31 @@ def norm_route(
     return normed, route(normed, weights, routing, invariant=invariant)
 
 
+def takes_shared(
+    x: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    weights: ExpertWeights,
+    routing: Routing,
+    *,
+    invariant: bool = False,
+) -> bool:
+    """Whether `mix` of these rows can compute the shared expert of `weights` too, as one more pair
+    of each row: of few rows on a card, where it is as wide as the others and in their form.
+    """
+    shared_up, shared_down = weights.shared_gate_up, weights.shared_down
+    if not uses_triton(x) or shared_up is None or shared_down is None:
+        return False
+    from kernels.experts import choose, few
+
+    num_pairs = x.shape[0] * routing.num_active
+    given = x, gate_up, down, num_pairs, routing.num_experts
+    is_few = choose.way(*given, invariant=invariant) is choose.Way.FEW
+    if not is_few or weights.gate_up_bias is not None or weights.down_bias is not None:
+        return False
+    return few.takes_shared(gate_up, down, shared_up, shared_down)
+
+
 def mix(
     x: Tensor,
     gate_up: Weight,
@@ -90,9 +116,11 @@ def mix(
     activation: Activation,
     residual: Tensor,
     *,
+    with_shared: bool = False,
     invariant: bool = False,
 ) -> Tensor:
-    """`residual` plus the weighed sum of what each row's experts make of x, [T, hidden].
+    """`residual` plus the weighed sum of what each row's experts make of x, [T, hidden];
+    `with_shared`, where it `takes_shared`, the shared expert among them.
 
     May overwrite `residual`: use the result only. The reference rounds gates, ups and each expert's
     output to x's dtype; the kernels round what is between both products, and the sum. Raises
@@ -101,7 +129,9 @@ def mix(
     check_stacks(x, gate_up, down, routing.num_experts)
     if uses_triton(x):
         given = x, gate_up, down, weights, routed, routing, activation, residual
-        return _on_card(*given, invariant=invariant)
+        return _on_card(*given, with_shared=with_shared, invariant=invariant)
+    if with_shared:
+        raise ValueError("the reference takes a shared expert apart")
     gated = reference.gate_up(
         x, gate_up, weights.gate_up_bias, routed, routing, activation, invariant=invariant
     )
@@ -120,6 +150,7 @@ def _on_card(
     activation: Activation,
     residual: Tensor,
     *,
+    with_shared: bool,
     invariant: bool,
 ) -> Tensor:
     """`mix` by the kernels that `choose` names."""
@@ -136,8 +167,14 @@ def _on_card(
         gated = mxfp4.gate_up(x, gate_up, up_bias, routed, own, width, activation)
         return mxfp4.down(gated, down, down_bias, routed, own, residual)
     if way is choose.Way.FEW:
-        gated = few.gate_up(x, gate_up, up_bias, routed, width, activation)
-        return few.down(gated, down, down_bias, routed, residual)
+        shared = None
+        if with_shared:
+            assert weights.shared_gate_up is not None
+            assert weights.shared_down is not None
+            own = weights.shared_gate_up, weights.shared_down
+            shared = few.SharedExpert(*own, routed.shared)
+        gated = few.gate_up(x, gate_up, up_bias, routed, width, activation, shared=shared)
+        return few.down(gated, down, down_bias, routed, residual, shared=shared)
     listed = many.pair_list(routed.experts, count)
     gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
     return many.down(gated, down, down_bias, listed, routed, residual)

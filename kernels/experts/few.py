@@ -3,11 +3,12 @@ sorted.
 
 Owns both kernels and their launches. Rows that chose one expert read its weights one after the
 other, mostly from the cache. Products are taken on the ordinary lanes, in an order that depends on
-sizes alone: so a row's result is the same to the bit whatever stands beside it.
+sizes alone: so a row's result is the same to the bit whatever stands beside it. An expert that all
+rows share may be one more pair of each.
 """
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -27,7 +28,7 @@ from kernels.experts.tiles import (
     stored,
     weight_tile,
 )
-from kernels.fp8 import Weight
+from kernels.fp8 import DualWeight, Weight
 from kernels.launch import Launch
 
 _UP: Final = {
@@ -56,11 +57,15 @@ def _gate_up_kernel(
     values_ptr,  # the stack of gates and ups [E 2 WIDTH, HIDDEN]; `weight_tile` has the forms
     scales_ptr,  # its scales
     zeros_ptr,  # its zero points
+    shared_values_ptr,  # the shared expert's [2 WIDTH, HIDDEN], in the same form, read if SHARED
+    shared_scales_ptr,  # its scales
+    shared_zeros_ptr,  # its zero points
     bias_ptr,  # [E, 2 WIDTH], read if BIAS
     out_ptr,  # out: [pairs, WIDTH]
     HIDDEN: tl.constexpr,  # columns of x
     WIDTH: tl.constexpr,  # gates of an expert
-    ACTIVE: tl.constexpr,  # pairs of a row
+    ACTIVE: tl.constexpr,  # experts that a row chooses
+    SHARED: tl.constexpr,  # 1 if a row's last pair is the shared expert's, else 0
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of the stack
     SLOPE: tl.constexpr,  # these four are `Activation`
@@ -79,12 +84,22 @@ def _gate_up_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     pair = tl.program_id(0)
-    expert = tl.load(experts_ptr + pair).to(tl.int64)
+    x_row = pair // (ACTIVE + SHARED)
+    if SHARED:
+        place = pair % (ACTIVE + SHARED)
+        chosen_ptr = experts_ptr + x_row * ACTIVE + place
+        expert = tl.load(chosen_ptr, place < ACTIVE, 0).to(tl.int64)
+        if place == ACTIVE:
+            values_ptr = shared_values_ptr
+            scales_ptr = shared_scales_ptr
+            zeros_ptr = shared_zeros_ptr
+    else:
+        expert = tl.load(experts_ptr + pair).to(tl.int64)
     gates = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     # Those past the end repeat the last: loads need no mask, and they are not stored.
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
     steps = tl.arange(0, COLUMNS)
-    x_ptr += (pair // ACTIVE).to(tl.int64) * HIDDEN
+    x_ptr += x_row.to(tl.int64) * HIDDEN
     # Columns are added up at the end: that takes all threads of a program.
     gate = tl.zeros([OUTPUTS, SUMS], tl.float32)
     up = tl.zeros([OUTPUTS, SUMS], tl.float32)
@@ -116,19 +131,98 @@ def _gate_up_kernel(
 
 
 @triton.jit
+def _down_tile(
+    values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
+    rows, at, WIDTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr,
+    OWN: tl.constexpr,  # whether it is an expert's of the stack, not the shared one's
+):  # fmt: skip
+    """`weight_tile` of one pair."""
+    if OWN:
+        return weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return weight_tile(
+            shared_values_ptr, shared_scales_ptr, shared_zeros_ptr, rows, at, WIDTH, GROUP, FORM
+        )
+
+
+@triton.jit
+def _down_ahead(
+    experts_ptr,  # the row's
+    values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
+    own_rows,  # int64 [OUTPUTS], of an expert
+    steps, HIDDEN: tl.constexpr, WIDTH: tl.constexpr, ACTIVE: tl.constexpr, GROUP: tl.constexpr,
+    FORM: tl.constexpr, COLUMNS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """The first AHEAD tiles of a program, by pair and columns."""
+    chunks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    tiles = ()
+    for piece in tl.static_range(AHEAD):
+        rows = own_rows
+        if piece // chunks < ACTIVE:
+            # By way of L2: this multiprocessor may have read what stood there before.
+            expert = tl.load(experts_ptr + piece // chunks, cache_modifier=".cg")
+            rows += expert.to(tl.int64) * HIDDEN
+        tiles += (  # type: ignore[assignment]
+            _down_tile(
+                values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr,
+                shared_zeros_ptr, rows, piece % chunks * COLUMNS + steps, WIDTH, GROUP, FORM,
+                piece // chunks < ACTIVE,
+            ),
+        )  # fmt: skip
+    return tiles
+
+
+@triton.jit
+def _down_product(
+    gated_ptr,  # the pair's
+    values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
+    tiles, rows, steps, place: tl.constexpr, WIDTH: tl.constexpr, ACTIVE: tl.constexpr,
+    GROUP: tl.constexpr, FORM: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr, PACKED: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """What a row's pair at `place` adds to its outputs, [OUTPUTS, SUMS], not scaled by row."""
+    chunks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    product = tl.zeros([OUTPUTS, SUMS], tl.float32)
+    for chunk in tl.static_range(chunks):
+        if FORM == "mxfp4":
+            start = chunk * COLUMNS
+            even, odd = column_pairs(gated_ptr, tl.zeros([1], tl.int32), start, WIDTH, COLUMNS)
+            low, high = number_pairs(values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED)
+            product += _products_of_pairs(even, odd, low, high)
+        else:
+            at = chunk * COLUMNS + steps
+            gated = tl.load(gated_ptr + at, at < WIDTH, 0.0)
+            if place * chunks + chunk < AHEAD:
+                tile = tiles[place * chunks + chunk]
+            else:
+                tile = _down_tile(
+                    values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr,
+                    shared_zeros_ptr, rows, at, WIDTH, GROUP, FORM, place < ACTIVE,
+                )  # fmt: skip
+            product += tile.to(tl.float32) * gated.to(tl.float32)[None, :]
+    return product
+
+
+@triton.jit
 def _down_kernel(
     gated_ptr,  # [pairs, WIDTH]
-    experts_ptr,  # int32 [pairs]
-    weights_ptr,  # float32 [pairs], the weight of each
+    experts_ptr,  # int32 [rows, ACTIVE]
+    weights_ptr,  # float32 [rows, ACTIVE], the weight of each
     values_ptr,  # the stack [E HIDDEN, WIDTH]
     scales_ptr,  # its scales
     zeros_ptr,  # its zero points
+    shared_values_ptr,  # the shared expert's [HIDDEN, WIDTH], in the same form, read if SHARED
+    shared_scales_ptr,  # its scales
+    shared_zeros_ptr,  # its zero points
+    shared_weights_ptr,  # float32 [rows], its weight, read if GATED; else it is 1
     bias_ptr,  # [E, HIDDEN], read if BIAS
     residual_ptr,  # [rows, HIDDEN]
     out_ptr,  # out: [rows, HIDDEN]
     HIDDEN: tl.constexpr,  # outputs of an expert
     WIDTH: tl.constexpr,  # gates of an expert
-    ACTIVE: tl.constexpr,  # pairs of a row
+    ACTIVE: tl.constexpr,  # experts that a row chooses
+    SHARED: tl.constexpr,  # 1 if a row's last pair is the shared expert's, else 0
+    GATED: tl.constexpr,
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of the stack
     BIAS: tl.constexpr,
@@ -136,38 +230,43 @@ def _down_kernel(
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
     PACKED: tl.constexpr,  # of `number_pairs`
+    AHEAD: tl.constexpr,  # tiles that are requested ahead of the wait
     PDL: tl.constexpr,
 ):
     """Program (row, tile of outputs)."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     steps = tl.arange(0, COLUMNS)
+    own_rows = tl.minimum(outputs, HIDDEN - 1).to(tl.int64)
+    tiles = _down_ahead(
+        experts_ptr + row * ACTIVE, values_ptr, scales_ptr, zeros_ptr, shared_values_ptr,
+        shared_scales_ptr, shared_zeros_ptr, own_rows, steps, HIDDEN, WIDTH, ACTIVE, GROUP, FORM,
+        COLUMNS, AHEAD,
+    )  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     # Columns are added up at the end: that takes all threads of a program.
     sums = tl.zeros([OUTPUTS, SUMS], tl.float32)
     total = tl.zeros([OUTPUTS], tl.float32)
-    for place in tl.static_range(ACTIVE):  # unrolled: the next one's loads begin meanwhile
-        pair = row * ACTIVE + place
-        expert = tl.load(experts_ptr + pair).to(tl.int64)
-        rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
-        product = tl.zeros([OUTPUTS, SUMS], tl.float32)
-        for start in range(0, WIDTH, COLUMNS):
-            if FORM == "mxfp4":
-                own_ptr = gated_ptr + pair * WIDTH
-                even, odd = column_pairs(own_ptr, tl.zeros([1], tl.int32), start, WIDTH, COLUMNS)
-                low, high = number_pairs(
-                    values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED
-                )
-                product += _products_of_pairs(even, odd, low, high)
-            else:
-                at = start + steps
-                gated = tl.load(gated_ptr + pair * WIDTH + at, at < WIDTH, 0.0)
-                tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
-                product += tile.to(tl.float32) * gated.to(tl.float32)[None, :]
-        weight = tl.load(weights_ptr + pair)
-        factors = weight * row_scales(scales_ptr, rows, FORM, PACKED)
+    for place in tl.static_range(ACTIVE + SHARED):  # unrolled: the next one's loads begin meanwhile
+        pair = row * (ACTIVE + SHARED) + place
+        rows = own_rows
+        weight = 1.0
+        if place < ACTIVE:
+            rows += tl.load(experts_ptr + row * ACTIVE + place).to(tl.int64) * HIDDEN
+            weight = tl.load(weights_ptr + row * ACTIVE + place)
+        elif GATED:
+            weight = tl.load(shared_weights_ptr + row)
+        product = _down_product(
+            gated_ptr + pair * WIDTH, values_ptr, scales_ptr, zeros_ptr, shared_values_ptr,
+            shared_scales_ptr, shared_zeros_ptr, tiles, rows, steps, place, WIDTH, ACTIVE, GROUP,
+            FORM, OUTPUTS, COLUMNS, SUMS, PACKED, AHEAD,
+        )  # fmt: skip
+        if place < ACTIVE:
+            factors = weight * row_scales(scales_ptr, rows, FORM, PACKED)
+        else:
+            factors = weight * row_scales(shared_scales_ptr, rows, FORM, PACKED)
         if FORM == "rows":
             sums += product * factors[:, None]
         else:
@@ -180,6 +279,27 @@ def _down_kernel(
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), outputs < HIDDEN)
 
 
+class SharedExpert(NamedTuple):
+    """An expert that all rows go through, of as many gates as the others and in their form: gates
+    and ups [2 width, hidden], what is down [hidden, width], and its weight for each row, float32
+    [T]; None: 1.
+    """
+
+    gate_up: Weight
+    down: Weight
+    weights: Tensor | None
+
+
+def takes_shared(gate_up: Weight, down: Weight, shared_up: Weight, shared_down: Weight) -> bool:
+    """Whether a shared expert can be one more pair of each row beside stacks."""
+    if isinstance(shared_up, DualWeight) or isinstance(shared_down, DualWeight):
+        return False
+    width = down.shape[1]
+    is_as_wide = shared_up.shape[0] == 2 * width and shared_down.shape[1] == width
+    pairs = (gate_up, shared_up), (down, shared_down)
+    return is_as_wide and all(stored(one)[3:] == stored(other)[3:] for one, other in pairs)
+
+
 def gate_up(
     x: Tensor,
     stack: Weight,
@@ -188,16 +308,21 @@ def gate_up(
     width: int,
     activation: Activation,
     tiles: ExpertTiles | None = None,
+    shared: SharedExpert | None = None,
 ) -> Tensor:
-    """Gates times ups of each pair, [T K, width]."""
+    """Gates times ups of each pair, [T K, width]; with `shared`, [T (K + 1), width], each row's
+    last the shared expert's.
+    """
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
-    num_pairs, tiles = routed.experts.numel(), tiles or _UP.get(form, _USUAL_UP)
+    has_shared, tiles = shared is not None, tiles or _UP.get(form, _USUAL_UP)
+    num_pairs = x.shape[0] * (active + has_shared)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
-        x.device, x.shape[1], width, active, form, group, activation, bias is not None,
+        x.device, x.shape[1], width, active, form, group, activation, bias is not None, has_shared,
         is_packed(dot_type(x), form, tiles), tiles,
     )  # fmt: skip
-    operands = x, routed.experts, values, scales, zeros, x if bias is None else bias, out
+    other = stored(stack if shared is None else shared.gate_up)[:3]
+    operands = x, routed.experts, values, scales, zeros, *other, x if bias is None else bias, out
     if num_pairs:
         launch((num_pairs, triton.cdiv(width, tiles.outputs), 1), operands)
     return out
@@ -210,19 +335,29 @@ def down(
     routed: Routed,
     residual: Tensor,
     tiles: ExpertTiles | None = None,
+    shared: SharedExpert | None = None,
 ) -> Tensor:
-    """`residual` plus the weighed sums of pairs, [T, hidden]."""
+    """`residual` plus the weighed sums of pairs, [T, hidden].
+
+    It reads experts and their weights before the kernel ahead has ended: that must be `gate_up`, or
+    one that begins when all ahead of it has ended.
+    """
     num_rows, hidden = residual.shape
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
     out = torch.empty_like(residual)
     tiles = tiles or _down_tiles(form, gated.shape[1])
     tiles = tiles._replace(columns=min(tiles.columns, triton.next_power_of_2(gated.shape[1])))
+    factors = None if shared is None else shared.weights
     launch = _down_launch(
         gated.device, hidden, gated.shape[1], active, form, group, bias is not None,
-        is_packed(dot_type(gated), form, tiles), tiles,
+        shared is not None, factors is not None, is_packed(dot_type(gated), form, tiles), tiles,
     )  # fmt: skip
-    other = gated if bias is None else bias
-    operands = gated, *routed[:2], values, scales, zeros, other, residual, out
+    operands = (
+        gated, *routed[:2], values, scales, zeros,
+        *stored(stack if shared is None else shared.down)[:3],
+        routed.weights if factors is None else factors, gated if bias is None else bias, residual,
+        out,
+    )  # fmt: skip
     if num_rows:
         launch((num_rows, triton.cdiv(hidden, tiles.outputs), 1), operands)
     return out
@@ -248,12 +383,14 @@ def _gate_up_launch(
     group: int,
     activation: Activation,
     has_bias: bool,
+    has_shared: bool,
     packed: bool,
     tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
     constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
+        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "SHARED": int(has_shared),
+        "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
         "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
         "SUMS": _sums(tiles, form), "PACKED": packed,
@@ -273,13 +410,18 @@ def _down_launch(
     form: str,
     group: int,
     has_bias: bool,
+    has_shared: bool,
+    is_gated: bool,
     packed: bool,
     tiles: ExpertTiles,
 ) -> Launch:
+    pieces = (active + has_shared) * triton.cdiv(width, tiles.columns)
     constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "BIAS": has_bias, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "SUMS": _sums(tiles, form), "PACKED": packed, "PDL": has_pdl(device),
+        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "SHARED": int(has_shared),
+        "GATED": is_gated, "GROUP": group, "FORM": form, "BIAS": has_bias,
+        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "SUMS": _sums(tiles, form),
+        "PACKED": packed, "AHEAD": 0 if form == "mxfp4" else min(pieces, tiles.ahead),
+        "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}

@@ -111,31 +111,14 @@ def _route_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     rows = tile * ROWS + tl.arange(0, ROWS)
-    sums = tl.zeros([ROWS, EXPERTS], tl.float32)
     if NORM:
-        factors = _norm_factors(
-            x_ptr, rows, num_rows, eps, HIDDEN, SQUARES, ROWS, RANKED_ROWS if RANKED else ROWS
-        )
-        is_writer = tl.program_id(0) < PARTS
-        for start in tl.static_range(0, PART, COLUMNS):
-            at = part * PART + start + steps
-            if AHEAD:
-                router = ahead[start // COLUMNS]
-                norm = norms[start // COLUMNS]
-            else:
-                router = _router_tile(router_ptr, own, at, E + SHARED, HIDDEN)
-                norm = tl.load(norm_ptr + at, at < HIDDEN, 0.0)
-            shown = (rows < num_rows)[:, None] & (at < HIDDEN)[None, :]
-            place = rows.to(tl.int64)[:, None] * HIDDEN + at[None, :]
-            x = tl.load(x_ptr + place, shown, 0.0)
-            # Rounded as `kernels.rms_norm` does.
-            whole = (x.to(tl.float32) * factors[:, None]).to(x.dtype).to(tl.float32)
-            normed = (whole * norm.to(tl.float32)[None, :]).to(x.dtype)
-            tl.store(normed_ptr + place, normed, shown & is_writer)
-            sums = tl.dot(
-                normed.to(DOT), tl.trans(router.to(DOT)), sums, input_precision="ieee"
-            )
+        sums = _normed_sums(
+            x_ptr, router_ptr, norm_ptr, normed_ptr, ahead, norms, rows, own, part, num_rows, eps,
+            E + SHARED, HIDDEN, ROWS, EXPERTS, COLUMNS, PARTS, PART, DOT, SQUARES,
+            RANKED_ROWS if RANKED else ROWS,
+        )  # fmt: skip
     else:
+        sums = tl.zeros([ROWS, EXPERTS], tl.float32)
         for start in range(0, PART, COLUMNS):
             at = part * PART + start + steps
             x = tl.load(
@@ -152,7 +135,7 @@ def _route_kernel(
     if arrived == tl.num_programs(0) - 1:
         tl.store(arrived_ptr + tile, 0)
         if RANKED:
-            for row in range(0, num_rows):
+            for row in range(num_rows):
                 _choose(
                     bias_ptr, choice_ptr, products_ptr, experts_ptr, weights_ptr, shared_ptr,
                     state_ptr, kept_ptr, scales_ptr, row + tl.arange(0, 1), num_rows, E, ACTIVE,
@@ -173,6 +156,38 @@ def _router_tile(router_ptr, own, at, COUNT: tl.constexpr, HIDDEN: tl.constexpr)
     """The router's columns `at` of the experts `own`, 0 where there are none."""
     shown = (own < COUNT)[:, None] & (at < HIDDEN)[None, :]
     return tl.load(router_ptr + own[:, None] * HIDDEN + at[None, :], shown, 0.0)
+
+
+@triton.jit
+def _normed_sums(
+    x_ptr, router_ptr, norm_ptr, normed_ptr,
+    ahead,  # tiles of the router that are read already, or none
+    norms,  # weights of the norm, as many
+    rows, own, part, num_rows, eps, COUNT: tl.constexpr, HIDDEN: tl.constexpr, ROWS: tl.constexpr,
+    EXPERTS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+    DOT: tl.constexpr, SQUARES: tl.constexpr, FILLED: tl.constexpr,
+):  # fmt: skip
+    """Products [ROWS, EXPERTS] of rows that are normed, and written by one program of each part."""
+    factors = _norm_factors(x_ptr, rows, num_rows, eps, HIDDEN, SQUARES, ROWS, FILLED)
+    is_writer = tl.program_id(0) < PARTS
+    sums = tl.zeros([ROWS, EXPERTS], tl.float32)
+    for start in tl.static_range(0, PART, COLUMNS):
+        at = part * PART + start + tl.arange(0, COLUMNS)
+        if len(ahead) > 0:
+            router = ahead[start // COLUMNS]
+            norm = norms[start // COLUMNS]
+        else:
+            router = _router_tile(router_ptr, own, at, COUNT, HIDDEN)
+            norm = tl.load(norm_ptr + at, at < HIDDEN, 0.0)
+        shown = (rows < num_rows)[:, None] & (at < HIDDEN)[None, :]
+        place = rows.to(tl.int64)[:, None] * HIDDEN + at[None, :]
+        x = tl.load(x_ptr + place, shown, 0.0)
+        # Rounded as `kernels.rms_norm` does.
+        whole = (x.to(tl.float32) * factors[:, None]).to(x.dtype).to(tl.float32)
+        normed = (whole * norm.to(tl.float32)[None, :]).to(x.dtype)
+        tl.store(normed_ptr + place, normed, shown & is_writer)
+        sums = tl.dot(normed.to(DOT), tl.trans(router.to(DOT)), sums, input_precision="ieee")
+    return sums
 
 
 @triton.jit
@@ -239,16 +254,9 @@ def _choose(
     wanted = tl.where(is_expert, wanted, -float("inf"))
     if GROUPS > 1:
         wanted = _among_groups(wanted, numbers, E, GROUPS, ACTIVE_GROUPS, ROWS, E_PAD)
-    if RANKED:
-        experts = tl.minimum(numbers, E - 1)[None, :]
-        places = _ranks(wanted, is_expert, numbers, E_PAD)[None, :]
-        weights = tl.where(places < ACTIVE, scores, 0.0)
-    else:
-        places = tl.arange(0, ACTIVE_PAD)
-        experts, weights = _best(
-            wanted, scores, is_expert, numbers, places, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD
-        )
-        places = places[None, :]
+    experts, places, weights = _chosen(
+        wanted, scores, is_expert, numbers, E, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD, RANKED
+    )
     if RENORMALISES:
         weights /= tl.sum(weights, 1)[:, None]
     weights = _scaled(weights, experts, scales_ptr, SCALES)
@@ -258,6 +266,27 @@ def _choose(
     tl.store(weights_ptr + out, weights * SCALE, inside)
     if DRAWN:
         tl.store(kept_ptr + out, experts, inside & (rows < KEPT)[:, None])
+
+
+@triton.jit
+def _chosen(
+    wanted, scores, is_expert, numbers, E: tl.constexpr, ACTIVE: tl.constexpr,
+    CHOICE: tl.constexpr, ROWS: tl.constexpr, E_PAD: tl.constexpr, ACTIVE_PAD: tl.constexpr,
+    RANKED: tl.constexpr,
+):  # fmt: skip
+    """Experts of each row, the places that they take, of which those below ACTIVE count, and their
+    scores.
+    """
+    if RANKED:
+        places = _ranks(wanted, is_expert, numbers, E_PAD)[None, :]
+        own = tl.minimum(numbers, E - 1)[None, :]
+        return own, places, tl.where(places < ACTIVE, scores, 0.0)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        places = tl.arange(0, ACTIVE_PAD)
+        experts, weights = _best(
+            wanted, scores, is_expert, numbers, places, ACTIVE, CHOICE, ROWS, E_PAD, ACTIVE_PAD
+        )
+        return experts, places[None, :], weights
 
 
 @triton.jit

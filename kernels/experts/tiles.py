@@ -18,13 +18,15 @@ from kernels.mxfp4 import GROUP
 
 class ExpertTiles(NamedTuple):
     """What a program takes at once: outputs, and columns of the product, a power of two each; its
-    warps, and how many tiles of columns are on their way.
+    warps, how many tiles of columns are on their way, and how many of them a program of few rows
+    requests ahead of its wait. One costs no registers: they hold the sums behind it.
     """
 
     outputs: int
     columns: int
     warps: int = 4
     stages: int = 3
+    ahead: int = 1
 
 
 _UNPACKED_BYTES: Final = 16

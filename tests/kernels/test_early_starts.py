@@ -16,6 +16,7 @@ from config import SpeculationConfig
 from kernels.delta_rule import RowSpan, plan_spans, verified
 from kernels.delta_rule import device as delta
 from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
+from kernels.experts import Activation, ExpertWeights, Routing, few, router
 from kernels.launch import Launch
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts
@@ -133,6 +134,27 @@ def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
         delta.decode(*rows, of.weights, EPS, of.state, plan, ONE_KEY, out, tiles)
         delta.prompts(*rows, of.weights, EPS, of.state, plan, ONE_KEY, out)
     assert len(watch.early) == 5
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_mixtures_of_few_rows_wait(num_rows: int, watch: Watch) -> None:
+    """Two layers, one behind the other, with a shared expert: what is down reads the experts ahead
+    of its wait.
+    """
+    routing, generator = Routing(6, 2), torch.Generator().manual_seed(1)
+    router_rows, up, down, own_up, own_down = (
+        torch.randn(*size, generator=generator)
+        for size in ((7, 48), (6 * 40, 48), (6 * 48, 20), (40, 48), (48, 20))
+    )
+    hidden = torch.randn(num_rows, 48, generator=generator)
+    for _ in range(2):
+        weights = ExpertWeights(router_rows)
+        normed, routed = router.norm_route(hidden, router_rows[0], 1e-6, weights, routing)
+        shared = few.SharedExpert(own_up, own_down, routed.shared)
+        gated = few.gate_up(normed, up, None, routed, 20, Activation(), shared=shared)
+        hidden = few.down(gated, down, None, routed, hidden, shared=shared)
+    assert {"_route_kernel", "_gate_up_kernel", "_down_kernel"} <= watch.early
     assert watch.faults == []
 
 

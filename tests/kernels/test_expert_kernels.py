@@ -18,7 +18,8 @@ from kernels.experts import (
     reference,
     router,
 )
-from kernels.fp8 import Fp8Weight, Weight, quantize_weight
+from kernels.experts.tiles import ExpertTiles
+from kernels.fp8 import DualWeight, Fp8Weight, Weight, quantize_weight
 from kernels.int4 import quantize
 from kernels.mxfp4 import Mxfp4Weight
 from kernels.rms_norm import rms_norm
@@ -249,6 +250,66 @@ def test_experts_are_as_defined(
         gated = many.gate_up(x, on_card[0], bias, listed, num_rows * active, width, act)
         _assert_near(gated, wide)
         _assert_near(many.down(gated, on_card[1], down_bias, listed, own, residual), wanted)
+
+
+SHARED = [
+    ("plain", torch.float32, 48, 20, True, 1),
+    ("plain", torch.bfloat16, 72, 70, False, 3),
+    ("rows", torch.float32, 48, 20, True, 5),
+    ("blocks", torch.float16, 128, 128, False, 2),
+    ("int4", torch.float32, 64, 32, True, 2),
+]
+"""A form and a dtype, columns and gates, whether the shared expert has a gate, and rows."""
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("case", "kind"), each_once(SHARED, ["any", "same", "unchosen"]), ids=str)
+def test_an_expert_that_all_rows_share_is_one_more_pair(
+    case: tuple[str, torch.dtype, int, int, bool, int], kind: str, device: torch.device
+) -> None:
+    """Of each row, with a weight that its gate says, or 1; whatever is requested ahead of time."""
+    form, dtype, hidden, width, gated, num_rows = case
+    count, active = 6, 2
+    routed, routing = _choices(kind, num_rows, count, active), Routing(count, active)
+    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
+    sizes = (2 * width, hidden), (hidden, width)
+    stacks = [
+        _form((_drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
+        for rows, depth in sizes
+    ]
+    own = [
+        _form((_drawn(rows, depth, seed=rows + 1) * 0.2).to(dtype), form) for rows, depth in sizes
+    ]
+    shares = _drawn(num_rows, seed=11).sigmoid() if gated else torch.ones(num_rows)
+    act = Activation()
+    wide = reference.gate_up(x, stacks[0], None, routed, routing, act)
+    wanted = reference.down(wide, stacks[1], None, routed, routing, residual)
+    alone = Routed(torch.zeros(num_rows, 1, dtype=torch.int32), shares[:, None]), Routing(1, 1)
+    shared_wide = reference.gate_up(x, own[0], None, *alone, act)
+    wanted = reference.down(shared_wide, own[1], None, *alone, wanted)
+    pairs = torch.cat((wide.view(num_rows, active, -1), shared_wide[:, None]), 1).flatten(0, 1)
+
+    stacks, own = ([each.to(device) for each in pair] for pair in (stacks, own))
+    assert few.takes_shared(*stacks, *own)
+    shared = few.SharedExpert(*own, shares.to(device) if gated else None)
+    routed = Routed(*(each.to(device) for each in routed[:2]))
+    found = few.gate_up(x.to(device), stacks[0], None, routed, width, act, shared=shared)
+    _assert_near(found, pairs)
+    for ahead, columns in ((0, 32), (1, 128), (9, 32)):
+        tiles = ExpertTiles(8, columns, ahead=ahead)
+        given = found, stacks[1], None, routed, residual.to(device), tiles
+        _assert_near(few.down(*given, shared=shared), wanted)
+
+
+def test_a_shared_expert_of_another_form_or_width_stays_apart() -> None:
+    """Its kernels have one form, and pairs one width."""
+    up, down = _drawn(4 * 40, 48), _drawn(4 * 48, 20)
+    own = _drawn(40, 48), _drawn(48, 20)
+    assert few.takes_shared(up, down, *own)
+    assert not few.takes_shared(up, down, _drawn(48, 48), _drawn(48, 24))
+    assert not few.takes_shared(up, down, quantize_weight(own[0]), quantize_weight(own[1]))
+    assert not few.takes_shared(up, down, own[0], quantize_weight(own[1]))
+    assert not few.takes_shared(up, down, DualWeight(own[0], quantize_weight(own[0])), own[1])
 
 
 def _assert_near(found: Tensor, wanted: Tensor) -> None:

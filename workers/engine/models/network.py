@@ -19,7 +19,7 @@ from kernels.by_rows import by_rows
 from kernels.delta_rule import GateProduct, mix, takes_product, verify
 from kernels.embed_rows import embed_rows
 from kernels.experts import mix as mix_experts
-from kernels.experts import norm_route, route
+from kernels.experts import norm_route, route, takes_shared
 from kernels.latent import LATENT_EPS, LatentWeights
 from kernels.latent import attend as attend_latents
 from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
@@ -297,15 +297,16 @@ class Network:
             hidden, layer.mlp_norm, eps, experts, mlp.routing, invariant=invariant
         )
         before, hidden = hidden, self._once(hidden)
-        if experts.shared_gate_up is not None and experts.shared_down is not None:
-            gated = norm_swiglu(
-                before, layer.mlp_norm, eps, experts.shared_gate_up, invariant=invariant
-            )
+        given = normed, layer.gate_up, layer.down, experts
+        together = takes_shared(*given, mlp.routing, invariant=invariant)
+        shared_up, shared_down = experts.shared_gate_up, experts.shared_down
+        if shared_up is not None and shared_down is not None and not together:
+            gated = norm_swiglu(before, layer.mlp_norm, eps, shared_up, invariant=invariant)
             if routed.shared is not None:
                 gated.mul_(routed.shared.unsqueeze(1))  # in one launch, rounded once
-            hidden = linear_add(gated, experts.shared_down, hidden, invariant=invariant)
+            hidden = linear_add(gated, shared_down, hidden, invariant=invariant)
         mixed = mix_experts(
-            normed, layer.gate_up, layer.down, experts, routed, mlp.routing, mlp.activation, hidden,
+            *given, routed, mlp.routing, mlp.activation, hidden, with_shared=together,
             invariant=invariant,
         )  # fmt: skip
         return self._summed(mixed)

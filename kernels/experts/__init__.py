@@ -171,8 +171,7 @@ def _on_card(
         if with_shared:
             assert weights.shared_gate_up is not None
             assert weights.shared_down is not None
-            own = weights.shared_gate_up, weights.shared_down
-            shared = few.SharedExpert(*own, routed.shared)
+            shared = few.SharedExpert(weights.shared_gate_up, weights.shared_down, routed.shared)
         gated = few.gate_up(x, gate_up, up_bias, routed, width, activation, shared=shared)
         return few.down(gated, down, down_bias, routed, residual, shared=shared)
     listed = many.pair_list(routed.experts, count)

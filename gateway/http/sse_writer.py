@@ -241,13 +241,17 @@ class StreamedAnswer(ClientAnswer):
             self._note_comment(chunk)
         else:
             chunk = self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
-        state, writer = self.state, self._writer
-        if not chunk or state in DEAF:
+        if not chunk:
             return
-        if state is not AnswerState.SPEAKING:
+        state, writer = self.state, self._writer
+        if state is AnswerState.SPEAKING:
+            is_sent = writer.write(chunk)
+        elif state in DEAF:
+            return
+        else:
             self.state = TABLE[state, AnswerEvent.CONTENT]
             self._note_content()
-        is_sent = self._open(chunk) if state in UNSENT else writer.write(chunk)
+            is_sent = self._open(chunk) if state in UNSENT else writer.write(chunk)
         if not is_sent and not writer.is_gone:
             self._give_up()
 

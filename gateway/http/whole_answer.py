@@ -65,21 +65,21 @@ class WholeAnswer(ClientAnswer):
 
     def emit(self, event: TurnEvent) -> None:
         """Add an event of the turn."""
-        match event:
-            case Started():
-                self.started = event
-            case TextDelta() | ReasoningDelta() | ChoiceFinished():
-                self._add(event)
-            case Usage():
-                self.usage = event
-                # Without a `Started` event `run` answers with an error.
-                if self.state in WHOLE and self.started is not None:
-                    self._respond()
-            case UpstreamBody():
-                self._foreign = event
-                self.state = TABLE[self.state, AnswerEvent.REPLACE]
-            case _:
-                self._take_rare(event)
+        kind = type(event)
+        if kind is TextDelta or kind is ReasoningDelta or kind is ChoiceFinished:
+            self._add(event)  # type: ignore[arg-type] # as `kind` tells
+        elif kind is Started:
+            self.started = event  # type: ignore[assignment] # as `kind` tells
+        elif kind is Usage:
+            self.usage = event  # type: ignore[assignment] # as `kind` tells
+            # Without a `Started` event `run` answers with an error.
+            if self.state in WHOLE and self.started is not None:
+                self._respond()
+        elif kind is UpstreamBody:
+            self._foreign = event  # type: ignore[assignment] # as `kind` tells
+            self.state = TABLE[self.state, AnswerEvent.REPLACE]
+        else:
+            self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
 
     def _take_rare(self, event: _RareEvent) -> None:
         match event:
@@ -95,11 +95,12 @@ class WholeAnswer(ClientAnswer):
                 self._add(event)
 
     def _add(self, event: ContentEvent) -> None:
-        if self.trace.first_at is None:
-            self.trace.first_at = self._edge.now()
+        trace = self.trace
+        if trace.first_at is None:
+            trace.first_at = self._edge.now()
         self._builder.add(event)
         if type(event) is ChoiceFinished:
-            self.trace.finish = event.reason
+            trace.finish = event.reason
             self._num_unfinished -= 1
             if not self._num_unfinished:
                 self.state = TABLE[self.state, AnswerEvent.FINISH]

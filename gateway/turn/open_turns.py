@@ -18,7 +18,7 @@ import trio
 
 from gateway.api import Failed, Started, TurnEvent, stopping
 from gateway.output import EventSink
-from gateway.runtime import break_off
+from gateway.runtime import Wakeup, break_off
 from gateway.telemetry import (
     EventFeed,
     RequestDetached,
@@ -85,7 +85,7 @@ class StreamedTurn:
         self.scope = trio.CancelScope()
         self.sink = EventSink(self._keep)
         self.attached: trio.Event | None = None
-        self.ended = trio.Event()
+        self.ended = Wakeup()
         self.failure: Exception | None = None
         self.left_at = 0.0
         self._emit: Emit | None = None
@@ -134,7 +134,7 @@ class StreamedTurn:
             self._emit(Failed(stopping(has_begun=True)))
         # A bound method in the sink would be a reference cycle.
         self.sink.emit = _ignore
-        self.ended.set()
+        self.ended.ring()
 
     def _keep(self, event: TurnEvent) -> None:
         self._kept.append(event)
@@ -229,7 +229,8 @@ class OpenTurns:
             self._traces.take_over(trace, turn.trace)
         turn.attach(emit)
         try:
-            await turn.ended.wait()
+            while turn.state is not TurnState.ENDED:
+                await turn.ended.wait()
         finally:
             if turn.state is not TurnState.ENDED:
                 self._leave(turn)

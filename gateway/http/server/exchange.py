@@ -16,6 +16,7 @@ from gateway.http.error_responses import ClientGone, Header
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
+from gateway.runtime import Wakeup
 
 _MAX_SEND_BYTES: Final = 2**20
 _SENDS_PER_CHECKPOINT: Final = 16
@@ -97,7 +98,7 @@ class SendBuffer:
         self._nursery = nursery
         self.batch = batch
         self._on_gone = on_gone
-        self._emptied = trio.Event()
+        self._emptied = Wakeup()
         self.waiting: bytes | bytearray = b""
         self.stuck_since: float | None = None
         self.is_gone = False
@@ -142,7 +143,7 @@ class SendBuffer:
             return
         self.is_gone = True
         self.waiting = b""
-        self._emptied.set()
+        self._emptied.ring()
         self._on_gone()
 
     def close(self) -> None:
@@ -163,7 +164,6 @@ class SendBuffer:
 
     def _send_later(self, rest: bytes | bytearray) -> None:
         self.waiting = bytearray(rest)
-        self._emptied = trio.Event()
         self.stuck_since = trio.current_time()
         self._nursery.start_soon(self._send_on)
 
@@ -178,7 +178,7 @@ class SendBuffer:
                 del self.waiting[:num_sent]
                 self.stuck_since = trio.current_time()
         self.stuck_since = None
-        self._emptied.set()
+        self._emptied.ring()
 
 
 def _nothing() -> None:

@@ -9,7 +9,6 @@ transfer codings other than chunked, and endless heads. It ignores an upgrade, a
 allows; clients that offer one with every POST expect that.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -121,7 +120,7 @@ class RequestParser:
         self._headers: Headers = []
         self._num_trailers = 0
         self._is_replaying = False
-        self.waiting: deque[ParsedRequest] = deque()
+        self.waiting: list[ParsedRequest] = []  # at most `max_waiting_requests`
         self.is_in_head = False
         self.body_of: ParsedRequest | None = None
         self.error: ApiError | None = None
@@ -162,7 +161,7 @@ class RequestParser:
         """The next request, if there is one."""
         if not self.waiting:
             return None
-        request = self.waiting.popleft()
+        request = self.waiting.pop(0)
         if self._rest:
             self.feed(b"")
         return request

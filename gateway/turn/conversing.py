@@ -193,7 +193,9 @@ class Conversing:
         text = turn.text
         if request is None or not isinstance(text, ModelText) or not request.messages:
             return
-        num_system = [one.role in SYSTEM_ROLES for one in request.messages[:2]].count(True)
+        num_system = 0
+        for one in request.messages[:2]:
+            num_system += one.role in SYSTEM_ROLES
         tools = tools_of(request.prompt_tools) if request.tools else ()
         prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system)
         conversation = visit.conversation

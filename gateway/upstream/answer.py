@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api import ApiError
+from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallIds, CallParts, object_in
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
+from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
 
 
@@ -64,11 +65,15 @@ class AnswerFiltered(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """A complete answer: a 200, or a 4xx that is about the request itself."""
+    """A complete answer: a 200, or a 4xx that is about the request itself. `usage` and `made` are
+    what a 200 reports and the calls of its first choice.
+    """
 
     status: int
     body: bytes
     headers: tuple[Header, ...] = ()
+    usage: Usage | None = None
+    made: CallsMade | None = None
 
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -87,10 +92,14 @@ class NotAnAnswer(HermaError):
 
 
 class CheckedAnswer(msgspec.Struct, frozen=True):
-    """The body of an answer for the client; `is_filtered`: a filter of the server ended it."""
+    """The body of an answer for the client, its usage and the calls of its first choice;
+    `is_filtered`: a filter of the server ended it.
+    """
 
     body: bytes
     is_filtered: bool = False
+    usage: Usage | None = None
+    made: CallsMade | None = None
 
 
 def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None) -> CheckedAnswer:
@@ -124,15 +133,13 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         end, has_changed = _checked(choice, ids)
         is_filtered |= end is End.FILTERED
         is_changed |= has_changed
-    return CheckedAnswer(_encode(answer) if is_changed else body, is_filtered)
+    shown = _encode(answer) if is_changed else body
+    return CheckedAnswer(shown, is_filtered, usage_in(answer), _calls_made(choices[0]))
 
 
-def calls_made(body: bytes) -> CallsMade | None:
+def _calls_made(first: Mapping[str, Any]) -> CallsMade | None:
     """The calls of the first choice in a checked answer; None if it has none."""
-    answer = _decode(body)
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    message = first.get("message") if isinstance(first, dict) else None
+    message = first.get("message")
     given = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(given, list) or not given:
         return None

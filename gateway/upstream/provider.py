@@ -32,7 +32,6 @@ from gateway.upstream.answer import (
     ProviderAnswer,
     ProviderCut,
     ProviderUnavailable,
-    calls_made,
     check_answer,
 )
 from gateway.upstream.checked_completions import BoundedBody, CheckedStream, WholeBody
@@ -47,7 +46,6 @@ from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import (
     StreamUsage,
     asks_for_usage,
-    usage_of,
     with_usage_requested,
 )
 from protocol.errors import (
@@ -194,10 +192,10 @@ class Provider:
             raise self._failure(error) from error
         if answer is None:
             raise ProviderUnavailable(f"{self.name} gave no whole answer in {answer_s:g} s")
-        if (usage := usage_of(answer.body)) is not None:
-            on_usage(usage)
-        if b'"tool_calls"' in answer.body and (made := calls_made(answer.body)) is not None:
-            on_calls(made)
+        if answer.usage is not None:
+            on_usage(answer.usage)
+        if answer.made is not None:
+            on_calls(answer.made)
         return answer
 
     async def stream(
@@ -471,7 +469,7 @@ class Provider:
                 return self._refusal(error.refusal)
             raise self._no_answer(error, response.status, whole) from error
         if response.status == 200:
-            answer = ProviderAnswer(200, checked.body, headers)
+            answer = ProviderAnswer(200, checked.body, headers, checked.usage, checked.made)
             if checked.is_filtered:
                 text = f"{self.name} ended the answer by its filter"
                 raise ProviderUnavailable(text, filtered=answer)

@@ -67,6 +67,17 @@ def usage_of(body: bytes) -> Usage | None:
     return answer.usage.checked() if answer is not None and answer.usage is not None else None
 
 
+def usage_in(answer: Mapping[str, Any]) -> Usage | None:
+    """As `usage_of`, of an answer that was decoded already."""
+    given = answer.get("usage")
+    if not isinstance(given, dict):
+        return None
+    try:
+        return msgspec.convert(given, _Usage).checked()
+    except msgspec.ValidationError:
+        return None
+
+
 def may_contain_usage(events: bytes) -> bool:
     """Whether `events` may contain usage; many providers send `"usage": null` in all but one."""
     return b'"usage"' in events and _USAGE.search(events) is not None

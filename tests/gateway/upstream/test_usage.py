@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.api.events import Usage
-from gateway.upstream.usage import StreamUsage, usage_of, with_usage_requested
+from gateway.upstream.usage import StreamUsage, usage_in, usage_of, with_usage_requested
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.gateway.upstream.test_provider import RAW, provider_of
 
@@ -38,6 +38,7 @@ def body(usage: object) -> bytes:
 def test_usage_is_read_or_it_is_not(told: object, usage: Usage | None) -> None:
     """What cannot be read is no usage: the worst case counts then, and never zero."""
     assert usage_of(body(told)) == usage
+    assert usage_in(json.loads(body(told))) == usage
 
 
 def test_reasoning_outside_of_the_output_is_paid_for() -> None:

@@ -29,6 +29,16 @@ from protocol.errors import ConfigError
 _MAX_ALERTS: Final = 8
 """Each receiver listens to the event feed, which has room for 16 listeners."""
 
+_ENDPOINTS: Final = (
+    "/chat/completions",
+    "/completions",
+    "/responses",
+    "/messages",
+    "/models",
+    "/embeddings",
+)
+"""What people copy with an address from a provider's documentation."""
+
 _DATABASE: Final = re.compile(r"(/\d{0,5})?", re.ASCII)
 
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
@@ -85,6 +95,20 @@ def _url_mistakes(config: Config) -> Iterator[Mistake]:
     for place, url in urls:
         if url is not None and (why := _no_url(url)) is not None:
             yield Mistake(place, f"{name_of(place)} is not an address: {why}")
+    for name, one in config.providers.items():
+        if (why := _no_base(one.base_url)) is not None:
+            place = ("providers", name, "base_url")
+            yield Mistake(place, f"{name_of(place)} {why}")
+
+
+def _no_base(url: str) -> str | None:
+    """Why the paths of requests cannot follow `url`; None if they can."""
+    if "?" in url or "#" in url:
+        return "has a query or a fragment, behind which no path can stand: remove it"
+    path = url.rstrip("/")
+    if (end := next((one for one in _ENDPOINTS if path.endswith(one)), None)) is not None:
+        return f"ends in {end}, which each request adds: leave that away"
+    return None
 
 
 def _no_url(url: str) -> str | None:
@@ -189,7 +213,15 @@ def _model_mistakes(config: Config) -> Iterator[Mistake]:
         if model.while_waking == "cloud" and not model.fallback:
             text = f'model `{model.name}` has while_waking = "cloud" and no `fallback` to go to'
             yield Mistake(("models", at, "while_waking"), text)
-        on_demand = model.residency == "on-demand"
+        if model.while_waking == "cloud" and model.cloud == "never":
+            text = (
+                f'model `{model.name}` has while_waking = "cloud" and cloud = "never": remove one'
+            )
+            yield Mistake(("models", at, "while_waking"), text)
+        on_demand = model.residency == "on-demand" or any(
+            worker.serves == model.name and worker.residency == "on-demand"
+            for worker in config.workers
+        )
         if not on_demand and (model.idle_s is not None or model.while_waking != "wait"):
             key = "while_waking" if model.idle_s is None else "idle_s"
             text = f'model `{model.name}`: {key} needs residency = "on-demand"'
@@ -219,12 +251,13 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
         yield from _residency_mistakes(worker, at)
+        yield from _card_mistakes(worker, at)
         other = next((one for one in config.workers if _shares_gpu(worker, one)), None)
         if worker.owns_gpu and other is not None:
             yield Mistake(
                 ("workers", at, "owns_gpu"),
-                f"worker `{worker.name}` owns {worker.device}, which `{other.name}` uses too: it "
-                "would end that engine; leave owns_gpu out",
+                f"worker `{worker.name}` owns {' and '.join(worker.host_devices)}, which "
+                f"`{other.name}` uses too: it would end that engine; leave owns_gpu out",
             )
 
 
@@ -247,16 +280,45 @@ def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
         yield Mistake(place, f"{who}, but its engine is started by others: give it a `launch`")
 
 
+def _card_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
+    """Each rank needs a card of its own, and no card may be named that is not taken."""
+    who = f"worker `{worker.name}`"
+    if worker.tensor_parallel == 1:
+        if worker.devices:
+            text = f"{who}: `devices` are the cards of several ranks; name the card in `device`"
+            yield Mistake(("workers", at, "devices"), text)
+        return
+    if worker.group is not None:
+        return
+    devices = worker.devices
+    are_cards = all(":" in one for one in devices) and len(set(devices)) == len(devices)
+    if not are_cards and set(devices) != {"cpu"}:
+        text = f'{who}: `devices` needs a card of its own for each rank, as "cuda:0", "cuda:1"'
+        yield Mistake(("workers", at, "devices"), text)
+    known = {"auto", devices[0]} if devices else {"auto", "cpu", "cuda", "cuda:0"}
+    if worker.device not in known:
+        count = worker.tensor_parallel
+        text = (
+            f"{who}: `device` names one card, and tensor_parallel = {count} takes {count}: name "
+            "them in `devices`, and leave `device` out"
+        )
+        yield Mistake(("workers", at, "device"), text)
+
+
 def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:
     """Whether both use one card. Ranks of a group are on hosts of their own."""
-    if worker is other or other.device == "cpu":
+    if worker is other:
         return False
     is_one_group = worker.group is not None and worker.group == other.group
     if other.engine in EXTERNAL_ENGINES and other.launch is None:
         return False
-    first = ("auto", "cuda", "cuda:0")
-    is_same = worker.device == other.device or {worker.device, other.device} <= set(first)
-    return is_same and not is_one_group
+    return not is_one_group and not _cards(worker).isdisjoint(_cards(other))
+
+
+def _cards(worker: WorkerConfig) -> set[str]:
+    """The cards of this host that a worker uses, by number; the CPU is none."""
+    first = ("auto", "cuda")
+    return {"cuda:0" if one in first else one for one in worker.host_devices if one != "cpu"}
 
 
 def _params_mistakes(config: Config) -> Iterator[Mistake]:

@@ -125,15 +125,23 @@ def _fill_workers(raw: dict[str, Any]) -> None:
         worker.setdefault("token_budget", limits.token_budget)
         worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
         worker.setdefault("max_context", limits.max_context)
-        for key in ("residency", "idle_s"):
-            if key in model:
-                worker.setdefault(key, model[key])
+        _fill_turns(worker, model)
         worker.setdefault("gateways", [bind])
         # People copy the base URL of a client, which ends in /v1.
         if (url := _text(worker, "url")) is not None and url.startswith(("http://", "https://")):
             worker["url"] = url.rstrip("/").removesuffix("/v1")
         if isinstance(is_insecure := gateway.get("insecure_local"), bool):
             worker.setdefault("insecure_local", is_insecure)
+
+
+def _fill_turns(worker: dict[str, Any], model: Mapping[str, Any]) -> None:
+    """A worker takes turns as its model does, unless it says otherwise. One that does not take
+    turns never sleeps, so its model's `idle_s` is not its own.
+    """
+    if "residency" in model:
+        worker.setdefault("residency", model["residency"])
+    if "idle_s" in model and worker.get("residency", "always") != "always":
+        worker.setdefault("idle_s", model["idle_s"])
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

@@ -666,7 +666,8 @@ class WorkerConfig(_Table, frozen=True):
     from earlier text; it does not change the sampling.
 
     Cards. With `tensor_parallel` that many cards of this host compute one model together, each with
-    a share of its heads and widths: those of `devices`, by default the first ones.
+    a share of its heads and widths: those of `devices`, by default the first ones. Without it the
+    card is `device`.
 
     Turns. `residency` and `idle_s` are the model's unless set here.
 
@@ -816,6 +817,13 @@ class WorkerConfig(_Table, frozen=True):
             return ("cpu",) * self.tensor_parallel
         return tuple([f"cuda:{rank}" for rank in range(self.tensor_parallel)])
 
+    @property
+    def host_devices(self) -> tuple[str, ...]:
+        """The devices of this host that the engine uses: a rank of a `group` has its own one."""
+        if self.tensor_parallel == 1 or self.group is not None:
+            return (self.device,)
+        return self.rank_devices
+
     def _check_parallel(self) -> None:
         if self.devices and len(self.devices) != self.tensor_parallel:
             raise ValueError(
@@ -825,7 +833,8 @@ class WorkerConfig(_Table, frozen=True):
         if self.tensor_parallel == 1:
             return
         for key in ("speculation", "embedding", "cache", "host_bytes"):
-            if getattr(self, key) != _NATIVE_KEYS[key]:
+            is_none = key == "cache" and not self.host_cache_bytes
+            if getattr(self, key) != _NATIVE_KEYS[key] and not is_none:
                 raise ValueError(f"`{key}` is for one card: remove it, or `tensor_parallel`")
 
     def _check_group(self) -> None:

@@ -23,11 +23,14 @@ class FormNeed(NamedTuple):
 
 
 class ModelNeed(NamedTuple):
-    """A model, its window in tokens, and its forms, the widest first."""
+    """A model, its window in tokens, and its forms, the widest first. `has_choice` is whether a
+    worker's `quantization` chooses between them: the weights of a checkpoint in 8 or 4 bits stay.
+    """
 
     name: str
     window: int
     forms: tuple[FormNeed, ...]
+    has_choice: bool = True
 
     @property
     def least(self) -> FormNeed:

@@ -290,9 +290,21 @@ def local_dir(model: str) -> Path | None:
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
+    if path.is_file():
+        raise ConfigError(file_model(path))
     if is_hub_id(model):
         return None
     raise ConfigError(no_model(model))
+
+
+def file_model(path: Path) -> str:
+    """The error for a `model` that is a file."""
+    if path.suffix == ".gguf":
+        return (
+            f'{path} is a GGUF file: serve it with engine = "llama-cpp", or take the directory '
+            "with the safetensors files of the model"
+        )
+    return f"{path} is a file: name the directory in which it lies"
 
 
 def builtin_dir(model: str) -> Path:

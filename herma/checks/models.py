@@ -32,6 +32,8 @@ _MODEL_SIGNS: Final = ("config.json", "tokenizer.json", "tekken.json")
 
 def missing_models(config: Config) -> Iterator[str]:
     """One line for each worker whose `model` is not a directory of this host."""
+    from workers.model_dir import file_model
+
     for worker in config.workers:
         if worker.engine == TEXT_ENGINE:
             continue
@@ -51,7 +53,8 @@ def missing_models(config: Config) -> Iterator[str]:
                 "bench`, without a tokenizer to serve it by"
             )
         else:
-            yield f"worker `{worker.name}`: on this host {no_model(worker.model)}"
+            why = f"on this host {no_model(worker.model)}" if path is None else file_model(path)
+            yield f"worker `{worker.name}`: {why}"
 
 
 def check_model_texts(config: Config) -> Iterator[str]:

@@ -24,7 +24,7 @@ from config import (
     profiles,
 )
 from herma.checks import known_model
-from herma.commands.plan_several import CardAndHost, several
+from herma.commands.plan_several import BITS, CardAndHost, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
@@ -142,7 +142,7 @@ def _need(name: str, model: PlannedModel, window: int | None) -> ModelNeed:
         FormNeed(choice.weights, choice.fp8_kv, _least_card(model, choice), one.weights_bytes)
         for choice, one in zip(choices, found, strict=True)
     ]
-    return ModelNeed(name, found[0].window, tuple(forms))
+    return ModelNeed(name, found[0].window, tuple(forms), model.has_choice)
 
 
 def _least_card(model: PlannedModel, choice: MemoryChoice) -> int:
@@ -196,6 +196,13 @@ class PlannedModel(NamedTuple):
     drafting: PlannedDrafting = PlannedDrafting("")
     vocabulary: VocabularyForm = AS_STORED
     ranks: int = 1
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether `quantization` chooses how weights are kept: those of a checkpoint in 8 or 4
+        bits stay, and a start refuses the key for some of them.
+        """
+        return self.config.stored is StoredFormat.DENSE
 
 
 def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
@@ -459,16 +466,18 @@ def verdict(
         yield f"It does not fit: {bytes_text(missing)} are missing in its smallest form."
         return
     _, choice, found = whole[0] if whole else max(some, key=lambda plan: plan[2].window)
-    in_words = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits"}[choice.weights]
     kv = ", keys and values in 8" if choice.fp8_kv else ""
     cut = "" if whole else ", which is not the whole one"
-    yield f"It fits with weights in {in_words}{kv}: a window of {found.window:,} tokens{cut}."
+    form = f"{BITS[choice.weights]}{kv}"
+    yield f"It fits with weights in {form}: a window of {found.window:,} tokens{cut}."
     yield ""
     yield "[[workers]]"
     yield 'name = "gpu0"'
     is_shape = name.startswith(DUMMY_PREFIX)
     yield 'model = "..."  # of that shape' if is_shape else f"model = {json.dumps(name)}"
-    if choice.weights != "bfloat16":
+    if model.ranks > 1:
+        yield f"tensor_parallel = {model.ranks}"
+    if model.has_choice and choice.weights != "bfloat16":
         yield f'quantization = "{choice.weights}"'
     if choice.fp8_kv:
         yield 'kv_dtype = "fp8"'

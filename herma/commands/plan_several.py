@@ -14,7 +14,9 @@ from herma.text_table import left_aligned
 from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.loop import aligned, bytes_text
 
-_BITS: Final = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits", "mxfp4": "MXFP4"}
+BITS: Final = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits", "mxfp4": "MXFP4"}
+"""How weights are kept, in words."""
+
 _HEAD: Final = ("model", "weights", "kv", "window", "takes", "of them weights")
 
 
@@ -81,7 +83,7 @@ def _set(models: Sequence[ModelNeed], one: TogetherSet) -> str:
 
 
 def _in_words(form: FormNeed) -> str:
-    return f"{_BITS[form.weights]}{', keys and values in 8' if form.fp8_kv else ''}"
+    return f"{BITS[form.weights]}{', keys and values in 8' if form.fp8_kv else ''}"
 
 
 def _asleep(
@@ -132,7 +134,7 @@ def _tables(models: Sequence[ModelNeed], sets: Sequence[TogetherSet]) -> Iterato
         yield 'model = "..."  # of that shape' if is_shape else f"model = {json.dumps(one.name)}"
         yield f'serves = "model{place}"'
         yield 'device = "cuda:0"'
-        if form.weights not in ("bfloat16", "mxfp4"):
+        if one.has_choice and form.weights != "bfloat16":
             yield f'quantization = "{form.weights}"'
         if form.fp8_kv:
             yield 'kv_dtype = "fp8"'

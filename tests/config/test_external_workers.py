@@ -100,6 +100,8 @@ def test_a_mistake_is_one_line(keys: str, said: str) -> None:
         ('device = "cuda:0"\nowns_gpu = true', 'device = "cuda:0"', True),
         ("owns_gpu = true", 'device = "cuda"', True),
         ("owns_gpu = true", 'device = "cpu"', False),
+        ("tensor_parallel = 2\nowns_gpu = true", 'device = "cuda:1"', True),
+        ('tensor_parallel = 2\ndevices = ["cuda:2", "cuda:3"]\nowns_gpu = true', "", False),
         ("owns_gpu = true", 'engine = "vllm"\nurl = "unix:/l"', False),
     ],
 )

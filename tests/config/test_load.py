@@ -88,6 +88,90 @@ def test_what_one_card_has_is_refused_beside_tensor_parallel(key: str) -> None:
         parse_config(f"{text}tensor_parallel = 2\n", "x")
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('tensor_parallel = 2\ndevice = "cuda:2"', "takes 2: name them in `devices`"),
+        (
+            'tensor_parallel = 2\ndevice = "cuda:5"\ndevices = ["cuda:0", "cuda:1"]',
+            "leave `device`",
+        ),
+        ('tensor_parallel = 2\ndevices = ["cuda:1", "cuda:1"]', "a card of its own for each"),
+        ('tensor_parallel = 2\ndevices = ["cuda:0", "cuda"]', "a card of its own for each"),
+        ('tensor_parallel = 2\ndevices = ["cuda:0", "cpu"]', "a card of its own for each"),
+        ('devices = ["cuda:1"]', "name the card in `device`"),
+    ],
+)
+def test_a_card_that_would_not_be_taken_is_no_setting(keys: str, said: str) -> None:
+    """The ranks take the first cards or `devices`; `device` was ignored beside them, and `devices`
+    without ranks.
+    """
+    text = f'[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"\n{keys}\n'
+    with pytest.raises(ConfigError, match=said):
+        parse_config(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("keys", "cards"),
+    [
+        ("", ("auto",)),
+        ('device = "cuda:3"', ("cuda:3",)),
+        ("tensor_parallel = 2", ("cuda:0", "cuda:1")),
+        ('tensor_parallel = 2\ndevices = ["cuda:2", "cuda:3"]', ("cuda:2", "cuda:3")),
+        ('tensor_parallel = 2\ndevice = "cpu"', ("cpu", "cpu")),
+        ('tensor_parallel = 2\ncache = { host = "0" }', ("cuda:0", "cuda:1")),
+    ],
+)
+def test_the_cards_of_a_worker_are_those_that_its_ranks_take(
+    keys: str, cards: tuple[str, ...]
+) -> None:
+    text = f'[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"\n{keys}\n'
+    assert parse_config(text, "x").workers[0].host_devices == cards
+
+
+@pytest.mark.parametrize(
+    ("model", "worker", "idle_s"),
+    [
+        ('residency = "on-demand"\nidle_s = 5', "", 5),
+        ('residency = "on-demand"\nidle_s = 5', 'residency = "always"', None),
+        ("idle_s = 5", 'residency = "on-demand"', 5),
+        ("idle_s = 5", 'residency = "on-demand"\nidle_s = 7', 7),
+    ],
+)
+def test_a_worker_takes_turns_as_its_model_unless_it_says_otherwise(
+    model: str, worker: str, idle_s: float | None
+) -> None:
+    """One that stays resident has no use for its model's `idle_s`, and is no mistake for it."""
+    workers = f'[[workers]]\nname = "w"\nmodel = "/m"\n{worker}\n'
+    config = parse_config(f'[[models]]\nname = "m"\n{model}\n{workers}', "x")
+    assert config.workers[0].idle_s == idle_s
+
+
+def test_a_model_whose_requests_stay_here_does_not_send_them_away_while_it_wakes() -> None:
+    text = (
+        '[providers.p]\nbase_url = "http://p/v1"\n[[models]]\nname = "m"\ncloud = "never"\n'
+        'residency = "on-demand"\nwhile_waking = "cloud"\n'
+        'fallback = [{ provider = "p", model = "x" }]'
+    )
+    with pytest.raises(ConfigError, match='cloud = "never": remove one'):
+        parse_config(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://p/v1/chat/completions", "ends in /chat/completions, which each request adds"),
+        ("https://p/v1/responses/", "ends in /responses"),
+        ("https://p/v1/models", "ends in /models"),
+        ("https://p/openai/v1?api-version=preview", "has a query or a fragment"),
+    ],
+)
+def test_a_base_url_behind_which_no_path_can_stand_is_refused(url: str, said: str) -> None:
+    """Every request would be a 404 of the provider."""
+    with pytest.raises(ConfigError, match=f"base_url {said}"):
+        parse_config(f'[providers.p]\nbase_url = "{url}"\n', "x")
+
+
 def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
     """With one model in the file, `serves` may be left out."""
     config = parse_config('[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"', "x")

@@ -253,6 +253,23 @@ def test_weights_of_another_form_are_not_planned(
     assert _printed(capsys, str(tmp_path), "--card", "24GB")[0] == 0
 
 
+def test_a_file_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """People name the file that they have fetched, or the one in the directory. A start says the
+    same.
+    """
+    for name, said in (
+        ("qwen3-8b-q4_k_m.gguf", 'is a GGUF file: serve it with engine = "llama-cpp"'),
+        ("config.json", "is a file: name the directory in which it lies"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(b"{}")
+        status, out, error = _printed(capsys, str(path))
+        assert (status, out) == (2, "")
+        assert f"herma: {path} {said}" in error
+        assert main(["up", "--model", str(path)]) == 2
+        assert f"{path} {said}" in capsys.readouterr().err
+
+
 def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path) -> None:
     """The library reads its environment when it is imported, so it gets a process of its own."""
     write_tiny_model(tmp_path / "repos/owner/whole")
@@ -377,6 +394,52 @@ def test_it_ends_in_a_verdict_and_a_table(
     assert tomllib.loads(table[0])["workers"] == [{"name": "gpu0", "model": "...", **keys}]
     text = f'[[models]]\nname = "m"\n{table[0]}\n'
     assert find_mistakes(text.replace('"..."', '"org/model"'), "plan") == []
+
+
+def _stored_in(form: str, path: Path) -> str:
+    """A shape whose checkpoint is stored so."""
+    raw = json.loads((dummy_dir("dummy:qwen3-8b") / "config.json").read_bytes())
+    stated = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    if form == "awq":
+        stated = FORMATS["awq"]
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(raw | {"quantization_config": stated}))
+    return str(path)
+
+
+@pytest.mark.parametrize(("form", "words"), [("fp8", "8 bits"), ("awq", "4 bits")])
+def test_a_form_that_a_checkpoint_has_is_no_setting(
+    form: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start refuses `quantization` for weights in 4 bits; alone and among several."""
+    model = _stored_in(form, tmp_path / "stored")
+    _, out, _ = _printed(capsys, model, "--card", "24GB")
+    assert f"with weights in {words}" in out
+    assert "quantization =" not in out
+    _, out, _ = _printed(capsys, model, "dummy:qwen3-14b", "--card", "40GB")
+    tables = tomllib.loads("[[workers]]" + out.split("\n[[workers]]", 1)[1])["workers"]
+    assert ["quantization" in one for one in tables] == [False, True]
+
+
+def test_a_checkpoint_in_mxfp4_has_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its form is none of `quantization`."""
+    status, out, _ = _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB")
+    assert status == 0
+    assert "It fits with weights in MXFP4: a window of 131,072 tokens." in out
+    table = tomllib.loads("[[workers]]" + out.split("\n[[workers]]", 1)[1])["workers"]
+    assert table == [{"name": "gpu0", "model": "...", "context_length": 131_072}]
+
+
+def test_what_is_cut_for_several_cards_says_so_in_its_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A worker without the key would take one card. What a start does not cut is not planned."""
+    _, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", "24GB", "--cards", "2")
+    table = tomllib.loads("[[workers]]" + out.split("\n[[workers]]", 1)[1])["workers"]
+    assert table[0]["tensor_parallel"] == 2
+    status, out, error = _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB", "--cards", "2")
+    assert (status, out) == (2, "")
+    assert "does not cut weights stored as experts in MXFP4: take one card" in error
 
 
 def test_two_cards_hold_a_share_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ Without nvidia-smi there is no GPU to wait for.
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +67,13 @@ class DrainCheck:
         return "give up" if now - self._began_at >= GIVE_UP_S else "wait"
 
 
+def selected_cards(devices: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """As `selected_gpus`, of all cards of a worker: nvidia-smi takes several."""
+    found = [selected_gpus(device, environ) for device in devices]
+    known = [each for each in found if each is not None]
+    return ",".join(known) if len(known) == len(found) else None
+
+
 def selected_gpus(device: str, environ: Mapping[str, str]) -> str | None:
     """The `--id` for nvidia-smi: the one GPU of a worker whose `device` is auto, cuda or cuda:N, by
     index or uuid. None if it is unknown (MIG): then all GPUs count.
@@ -123,14 +130,14 @@ _MEMINFO: Final = Path("/proc/meminfo")
 
 @final
 class GpuMemory:
-    """The memory of one worker's GPU. `device` is auto, cuda or cuda:N. `is_own`: the GPU is
-    reserved for the worker.
+    """The memory of one worker's GPU, or of those of its ranks together. Each of `devices` is auto,
+    cuda or cuda:N. `is_own`: the GPU is reserved for the worker.
     """
 
-    def __init__(self, device: str, *, is_own: bool = False, meminfo: Path = _MEMINFO) -> None:
+    def __init__(self, *devices: str, is_own: bool = False, meminfo: Path = _MEMINFO) -> None:
         self._is_own = is_own
         self._program = shutil.which("nvidia-smi")
-        self._gpu = selected_gpus(device, os.environ)
+        self._gpu = selected_cards(devices, os.environ)
         self._meminfo = meminfo
         self.before: MemoryReading | None = None
         self._was_busy = 0
@@ -241,7 +248,7 @@ def memory_of(config: WorkerConfig) -> GpuMemory | None:
     may_hold_gpu = config.engine == "native" and config.device != "cpu"
     if config.launch is not None:
         may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
-    return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
+    return GpuMemory(*config.host_devices, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
 def _output(argv: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from workers.supervisor.gpu_memory import (
     parse_host_used,
     parse_pids,
     parse_used,
+    selected_cards,
     selected_gpus,
 )
 
@@ -122,3 +123,19 @@ def test_only_the_workers_gpu_is_asked_for(
     """By index among the visible ones; all of them where that cannot be said."""
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert selected_gpus(device, environ) == chosen
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "chosen"),
+    [
+        (("cuda:2", "cuda:3"), None, "2,3"),
+        (("cuda:0", "cuda:1"), "4,GPU-1b2c", "4,GPU-1b2c"),
+        (("cuda:0", "cuda:1"), "4", None),
+    ],
+)
+def test_all_cards_of_several_ranks_are_asked_for(
+    devices: tuple[str, ...], visible: str | None, chosen: str | None
+) -> None:
+    """nvidia-smi takes a list; all cards where one of them cannot be said."""
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert selected_cards(devices, environ) == chosen

@@ -17,6 +17,7 @@ from kernels.experts import ExpertWeights
 from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.description import (
     Attention,
     DeltaRule,
@@ -53,6 +54,11 @@ def config_of(config: ModelDescription, share: Share) -> ModelDescription:
         raise ConfigError(
             f"tensor_parallel does not cut {config.family} yet: leave it out, and take a card that "
             "holds the model, or weights in 8 or 4 bits"
+        )
+    if config.stored.is_int4 or config.stored is StoredFormat.MXFP4:
+        raise ConfigError(
+            f"tensor_parallel does not cut weights stored as {config.stored}: take one card, or "
+            "the checkpoint in 16 bits, with `quantization` where they shall be narrower"
         )
     layers = {layer: _layer_config(layer, share.count) for layer in set(config.layers)}
     return msgspec.structs.replace(

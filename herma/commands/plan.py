@@ -34,7 +34,7 @@ from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter
 from workers.engine.load.checkpoint import INDEX_NAME
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
-from workers.engine.load.quantize import StoredFormat
+from workers.engine.load.quantize import StoredFormat, stated_in
 from workers.engine.memory.forecast import (
     CONTEXT_BYTES,
     NO_DRAFTS,
@@ -247,9 +247,7 @@ def _drafts(
 def _kept(directory: Path) -> KeptModules:
     raw = read_json(directory / CONFIG_NAME)
     text = raw.get("text_config")
-    stated = raw.get("quantization_config") or (
-        text.get("quantization_config") if isinstance(text, dict) else None
-    )
+    stated = stated_in(raw) or (stated_in(text) if isinstance(text, dict) else None)
     return read_kept(stated) if isinstance(stated, dict) else NOTHING_KEPT
 
 

@@ -133,6 +133,8 @@ def _said(model_dir: Path, **changes: Any) -> str:
     ("family", "changes", "line"),
     [
         ("gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all'"),
+        ("gemma4", {"use_bidirectional_attention": ["vision"]}, "use_bidirectional_attention = ["),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2 is not supported"),
         ("gemma4", {"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported"),
         ("gemma4", {"attention_bias": True}, "attention_bias = True is not supported"),
         ("gemma4-experts", {"top_k_experts": 7}, "top_k_experts is 7 of 6 experts"),

@@ -242,7 +242,7 @@ def int4_fault(stated: dict[str, Any]) -> str | None:
     """What a 4-bit `quantization_config` asks for that is missing, if anything."""
     method, bits = stated.get("quant_method"), stated.get("bits", stated.get("w_bit", 4))
     if bits != 4:
-        return f"{bits} bits; 4 are supported"
+        return f"{bits!r} bits; 4 are supported"
     version = str(stated.get("version", "gemm"))
     if method == "awq" and version.lower() != "gemm":
         return f"AWQ's version {version}; gemm is supported"

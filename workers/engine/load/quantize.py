@@ -75,6 +75,17 @@ class StoredFormat(StrEnum):
         return self.scale_suffix
 
 
+_STATED: Final = ("quantization_config", "compression_config", "quantization")
+"""Where a config.json says how weights are kept: `compression_config` is the older name of
+compressed-tensors, `quantization` MLX's.
+"""
+
+
+def stated_in(raw: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """What a config.json says of its quantisation; None if it says nothing."""
+    return next((raw[key] for key in _STATED if raw.get(key)), None)
+
+
 def read_stored(path: Path, raw: dict[str, Any]) -> StoredFormat:
     """The format by the `quantization_config` of config.json. Raises `ConfigError`."""
     stated = raw.get("quantization_config")
@@ -82,9 +93,24 @@ def read_stored(path: Path, raw: dict[str, Any]) -> StoredFormat:
         _check_unsaid(path)
         return StoredFormat.DENSE
     found = format_of(stated)
+    if isinstance(found, StoredFormat) and (more := _more_than_format(stated)) is not None:
+        found = f"its quantization_config asks for {more}, which is not supported: {_READ}"
     if isinstance(found, StoredFormat):
         return found
     raise ConfigError(f"{path}: {found}")
+
+
+def _more_than_format(stated: dict[str, Any]) -> str | None:
+    """What changes the numbers beside their format, if anything: without it a model answers
+    nonsense. A transform at weights alone is in them already.
+    """
+    for name, scheme in _table(_table(stated.get("transform_config")).get("config_groups")).items():
+        applied = _table(scheme).get("apply")
+        places = [str(_table(one).get("location")) for one in applied or []]
+        if not places or not all(place.startswith("weight_") for place in places):
+            return f"the transform {name} of activations ({', '.join(places) or 'no place named'})"
+    sparse = _table(stated.get("sparsity_config")).get("format") or "dense"
+    return None if sparse == "dense" else f"sparse weights ({sparse})"
 
 
 def format_of(stated: Any) -> StoredFormat | str:  # noqa: ANN401 - JSON
@@ -135,7 +161,7 @@ def _kind(stated: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def _group_words(group: dict[str, Any]) -> str:
-    weights, rows = group.get("weights") or {}, group.get("input_activations")
+    weights, rows = _table(group.get("weights")), group.get("input_activations")
     words = f"weights of {weights.get('num_bits')} bits {weights.get('type')}"
     if weights.get("strategy"):
         words += f" with a scale by {weights['strategy']}"
@@ -145,6 +171,11 @@ def _group_words(group: dict[str, Any]) -> str:
         return words
     how = "" if rows.get("dynamic") else " with static scales"
     return f"{words} and activations of {rows.get('num_bits')}{how}"
+
+
+def _table(value: object) -> dict[str, Any]:
+    """The object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def _int4(stated: dict[str, Any]) -> StoredFormat | None:
@@ -180,7 +211,7 @@ def _is_packed(stated: dict[str, Any]) -> bool:
     if not isinstance(groups, dict) or not all(isinstance(one, dict) for one in groups.values()):
         return False
     formats = {one.get("format") or stated.get("format") for one in groups.values()}
-    weights = [one.get("weights") or {} for one in groups.values()]
+    weights = [_table(one.get("weights")) for one in groups.values()]
     return (
         formats == {_PACKED}
         and not stated.get("kv_cache_scheme")
@@ -232,7 +263,7 @@ def _is_compressed_fp8(
 
 
 def _is_scaled_by(group: dict[str, Any], scales: dict[str, Any], *, static: bool) -> bool:
-    weights, rows = group.get("weights") or {}, group.get("input_activations")
+    weights, rows = _table(group.get("weights")), group.get("input_activations")
     wanted = {"num_bits": 8, "type": "float", **scales}
     return (
         all(weights.get(key) == value for key, value in wanted.items())

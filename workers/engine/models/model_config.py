@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import ConfigError
+from workers.engine.load.quantize import stated_in
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.description import ModelDescription
 from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES, TYPE_FORMATS
@@ -32,6 +33,8 @@ def read_model_config(model_dir: Path) -> ModelDescription:
     """The description of the model in `model_dir`. Raises `ConfigError` for one we cannot run."""
     path = model_dir / CONFIG_NAME
     raw = read_json(path)
+    if (stated := stated_in(raw)) is not None:
+        raw = {**raw, "quantization_config": stated}
     architectures = raw.get("architectures") or []
     if not isinstance(architectures, list):
         raise ConfigError(f"{path}: architectures is {architectures!r}, not a list of names")

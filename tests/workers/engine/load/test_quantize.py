@@ -7,6 +7,7 @@ gate. So the bound is measured on the same network with every weight of a layer'
 all of 2^-4, up or down at random: 8 bits must do less harm. The same holds for keys and values.
 """
 
+import re
 from array import array
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.kernels.linear_cases import by_block, by_row, wide
+from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import quantised
@@ -240,6 +242,7 @@ def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
                 "group_0": {"weights": CHANNELS, "input_activations": {"num_bits": 8}}
             }
         },
+        BY_ROW | {"config_groups": {"group_0": {"weights": [8]}}},
         ["fp8"],
     ],
 )
@@ -251,6 +254,58 @@ def test_other_quantisations_are_refused(tmp_path: Path, stated: Any) -> None:
     ) as caught:
         load_tiny(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+HADAMARD = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "input"}]}
+AT_WEIGHTS = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "weight_output"}]}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"sparsity_config": {"format": "sparse-24-bitmask"}},
+            "sparse weights (sparse-24-bitmask)",
+        ),
+        (
+            {"transform_config": {"config_groups": {"u": AT_WEIGHTS, "v": HADAMARD}}},
+            "the transform v of activations (input)",
+        ),
+        ({"transform_config": {"config_groups": {"v": {}}}}, "the transform v"),
+        ({"transform_config": {"config_groups": {"u": AT_WEIGHTS}}}, None),
+        ({"transform_config": {}, "sparsity_config": {}}, None),
+        ({"sparsity_config": {"format": "dense"}}, None),
+    ],
+)
+def test_what_changes_numbers_beside_their_format_is_refused(
+    tmp_path: Path, more: dict[str, Any], said: str | None
+) -> None:
+    """A transform that a step had to apply would be left out, and the answers be nonsense."""
+    write_tiny_model(tmp_path, quantization_config=BY_ROW | more)
+    if said is None:
+        assert read_model_config(tmp_path).stored is StoredFormat.FP8_ROWS
+        return
+    with pytest.raises(ConfigError, match=re.escape(f"asks for {said}")):
+        read_model_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "stated", "said"),
+    [
+        ("compression_config", BY_ROW, None),
+        ("quantization", {"group_size": 64, "bits": 4}, "of this kind (MLX) are not supported"),
+    ],
+)
+def test_other_names_of_the_key_are_read(
+    tmp_path: Path, key: str, stated: dict[str, Any], said: str | None
+) -> None:
+    """compressed-tensors' older one, and MLX's."""
+    write_tiny_model(tmp_path, **{key: stated})
+    if said is None:
+        assert read_model_config(tmp_path).stored is StoredFormat.FP8_ROWS
+        return
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_model_config(tmp_path)
 
 
 @pytest.mark.parametrize(

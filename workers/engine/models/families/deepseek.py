@@ -70,6 +70,8 @@ def describe(file: ConfigFile) -> ModelDescription:
     stated = {key: v for key, v in file.raw.items() if v is not None or key == "q_lora_rank"}
     file = ConfigFile(file.path, {**_DEFAULTS[model_type], **stated})
     file.refuse("attention_bias")
+    if (every := file.count("moe_layer_freq", 1)) != 1:
+        raise file.lacks(f"moe_layer_freq = {every}")
     for key, known in _KNOWN.items():
         if file.raw.get(key, known[0]) not in known:
             raise file.lacks(f"{key} = {file.raw[key]!r}")

@@ -89,7 +89,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     text = _text_of(file)
     text.refuse("attention_bias")
-    if (seen := text.raw.get("use_bidirectional_attention")) not in {None, False, "vision"}:
+    if (seen := text.raw.get("use_bidirectional_attention")) not in (None, False, "vision"):
         raise text.lacks(f"use_bidirectional_attention = {seen!r}")
     kinds = _kinds(text)
     own = len(kinds) - _number(text, "num_kv_shared_layers")

@@ -141,7 +141,7 @@ def main() -> None:
     runner = load_runner(config, lambda *_: None, start_compiling(config))
     print(f"start: {time.perf_counter() - begun:.1f} s", flush=True)
     sleep = begun_sleep(runner)
-    assert sleep is not None, runner.sleep
+    assert isinstance(sleep, DeviceSleep), sleep.why
     bench = NativeSleepBench(runner, sleep, options.tokens)
     print(f"prompts cached: {time.perf_counter() - begun:.1f} s", flush=True)
     while runner.prepare(pending_only=False) and time.perf_counter() - begun < options.limit / 2:

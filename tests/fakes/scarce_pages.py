@@ -33,6 +33,13 @@ class ScarcePages:
         self._ranges.append(mmap.mmap(-1, num_bytes, flags=flags))
         return ctypes.addressof(ctypes.c_uint8.from_buffer(self._ranges[-1]))
 
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the memory of a tensor is of this device."""
+        starts = [ctypes.addressof(ctypes.c_uint8.from_buffer(one)) for one in self._ranges]
+        sizes = [len(one) for one in self._ranges]
+        at = tensor.data_ptr()
+        return any(start <= at < start + size for start, size in zip(starts, sizes, strict=True))
+
     def take(self, address: int, num_bytes: int) -> None:
         assert address
         if self.others + self.taken + num_bytes > self.total:

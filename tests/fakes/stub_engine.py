@@ -8,7 +8,8 @@
 `leave` (files in its temporary directory), `waits_for` (a path: it does nothing before that
 exists), `model_dir`, `trouble` (of EngineReady), `sleep_way`, `sleep_refusal` (of EngineReady),
 `more_ways` (pairs of way and refusal), `fails_by` (the only way that `on_sleep` is about),
-`on_sleep`, `on_wake`: "dies", "hangs", "lies" (the memory stays), or the reason of a refusal. While
+`on_sleep`, `on_wake`: "dies", "hangs", "lies" (the memory stays), or the reason of a refusal;
+`slept` (more fields of Slept), `taken` (a path: others have the memory while that exists). While
 its memory is out, there is a file `asleep` beside the mood.
 Without any it gets ready and serves nothing but the health probe.
 """
@@ -106,9 +107,14 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:  # noqa: C901
                         _say(link, Drained())
                     case SleepEngine(way=way):
                         fault = mood.get("on_sleep", "") if way == mood.get("fails_by", way) else ""
-                        _say(link, Slept(_move(link, fault, is_asleep=True)))
+                        why = _move(link, fault, is_asleep=True)
+                        _say(link, Slept(why, **mood.get("slept", {})))
                     case WakeEngine():
-                        _say(link, Woken(_move(link, mood.get("on_wake", ""), is_asleep=False)))
+                        fault, taken = mood.get("on_wake", ""), Path(mood.get("taken", "/nowhere"))
+                        if taken.exists():
+                            _say(link, Woken("others have taken the memory", is_asleep=True))
+                            continue
+                        _say(link, Woken(_move(link, fault, is_asleep=False)))
             elif isinstance(message := wire.decode_to_worker(payload), Submit):
                 _sing(link, message, mood)
 

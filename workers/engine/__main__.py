@@ -240,13 +240,16 @@ def _ready(
     """The sleep of an engine that can without its end, which begins to prepare; and what the
     supervisor is told of a loaded engine.
     """
-    sleep, why = None, ""
+    sleep: NativeSleep | None = None
+    why = ""
     if config.engine == "native":
         from workers.engine import runner as native
         from workers.engine.sleep.choice import begun_sleep
+        from workers.engine.sleep.device_sleep import NoSleep
 
         if isinstance(runner, native.ModelRunner):  # not of several ranks
-            sleep, why = begun_sleep(runner), runner.sleep.why
+            found = begun_sleep(runner)
+            sleep, why = (None, found.why) if isinstance(found, NoSleep) else (found, "")
     way = "" if sleep is None and not why else NATIVE_SLEEP
     ready = EngineReady(
         runner.facts, str(runner.model_dir), trouble=trouble, sleep_way=way, sleep_refusal=why

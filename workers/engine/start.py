@@ -54,7 +54,7 @@ from workers.engine.settings import (
     window_memory,
     with_windows,
 )
-from workers.engine.sleep.choice import sleep_of, tensors_of
+from workers.engine.sleep.choice import move_to, sleep_of
 from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
@@ -102,8 +102,9 @@ def load_runner(
             torch.set_num_threads(1)
         own = shape if ranks is None else config_of(shape, ranks.share)
         sleep = sleep_of(config, device, has_ranks=ranks is not None)
-        again = partial(_read, config, model_dir, shape, device, dtype, _untold, None)
-        sleep.adopt(tensors_of(weights), lambda: tensors_of(again()))
+        move_to(
+            sleep, weights, partial(_read, config, model_dir, shape, device, dtype, _untold, None)
+        )
         model = Network(
             own,
             weights,
@@ -121,6 +122,7 @@ def load_runner(
             sleep.num_bytes,
         )
         num_blocks, windows, spare_bytes, step_bytes = sizes
+        move_to(sleep, drafter, partial(_drafter, config, model, model_dir, _untold))
         cache = _take_caches(config, model, num_blocks, windows, drafter)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -23,7 +23,7 @@ from tests.fakes import stub_engine
 from tests.fakes.fixed_card import FixedCard
 from tests.fakes.moody import Mood
 from tests.fakes.worker_process import BOUND_S
-from workers.ipc import CHECKPOINT
+from workers.ipc import CHECKPOINT, NATIVE_SLEEP
 from workers.supervisor import sleeper as sleeper_file
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory, CardUse
@@ -330,6 +330,37 @@ async def test_a_checkpoint_needs_as_much_of_the_host_as_the_card_holds(
         assert one.state is EngineState[state]
         if state == "DORMANT":
             assert f"not by {CHECKPOINT}" not in one.turns.line()
+
+
+async def test_an_engine_that_others_keep_asleep_wakes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its process: an engine of our own tries, is told so, and tries again. One trouble; the
+    driver was not asked before.
+    """
+    monkeypatch.setattr(turn_taker, "AGAIN_S", 0.05)
+    taken = tmp_path / "taken"
+    slept = {"host_bytes": 3 * 2**30, "note": "the weights are on the host"}
+    mood = {"sleep_way": NATIVE_SLEEP, "slept": slept, "taken": str(taken)}
+    async with world(tmp_path, monkeypatch, **mood) as one:
+        pid = one.pid
+        await one.sleep()
+        taken.touch()
+        one.card.others = 79 * 2**30
+        one.turns.wish("wake")
+        await one.until(lambda: bool(one.troubles))
+        await one.until(lambda: one.state is EngineState.DORMANT)
+        (trouble,) = one.troubles
+        assert trouble.startswith("it does not wake: it needs 59.0 GiB, and ")
+        one.card.others = 0
+        taken.unlink()
+        await one.until(lambda: one.state is EngineState.READY)
+        assert (one.pid, one.num_faults, one.turns.record.refusals) == (pid, 0, {})
+        assert one.turns.record.host_bytes == 3 * 2**30
+        line = one.turns.line()
+        assert "3.0 GiB of the host then" in line
+        assert f"by {NATIVE_SLEEP} (the weights are on the host)" in line
+        assert "not by" not in line
 
 
 async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,10 @@ class Arena:
                 self._relieve()
         self._relieve()
 
+    def be_tight(self) -> None:
+        """Take no more than what tensors need from now on."""
+        self._piece_bytes = self._pages.granularity
+
     def give_back(self) -> None:
         """Free the memory. Nothing on the device may use a tensor until `take`."""
         assert self.is_taken

@@ -34,6 +34,9 @@ Reload = Callable[[], Iterable[Tensor]]
 WEIGHTS_SHARE: Final = 0.8
 """Weights are kept on the host if they take at most this share of what is free there."""
 
+READ_AGAIN_SHARE: Final = 0.9
+"""Of a device, what weights may take in both places."""
+
 _WEIGHTS_PIECE: Final = 256 * 2**20
 _SUMMED: Final = 2**30
 _COPIED_AT_ONCE: Final = 16 * 2**20
@@ -57,11 +60,11 @@ class DeviceSleep:
         relieve = _nothing if self._card is None else torch.cuda.empty_cache
         self._weights = Arena(pages, most_bytes, _WEIGHTS_PIECE, relieve)
         self._kept = Arena(pages, most_bytes, relieve=relieve)
-        self._adopted: list[Tensor] = []
-        self._reload: Reload = list
+        self._most_bytes = most_bytes
+        self._adopted: list[tuple[list[Tensor], Reload]] = []
         self._rows: KeptRows | None = None
         self._weights_store: HostStore | None = None
-        self._rows_store = HostStore(0)
+        self._rows_store = HostStore(0, lambda: MemoryRoom(0, "nothing"))
         self._weight_sums: list[int] = []
         self._held = HeldPlaces()
         self._row_sums: list[int] = []
@@ -86,26 +89,32 @@ class DeviceSleep:
         """Move these weights here, in place. Those of another device stay where they are. `reload`
         reads them again, in the same order.
         """
-        self._adopted, self._reload = self._own(weights), reload
-        self._weights.adopt(self._adopted)
+        own = self._own(weights)
+        self._adopted.append((own, reload))
+        self._weights.adopt(own)
+        self._weights.be_tight()  # from now on others count on what is free
 
     def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory for a cache or for states. Raises `torch.OutOfMemoryError`."""
         return self._kept.place(shape, dtype)
 
-    def begin(self, rows: KeptRows, room: MemoryRoom) -> None:
+    def begin(self, rows: KeptRows, room: Callable[[], MemoryRoom]) -> str:
         """Begin to copy the weights to the host, if its `room` allows it; call it when the engine
-        is ready.
+        is ready. Returns why it cannot sleep, "" if it can.
         """
-        self._rows = rows
-        size, left = self._weights.used.nbytes, room.num_bytes
+        size, left = self._weights.used.nbytes, room().num_bytes
         if size <= WEIGHTS_SHARE * left:
-            self._weights_store = HostStore(size + PIECE_BYTES, self._card, self._copy_weights)
+            most = size + PIECE_BYTES
+            self._weights_store = HostStore(most, room, self._card, self._copy_weights)
             self._weights_store.want(size)
             left -= size
+        elif why := self._cannot_read_again():
+            return why
         most = default_bytes(left, self._kept.num_bytes)
         piece = max(_LEAST_PIECE, min(PIECE_BYTES, most // _PIECES // _LEAST_PIECE * _LEAST_PIECE))
-        self._rows_store = HostStore(most, self._card, piece_bytes=piece)
+        self._rows_store = HostStore(most, room, self._card, piece_bytes=piece)
+        self._rows = rows
+        return ""
 
     def expect(self, held: HeldCounts) -> None:
         """See `NativeSleep`."""
@@ -131,6 +140,8 @@ class DeviceSleep:
             self._weights_store.wait()
             if self._weights_store.trouble:
                 self._weights_store = None
+                if why := self._cannot_read_again():
+                    return MemoryMove(why)
         if not self._weight_sums:
             self._weight_sums = _numbers(self._sums_of_weights())
         self._settle()
@@ -171,6 +182,13 @@ class DeviceSleep:
             return MemoryMove(host_bytes=self.host_bytes, note=note, has_rows=False)
         return MemoryMove(host_bytes=self.host_bytes, note=self._note())
 
+    def _cannot_read_again(self) -> str:
+        """Why the weights cannot be read again, "" if they can: beside themselves."""
+        if 2 * self._weights.num_bytes <= READ_AGAIN_SHARE * self._most_bytes:
+            return ""
+        size = self._weights.num_bytes / 2**30
+        return f"the host has no room for {size:.1f} GiB of weights, nor the card for them twice"
+
     def _own(self, weights: Iterable[Tensor]) -> list[Tensor]:
         return [one for one in weights if one.device == self._device]
 
@@ -199,9 +217,10 @@ class DeviceSleep:
     def _load_weights(self) -> None:
         store, used = self._weights_store, self._weights.used
         if store is None:
-            for mine, read in zip(self._adopted, self._own(self._reload()), strict=True):
-                mine.copy_(read)
-            self._settle()
+            for own, reload in self._adopted:
+                for mine, read in zip(own, self._own(reload()), strict=True):
+                    mine.copy_(read)
+                self._settle()
             return
         with torch.cuda.stream(self._side):
             for begin, part in store.parts(0, used.nbytes):

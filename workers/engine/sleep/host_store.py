@@ -18,7 +18,11 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
+from workers.engine.memory.budget import MemoryRoom
+
 PIECE_BYTES: Final = 256 * 2**20
+_SPARED: Final = 4
+"""So many pieces are left to others."""
 _POPULATE_WRITE: Final = 23
 """`MADV_POPULATE_WRITE` of Linux 5.14."""
 
@@ -27,17 +31,20 @@ _POPULATE_WRITE: Final = 23
 class HostStore:
     """Pieces of `piece_bytes`, at most `most_bytes` of them. With a `card` they are locked for it.
     `fill` is called with each new piece, in the order of the pieces, by the thread that makes them.
+    Before each, `room` says what the host has left.
     """
 
     def __init__(
         self,
         most_bytes: int,
+        room: Callable[[], MemoryRoom],
         card: torch.device | None = None,
         fill: Callable[[int, Tensor], None] | None = None,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.most_bytes = most_bytes
         self.trouble = ""
+        self._room = room
         self._card = card
         self._fill = fill
         self._piece_bytes = piece_bytes
@@ -103,6 +110,10 @@ class HostStore:
                 self._changed.notify_all()
 
     def _piece(self) -> Tensor | None:
+        room = self._room()
+        if room.num_bytes < _SPARED * self._piece_bytes:
+            self._fail(f"{room.source} leaves no more of the host's memory for a sleep")
+            return None
         pages = mmap.mmap(-1, self._piece_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if self._card is not None and hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)

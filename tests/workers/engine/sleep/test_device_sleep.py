@@ -8,15 +8,18 @@ import pytest
 import torch
 
 from benchmarks.drive import Drive
+from config import WorkerConfig
 from protocol.sampling import SamplingParams
 from tests.fakes.scarce_pages import ScarcePages
+from tests.fakes.tiny_drafters import add_gated_head
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
+from workers.engine.drafting.speculating import kept_speculation
 from workers.engine.memory import window_size
 from workers.engine.memory.budget import MemoryRoom
 from workers.engine.runner import ModelRunner
 from workers.engine.sleep import choice, host_store
-from workers.engine.sleep.device_sleep import DeviceSleep
+from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.loop import MemoryMove
 from workers.scheduler import SavePolicy
 
@@ -33,11 +36,12 @@ ON_CARD = pytest.param(
 
 
 class Sleeper(NamedTuple):
-    """An engine that serves, and can sleep."""
+    """An engine that serves, and can sleep. The last number of `host_room` is what is free."""
 
     runner: ModelRunner
     drive: Drive
     sleep: DeviceSleep
+    host_room: list[int]
 
     def ask(self, prompt: list[int]) -> tuple[list[int], int]:
         """The answer, and how many of the prompt's tokens were cached."""
@@ -58,16 +62,19 @@ def sleeper(
     model: Path, patch: pytest.MonkeyPatch, on: str = "cpu", room: int = 2**40, **keys: Any
 ) -> Sleeper:
     """The engine of `model`; `room` bytes are free on its host."""
-    patch.setattr(choice, "host_room", lambda: MemoryRoom(room, "the kernel"))
+    rooms = [room]
+    patch.setattr(choice, "host_room", lambda: MemoryRoom(rooms[-1], "the kernel"))
     patch.setattr(host_store, "PIECE_BYTES", 2**20)
     sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 64, "context_length": 512}
     runner = load_tiny(
         model, device=on, dtype="float32", residency="on-demand", **{**sizes, **keys}
     )
     sleep = choice.begun_sleep(runner)
-    assert sleep is not None
+    assert isinstance(sleep, DeviceSleep)
+    while on == "cuda" and runner.prepare(pending_only=False):  # its graphs name addresses
+        pass
     drive = Drive(runner, looks_ahead=runner.lookahead > 0, save_policy=FINE)
-    return Sleeper(runner, drive, sleep)
+    return Sleeper(runner, drive, sleep, rooms)
 
 
 @pytest.fixture(name="pages", autouse=True)
@@ -104,6 +111,41 @@ def test_it_answers_as_before_and_finds_its_prefixes(
         woken = one.sleep.wake()
         assert (woken.why, woken.has_rows, woken.is_asleep) == ("", True, False)
         assert [one.ask(prompt) for prompt in prompts] == [*zip(first, hits, strict=True)]
+
+
+@pytest.mark.parametrize("on", ["cpu", ON_CARD])
+@pytest.mark.parametrize("room", [2**40, 1000])
+def test_a_drafter_sleeps_with_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages, room: int, on: str
+) -> None:
+    """Its weights and its keys and values: drafts are as good as before."""
+    path = write_family(tmp_path, "qwen3_5")
+    add_gated_head(path)
+    bare = sleeper(path, monkeypatch, on)
+    plain = pages.taken
+    one = sleeper(path, monkeypatch, on, room, speculation="auto")
+    assert one.runner.drafter is not None
+    if on == "cpu":
+        assert pages.taken - plain > plain  # its keys and values
+        assert all(map(pages.holds, choice.tensors_of(one.runner.drafter)))
+    config = WorkerConfig("w", str(path), "m", (), token_budget=64, speculation="auto")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    speculation, _ = kept_speculation(config, one.runner, {"XDG_STATE_HOME": str(tmp_path)})
+    looks_ahead = one.runner.lookahead > 0
+    drive = Drive(one.runner, looks_ahead=looks_ahead, save_policy=FINE, proposer=speculation)
+    drafting = one._replace(drive=drive)
+    prompts = _prompts()
+    expected = [bare.ask(prompt)[0] for prompt in prompts]
+    assert [drafting.ask(prompt)[0] for prompt in prompts] == expected
+    if room == 1000:
+        drive.clear_card()
+        assert one.sleep.fall_asleep(drive.blocks.held_places()).why == ""
+    else:
+        assert drafting.fall_asleep().why == ""
+    assert one.sleep.wake().why == ""
+    assert [drafting.ask(prompt)[0] for prompt in prompts] == expected
+    assert speculation is not None
+    assert speculation.counters.num_drafts > 0
 
 
 @pytest.mark.parametrize("on", ["cpu", ON_CARD])
@@ -175,5 +217,33 @@ def test_twenty_switches_leave_nothing_behind(
 
 def test_an_always_resident_engine_takes_its_memory_as_torch_does(tmp_path: Path) -> None:
     runner = load_tiny(write_family(tmp_path, "qwen2"), kv_tokens=256)
-    assert choice.begun_sleep(runner) is None
+    assert isinstance(choice.begun_sleep(runner), NoSleep)
     assert runner.model.place is None
+
+
+def test_neither_room_on_the_host_nor_for_weights_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
+) -> None:
+    """Said at the start, in one line; the worker sleeps by its end then."""
+    pages.total = 300 * 2**20
+    monkeypatch.setattr(choice, "host_room", lambda: MemoryRoom(1000, "the kernel"))
+    model = write_family(tmp_path, "qwen2")
+    runner = load_tiny(model, kv_tokens=256, residency="on-demand")
+    found = choice.begun_sleep(runner)
+    assert isinstance(found, NoSleep)
+    assert "the host has no room for 0.2 GiB of weights, nor the card for them twice" in found.why
+
+
+def test_memory_of_the_host_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefixes get no more of it than what is free when they come."""
+    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
+    one.sleep.wait_ready()
+    before = one.sleep.host_bytes
+    one.host_room.append(1000)
+    one.ask(_prompts(1)[0])
+    counts = one.drive.blocks.held_counts()
+    one.sleep.expect(counts)
+    one.sleep.wait_ready()
+    assert (one.sleep.host_bytes, one.sleep.fits(counts)) == (before, False)

@@ -23,7 +23,7 @@ from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom
 from workers.engine.sleep.arena import Arena
 from workers.engine.sleep.host_store import PIECE_BYTES, HostStore
-from workers.engine.sleep.kept_rows import KeptRows, sum_of
+from workers.engine.sleep.kept_rows import KeptRows, RowGroup, sum_of
 from workers.engine.sleep.pages import NoMemoryError, Pages
 from workers.loop import MemoryMove
 from workers.scheduler import HeldCounts, HeldPlaces
@@ -66,7 +66,8 @@ class DeviceSleep:
         self._weights_store: HostStore | None = None
         self._rows_store = HostStore(0, lambda: MemoryRoom(0, "nothing"))
         self._weight_sums: list[int] = []
-        self._held = HeldPlaces()
+        self._held = HeldCounts()
+        self._groups: list[RowGroup] = []
         self._row_sums: list[int] = []
         # Weights come back on a stream of their own, beside zeros and rows.
         self._side = None if self._card is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -148,10 +149,11 @@ class DeviceSleep:
         self._weights.give_back()
         has_rows = True
         try:
-            self._row_sums = _numbers(self._store_rows(self._rows, held))
+            self._groups = self._rows.groups(held)
+            self._row_sums = _numbers(self._store_rows())
         except torch.OutOfMemoryError:  # others were quicker to take what is free now
-            held, self._row_sums, has_rows = HeldPlaces(), [], False
-        self._held = held
+            self._groups, self._row_sums, has_rows = [], [], False
+        self._held = held.counts if has_rows else HeldCounts()
         self._settle()
         self._kept.give_back()
         return MemoryMove(host_bytes=self.host_bytes, note=self._note(), has_rows=has_rows)
@@ -172,10 +174,12 @@ class DeviceSleep:
         except (ConfigError, OSError, RuntimeError) as error:
             return MemoryMove(f"its weights cannot be read again: {error}")
         self._kept.used.zero_()
-        row_sums = self._load_rows(self._rows)
+        row_sums = self._load_rows()
+        with torch.cuda.stream(self._side):
+            weight_sums = self._sums_of_weights()
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
-        if _numbers(self._sums_of_weights()) != self._weight_sums:
+        if _numbers(weight_sums) != self._weight_sums:
             return MemoryMove("its weights are not what they were")
         if _numbers(row_sums) != self._row_sums:
             note = "its cached prefixes are not what they were, and are forgotten"
@@ -197,7 +201,7 @@ class DeviceSleep:
         where = "the weights are on the host"
         if self._weights_store is None:
             where = "the host has no room for the weights, which are read again at a wake"
-        kept = self._rows.num_bytes(self._held.counts) / 2**30
+        kept = self._rows.num_bytes(self._held) / 2**30
         return f"{where}, with {kept:.1f} GiB of prefixes"
 
     def _copy_weights(self, at: int, piece: Tensor) -> None:
@@ -226,22 +230,25 @@ class DeviceSleep:
             for begin, part in store.parts(0, used.nbytes):
                 used[begin : begin + len(part)].copy_(part, non_blocking=True)
 
-    def _store_rows(self, rows: KeptRows, held: HeldPlaces) -> list[Tensor]:
+    def _store_rows(self) -> list[Tensor]:
         sums, at = [], 0
-        for gathered in rows.gathered(held):
+        for group in self._groups:
+            gathered = group.gathered()
             for begin, part in self._rows_store.parts(at, gathered.nbytes):
                 part.copy_(gathered[begin : begin + len(part)], non_blocking=True)
             sums.append(sum_of(gathered))
             at += gathered.nbytes
         return sums
 
-    def _load_rows(self, rows: KeptRows) -> list[Tensor]:
+    def _load_rows(self) -> list[Tensor]:
         sums, at = [], 0
-        for empty in rows.scattered(self._held):
-            for begin, part in self._rows_store.parts(at, empty.nbytes):
-                empty[begin : begin + len(part)].copy_(part, non_blocking=True)
-            sums.append(sum_of(empty))
-            at += empty.nbytes
+        for group in self._groups:
+            gathered = group.empty()
+            for begin, part in self._rows_store.parts(at, gathered.nbytes):
+                gathered[begin : begin + len(part)].copy_(part, non_blocking=True)
+            sums.append(sum_of(gathered))
+            group.scatter(gathered)
+            at += gathered.nbytes
         return sums
 
     def _sums_of_weights(self) -> list[Tensor]:

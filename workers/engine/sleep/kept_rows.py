@@ -35,6 +35,29 @@ class _Table(NamedTuple):
         return self.words.shape[0] * self.words.shape[2] * self.words.itemsize
 
 
+class RowGroup(NamedTuple):
+    """The rows `numbers` (int64, on the device) of `words` [outer, rows, words]."""
+
+    words: Tensor
+    numbers: Tensor
+
+    def gathered(self) -> Tensor:
+        """Their bytes, side by side."""
+        return self.words.index_select(1, self.numbers).view(-1).view(torch.uint8)
+
+    def empty(self) -> Tensor:
+        """Memory for as much."""
+        outer, _, width = self.words.shape
+        rows = self.words.new_empty((outer, len(self.numbers), width))
+        return rows.view(-1).view(torch.uint8)
+
+    def scatter(self, gathered: Tensor) -> None:
+        """Put what `gathered` gave back into the rows."""
+        outer, _, width = self.words.shape
+        rows = gathered.view(self.words.dtype).view(outer, len(self.numbers), width)
+        self.words.index_copy_(1, self.numbers, rows)
+
+
 @final
 class KeptRows:
     """The rows of blocks of `caches`, and of the states of prefixes if the network has any."""
@@ -54,28 +77,17 @@ class KeptRows:
         """Bytes of all rows of so many places."""
         return sum([getattr(held, one.kind) * one.row_bytes for one in self._tables])
 
-    def gathered(self, held: HeldPlaces) -> Iterator[Tensor]:
-        """The rows of these places in pieces, uint8; each is valid until the next is made."""
-        for table, numbers in self._groups(held):
-            yield _bytes(table.words.index_select(1, numbers))
+    def groups(self, held: HeldPlaces) -> list[RowGroup]:
+        """The rows of these places, in groups for one copy each."""
+        return list(self._groups(held))
 
-    def scattered(self, held: HeldPlaces) -> Iterator[Tensor]:
-        """Memory for the same pieces in the same order, to be filled: what it holds goes to its
-        rows when the next piece is asked for.
-        """
-        for table, numbers in self._groups(held):
-            outer, _, width = table.words.shape
-            rows = table.words.new_empty((outer, len(numbers), width))
-            yield _bytes(rows)
-            table.words.index_copy_(1, numbers, rows)
-
-    def _groups(self, held: HeldPlaces) -> Iterator[tuple[_Table, Tensor]]:
+    def _groups(self, held: HeldPlaces) -> Iterator[RowGroup]:
         for table in self._tables:
             numbers = torch.tensor(getattr(held, table.kind), dtype=torch.int64)
             numbers = numbers.to(table.words.device)
             each = max(1, GATHERED_BYTES // table.row_bytes)
             for begin in range(0, len(numbers), each):
-                yield table, numbers[begin : begin + each]
+                yield RowGroup(table.words, numbers[begin : begin + each])
 
 
 def sum_of(part: Tensor) -> Tensor:
@@ -90,7 +102,3 @@ def _words(memory: Tensor, row_dim: int) -> Tensor:
     outer = prod(memory.shape[:row_dim])
     flat = memory.view(outer, memory.shape[row_dim], -1).view(torch.uint8)
     return flat.view(next(word for word in _WORDS if flat.shape[2] % word.itemsize == 0))
-
-
-def _bytes(rows: Tensor) -> Tensor:
-    return rows.view(-1).view(torch.uint8)

@@ -44,6 +44,7 @@ from workers.engine.settings import (
     window,
 )
 from workers.engine.step.masks import AnyToken
+from workers.engine.tier.page_words import PageWords
 from workers.engine.warm_up import DRAFTS, draft_plans, prepare_first, warm_up_plans
 from workers.model_dir import drafter_dir
 from workers.speculation import depths_up_to
@@ -90,6 +91,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         for plan in warm_up_plans(runner.facts, num_drafts=DRAFTS if runner.verifies else 0):
             runner.launch(plan)
         prepare_first(runner)
+        _copy_pages(config, shape, runner)
         # One more is captured while the first request is on its way.
         runner.prepare(pending_only=False)
         yield list(recorded.values())
@@ -117,6 +119,18 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         for plan in islice(warm_up_plans(runner.facts, grammar=AnyToken()), 3):
             runner.launch(plan)
         yield list(recorded.values())[known:]
+
+
+def _copy_pages(config: WorkerConfig, shape: ModelDescription, runner: ModelRunner) -> None:
+    """Launch the copies of a host cache, if the engine will have one."""
+    if not config.host_cache_bytes:
+        return
+    caches = [runner.cache]
+    drafter = _drafter(config, shape, runner.model, runner.model_dir)
+    if drafter is not None:
+        drafter.take_cache(1, runner.facts.block_size)
+        caches += [] if drafter.cache is None else [drafter.cache]
+    PageWords(caches, None, None).launch_once(_NOWHERE)
 
 
 def _model(config: WorkerConfig, shape: ModelDescription) -> Network:

@@ -62,10 +62,12 @@ def send_words(target: Tensor, values: Words) -> None:
     """Set `target`, int32 and contiguous, to `values` of its shape, without waiting. Steps in
     flight that read it do so before.
     """
-    if not target.is_cuda:
+    if target.is_cpu:
         target.copy_(torch.from_numpy(values))
     elif BY_KERNEL and 0 < values.size <= _MOST_WORDS:
-        read_words(_host_words(target.device).put(values), target.view(-1))
+        is_card = target.is_cuda  # else the device that records kernels
+        source = _host_words(target.device).put(values) if is_card else target.view(-1)
+        read_words(source, target.view(-1))
     else:
         target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
 

@@ -131,6 +131,7 @@ class CardCopies:
         self._most = max(1, _COPY_BYTES // page_bytes)
         self._lanes = [self._lane(page_bytes) for _ in range(NUM_STREAMS)]
         self._under_way: deque[_UnderWay] = deque()
+        words.launch_once(device)
 
     def _lane(self, page_bytes: int) -> _Lane:
         num_rows, device = staging_rows(self._words.page_bytes), self._device

@@ -88,6 +88,17 @@ class PageWords:
             copy_rows(words, block_ids, rows[:, at:], weights[at:], part, is_load=is_load)
             at, first = at + size, first + count
 
+    def launch_once(self, device: torch.device) -> None:
+        """Launch the kernels of `copy_blocks` both ways, so that they are compiled: block 0 gets
+        what it has. No step may be in flight.
+        """
+        size = self.block_bytes // WORD
+        row = torch.zeros((1, size), dtype=torch.int64, device=device)
+        sums = torch.zeros((1, self.num_sums), dtype=torch.int64, device=device)
+        block_ids = torch.zeros(1, dtype=torch.int32, device=device)
+        for is_load in (False, True):
+            self.copy_blocks(block_ids, row, row[0], sums, is_load=is_load)
+
     def state(self, slot: int) -> list[list[PagePart]]:
         """The parts of each page of the state in a slot of the prefixes."""
         assert self._states is not None

@@ -7,8 +7,7 @@ benchmarks.engine.host_tier` prints its lines. Must not know how copies are made
   the copies; and to its first token. `warm` is the first token when the card has them.
 - `gap`: milliseconds between steps of 8 answers: while the pages are opened, alone, while the
   prompt is found on the card again and again, and while it is loaded each time. The time in which
-  the benchmark empties the card's cache is left out. The last ones are with the numbers of a step
-  copied to the card, which a kernel reads otherwise.
+  the benchmark empties the card's cache is left out.
 - `begin`: milliseconds of the host's thread for the launches of one transfer.
 - `small copy`: see `benchmarks.engine.link`.
 """
@@ -32,7 +31,6 @@ from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
-from workers.engine.step import host_words
 from workers.engine.tier.sizing import open_tier
 from workers.scheduler.tier import Transfer
 
@@ -231,13 +229,6 @@ def _print_gaps(bench: HostTierBench, prompt: list[int], seconds: float) -> None
     bench.leave_to_host()
     _print("beside loads", bench.gaps_ms(seconds, load_again))
     print(f"{len(pending)} loads of the prefix", flush=True)
-    if host_words.BY_KERNEL and torch.cuda.is_available():
-        host_words.BY_KERNEL = False  # type: ignore[misc]
-        _print("alone, numbers copied", bench.gaps_ms(seconds / 2))
-        pending.clear()
-        bench.leave_to_host()
-        _print("beside loads, numbers copied", bench.gaps_ms(seconds, load_again))
-        host_words.BY_KERNEL = True  # type: ignore[misc]
 
 
 def _print_launches(launches: list[float]) -> None:

@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--shape", default="qwen3-8b")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--agents", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=32_768)
-    parser.add_argument("--host", default="44GiB")
+    parser.add_argument("--tokens", type=int, default=16_384)
+    parser.add_argument("--host", default="22GiB")
     parser.add_argument("--engine", choices=("first", "second"), help="what a child is")
     options = parser.parse_args()
     if options.engine is not None:

@@ -1,8 +1,7 @@
 """How long a small copy takes beside large ones on another stream.
 
 Owns the measurement. A step's numbers go to the card and its tokens come back: a few hundred bytes.
-`python -m benchmarks.engine.host_tier` prints it: `copy` by the engine that copies, `kernel` by a
-kernel that reads the host's memory.
+`python -m benchmarks.engine.host_tier` prints it.
 """
 
 import statistics
@@ -11,8 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-from kernels.page_rows import read_words
 
 _MIB = 2**20
 _WORDS = 256
@@ -26,7 +23,6 @@ def print_small_copies(pages: Tensor, device: torch.device) -> None:
     card = torch.zeros(_WORDS, dtype=torch.int32, device=device)
     ways: list[tuple[str, Callable[[], object]]] = [
         ("copy to the card", lambda: card.copy_(host, non_blocking=True)),
-        ("kernel to the card", lambda: read_words(host, card)),
         ("copy to the host", lambda: host.copy_(card, non_blocking=True)),
     ]
     for is_load in (True, False):

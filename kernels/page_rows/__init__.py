@@ -10,7 +10,7 @@ from kernels.choose import uses_triton
 from kernels.page_rows import reference
 from kernels.page_rows.sizes import SUM_WORDS
 
-__all__ = ["copy_rows", "num_sums", "read_words"]
+__all__ = ["copy_rows", "num_sums"]
 
 
 def num_sums(words: Tensor) -> int:
@@ -44,18 +44,3 @@ def copy_rows(
         kernel.copy_rows(words, block_ids, rows, weights, sums, is_load=is_load)
     else:
         reference.copy_rows(words, block_ids, rows, weights, sums, is_load=is_load)
-
-
-def read_words(source: Tensor, target: Tensor) -> None:
-    """Copy int32 [n] by a kernel. `source` may be page-locked memory of the host: then the kernel
-    itself reads it over the bus, where a copy would wait for those that other streams have begun.
-    It must stay as it is until the kernel has run. Raises `ValueError`.
-    """
-    if source.shape != target.shape or source.dim() != 1 or source.dtype != target.dtype:
-        raise ValueError(f"{tuple(source.shape)} words for {tuple(target.shape)}")
-    if uses_triton(target):
-        from kernels.page_rows import kernel
-
-        kernel.read_words(source, target)
-    else:
-        target.copy_(source)

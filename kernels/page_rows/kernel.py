@@ -12,7 +12,6 @@ from torch import Tensor
 from kernels.launch import Launch
 from kernels.page_rows.sizes import SUM_WORDS
 
-_READ_WORDS = 1024
 _NUM_WARPS = 4
 
 
@@ -50,13 +49,6 @@ def _copy_rows_kernel(
     tl.store(sums_ptr + row * sum_words + piece, tl.sum(words * weights, 0))
 
 
-@triton.jit(do_not_specialize=["num_words"])
-def _read_words_kernel(target_ptr, source_ptr, num_words, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = at < num_words
-    tl.store(target_ptr + at, tl.load(source_ptr + at, mask=there), mask=there)
-
-
 def copy_rows(
     words: Tensor, block_ids: Tensor, rows: Tensor, weights: Tensor, sums: Tensor, *, is_load: bool
 ) -> None:
@@ -77,16 +69,3 @@ def _copy_launch(size: int, is_load: bool) -> Launch:
         "IS_LOAD": is_load,
     }
     return Launch(_copy_rows_kernel, constants, num_warps=_NUM_WARPS)
-
-
-def read_words(source: Tensor, target: Tensor) -> None:
-    """See `kernels.page_rows.read_words`."""
-    num_words = len(target)
-    if num_words:
-        grid = triton.cdiv(num_words, _READ_WORDS), 1, 1
-        _read_launch()(grid, (target, source), (num_words,))
-
-
-@cache
-def _read_launch() -> Launch:
-    return Launch(_read_words_kernel, {"BLOCK": _READ_WORDS}, num_warps=_NUM_WARPS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.page_rows import copy_rows, kernel, num_sums, read_words, reference
+from kernels.page_rows import copy_rows, kernel, num_sums, reference
 
 PLANES, BLOCKS = 3, 7
 IDS = [5, 0, 2, 6]
@@ -57,16 +57,6 @@ def test_rows_may_be_parts_of_wider_ones(device: torch.device) -> None:
     assert torch.equal(sums.sum(1), rows.sum(1))
 
 
-@pytest.mark.parametrize("num_words", [0, 1, 1024, 3001])
-def test_reads_words_of_the_host(num_words: int, device: torch.device) -> None:
-    """On a card from page-locked memory, without a copy."""
-    source = torch.arange(num_words, dtype=torch.int32) - 7
-    target = torch.zeros(num_words, dtype=torch.int32, device=device)
-    given = source.pin_memory() if device.type == "cuda" else source
-    kernel.read_words(given, target)
-    assert torch.equal(target.cpu(), source)
-
-
 def test_shapes_that_do_not_fit_are_refused() -> None:
     """The entries check what a kernel would read or write outside."""
     words, ids = _drawn((PLANES, BLOCKS, 8)), torch.zeros(2, dtype=torch.int32)
@@ -76,5 +66,3 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
             copy_rows(words, ids, rows, weights, sums, is_load=True)
     with pytest.raises(ValueError, match="strides"):
         copy_rows(words, ids, _drawn((PLANES * 8, 2)).T, weights, sums, is_load=True)
-    with pytest.raises(ValueError, match="words"):
-        read_words(torch.zeros(3, dtype=torch.int32), torch.zeros(4, dtype=torch.int32))

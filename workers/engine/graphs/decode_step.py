@@ -19,10 +19,9 @@ from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.step.batch import Numbers, aligned, to_device
+from workers.engine.step.batch import Numbers, aligned, send_into, to_device
 from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawKind, DrawTable
-from workers.engine.step.host_words import send_words
 from workers.engine.step.shared_prefixes import SharedOrder
 from workers.engine.step.spans import Words
 from workers.engine.step.states import States
@@ -71,7 +70,7 @@ class DecodeStep:
         words = np.zeros(bucket.num_words, np.int32)
         runs = () if order is None else order.on_card(table_rows)
         bucket.lay_out((), size.num_rows, words, runs)
-        send_words(self._work[: len(words)], words)
+        send_into(self._work[: len(words)], words)
         self._held = (size.num_rows, order)
 
     def fill(
@@ -91,7 +90,7 @@ class DecodeStep:
         sent[1, num_rows:] = self._tables.dummy_row
         sent[2, :num_rows] = folds
         sent[3] = np.cumsum(sent[2]) - sent[2]
-        send_words(self._rows, sent)
+        send_into(self._rows, sent)
         on_card = self._rows[:2, :num_rows].unbind()
         return on_card[0], on_card[1]
 

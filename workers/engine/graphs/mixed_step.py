@@ -33,11 +33,11 @@ from workers.engine.step.batch import (
     PagedRows,
     aligned,
     num_sampled,
+    send_into,
     to_device,
 )
 from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawTable
-from workers.engine.step.host_words import send_words
 from workers.engine.step.sampler import Picked
 from workers.engine.step.states import NoRoom, StateRoom, States
 from workers.engine.step.tables import SequenceTables
@@ -173,7 +173,7 @@ class MixedStep:
         """
         moving = [chunk.seq for chunk in rows.chunks if chunk.may_move]
         if not moving:
-            send_words(found.words, words)
+            send_into(found.words, words)
             return
         tables, places = self._tables, found.places
         owners = np.full(tables.dummy_row + 1, tables.dummy_row, np.int32)
@@ -183,7 +183,7 @@ class MixedStep:
         moves[places.positions][: len(rows.table_rows)] = owners[rows.table_rows]
         moves[places.sampled_positions][: len(rows.sampled_tables)] = owners[rows.sampled_tables]
         found.segments.follow(words[places.work], owners, moves[places.work])
-        send_words(found.sent, np.stack((words, moves)))
+        send_into(found.sent, np.stack((words, moves)))
         accepted = tables.num_accepted
         torch.add(found.sent[0], accepted.index_select(0, found.sent[1]), out=found.words)
         if not accepted.is_cuda:
@@ -209,7 +209,7 @@ class MixedStep:
         """Fill the input with no rows."""
         found = self._inputs[bucket]
         found.prefills = ()
-        send_words(found.words, found.empty)
+        send_into(found.words, found.empty)
 
     def run(self, bucket: GraphBucket) -> Tensor:
         """Compute the step. Returns the logits [`bucket.num_sampled`, vocab] of the sampled rows,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from workers.engine.step.host_words import sent_words
+from workers.engine.step.batch import to_device
 from workers.engine.step.tables import SequenceTables, TableRow, no_updates
 from workers.scheduler import Chunk
 
@@ -54,7 +54,7 @@ def _send(
     send all of it.
     """
     try:
-        write(sent_words(np.frombuffer(updates, np.int32), tables.device))
+        write(to_device(np.frombuffer(updates, np.int32), tables.device))
     except (RuntimeError, MemoryError):
         for row in rows:
             row.block_ids = row.window_ids = ()

@@ -25,7 +25,6 @@ from typing import Final, NamedTuple, final
 import torch
 from torch import Tensor
 
-from kernels.page_rows import read_words
 from workers.engine.tier.copies import move
 from workers.engine.tier.page_words import WORD, Checksums, PagePart, PageWords, used_bytes
 from workers.engine.tier.region import HostRegion
@@ -37,9 +36,6 @@ STAGING_BYTES: Final = 64 * 2**20
 """
 
 NUM_STREAMS: Final = 2
-
-_COPY_BYTES: Final = 8 * 2**20
-"""The most that one call copies by the bus: 0.15 ms. A small copy of a step waits for it."""
 
 
 def staging_rows(page_bytes: int) -> int:
@@ -61,15 +57,15 @@ class PageRun(NamedTuple):
     num_pages: int
 
 
-def runs_of(pages: Sequence[int], piece_pages: int, most: int) -> list[PageRun]:
-    """The runs of rising `pages`, page i in row i, of up to `most` pages each. A run lies within a
-    piece of `piece_pages`: no copy may cross two registrations with the driver.
+def runs_of(pages: Sequence[int], piece_pages: int) -> list[PageRun]:
+    """The runs of rising `pages`, page i in row i. A run lies within a piece of `piece_pages`: no
+    copy may cross two registrations with the driver.
     """
     runs: list[PageRun] = []
     for row, page in enumerate(pages):
         if runs and page % piece_pages:
             last = runs[-1]
-            if page == last.page + last.num_pages and last.num_pages < most:
+            if page == last.page + last.num_pages:
                 runs[-1] = last._replace(num_pages=last.num_pages + 1)
                 continue
         runs.append(PageRun(row, page, 1))
@@ -128,7 +124,6 @@ class CardCopies:
         self._device = device
         self._checksums = Checksums(words.page_bytes, device)
         page_bytes = region.layout.page_bytes  # whole words, and at least `words.page_bytes`
-        self._most = max(1, _COPY_BYTES // page_bytes)
         self._lanes = [self._lane(page_bytes) for _ in range(NUM_STREAMS)]
         self._under_way: deque[_UnderWay] = deque()
         words.launch_once(device)
@@ -198,10 +193,8 @@ class CardCopies:
         self._region.close()
 
     def _copy_blocks(self, lane: _Lane, places: Tensor, count: int, *, is_load: bool) -> None:
-        """Copy blocks to the lane's rows, or from them, and sum them; on the current stream. The
-        places are read by a kernel: a copy would wait behind those that take the bus.
-        """
-        read_words(places, lane.places[: len(places)])
+        """Copy blocks to the lane's rows, or from them, and sum them; on the current stream."""
+        lane.places[:count].copy_(places, non_blocking=True)
         rows = lane.rows[:count].view(torch.int64)
         weights, sums = self._checksums.weights, lane.sums[:count]
         self._words.copy_blocks(lane.places[:count], rows, weights, sums, is_load=is_load)
@@ -209,7 +202,7 @@ class CardCopies:
     def _take_bus(self, lane: _Lane, blocks: Sequence[Copy], *, is_load: bool) -> None:
         pages = self._region.pages
         numbers = [copy.pages[0] for copy in blocks]
-        for row, page, count in runs_of(numbers, self._region.piece_pages, self._most):
+        for row, page, count in runs_of(numbers, self._region.piece_pages):
             on_card, on_host = lane.rows[row : row + count], pages[page : page + count]
             if is_load:
                 on_card.copy_(on_host, non_blocking=True)

@@ -24,8 +24,11 @@ from torch import Tensor
 
 from workers.scheduler.tier import TierLayout
 
-_PIECE_BYTES: Final = 256 * 2**20
-"""Locked at once: the driver holds a lock meanwhile, 10 ms for memory that is populated already."""
+_PIECE_BYTES: Final = 32 * 2**20
+"""Locked at once: the driver holds a lock meanwhile, 1.3 ms for memory that is populated already,
+and populating holds one of the kernel's for 16 ms. Pieces of 256 MiB gave answers beside them gaps
+of 15 ms (p99) and 27 ms at most, where 4.5 are usual.
+"""
 
 _POPULATE_WRITE: Final = 23
 """`MADV_POPULATE_WRITE` of Linux 5.14. Without it the driver populates, holding its lock."""

@@ -16,28 +16,24 @@ from workers.scheduler.tier import Copy, Transfer
 
 
 def test_runs_of_pages() -> None:
-    """Neighbours go together, up to a size, and never over the border of two registrations."""
-    assert runs_of([3, 4, 5, 7, 9, 10], 100, 100) == [
+    """Neighbours go together, and never over the border of two registrations."""
+    assert runs_of([3, 4, 5, 7, 9, 10], 100) == [
         PageRun(0, 3, 3), PageRun(3, 7, 1), PageRun(4, 9, 2),
     ]  # fmt: skip
-    assert runs_of([3, 4, 5, 6], 5, 100) == [PageRun(0, 3, 2), PageRun(2, 5, 2)]
-    assert runs_of([3, 4, 5, 6, 7], 100, 2) == [
-        PageRun(0, 3, 2), PageRun(2, 5, 2), PageRun(4, 7, 1),
-    ]  # fmt: skip
-    assert runs_of([], 5, 5) == []
+    assert runs_of([3, 4, 5, 6], 5) == [PageRun(0, 3, 2), PageRun(2, 5, 2)]
+    assert runs_of([], 5) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_runs_take_every_page_once(seed: int) -> None:
     rng = random.Random(seed)
     pages = sorted(rng.sample(range(60), rng.randrange(1, 40)))
-    piece, most = rng.randrange(1, 20), rng.randrange(1, 9)
-    runs = runs_of(pages, piece, most)
+    piece = rng.randrange(1, 20)
+    runs = runs_of(pages, piece)
     taken = [run.page + i for run in runs for i in range(run.num_pages)]
     rows = [run.row + i for run in runs for i in range(run.num_pages)]
     assert (taken, rows) == (pages, list(range(len(pages))))
     for run in runs:
-        assert run.num_pages <= most
         assert run.page // piece == (run.page + run.num_pages - 1) // piece
 
 

@@ -13,17 +13,8 @@ from typing import Final
 import trio
 
 from herma.processes import gateway_url
-from herma.top import (
-    ASCII_MARKS,
-    GatewayPage,
-    Marks,
-    TopData,
-    View,
-    admin_key,
-    as_plain,
-    draw,
-    follow,
-)
+from herma.terminal import console
+from herma.top import STYLES, GatewayPage, TopData, View, admin_key, draw, follow
 from protocol.errors import HermaError
 
 _PIPE_COLUMNS: Final = 120
@@ -47,9 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
-    view = View(columns=_columns(), url=page.url, marks=_marks())
+    is_unicode = "utf" in (sys.stdout.encoding or "").lower()
+    view = View(columns=_columns(), url=page.url, is_ascii=not is_unicode)
+    stdout = console(sys.stdout, STYLES)
     if not arguments.once and not arguments.json:
-        await follow(page, view, has_colours=_has_colours())
+        await follow(page, view, stdout)
         return
     state, body = await page.state()
     if arguments.json:
@@ -58,8 +51,10 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
     shown = TopData.of(state)
     assert shown.overview is not None
     lines = draw(shown.overview, list(shown.samples), list(shown.events), view)
-    text = as_plain(lines)
-    sys.stdout.write(text)
+    for line in lines:
+        line.rstrip()
+        stdout.print(line, no_wrap=True)
+    text = "\n".join(line.plain for line in lines)
     if not sys.stdout.isatty():
         # A frame cuts what is wider than it; a file or a program has room for whole causes.
         for worker in shown.overview.workers:
@@ -69,13 +64,3 @@ async def _show(page: GatewayPage, arguments: argparse.Namespace) -> None:
 
 def _columns() -> int:
     return shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
-
-
-def _marks() -> Marks:
-    is_unicode = "utf" in (sys.stdout.encoding or "").lower()
-    return Marks() if is_unicode else ASCII_MARKS
-
-
-def _has_colours() -> bool:
-    """Whether to use colours, by the rule of no-color.org."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -7,16 +7,14 @@ the gateway makes the overview.
 from herma.top.frame import View, draw
 from herma.top.source import GatewayPage, TopData, admin_key
 from herma.top.terminal import follow
-from herma.top.text import ASCII_MARKS, Marks, as_plain
+from herma.top.text import STYLES
 
 __all__ = [
-    "ASCII_MARKS",
+    "STYLES",
     "GatewayPage",
-    "Marks",
     "TopData",
     "View",
     "admin_key",
-    "as_plain",
     "draw",
     "follow",
 ]

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from rich.text import Text
+
 from gateway.dashboard import EventRow, Overview, WorkerRow
 from gateway.telemetry import HistorySample
 from herma.top.sections import (
@@ -22,7 +24,7 @@ from herma.top.sections import (
     troubled_first,
     worker_rows,
 )
-from herma.top.text import Line, Marks, TextPiece, cut, fit, flow, table
+from herma.top.text import as_ascii, cut, fit, flow, table
 
 WIDE: Final = 150
 """From this width on a second column stands to the right of the tables."""
@@ -47,7 +49,7 @@ class View(NamedTuple):
     status: str = ""
     is_stale: bool = False
     keys: bool = False
-    marks: Marks = Marks()
+    is_ascii: bool = False
 
 
 class _Section(NamedTuple):
@@ -55,7 +57,7 @@ class _Section(NamedTuple):
     `weight` is its share of the rest. `says_more`: the last shown line counts the hidden ones.
     """
 
-    lines: list[Line]
+    lines: list[Text]
     least: int
     weight: float
     says_more: bool = False
@@ -63,10 +65,9 @@ class _Section(NamedTuple):
 
 def draw(
     now: Overview, samples: Sequence[HistorySample], events: Sequence[EventRow], view: View
-) -> list[Line]:
+) -> list[Text]:
     """The lines of a frame, none longer than `view.columns`, at most `view.rows` of them."""
-    marks = view.marks
-    top = [_title(now, view), *header(now, samples, view.columns, marks)]
+    top = [_title(now, view), *header(now, samples, view.columns)]
     foot = [_keys(view)] if view.keys else []
     room = None if view.rows is None else max(0, view.rows - len(top) - len(foot))
     if view.columns >= WIDE and view.part == "all":
@@ -74,38 +75,39 @@ def draw(
     else:
         body = _stacked(_sections(now, events, view, view.columns, room), room)
     if foot and room is not None:
-        body += [()] * (room - len(body))
-    lines = [cut(line, view.columns, marks.more) for line in (*top, *body, *foot)]
-    return lines if view.rows is None else lines[: view.rows]
+        body += [Text()] * (room - len(body))
+    lines = [cut(line, view.columns) for line in (*top, *body, *foot)][: view.rows]
+    return [as_ascii(line) for line in lines] if view.is_ascii else lines
 
 
-def _title(now: Overview, view: View) -> Line:
+def _title(now: Overview, view: View) -> Text:
     process = "" if now.process is None else f", process {now.process}"
     replaced = f" ({now.replaced} replaced)" if now.replaced else ""
     process = f", {now.processes} processes{replaced}" if now.processes > 1 else process
     up = duration(1000 * (now.unix_time - now.started_at))
-    left = (
-        TextPiece(f"herma {now.version}{process}", "bold"),
-        TextPiece(f"  {view.url}  up {up}", "soft"),
+    left = Text.assemble(
+        (f"herma {now.version}{process}", "bold"), (f"  {view.url}  up {up}", "soft")
     )
-    right = TextPiece(view.status, "critical" if view.is_stale else "good")
-    return (*fit(left, view.columns - len(view.status) - 1, view.marks), TextPiece(" "), right)
+    right = view.status, "critical" if view.is_stale else "good"
+    return Text.assemble(fit(left, view.columns - len(view.status) - 1), " ", right)
 
 
-def _keys(view: View) -> Line:
-    parts = [TextPiece(f" {part}", "bold" if part == view.part else "soft") for part in PARTS]
-    return (TextPiece("q", "bold"), TextPiece(" ends   ", "soft"), TextPiece("Tab", "bold"), *parts)
+def _keys(view: View) -> Text:
+    line = Text.assemble(("q", "bold"), (" ends   ", "soft"), ("Tab", "bold"))
+    for part in PARTS:
+        line.append(f" {part}", "bold" if part == view.part else "soft")
+    return line
 
 
 def _sections(
     now: Overview, events: Sequence[EventRow], view: View, width: int, room: int | None
 ) -> list[_Section]:
     """The sections of the selected part, from top to bottom."""
-    marks, part = view.marks, view.part
-    requests = table(REQUEST_COLUMNS, request_rows(now), width, marks)
-    workers = _worker_table(now.workers, width, marks, room)
+    part = view.part
+    requests = table(REQUEST_COLUMNS, request_rows(now), width)
+    workers = _worker_table(now.workers, width, room)
     shown_events = events if part == "log" or room is None else events[-MAX_EVENTS:]
-    log = [(TextPiece("LOG", "bold"),), *log_lines(shown_events, marks)]
+    log = [Text("LOG", "bold"), *log_lines(shown_events)]
     one_of = {
         "workers": _Section(workers, 3, 1.0, says_more=True),
         "requests": _Section(requests, 4, 1.0, says_more=True),
@@ -115,65 +117,58 @@ def _sections(
         return [one_of[part]]
     most = 1 if room is not None and room < _ROOMY else _FLOW_LINES
     flows = [
-        _Section(flow(title, items, width, most, marks), 1, 0.2)
-        for title, items in _lists(now, marks)
-        if items
+        _Section(flow(title, items, width, most), 1, 0.2) for title, items in _lists(now) if items
     ]
     return [one_of["workers"], one_of["requests"], *flows, one_of["log"]]
 
 
-def _lists(now: Overview, marks: Marks) -> list[tuple[str, list[Line]]]:
+def _lists(now: Overview) -> list[tuple[str, list[Text]]]:
     return [
-        ("MODELS", model_items(now, marks)),
+        ("MODELS", model_items(now)),
         ("CACHED", client_items(now)),
         ("MONEY", money_items(now)),
     ]
 
 
-def _worker_table(
-    workers: Sequence[WorkerRow], width: int, marks: Marks, room: int | None
-) -> list[Line]:
+def _worker_table(workers: Sequence[WorkerRow], width: int, room: int | None) -> list[Text]:
     if room is not None and len(workers) > room // 3:
         workers = troubled_first(workers)
-    rows = worker_rows(workers, marks)
-    lines = table(WORKER_COLUMNS, rows, width, marks)
-    return lines if rows else [*lines, (TextPiece("no worker has dialled in yet", "soft"),)]
+    rows = worker_rows(workers)
+    lines = table(WORKER_COLUMNS, rows, width)
+    return lines if rows else [*lines, Text("no worker has dialled in yet", "soft")]
 
 
-def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | None) -> list[Line]:
+def _beside(now: Overview, events: Sequence[EventRow], view: View, room: int | None) -> list[Text]:
     """Tables on the left, lists and the log on the right."""
-    marks = view.marks
     width = view.columns - SIDE - 2
     left = _stacked(_sections(now, events, view, width, room)[:2], room)
     lists = [
-        _Section(
-            [(TextPiece(title, "bold"),), *[(TextPiece("  "), *item) for item in items]], 2, 0.6
-        )
-        for title, items in _lists(now, marks)
+        _Section([Text(title, "bold"), *[Text.assemble("  ", item) for item in items]], 2, 0.6)
+        for title, items in _lists(now)
         if items
     ]
     shown_events = events if room is None else events[-100:]
-    log = _Section([(TextPiece("LOG", "bold"),), *log_lines(shown_events, marks)], 3, 1.0)
+    log = _Section([Text("LOG", "bold"), *log_lines(shown_events)], 3, 1.0)
     right = _stacked([*lists, log], room)
     lines = []
     for at in range(max(len(left), len(right))):
-        main = left[at] if at < len(left) else ()
-        side = right[at] if at < len(right) else ()
-        lines.append((*fit(main, width, marks), TextPiece("  "), *cut(side, SIDE, marks.more)))
+        main = left[at] if at < len(left) else Text()
+        side = right[at] if at < len(right) else Text()
+        lines.append(Text.assemble(fit(main, width), "  ", cut(side, SIDE)))
     return lines
 
 
-def _stacked(sections: Sequence[_Section], room: int | None) -> list[Line]:
+def _stacked(sections: Sequence[_Section], room: int | None) -> list[Text]:
     """The sections one below the other; a cut section counts its hidden lines."""
     if room is None:
         room = sys.maxsize
     shares = share_out(room, [(len(one.lines), one.least, one.weight) for one in sections])
-    lines: list[Line] = []
+    lines: list[Text] = []
     for section, share in zip(sections, shares, strict=True):
         shown = section.lines[:share]
         hidden = len(section.lines) - share
         if section.says_more and hidden > 0 and share > 1:
-            shown[-1] = (TextPiece(f"  {hidden + 1} more", "soft"),)
+            shown[-1] = Text(f"  {hidden + 1} more", "soft")
         lines += shown
     return lines
 

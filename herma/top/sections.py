@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.text import Text
+
 from gateway.dashboard import (
     EventRow,
     LimitRow,
@@ -18,7 +20,7 @@ from gateway.dashboard import (
 )
 from gateway.spending import Saving, show_amount
 from gateway.telemetry import HistorySample
-from herma.top.text import Column, Line, Marks, TextPiece, TextRow, bar, graph, plain
+from herma.top.text import DOT, Column, bar, graph, plain
 
 NONE: Final = "-"
 UNKNOWN: Final = "?"
@@ -61,9 +63,9 @@ WORKER_COLUMNS: Final = (
     Column("DEVICE", 8, 20, drop=3),
     Column("SEQUENCES", 15, 15),
     Column("MEMORY", 13, 13),
-    Column("TOK/S", 6, 6, is_right=True),
-    Column("STEP", 7, 7, is_right=True),
-    Column("PREFILL", 7, 7, is_right=True, drop=1),
+    Column("TOK/S", 6, 6, align="right"),
+    Column("STEP", 7, 7, align="right"),
+    Column("PREFILL", 7, 7, align="right", drop=1),
 )
 REQUEST_COLUMNS: Final = (
     Column("REQUEST", 8, 8, drop=4),
@@ -71,12 +73,12 @@ REQUEST_COLUMNS: Final = (
     Column("CLIENT", 8, 28, drop=3),
     Column("PHASE", 11, 20),
     Column("SERVER", 8, 16, drop=1),
-    Column("PROMPT", 6, 6, is_right=True),
-    Column("HIT", 5, 5, is_right=True),
-    Column("OUT", 6, 6, is_right=True),
-    Column("TOK/S", 5, 5, is_right=True),
-    Column("FIRST", 7, 7, is_right=True, drop=2),
-    Column("TIME", 8, 8, is_right=True),
+    Column("PROMPT", 6, 6, align="right"),
+    Column("HIT", 5, 5, align="right"),
+    Column("OUT", 6, 6, align="right"),
+    Column("TOK/S", 5, 5, align="right"),
+    Column("FIRST", 7, 7, align="right", drop=2),
+    Column("TIME", 8, 8, align="right"),
 )
 
 
@@ -129,16 +131,16 @@ def clock(unix_time: float) -> str:
     return datetime.fromtimestamp(unix_time).astimezone().strftime("%H:%M:%S")
 
 
-def header(now: Overview, samples: Sequence[HistorySample], width: int, marks: Marks) -> list[Line]:
+def header(now: Overview, samples: Sequence[HistorySample], width: int) -> list[Text]:
     """The state of the whole, its figures, and graphs of the last hour."""
     return [
-        (TextPiece(f"{marks.dot} ", _CONDITIONS[now.condition]), TextPiece(now.words, "bold")),
+        Text.assemble((f"{DOT} ", _CONDITIONS[now.condition]), (now.words, "bold")),
         _figures(now),
-        _graphs(now, samples, width, marks),
+        _graphs(now, samples, width),
     ]
 
 
-def _figures(now: Overview) -> Line:
+def _figures(now: Overview) -> Text:
     one = now.totals
     found = sum([each.hit_tokens for each in now.workers])
     loaded = sum([each.loaded_tokens for each in now.workers])
@@ -156,31 +158,27 @@ def _figures(now: Overview) -> Line:
         *([("tiers", tiers)] if prompts else []),
         *([("again", count(again))] if again else []),
     )
-    line: list[TextPiece] = []
+    line = Text()
     for name, value in figures:
-        line += [TextPiece(f"{'   ' if line else ''}{name} ", "soft"), TextPiece(value, "bold")]
-    return tuple(line)
+        line.append(f"{'   ' if line else ''}{name} ", "soft").append(value, "bold")
+    return line
 
 
-def _graphs(now: Overview, samples: Sequence[HistorySample], width: int, marks: Marks) -> Line:
+def _graphs(now: Overview, samples: Sequence[HistorySample], width: int) -> Text:
     """Tokens/s and first tokens, now and over the last hour."""
     speed, first = rate(now.totals.tokens_per_s), now.totals
     left = f"{speed} tok/s "
     right = f"first {duration(first.first_p50_ms)}, 95 % {duration(first.first_p95_ms)} "
     room = max(0, width - len(left) - len(right) - 3)
-    speeds = graph([one.output_tokens_per_s for one in samples], room // 2, marks)
-    firsts = graph([one.first_p50_ms for one in samples], room - room // 2, marks)
-    return (
-        TextPiece(left, "bold"),
-        TextPiece(speeds, "held"),
-        TextPiece("   "),
-        TextPiece(right, "bold"),
-        TextPiece(firsts, "cached"),
+    speeds = graph([one.output_tokens_per_s for one in samples], room // 2)
+    firsts = graph([one.first_p50_ms for one in samples], room - room // 2)
+    return Text.assemble(
+        (left, "bold"), (speeds, "held"), "   ", (right, "bold"), (firsts, "cached")
     )
 
 
-def worker_rows(workers: Sequence[WorkerRow], marks: Marks) -> list[TextRow]:
-    return [_worker_row(one, marks) for one in workers]
+def worker_rows(workers: Sequence[WorkerRow]) -> list[Sequence[Text]]:
+    return [_worker_row(one) for one in workers]
 
 
 def troubled_first(workers: Sequence[WorkerRow]) -> list[WorkerRow]:
@@ -188,40 +186,37 @@ def troubled_first(workers: Sequence[WorkerRow]) -> list[WorkerRow]:
     return sorted(workers, key=lambda one: one.state == "ready" and not one.is_open)
 
 
-def _worker_row(one: WorkerRow, marks: Marks) -> TextRow:
+def _worker_row(one: WorkerRow) -> Sequence[Text]:
     style = "warning" if one.is_open and one.state == "ready" else _STATES.get(one.state, "soft")
-    dot = TextPiece(f"{marks.dot} ", style)
+    dot = (f"{DOT} ", style)
     name = plain(one.name, "bold")
     if one.fault:
-        return TextRow((name, (dot, TextPiece(f"{one.state}: ", style), *plain(one.fault))))
+        return name, Text.assemble(dot, (f"{one.state}: ", style), plain(one.fault))
     if one.state == "starting" or (one.state == "waking" and one.phase):
-        return TextRow(
-            (name, (dot, *plain(f"{one.phase or 'starting'} {percent(one.fraction, 1)}")))
-        )
+        phase = plain(f"{one.phase or 'starting'} {percent(one.fraction, 1)}")
+        return name, Text.assemble(dot, phase)
     state = "asked last" if one.is_open else one.state
     waits = f"+{one.waiting}" if one.waiting else ""
-    sequences = bar(_BAR, one.running / max(1, one.places), 0, marks)
+    sequences = bar(_BAR, one.running / max(1, one.places), 0)
     blocks = max(1, one.num_blocks)
     cached = min(1.0, max(one.held_blocks, one.cached_blocks - one.host_blocks) / blocks)
-    memory = bar(_BAR, one.held_blocks / blocks, cached, marks)
+    memory = bar(_BAR, one.held_blocks / blocks, cached)
     prefill = count(one.prefill_tokens_per_s) if one.prefill_tokens_per_s else NONE
     again = f", {count(one.recomputed_tokens)} again" if one.recomputed_tokens else ""
-    return TextRow(
-        (
-            name,
-            (dot, *plain(state)),
-            plain(", ".join(one.models)),
-            plain(one.device),
-            (*sequences, TextPiece(f" {one.running}/{one.places}{waits}")),
-            (*memory, TextPiece(f" {percent(one.held_blocks, one.num_blocks)}{again}")),
-            plain(rate(one.tokens_per_s)),
-            plain(duration(one.step_ms) if one.step_ms else NONE),
-            plain(prefill),
-        )
+    return (
+        name,
+        Text.assemble(dot, plain(state)),
+        plain(", ".join(one.models)),
+        plain(one.device),
+        Text.assemble(sequences, f" {one.running}/{one.places}{waits}"),
+        Text.assemble(memory, f" {percent(one.held_blocks, one.num_blocks)}{again}"),
+        plain(rate(one.tokens_per_s)),
+        plain(duration(one.step_ms) if one.step_ms else NONE),
+        plain(prefill),
     )
 
 
-def request_rows(now: Overview) -> Iterator[TextRow]:
+def request_rows(now: Overview) -> Iterator[Sequence[Text]]:
     """The open requests, the oldest first, then the requests that ended last."""
     for one in now.requests:
         yield _request_row(one)
@@ -229,7 +224,7 @@ def request_rows(now: Overview) -> Iterator[TextRow]:
         yield _request_row(one, "soft")
 
 
-def _request_row(one: RequestRow, style: str = "") -> TextRow:
+def _request_row(one: RequestRow, style: str = "") -> Sequence[Text]:
     cells = (
         one.id.rpartition("-")[2].rpartition("_")[2][:_ID_CHARS],
         one.model or one.api,
@@ -243,10 +238,10 @@ def _request_row(one: RequestRow, style: str = "") -> TextRow:
         duration(None if one.first_s is None else 1000 * one.first_s),
         duration(1000 * one.age_s),
     )
-    return TextRow(tuple(_phase(one) if cell is None else plain(cell, style) for cell in cells))
+    return tuple(_phase(one) if cell is None else plain(cell, style) for cell in cells)
 
 
-def _phase(one: RequestRow) -> Line:
+def _phase(one: RequestRow) -> Text:
     word, style = _PHASES.get(one.phase, ("", ""))
     if one.phase == "ended":
         word, style = _end(one)
@@ -264,11 +259,11 @@ def _end(one: RequestRow) -> tuple[str, str]:
     return f"{one.status} {one.error.replace('_', ' ')}".strip(), "critical"
 
 
-def model_items(now: Overview, marks: Marks) -> list[Line]:
-    return [_model_item(one, marks) for one in now.models]
+def model_items(now: Overview) -> list[Text]:
+    return [_model_item(one) for one in now.models]
 
 
-def _model_item(one: ModelRow, marks: Marks) -> Line:
+def _model_item(one: ModelRow) -> Text:
     plural = "" if one.ready_workers == 1 else "s"
     words = f"{one.ready_workers} worker{plural}" if one.state == "ready" else one.state
     style = _STATES.get(one.state, "soft")
@@ -276,26 +271,22 @@ def _model_item(one: ModelRow, marks: Marks) -> Line:
         since = "" if one.since is None else f" since {clock(one.since)}"
         words, style = f"cloud{since}", "cloud"
     queued = f", {one.queued} queued" if one.queued else ""
-    return (
-        TextPiece(f"{marks.dot} ", style),
-        *plain(one.name),
-        TextPiece(f" {words}{queued}", "soft"),
-    )
+    return Text.assemble((f"{DOT} ", style), plain(one.name), (f" {words}{queued}", "soft"))
 
 
-def client_items(now: Overview) -> list[Line]:
+def client_items(now: Overview) -> list[Text]:
     """The share of each program's prompts that was cached."""
     return [
-        (
-            *plain(one.name),
-            TextPiece(f" {percent(one.cached_tokens, one.prompt_tokens)}", "bold"),
-            TextPiece(f" of {count(one.prompt_tokens)}", "soft"),
+        Text.assemble(
+            plain(one.name),
+            (f" {percent(one.cached_tokens, one.prompt_tokens)}", "bold"),
+            (f" of {count(one.prompt_tokens)}", "soft"),
         )
         for one in now.clients
     ]
 
 
-def money_items(now: Overview) -> list[Line]:
+def money_items(now: Overview) -> list[Text]:
     """Limits, providers and savings."""
     return [
         *(_limit_item(one, now.currency) for one in now.limits),
@@ -309,21 +300,21 @@ def money_items(now: Overview) -> list[Line]:
     ]
 
 
-def _limit_item(one: LimitRow, currency: str) -> Line:
+def _limit_item(one: LimitRow, currency: str) -> Text:
     share = one.spent / one.limit if one.limit else 1.0
     style = "critical" if share >= 1 else "warning" if share >= 0.8 else "bold"
     reserved = f", {amount(one.reserved, currency)} reserved" if one.reserved else ""
-    return (
-        *plain(f"{'key ' if one.scope == 'key' else ''}{one.name} {one.period} "),
-        TextPiece(show_amount(one.spent, 2), style),
-        TextPiece(f" of {amount(one.limit, currency)}{reserved}", "soft"),
+    return Text.assemble(
+        plain(f"{'key ' if one.scope == 'key' else ''}{one.name} {one.period} "),
+        (show_amount(one.spent, 2), style),
+        (f" of {amount(one.limit, currency)}{reserved}", "soft"),
     )
 
 
-def _provider_item(one: ProviderRow, currency: str) -> Line:
-    last = TextPiece(", asked last", "warning") if one.is_open else TextPiece("")
-    spent = TextPiece(f" {_known(one, currency)} since the start", "soft")
-    return (*plain(one.name), spent, last)
+def _provider_item(one: ProviderRow, currency: str) -> Text:
+    last = ", asked last" if one.is_open else ""
+    spent = f" {_known(one, currency)} since the start"
+    return Text.assemble(plain(one.name), (spent, "soft"), (last, "warning"))
 
 
 def _known(one: ProviderRow, currency: str) -> str:
@@ -333,19 +324,16 @@ def _known(one: ProviderRow, currency: str) -> str:
     return f"{amount(one.spent, currency)} + {UNKNOWN}" if one.spent else UNKNOWN
 
 
-def _saving_item(one: Saving, currency: str) -> Line:
+def _saving_item(one: Saving, currency: str) -> Text:
     saved = UNKNOWN if one.month is None else amount(one.month, currency)
-    return (*plain(f"{one.model} saved "), TextPiece(saved, "good" if saved != UNKNOWN else "soft"))
+    style = "good" if saved != UNKNOWN else "soft"
+    return Text.assemble(plain(f"{one.model} saved "), (saved, style))
 
 
-def log_lines(events: Sequence[EventRow], marks: Marks) -> list[Line]:
+def log_lines(events: Sequence[EventRow]) -> list[Text]:
     """The events, the newest first."""
     return [
-        (
-            TextPiece(f"{_time_of(one)} ", "soft"),
-            TextPiece(f"{marks.dot} ", one.level),
-            *plain(one.text),
-        )
+        Text.assemble((f"{_time_of(one)} ", "soft"), (f"{DOT} ", one.level), plain(one.text))
         for one in reversed(events)
     ]
 

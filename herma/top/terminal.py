@@ -1,7 +1,7 @@
 """The live frames: a terminal that follows a gateway until a key ends it.
 
-Owns the terminal's modes, its keys and its size, and the tasks around them. Must not know what a
-frame shows.
+Owns the keyboard's mode, the keys and the tasks around them; the screen is rich's. Must not know
+what a frame shows.
 """
 
 import os
@@ -11,22 +11,17 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, final
 
 import trio
+from rich.console import Console, Group
+from rich.live import Live
 
 from herma.top.frame import PARTS, View, draw
 from herma.top.source import GatewayPage, TopData
-from herma.top.text import Line, as_ansi, as_plain
 from protocol.errors import ConfigError, HermaError
-
-_OPEN: Final = "\x1b[?1049h\x1b[?25l"
-_CLOSE: Final = "\x1b[?25h\x1b[?1049l"
-_HOME: Final = "\x1b[H"
-_TO_END_OF_LINE: Final = "\x1b[K"
-_TO_END: Final = "\x1b[J"
 
 _SHIFT_TAB: Final = b"\x1b[Z"
 _KEY: Final = re.compile(rb"\x1b\[[0-9;]*[@-~]|.", re.DOTALL)
@@ -38,18 +33,17 @@ RETRY_S: Final = 2.0
 STALE_S: Final = 5.0
 """The stream sends a state each second."""
 
-_Way = Callable[[Line], str]
 
-
-async def follow(page: GatewayPage, view: View, *, has_colours: bool) -> None:
-    """Show the gateway on this terminal until q, Ctrl-C or SIGTERM. Raises `HermaError` if it does
-    not answer at the start, and `ConfigError` without a terminal.
+async def follow(page: GatewayPage, view: View, console: Console) -> None:
+    """Show the gateway on the terminal of `console` until q, Ctrl-C or SIGTERM. Raises `HermaError`
+    if it does not answer at the start, and `ConfigError` without a terminal.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not sys.stdin.isatty() or not console.is_terminal or console.is_dumb_terminal:
         raise ConfigError("this is no terminal: use --once for one frame, or --json")
     shown = TopData.of((await page.state())[0])
-    screen = _Screen(page, shown, view, as_ansi if has_colours else _plain)
-    with _screen_mode(sys.stdin.fileno()):
+    live = Live(console=console, screen=True, auto_refresh=False)
+    screen = _Screen(page, shown, view, live)
+    with _single_keys(sys.stdin.fileno()), live:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(screen.read)
             nursery.start_soon(screen.paint)
@@ -59,42 +53,29 @@ async def follow(page: GatewayPage, view: View, *, has_colours: bool) -> None:
             nursery.cancel_scope.cancel()
 
 
-def _plain(line: Line) -> str:
-    return as_plain([line]).rstrip("\n")
-
-
 @contextmanager
-def _screen_mode(keyboard: int) -> Iterator[None]:
-    """Use the alternate screen and read single keys. Ctrl-Z is off, because it would leave the
-    terminal so.
-    """
+def _single_keys(keyboard: int) -> Iterator[None]:
+    """Read keys without Enter. Ctrl-Z is off, because it would leave the terminal so."""
     before = termios.tcgetattr(keyboard)
     try:
         tty.setcbreak(keyboard)
         modes = termios.tcgetattr(keyboard)
         modes[6][termios.VSUSP] = b"\x00"
         termios.tcsetattr(keyboard, termios.TCSANOW, modes)
-        _write(_OPEN)
         yield
     finally:
-        _write(_CLOSE)
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 @final
 class _Screen:
     """The screen and its tasks. `_news` is set when the frame must be drawn again."""
 
-    def __init__(self, page: GatewayPage, shown: TopData, view: View, as_text: _Way) -> None:
+    def __init__(self, page: GatewayPage, shown: TopData, view: View, live: Live) -> None:
         self._page = page
         self._shown = shown
         self._view = view
-        self._as_text = as_text
+        self._live = live
         self._news = trio.Event()
         self._trouble = ""
         self._heard_at = time.monotonic()
@@ -154,16 +135,15 @@ class _Screen:
         overview = self._shown.overview
         if overview is None:
             return
-        size = os.get_terminal_size(sys.stdout.fileno())
+        size = self._live.console.size
         silent_s = time.monotonic() - self._heard_at
         is_stale = bool(self._trouble) or silent_s >= STALE_S
         view = self._view._replace(
-            columns=size.columns,
-            rows=size.lines,
+            columns=size.width,
+            rows=size.height,
             status=f"no connection for {silent_s:.0f} s" if is_stale else "live",
             is_stale=is_stale,
             keys=True,
         )
         lines = draw(overview, list(self._shown.samples), list(self._shown.events), view)
-        text = f"{_TO_END_OF_LINE}\r\n".join(map(self._as_text, lines))
-        _write(f"{_HOME}{text}{_TO_END_OF_LINE}{_TO_END}")
+        self._live.update(Group(*lines), refresh=True)

@@ -1,53 +1,33 @@
-"""Lines of styled text for a terminal: pieces, bars, tables, and the codes of styles.
+"""Lines for a terminal: cut and padded ones, bars, graphs, tables and lists.
 
-Owns widths and cuts. Every character is one column wide; any other character becomes `?`, so that a
-foreign name can neither move the cursor nor break a table. Must not know what is shown.
+Owns how much room each part gets. A control character becomes `?`, so that a foreign name cannot
+move the cursor. Must not know what is shown.
 """
 
 import itertools
-import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from protocol.errors import HermaError
+from rich.text import Text
 
-_STYLES: Final = {
-    "": "",
-    "bold": "1",
-    "soft": "2",
-    "good": "32",
-    "info": "36",
-    "warning": "33",
-    "critical": "1;31",
-    "held": "34",
-    "cached": "36",
-    "cloud": "35",
+STYLES: Final = {
+    "soft": "dim",
+    "good": "green",
+    "info": "cyan",
+    "warning": "yellow",
+    "critical": "bold red",
+    "held": "blue",
+    "cached": "cyan",
+    "cloud": "magenta",
 }
 """The sixteen colours of a terminal's own theme."""
-
-
-class TextPiece(NamedTuple):
-    """Text in one style; see `_STYLES`."""
-
-    text: str
-    style: str = ""
-
-
-Line = tuple[TextPiece, ...]
-
-
-class Marks(NamedTuple):
-    """The characters of dots, bars and graphs."""
-
-    dot: str = "●"
-    held: str = "█"
-    cached: str = "▒"
-    free: str = "░"
-    more: str = "…"
-    steps: str = "▁▂▃▄▅▆▇█"
-
-
-ASCII_MARKS: Final = Marks("*", "#", "+", ".", "~", "_.-=+*%#")
+DOT: Final = "●"
+HELD: Final = "█"
+CACHED: Final = "▒"
+FREE: Final = "░"
+MORE: Final = "…"
+STEPS: Final = "▁▂▃▄▅▆▇█"
+_ASCII: Final = str.maketrans("●▒░…▁▂▃▄▅▆▇█", "*+.~_.-=+*%#")
 
 
 class Column(NamedTuple):
@@ -58,72 +38,51 @@ class Column(NamedTuple):
     title: str
     least: int
     most: int
-    is_right: bool = False
+    align: Literal["left", "right"] = "left"
     drop: int = 0
 
 
-class TextRow(NamedTuple):
-    """Cells. If there are fewer cells than columns, the last cell takes the rest of the line."""
-
-    cells: tuple[Line, ...]
-
-
-def plain(text: str, style: str = "") -> Line:
-    """A line of one piece, safe to print."""
-    return (TextPiece(printable(text), style),)
+def plain(text: str, style: str = "") -> Text:
+    """A line of one style, safe to print."""
+    return Text("".join(one if one.isprintable() else "?" for one in text), style)
 
 
-def printable(text: str) -> str:
-    """`text` with `?` for each character that is not one column wide."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(one if _is_single(one) else "?" for one in text)
+def as_ascii(line: Text) -> Text:
+    """The line for a terminal that knows nothing else."""
+    shown = line.copy()
+    shown.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    return shown
 
 
-def _is_single(character: str) -> bool:
-    return (
-        character.isprintable()
-        and not unicodedata.combining(character)
-        and unicodedata.east_asian_width(character) not in {"W", "F"}
-        and unicodedata.category(character) not in {"Cf", "Mn", "Me"}
-    )
-
-
-def length(line: Line) -> int:
-    return sum([len(piece.text) for piece in line])
-
-
-def cut(line: Line, width: int, more: str = "…") -> Line:
-    """At most `width` columns of `line`; a longer line ends with `more`."""
-    if length(line) <= width:
+def cut(line: Text, width: int) -> Text:
+    """At most `width` columns of `line`; a longer line ends with `MORE`."""
+    if line.cell_len <= width:
         return line
-    room, kept = max(0, width - len(more)), []
-    for piece in line:
-        kept.append(piece._replace(text=piece.text[:room]))
-        room -= len(kept[-1].text)
-    return (*[piece for piece in kept if piece.text], TextPiece(more[:width], "soft"))
+    kept = line.copy()
+    kept.truncate(width, overflow="ellipsis" if width > 0 else "crop")
+    return kept
 
 
-def fit(line: Line, width: int, marks: Marks, *, is_right: bool = False) -> Line:
+def fit(line: Text, width: int, align: Literal["left", "right"] = "left") -> Text:
     """The line, cut or padded to exactly `width` columns."""
-    line = cut(line, width, marks.more)
-    rest = TextPiece(" " * (width - length(line)))
-    return (rest, *line) if is_right else (*line, rest)
+    fitting = cut(line, width).copy()
+    fitting.align(align, width)
+    return fitting
 
 
-def bar(width: int, held: float, cached: float, marks: Marks) -> Line:
+def bar(width: int, held: float, cached: float) -> Text:
     """A bar of `width` columns; `held` and `cached` are fractions of it, both from its start."""
     first = min(width, max(held > 0, round(width * held)))
     second = min(width, max(first, round(width * cached)))
     style = "critical" if held >= 0.98 else "warning" if held >= 0.85 else "held"
-    return (
-        TextPiece(marks.held * first, style),
-        TextPiece(marks.cached * (second - first), "cached"),
-        TextPiece(marks.free * (width - second), "soft"),
+    return Text.assemble(
+        (HELD * first, style),
+        (CACHED * (second - first), "cached"),
+        (FREE * (width - second), "soft"),
     )
 
 
-def graph(values: Sequence[float | None], width: int, marks: Marks) -> str:
+def graph(values: Sequence[float | None], width: int) -> str:
     """`width` columns for `values`: each shows the largest value of its part, scaled to the largest
     of all. Parts without a value are blank.
     """
@@ -135,95 +94,62 @@ def graph(values: Sequence[float | None], width: int, marks: Marks) -> str:
         for a, b in itertools.pairwise(edges)
     ]
     top = max((one for one in parts if one is not None), default=0.0) or 1.0
-    last = len(marks.steps) - 1
+    last = len(STEPS) - 1
     return "".join(
-        " " if one is None else marks.steps[min(last, int(one / top * last + 0.5))] for one in parts
+        " " if one is None else STEPS[min(last, int(one / top * last + 0.5))] for one in parts
     )
 
 
-def table(
-    columns: Sequence[Column], rows: Iterable[TextRow], width: int, marks: Marks
-) -> list[Line]:
-    """A line of titles, then one for each row, each at most `width` columns."""
-    shown, widths = _fitting(columns, width)
-    lines = [
-        _joined(
-            [
-                fit((TextPiece(one.title, "bold"),), size, marks, is_right=one.is_right)
-                for one, size in zip(shown, widths, strict=True)
-            ]
-        )
-    ]
-    places = [columns.index(one) for one in shown]
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Text]], width: int) -> list[Text]:
+    """A line of titles, then one for each row, each at most `width` columns. In a row with fewer
+    cells than columns the last cell takes the rest of the line.
+    """
+    shown = _shown(columns, width)
+    lines = [_joined(fit(Text(one.title, "bold"), size, one.align) for one, size in shown.items())]
     for row in rows:
-        cells, used = [], 0
-        for at, column, size in zip(places, shown, widths, strict=True):
-            if at >= len(row.cells) - 1 and len(row.cells) < len(columns):
-                cells.append(cut(row.cells[-1], width - used, marks.more))
-                break
-            cells.append(fit(row.cells[at], size, marks, is_right=column.is_right))
-            used += size + 1
+        cells: list[Text] = []
+        for cell, column in zip(row, columns, strict=False):
+            if cell is row[-1] and len(row) < len(columns):
+                used = sum([one.cell_len + 1 for one in cells])
+                cells.append(cut(cell, width - used))
+            elif column in shown:
+                cells.append(fit(cell, shown[column], column.align))
         lines.append(_joined(cells))
     return lines
 
 
-def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]:
+def _shown(columns: Sequence[Column], width: int) -> dict[Column, int]:
     """The columns that fit, and their widths: each gets its share of the rest."""
-    shown = list(columns)
-    while sum(one.least + 1 for one in shown) - 1 > width:
+    shown = {one: one.least for one in columns}
+    while sum(shown.values()) + len(shown) - 1 > width:
         worst = max(shown, key=lambda one: one.drop)
         if not worst.drop:
             break
-        shown.remove(worst)
-    widths = [one.least for one in shown]
-    room = width - sum(widths) - len(widths) + 1
-    while room > 0:
-        grow = [at for at, one in enumerate(shown) if widths[at] < one.most]
-        if not grow:
-            break
-        for at in grow[:room]:
-            widths[at] += 1
-        room -= len(grow[:room])
-    return shown, widths
+        del shown[worst]
+    room = width - sum(shown.values()) - len(shown) + 1
+    while grow := [one for one in shown if shown[one] < one.most][: max(0, room)]:
+        shown.update({one: shown[one] + 1 for one in grow})
+        room -= len(grow)
+    return shown
 
 
-def _joined(cells: Iterable[Line]) -> Line:
-    line: list[TextPiece] = []
-    for cell in cells:
-        line += [*([TextPiece(" ")] if line else []), *cell]
-    return tuple(line)
+def _joined(cells: Iterable[Text]) -> Text:
+    return Text(" ").join(cells)
 
 
-def flow(title: str, items: Sequence[Line], width: int, most: int, marks: Marks) -> list[Line]:
+def flow(title: str, items: Sequence[Text], width: int, most: int) -> list[Text]:
     """The items one after the other behind `title`, in at most `most` lines; items that do not fit
     are counted.
     """
-    indent = TextPiece(" " * len(title))
-    lines: list[Line] = [(TextPiece(title, "bold"),)]
+    lines = [Text(title, "bold")]
     for at, item in enumerate(items):
         left = f" +{len(items) - at}"
-        piece: Line = (TextPiece("  "), *item)
+        piece = Text.assemble("  ", item)
         room = width - len(left) * (len(lines) == most and at < len(items) - 1)
-        if length(lines[-1]) + length(piece) > room and length(lines[-1]) > len(title):
+        if lines[-1].cell_len + piece.cell_len > room and lines[-1].cell_len > len(title):
             if len(lines) == most:
-                lines[-1] = (*lines[-1], TextPiece(left, "soft"))
+                lines[-1] = Text.assemble(lines[-1], (left, "soft"))
                 break
-            lines.append((indent,))
-        lines[-1] = cut((*lines[-1], *piece), width, marks.more)
+            lines.append(Text(" " * len(title)))
+        lines[-1] = cut(Text.assemble(lines[-1], piece), width)
     return lines
-
-
-def as_plain(lines: Iterable[Line]) -> str:
-    """The text alone, without trailing blanks."""
-    return "".join("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
-
-
-def as_ansi(line: Line) -> str:
-    """The line with the ECMA-48 sequences of its styles."""
-    parts = []
-    for text, style in line:
-        if style not in _STYLES:
-            raise HermaError(f"no such style: {style}")
-        code = _STYLES[style]
-        parts.append(f"\x1b[{code}m{text}\x1b[0m" if code else text)
-    return "".join(parts)

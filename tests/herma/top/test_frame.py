@@ -6,15 +6,15 @@ import re
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
+from rich.text import Text
 
 from gateway.dashboard import EventRow, Overview
 from gateway.dashboard.rows import ProviderRow
 from gateway.spending import Saving
 from gateway.telemetry import HistorySample
-from herma.top import View, as_plain, draw
+from herma.top import View, draw
 from herma.top.frame import PARTS, share_out
 from herma.top.sections import amount, count, duration, money_items, percent, rate
-from herma.top.text import length
 from tests.fakes.shown_fleet import ShownFleet
 
 Data = tuple[Overview, tuple[HistorySample, ...], tuple[EventRow, ...]]
@@ -33,6 +33,10 @@ def data_of(num_workers: int = 16) -> Data:
     return overview, tuple(board.samples()[1]), board.log().events
 
 
+def as_plain(lines: list[Text]) -> str:
+    return "".join(line.plain.rstrip() + "\n" for line in lines)
+
+
 def text_of(columns: int, rows: int | None = None, part: str = "all", workers: int = 16) -> str:
     return as_plain(draw(*data_of(workers), View(columns, rows, part, keys=rows is not None)))
 
@@ -48,7 +52,7 @@ def test_a_frame_fits_every_screen(columns: int, rows: int, part: str, num_worke
     view = View(columns, rows, part, keys=True, status="live", url="http://127.0.0.1:8080")
     lines = draw(*data_of(num_workers), view)
     assert len(lines) <= rows
-    assert max(map(length, lines)) <= columns
+    assert max(line.cell_len for line in lines) <= columns
 
 
 def test_a_usual_terminal_shows_all_parts() -> None:
@@ -102,9 +106,9 @@ def test_unknown_money_is_a_question_mark() -> None:
         providers=(ProviderRow("a", False, 0, 0, 2), ProviderRow("b", False, 1_500_000, 0, 1)),
         savings=(saving,),
     )
-    lines = ["".join(piece.text for piece in line) for line in money_items(overview)]
+    lines = [line.plain for line in money_items(overview)]
     alone = msgspec.structs.replace(overview, providers=())
-    assert not any("saved" in piece.text for line in money_items(alone) for piece in line)
+    assert not any("saved" in line.plain for line in money_items(alone))
     assert lines[-3:] == ["a ? since the start", "b 1.50 EUR + ? since the start", "m saved ?"]
 
 

@@ -23,6 +23,7 @@ from gateway.http.routes import edge_app
 from herma import processes
 from herma.cli import main
 from herma.processes import GatewayProcess
+from herma.terminal import console
 from herma.top import GatewayPage, TopData, View, follow
 from protocol.control_messages import GatewayStatus
 from protocol.errors import ConfigError
@@ -200,7 +201,7 @@ async def test_a_pipe_is_told_what_to_do_and_a_weak_key_is_refused() -> None:
 
 async def refuses(page: GatewayPage, weak: GatewayPage) -> None:
     with pytest.raises(ConfigError, match="this is no terminal: use --once"):
-        await follow(page, View(80), has_colours=False)
+        await follow(page, View(80), console(sys.stdout))
     elsewhere = (b"x-forwarded-for", b"192.0.2.7")
     page._headers.append(elsewhere)
     assert (await page.state())[0].overview.workers

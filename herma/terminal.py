@@ -1,0 +1,84 @@
+"""What a command shows: tables and bars, drawn by rich.
+
+Owns that a terminal gets styles, unless `NO_COLOR` is set, and breaks that keep to the columns; and
+that a file or a program gets plain lines, as wide as they are. Serving processes need none of it,
+so rich is imported where something is drawn.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNBOUND: Final = 100_000
+"""Columns of a line that nobody looks at."""
+
+ShowStep = Callable[[str, float, str], None]
+"""Show what is done now, how much of it (0 to 1), and more words."""
+
+
+def console(stream: TextIO, styles: Mapping[str, str] | None = None) -> "Console":
+    """The console over `stream`; `styles` are names for styles of rich."""
+    from rich.console import Console
+    from rich.theme import Theme
+
+    is_terminal = stream.isatty()
+    has_styles = is_terminal and not os.environ.get("NO_COLOR")
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        color_system="auto" if has_styles else None,
+        width=None if is_terminal else _UNBOUND,
+        theme=Theme(styles or {}),
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: range = range(0)) -> list[str]:
+    """The lines of a table for stdout. The first row is the head; others may end early, and an
+    empty one is a rule. The columns in `right` are aligned there.
+    """
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
+
+    head, *others = rows
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, title in enumerate(head):
+        table.add_column(Text(title), justify="right" if at in right else "left", overflow="fold")
+    for row in others:
+        cells: list[Any] = [Text(cell) for cell in row]
+        table.add_row(*cells or [Rule(characters="-", style="") for _ in head])
+    stdout = console(sys.stdout)
+    with stdout.capture() as drawn:
+        stdout.print(table)
+    return [line.rstrip() for line in drawn.get().splitlines()]
+
+
+@contextmanager
+def step_bar(stream: TextIO) -> Iterator[ShowStep]:
+    """A bar at the end of what a terminal shows, for as long as the block lasts; elsewhere none."""
+    if not stream.isatty():
+        yield lambda *_: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[more]}", markup=False),
+    )
+    with Progress(*columns, console=console(stream), transient=True) as progress:
+        task = progress.add_task("", total=1.0, more="")
+
+        def show(what: str, done: float, more: str) -> None:
+            progress.update(task, description=what, completed=done, more=more)
+
+        yield show

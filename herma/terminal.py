@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _UNBOUND: Final = 100_000
 """Columns of a line that nobody looks at."""
 
+_BAR: Final = 20
+
 ShowStep = Callable[[str, float, str], None]
 """Show what is done now, how much of it (0 to 1), and more words."""
 
@@ -71,7 +73,7 @@ def step_bar(stream: TextIO) -> Iterator[ShowStep]:
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(_BAR),
         TaskProgressColumn(),
         TextColumn("{task.fields[more]}", markup=False),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from herma.terminal import table_lines
+
 WORDS: Final[dict[str, str]] = {
     "cpu_us_per_request_repeated": "CPU us per request, repeated 0.9 KB prompt, c=32",
     "cpu_us_per_request_fresh": "CPU us per request, fresh 0.9 KB prompt, c=32",
@@ -42,11 +44,4 @@ def table(figures: Mapping[str, float]) -> str:
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """The first column left-aligned, the others right-aligned."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(table_lines(rows, right=range(1, len(rows[0]))))

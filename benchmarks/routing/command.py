@@ -4,7 +4,6 @@ Owns the arguments and the order of the report. Must not know how anything is si
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -66,13 +65,11 @@ def run_command(arguments: argparse.Namespace) -> int:
         done.append(row)
         progress.end()
         progress.begin(f"{row['trace']} x{task.num_workers} at {task.load:g} {task.policy}")
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
     done = merged(earlier, done)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
-    print("\n".join(lines(done)), flush=True)
+    progress.say("\n".join(lines(done)))
     if arguments.plot is not None:
         plot_rows(done, arguments.plot)
     return 0

@@ -28,7 +28,7 @@ from herma.commands.plan_several import BITS, CardAndHost, several
 from herma.doctor import Host, this_host
 from herma.formats_table import formats_table
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
-from herma.text_table import left_aligned
+from herma.terminal import table_lines
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
 from workers.engine.drafting.description import names_head, read_drafter
@@ -446,7 +446,7 @@ def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
                 str(found.snapshots),
             )[: len(head)]
         )
-    return left_aligned(rows)
+    return table_lines(rows)
 
 
 def verdict(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from config import DEFAULT_PROFILE, DUMMY_PREFIX
 from herma.planned_together import FormNeed, ModelNeed, TogetherSet, largest_sets
-from herma.text_table import left_aligned
+from herma.terminal import table_lines
 from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.loop import aligned, bytes_text
 
@@ -41,7 +41,7 @@ def several(models: Sequence[ModelNeed], card: CardAndHost) -> tuple[list[str], 
         ("card", f"{size}, {bytes_text(CONTEXT_BYTES)} of them for CUDA, for each engine"),
         ("takes", f"an engine with one whole window; profile {DEFAULT_PROFILE}"),
     ]
-    lines = [*aligned(facts), "", *left_aligned([_HEAD, *rows])]
+    lines = [*aligned(facts), "", *table_lines([_HEAD, *rows])]
     too_large = [one for one in models if one.least.num_bytes > card.num_bytes]
     sets = list(largest_sets(models, card.num_bytes))
     lines += ["", *_verdict(models, sets, too_large, card)]

@@ -15,6 +15,7 @@ import trio
 from gateway.conversations import ConversationList, ConversationRow
 from gateway.spending import show_amount
 from herma.processes import gateway_url
+from herma.terminal import table_lines
 from herma.top import GatewayPage, admin_key
 from protocol.errors import HermaError
 
@@ -55,14 +56,7 @@ def table(found: ConversationList) -> Iterator[str]:
         yield "no conversation yet"
         return
     rows = [_HEAD, *(_cells(one, found) for one in found.conversations)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
-    for row in rows:
-        last = len(row) - 1
-        cells = (
-            cell.ljust(width) if at < _NUM_TEXTS or at == last else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+    yield from table_lines(rows, right=range(_NUM_TEXTS, len(_HEAD) - 1))
 
 
 def facts(one: ConversationRow, found: ConversationList) -> Iterator[str]:

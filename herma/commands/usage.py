@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from config import Config, LimitsConfig, builtin_config, found_config, ledger_pa
 from gateway.spending import Period, day_of, show_amount, to_micro, window_of
 from gateway.store import Column, LedgerReport, LedgerRow, read_report
 from herma.processes import gateways
+from herma.terminal import table_lines
 from protocol.errors import ConfigError
 
 _DEFAULT_BY: tuple[Column, ...] = ("provider", "model")
@@ -129,9 +130,10 @@ def _as_text(
         yield "nothing was used"
     else:
         rows = [[*map(_shown, by, row.group), *_numbers(row)] for row in report.rows]
-        total = [["total", *[""] * (len(by) - 1), *_numbers(report.total)]]
+        total = ["total", *[""] * (len(by) - 1), *_numbers(report.total)]
+        head = [*by, *_NUMBERS]
         yield ""
-        yield from _table([*by, *_NUMBERS], rows, total, num_texts=len(by))
+        yield from table_lines([head, [], *rows, [], total], right=range(len(by), len(head)))
         if report.total.unsettled:
             yield ""
             yield (
@@ -149,7 +151,8 @@ def _as_text(
             for one in limits
         ]
         yield ""
-        yield from _table(["limited", "name", "period", "spent", "limit"], lines, [], num_texts=3)
+        head = ["limited", "name", "period", "spent", "limit"]
+        yield from table_lines([head, [], *lines], right=range(3, 5))
 
 
 def _numbers(row: LedgerRow) -> list[str]:
@@ -171,27 +174,6 @@ def _shown(column: Column, value: str) -> str:
     if value:
         return value
     return "(own workers)" if column == "provider" else "(no key)" if column == "key" else _NONE
-
-
-def _table(
-    head: list[str], rows: list[list[str]], foot: list[list[str]], *, num_texts: int
-) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(head, *rows, *foot, strict=True)]
-
-    def line(cells: Iterable[str]) -> str:
-        texts = [
-            cell.ljust(width) if at < num_texts else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(texts).rstrip()
-
-    rule = "  ".join("-" * width for width in widths)
-    yield line(head)
-    yield rule
-    yield from map(line, rows)
-    if foot:
-        yield rule
-        yield from map(line, foot)
 
 
 def _as_json(

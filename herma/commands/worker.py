@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.processes import ask, runs, supervisors, unsaid
-from herma.text_table import left_aligned
+from herma.terminal import step_bar, table_lines
 from housekeeping.imports import uncollected
 from protocol.control_messages import (
     AskRestart,
@@ -129,10 +129,7 @@ def _turn(name: str, pid: int | None, action: str) -> int:
         case _:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
     said = ""
-    while True:
-        status = ask(path, AskStatus())
-        if not isinstance(status, WorkerStatus) or status.state == "leaving":
-            raise ConfigError(f"worker `{name}` is shutting down")
+    for status in _watched(path, name):
         if status.state in (wanted, "stopped"):
             print(f"{name} is {status.state}" + (f": {status.turn}" if status.turn else ""))
             return int(status.state == "stopped")
@@ -142,7 +139,20 @@ def _turn(name: str, pid: int | None, action: str) -> int:
         if now != said:
             said = now
             print(f"{name}: {said}", flush=True)
-        time.sleep(_POLL_S)
+    raise AssertionError("only an error ends the watch")
+
+
+def _watched(path: Path, name: str) -> Iterator[WorkerStatus]:
+    """The worker's status until it leaves, again and again; a terminal shows a start as a bar."""
+    with step_bar(sys.stdout) as show:
+        while True:
+            status = ask(path, AskStatus())
+            if not isinstance(status, WorkerStatus) or status.state == "leaving":
+                raise ConfigError(f"worker `{name}` is shutting down")
+            if status.phase:
+                show(f"{name}: {status.phase}", status.fraction, status.detail)
+            yield status
+            time.sleep(_POLL_S)
 
 
 def _without_time(turn: str) -> str:
@@ -153,10 +163,7 @@ def _without_time(turn: str) -> str:
 
 def _wait_ready(path: Path, name: str, epoch: int) -> int:
     said = ""
-    while True:
-        status = ask(path, AskStatus())
-        if not isinstance(status, WorkerStatus) or status.state == "leaving":
-            raise ConfigError(f"worker `{name}` is shutting down")
+    for status in _watched(path, name):
         if status.epoch >= epoch and status.state == "ready":
             print(f"{name} is ready (epoch {status.epoch}, engine pid {status.engine_pid})")
             return 0
@@ -171,7 +178,7 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
         if now != said:
             said = now
             print(f"{name}: {said}")
-        time.sleep(_POLL_S)
+    raise AssertionError("only an error ends the watch")
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
@@ -180,7 +187,7 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
-    table = left_aligned(rows)
+    table = table_lines(rows)
     statuses = [status for _, status in ordered if status is not None]
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))

@@ -6,25 +6,26 @@ By itself it serves the page until Ctrl-C, to be looked at by hand. `--picture` 
 """
 
 import argparse
-import html
+import io
 import math
 import statistics
 from pathlib import Path
 
 import trio
+from rich.console import Console, Group
+from rich.terminal_theme import MONOKAI
+from rich.theme import Theme
 
 from benchmarks.machine import describe_machine
-from herma.top import View, draw
+from herma.top import STYLES, View, draw
 from tests.fakes.browser import Browser, open_browser
 from tests.fakes.shown_fleet import ShownFleet, shown
 
 _RUNS = 9
 _SCREEN = (100, 28)
-_THEME = (
-    "body{margin:12px;background:#16171a;color:#d8d8d4}i{font-style:normal}"
-    "pre{margin:0;font:13px/17px DejaVu Sans Mono,monospace}.bold{color:#fff;font-weight:bold}"
-    ".soft{color:#8a8a86}.good{color:#5fc77a}.info,.cached{color:#54c4c4}.warning{color:#d9b84a}"
-    ".critical{color:#ff6b6b;font-weight:bold}.held{color:#6b9bff}.cloud{color:#d083d0}"
+_DOCUMENT = (
+    "<meta charset=utf-8><style>{stylesheet}body{{margin:12px;background:#16171a;color:#d8d8d4}}"
+    "pre{{margin:0;font:13px/17px DejaVu Sans Mono,monospace}}</style><pre>{code}</pre>"
 )
 _PAINT = (
     "new Promise(done => { const look = () => {"
@@ -53,11 +54,10 @@ async def _terminal(browser: Browser, fleet: ShownFleet, path: Path) -> None:
     board = fleet.dashboard()
     view = View(*_SCREEN, url="http://127.0.0.1:8080", status="live", keys=True)
     lines = draw(board.overview({}), board.samples()[1], board.log().events, view)
-    rows = (
-        "".join(f'<i class="{one.style}">{html.escape(one.text)}</i>' for one in line)
-        for line in lines
-    )
-    document = f"<meta charset=utf-8><style>{_THEME}</style><pre>{chr(10).join(rows)}</pre>"
+    theme = Theme(STYLES)
+    drawn = Console(record=True, file=io.StringIO(), width=_SCREEN[0], theme=theme)
+    drawn.print(Group(*lines))
+    document = drawn.export_html(theme=MONOKAI, code_format=_DOCUMENT)
     columns, num_rows = _SCREEN
     page = await browser.open("about:blank", 8 * columns + 24, 17 * num_rows + 24)
     await page.run(f"document.write({document!r})")

@@ -3,7 +3,7 @@
 `python -m benchmarks.kernels delta_sweep --jobs 16 --parts`: the best of each case by kernel, too;
 `--json FILE` has the times of all, `--case decode` the decodes only, `--case verify` the rows that
 may be taken back. "usual" are the tiles of prompts; "fused" one kernel's warps, registers, columns,
-values, streaming and `lanes_first`; "streamed" another's warps, registers, values and stages. The
+values and `lanes_first`; "streamed" another's warps, registers, values and stages. The
 tiles of a verification differ from `RowTiles()`.
 """
 
@@ -47,7 +47,6 @@ _DECODE_TILES = (
     *[MANY_TILES._replace(stages=stages) for stages in (2, 3)],
     MANY_TILES._replace(registers=128),
     SOME_TILES,
-    SOME_TILES._replace(streams=True),
     SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
     SOME_TILES._replace(columns=8),
     FusedTiles(1, 255, 32, 32),
@@ -63,16 +62,16 @@ _VERIFIED = ((3, 64), (1, 64), (3, 8), (1, 1), (3, 1), (4, 1), (8, 1), (16, 1))
 """Rows of a sequence, sequences."""
 
 _ROW_TILES = (
-    *[RowTiles(norms_apart=apart, group=group) for apart in (False, True) for group in (4, 16)],
-    *[RowTiles(norms_apart=True, stages=stages, num_warps=2) for stages in (2, 3, 4)],
+    *[RowTiles(group=group) for group in (4, 16)],
+    *[RowTiles(stages=stages, num_warps=2) for stages in (2, 3, 4)],
     FEW_ROW_TILES,
     MANY_ROW_TILES,
-    RowTiles(4, 255, norms_apart=True),
-    RowTiles(4, 255, norms_apart=True, streams=True),
+    RowTiles(4, 255),
+    RowTiles(4, 255, streams=True),
     RowTiles(4, 255, group=16),
     *[RowTiles(num_warps=8, streams=streams) for streams in (False, True)],
     RowTiles(4, 255, num_warps=4),
-    RowTiles(16, 80, norms_apart=True),
+    RowTiles(16, 80),
     *[RowTiles(16, registers, group=16) for registers in (80, 128)],
 )
 _PRODUCTS = (

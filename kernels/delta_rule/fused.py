@@ -19,7 +19,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.delta_rule.pieces import LANES_FIRST, log_kept, sigmoid, spread, summed, unit_rows
+from kernels.delta_rule.pieces import (
+    LANES_FIRST,
+    gated,
+    log_kept,
+    sigmoid,
+    silu,
+    spread,
+    stepped,
+    unit_rows,
+)
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights, GateProduct
 from kernels.launch import Launch, scratch
@@ -32,17 +41,15 @@ class FusedTiles(NamedTuple):
     """Warps of a program, and registers of a thread. A warp has `columns` of the state's columns,
     in 16 bytes for each thread: with fewer than all of them sums stay within the warp, otherwise
     all warps add up together. A program has `values` columns of a head; if these are not all, the
-    last of the head's programs norms. `streams`: states leave the card's cache first.
-    `lanes_first`: the keys that threads share are a tile's first dimension, not its last but one.
-    The other way than Triton deals tiles, a sum over keys has 7 times as many exchanges, and
-    registers are spilled.
+    last of the head's programs norms. `lanes_first`: the keys that threads share are a tile's first
+    dimension, not its last but one. The other way than Triton deals tiles, a sum over keys has 7
+    times as many exchanges, and registers are spilled.
     """
 
     num_warps: int
     registers: int
     columns: int
     values: int = 128
-    streams: bool = False
     lanes_first: bool = LANES_FIRST
 
 
@@ -50,7 +57,7 @@ class FusedTiles(NamedTuple):
 def _mixed(window, conv_at, inside, dtype: tl.constexpr):
     """Behind the convolution, rounded as rows are: of [taps, columns] the columns."""
     sums = tl.sum(window.to(tl.float32) * tl.load(conv_at, inside, 0.0).to(tl.float32), 0)
-    return (sums * sigmoid(sums)).to(dtype).to(tl.float32)
+    return silu(sums, dtype).to(tl.float32)
 
 
 @triton.jit
@@ -101,12 +108,9 @@ def _unit(x, LANES: tl.constexpr):
 
 @triton.jit
 def _normed(read, z, weight, eps, V: tl.constexpr, ROUNDS: tl.constexpr, dtype: tl.constexpr):
-    """As `gated`, of one head's numbers in whatever shape; `read` is rounded to `dtype`."""
-    read *= tl.rsqrt(tl.sum(tl.sum(read * read, 1), 0) / V + eps)
-    read = read.to(dtype).to(tl.float32) * weight
-    if ROUNDS:
-        read = read.to(dtype).to(tl.float32)
-    return (read * z * sigmoid(z)).to(dtype)
+    """`gated` of one head's numbers, [rows, columns] in any order; `read` is rounded already."""
+    scale = tl.rsqrt(tl.sum(tl.sum(read * read, 1), 0) / V + eps)
+    return gated(read, scale, weight, z, ROUNDS, dtype)
 
 
 @triton.jit
@@ -138,22 +142,6 @@ def _window(olds, row_at, columns, inside, taps, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _stepped(held, query, key, value, beta, kept, FIRST: tl.constexpr, dtype: tl.constexpr):
-    """The rule: the state [K / LANES, V / COLUMNS, LANES, COLUMNS], or with LANES `FIRST` and K /
-    LANES third, and what is read of it, rounded to `dtype`.
-    """
-    both = tl.sum(tl.sum(query * key, 1), 0)
-    held *= kept
-    query, key = spread(query, FIRST), spread(key, FIRST)
-    known = summed(held * key, FIRST)
-    # S^T q before the update, which adds u (k . q).
-    read = summed(held * query, FIRST)
-    update = beta * (value - known)
-    read = (read + update * both).to(dtype).to(tl.float32)
-    return held + key * update[None, :, None, :], read
-
-
-@triton.jit
 def _norm_last(
     head, z_at, norm_ptr, count_at, reads_at, out_at, eps, V: tl.constexpr, BLOCK_V: tl.constexpr,
     SHARES: tl.constexpr, ROUNDS: tl.constexpr,
@@ -172,7 +160,7 @@ def _norm_last(
 
 
 @triton.jit
-def _advance(
+def _advance(  # noqa: PLR0915 - device code is not cut to a length
     start,  # position of the span's first row
     head,  # value head
     first,  # first value of this program
@@ -208,7 +196,6 @@ def _advance(
     HIDDEN: tl.constexpr,  # columns of the gates' product; 0: the gates are there
     PART: tl.constexpr,  # columns of that product at once
     ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
-    POLICY: tl.constexpr,  # which numbers leave the card's cache first
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """The values from `first` on of a head; rows, gates, out and so on are those of its span."""
@@ -218,7 +205,7 @@ def _advance(
     state_at += spread(keys, FIRST) * V + values[None, :, None, :]
     inside = spread(keys < K, FIRST) & has_value[None, :, None, :]
     # All that no kernel just ahead writes is asked for at once.
-    held = tl.load(state_at, inside & (start > 0), 0.0, eviction_policy=POLICY)
+    held = tl.load(state_at, inside & (start > 0), 0.0)
     query_at, has_keys = _columns(head // (HV // HK), 0, taps, WIDTH, K, BLOCK_K)
     value_at, has_values = _columns(head, first, taps, WIDTH, V, BLOCK_V)
     key_at, value_at, tails_at = query_at + HK * K, value_at + 2 * HK * K, tails_at + taps * C
@@ -248,8 +235,11 @@ def _advance(
     moves = (taps > 0) & (taps < WIDTH)  # to the place of the row before
     tl.store(tails_at - C + value_at, valued, has_values & moves)
     beta, kept = sigmoid(b), tl.exp(log_kept(a, *decays))
-    held, read = _stepped(held, query, key, value, beta, kept, FIRST, dtype)
-    tl.store(state_at, held, inside, eviction_policy=POLICY)
+    both = tl.sum(tl.sum(query * key, 1), 0)
+    along = spread(query, FIRST), spread(key, FIRST)
+    held, read = stepped(held, *along, value, both, beta, kept, FIRST)
+    read = read.to(dtype).to(tl.float32)
+    tl.store(state_at, held, inside)
     if SHARES == 1:
         out = _normed(read, z, weight, eps, V, ROUNDS, dtype)
         tl.store(out_at + head * V + values, out, has_value)
@@ -302,7 +292,6 @@ def _fused_kernel(
     HIDDEN: tl.constexpr,  # columns of the gates' product; 0: the gates are there
     PART: tl.constexpr,  # columns of that product at once
     ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
-    STREAMS: tl.constexpr,  # whether states leave the card's cache first
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1) // SHARES
@@ -317,14 +306,13 @@ def _fused_kernel(
         tl.store(out_at + head * V + values, nothing, values < V)
     else:
         slot = tl.load(slots_ptr + span).to(tl.int64)
-        policy: tl.constexpr = "evict_first" if STREAMS else ""
         _advance(
             start, head, first, rows_ptr + span * ROW, gates_ptr + span * 2 * HV,
             hidden_ptr + span * HIDDEN, input_norm_ptr, weight_ptr, conv_ptr, decay_ptr,
             dt_bias_ptr, norm_ptr, state_ptr + slot * STATE + head * K * V,
             tails_ptr + slot * TAIL, counts_ptr + span * (HK + HV), reads_ptr + span * HV * V,
             out_at, eps, input_eps, C, WIDTH, TAPS, HK, HV, K, V, BLOCK_K, BLOCK_V, SHARES, LANES,
-            COLUMNS, FIRST, HIDDEN, PART, ROUNDS, policy, PDL,
+            COLUMNS, FIRST, HIDDEN, PART, ROUNDS, PDL,
         )  # fmt: skip
 
 
@@ -356,9 +344,22 @@ def fused(
     launch(
         (num_decodes, sizes.num_value_heads * shares, 1),
         (
-            *(rows, gates, hidden, input_norm, weight, weights.conv, weights.decay),
-            *(weights.dt_bias, weights.norm, state.matrices, state.tails, plan.starts, plan.slots),
-            *(counts(device, num_counts.bit_length()), scratch(device, out.numel()), out),
+            rows,
+            gates,
+            hidden,
+            input_norm,
+            weight,
+            weights.conv,
+            weights.decay,
+            weights.dt_bias,
+            weights.norm,
+            state.matrices,
+            state.tails,
+            plan.starts,
+            plan.slots,
+            counts(device, num_counts.bit_length()),
+            scratch(device, out.numel()),
+            out,
         ),
     )
 
@@ -389,7 +390,7 @@ def _launch(
         "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block, "SHARES": values // block,
         "LANES": max(1, min(keys, 128 // columns)), "COLUMNS": columns,
         "FIRST": tiles.lanes_first, "HIDDEN": hidden_width,
-        "PART": _PART, "ROUNDS": rounds, "STREAMS": tiles.streams, "PDL": pdl,
+        "PART": _PART, "ROUNDS": rounds, "PDL": pdl,
     }  # fmt: skip
     launch = Launch(
         _fused_kernel, constants, num_warps=num_warps, launch_pdl=pdl, maxnreg=tiles.registers

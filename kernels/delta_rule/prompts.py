@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.choose import capability, has_pdl, is_card, shared_bytes
 from kernels.delta_rule.chunks import scan_kernel, system_kernel
-from kernels.delta_rule.pieces import gated, sigmoid, unit_rows
+from kernels.delta_rule.pieces import gated_rows, head_columns, silu, unit_rows
 from kernels.delta_rule.plan import CHUNK, DeltaPlan
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
 from kernels.launch import Launch
@@ -84,10 +84,8 @@ def _conv_kernel(
         first = tl.load(chunks_ptr + 2 * tl.program_id(0) + 1) * CHUNK
         offset = tl.load(offsets_ptr + span).to(tl.int64)
         length = (tl.load(offsets_ptr + span + 1) - offset).to(tl.int32)
-        part, lanes = tl.program_id(1), tl.arange(0, BLOCK)
-        is_key = part < 2 * HK
-        columns = tl.where(is_key, part * K, 2 * HK * K + (part - 2 * HK) * V) + lanes
-        inside = lanes < tl.where(is_key, K, V)
+        part = tl.program_id(1)
+        columns, inside, is_key = head_columns(part, HK, K, V, BLOCK)
         tail_ptr = tails_ptr + tl.load(slots_ptr + span).to(tl.int64) * TAIL + columns
         held = inside & (tl.load(starts_ptr + span) > 0)
         begin = first + RUN * tl.arange(0, CHUNK // RUN)
@@ -112,7 +110,7 @@ def _conv_kernel(
             sums = loaded[step] * weights[0]  # type: ignore[misc]
             for back in tl.static_range(1, WIDTH):
                 sums += loaded[step + back] * weights[back]
-            out = (sums * sigmoid(sums)).to(dtype)
+            out = silu(sums, dtype)
             if is_key:
                 out = (unit_rows(out.to(tl.float32)) * scale).to(dtype)
             at = begin + step
@@ -167,7 +165,7 @@ def _norm_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     read = tl.load(read_ptr + at, inside, 0.0).to(tl.float32)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    tl.store(out_ptr + at, gated(read, z, weight[None, :], eps, V, ROUNDS, dtype), inside)
+    tl.store(out_ptr + at, gated_rows(read, z, weight[None, :], eps, V, ROUNDS, dtype), inside)
 
 
 def prompts(
@@ -203,8 +201,16 @@ def prompts(
     launches.system(
         (num_chunks, heads, 1),
         (
-            *(mixed, gates, weights.decay, weights.dt_bias, offsets, chunks),
-            *(blocks, solved, scores, factors),
+            mixed,
+            gates,
+            weights.decay,
+            weights.dt_bias,
+            offsets,
+            chunks,
+            blocks,
+            solved,
+            scores,
+            factors,
         ),
         (plan.num_decodes,),
     )

@@ -7,12 +7,11 @@ rows are prepared.
 A warp of `_advance_kernel` has some of the [K, V] state's columns, all K rows of them, in
 registers, and a program has one warp or more. A thread has 4 columns by K / `lanes` rows. So a sum
 over K is K / `lanes` fused multiplications and additions of a thread and a few exchanges within its
-warp. What is read for a row is the decayed state's product with the query plus the update's share:
-it is summed beside the product with the key, so a row has one round of exchanges. The next rows'
-keys, queries and values are copied to shared memory meanwhile.
+warp. What is read for a row is summed beside what is known of its key, so a row has one round of
+exchanges. The next rows' keys, queries and values are copied to shared memory meanwhile.
 
 The norm across V is left for the end: what was read replaces the row's values among the prepared
-rows, and the last program of a head, found by a count, norms all rows; or a kernel of its own does.
+rows, and `_norm_kernel` norms all rows.
 
 In what order numbers of a state are added up depends on `lanes` alone, not on rows or folds.
 """
@@ -26,8 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.delta_rule.fused import counts
-from kernels.delta_rule.pieces import LANES_FIRST, gated, spread, summed
+from kernels.delta_rule.pieces import LANES_FIRST, gated_rows, spread, stepped
 from kernels.delta_rule.shapes import DeltaSizes
 from kernels.launch import Launch
 
@@ -40,22 +38,21 @@ class RowTiles(NamedTuple):
 
     `lanes` threads of a warp share columns of a head's state, of which a warp has 128 / `lanes`: 4,
     16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their way.
-    `norms_apart`: a kernel of its own norms rows. `streams`: states leave the card's cache first.
-    `group`: so many rows of a span are prepared at once, by half as many warps. Warps of a program
-    that advances states, at most as many as a head has columns for.
+    `streams`: states leave the card's cache first. `group`: so many rows of a span are prepared at
+    once, by half as many warps. Warps of a program that advances states, at most as many as a head
+    has columns for.
     """
 
     lanes: int = 8
     registers: int = 128
     stages: int = 3
-    norms_apart: bool = False
     streams: bool = False
     group: int = 4
     num_warps: int = 1
 
 
-FEW_ROW_TILES: Final = RowTiles(norms_apart=True, streams=True, num_warps=2)
-MANY_ROW_TILES: Final = RowTiles(norms_apart=True, num_warps=4)
+FEW_ROW_TILES: Final = RowTiles(streams=True, num_warps=2)
+MANY_ROW_TILES: Final = RowTiles(num_warps=4)
 """For more than `_FEW` spans. On an H200 64 spans of 3 rows take 134 us of a layer of the 27B, 8
 23.9, and one span of 1, 4 and 16 rows 5.8, 9.1 and 26.4: the best of the sweep or within 4 % of it
 (`python -m benchmarks.kernels delta_sweep --case verify`). Both have the same `lanes`: otherwise a
@@ -91,56 +88,6 @@ class Places(NamedTuple):
 
 
 @triton.jit
-def _norm_rows(
-    mixed_ptr,  # float32 [rows, C], with what was read where values were
-    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
-    norm_ptr,  # [V], weights of the norm
-    out_ptr,  # [T, HV, V], in the rows' dtype
-    head,  # value head
-    first,  # first row of the span
-    num_new,  # rows of the span
-    eps,  # of the norm
-    C: tl.constexpr,  # columns of queries, keys and values
-    ROW: tl.constexpr,  # numbers from row to row
-    HV: tl.constexpr,  # value heads
-    V: tl.constexpr,  # numbers of a value
-    BLOCK: tl.constexpr,  # the power of two from a head's columns on
-    GROUP: tl.constexpr,  # rows at once
-    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
-):
-    """What was read of a head for a span's new rows, from where values were, to `out_ptr`."""
-    dtype: tl.constexpr = out_ptr.dtype.element_ty
-    values = tl.arange(0, BLOCK)
-    has_value = values < V
-    weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
-    own = head * V + values
-    for begin in range(0, num_new, GROUP):
-        at = begin + tl.arange(0, GROUP)
-        inside = (at < num_new)[:, None] & has_value[None, :]
-        row = (first + at).to(tl.int64)[:, None]
-        # Other programs wrote it: past the multiprocessor's own cache.
-        read_at = mixed_ptr + row * C + (C - HV * V + own)[None, :]
-        read = tl.load(read_at, inside, 0.0, cache_modifier=".cg")
-        z = tl.load(rows_ptr + row * ROW + (C + own)[None, :], inside, 0.0).to(tl.float32)
-        out = gated(read, z, weight[None, :], eps, V, ROUNDS, dtype)
-        tl.store(out_ptr + row * HV * V + own[None, :], out, inside)
-
-
-@triton.jit
-def _norm_last(
-    count_at, given, C: tl.constexpr, ROW: tl.constexpr, HV: tl.constexpr, V: tl.constexpr,
-    SHARES: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, ROUNDS: tl.constexpr,
-):  # fmt: skip
-    """A head's rows, by the last of its programs."""
-    tl.debug_barrier()
-    if SHARES == 1:
-        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
-    elif tl.atomic_add(count_at, 1, sem="acq_rel") == SHARES - 1:
-        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
-        tl.store(count_at, 0)
-
-
-@triton.jit
 def _own_keys(BLOCK_K: tl.constexpr, LANES: tl.constexpr, NEAR: tl.constexpr):
     """The keys of each thread that shares columns, [K / LANES, LANES]. `NEAR` of them lie side by
     side, then come its neighbour's: so a thread reads 16 bytes of a key at once.
@@ -169,20 +116,14 @@ def _state_at(state_ptr, slots_ptr, span, within, STATE: tl.constexpr):
 def _advance_kernel(
     mixed_ptr,  # float32 [rows, C]: queries, keys and values, as `Prepared`
     scales_ptr,  # float32 [rows, 2 HV]: betas, then what is kept
-    rows_ptr,  # [T, ROW], a step's rows: queries, keys, values, then z
-    norm_ptr,  # [V], weights of the norm
     state_ptr,  # float32 [slots, HV, K, V]
     starts_ptr,  # int32 [S], position of each span's first row
     folds_ptr,  # int32 [S], rows that each span folds
     firsts_ptr,  # int32 [S], rows that the spans before it fold
     slots_ptr,  # int32 [S]
     offsets_ptr,  # int32 [S + 1], first row of each span
-    counts_ptr,  # int32 [S, HV], 0 between launches
-    out_ptr,  # [T, HV, V], in the rows' dtype
     num_rows,  # rows of the step
-    eps,  # of the norm
     C: tl.constexpr,  # columns of queries, keys and values
-    ROW: tl.constexpr,  # numbers from row to row
     STATE: tl.constexpr,  # numbers from slot to slot of the states
     HK: tl.constexpr,  # key heads
     HV: tl.constexpr,  # value heads
@@ -195,10 +136,6 @@ def _advance_kernel(
     COLUMNS: tl.constexpr,  # columns of a warp
     FIRST: tl.constexpr,  # see `LANES_FIRST`
     STAGES: tl.constexpr,  # rows on their way at once
-    NORMS: tl.constexpr,  # whether it norms, too
-    BLOCK: tl.constexpr,  # the power of two from V on
-    GROUP: tl.constexpr,  # rows at once
-    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
     POLICY: tl.constexpr,  # which numbers leave the card's cache first
     IS_EVEN: tl.constexpr,  # whether no tile is cut off
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
@@ -234,10 +171,7 @@ def _advance_kernel(
             both = tl.sum(query * key, 0)
             key = spread(_dealt(key, LANES, near), FIRST)
             query = spread(_dealt(query, LANES, near), FIRST)
-            known, read = summed(held * key, FIRST), summed(held * query, FIRST)
-            update = beta * (value - kept * known)
-            # Not left to the compiler: each row's rounding must be the same.
-            held = tl.fma(key, update[None, :, None, :], held * kept)
+            held, read = stepped(held, query, key, value, both, beta, kept, FIRST)
             if at == num_folds:
                 own_ptr = _state_at(state_ptr, slots_ptr, span, head * K * V, STATE)
                 tl.store(
@@ -245,11 +179,7 @@ def _advance_kernel(
                 )
             if is_new:
                 # The value's place: no other program reads it, and this one has.
-                tl.store(mixed_at + value_at, tl.fma(update, both, kept * read), has_value)
-        if NORMS:
-            given = mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, behind - first, eps
-            count_at = counts_ptr + span * HV + head
-            _norm_last(count_at, given, C, ROW, HV, V, SHARES, BLOCK, GROUP, ROUNDS)
+                tl.store(mixed_at + value_at, read, has_value)
 
 
 @triton.jit
@@ -277,8 +207,20 @@ def _norm_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     if start >= 0:
-        given = mixed_ptr, rows_ptr, norm_ptr, out_ptr, head, first, num_new, eps
-        _norm_rows(*given, C, ROW, HV, V, BLOCK, GROUP, ROUNDS)
+        dtype: tl.constexpr = out_ptr.dtype.element_ty
+        values = tl.arange(0, BLOCK)
+        has_value = values < V
+        weight = tl.load(norm_ptr + values, has_value, 0.0).to(tl.float32)
+        own = head * V + values
+        for begin in range(0, num_new, GROUP):
+            at = begin + tl.arange(0, GROUP)
+            inside = (at < num_new)[:, None] & has_value[None, :]
+            row = (first + at).to(tl.int64)[:, None]
+            read_at = mixed_ptr + row * C + (C - HV * V + own)[None, :]
+            read = tl.load(read_at, inside, 0.0, cache_modifier=".cg")
+            z = tl.load(rows_ptr + row * ROW + (C + own)[None, :], inside, 0.0).to(tl.float32)
+            out = gated_rows(read, z, weight[None, :], eps, V, ROUNDS, dtype)
+            tl.store(out_ptr + row * HV * V + own[None, :], out, inside)
 
 
 def advance(
@@ -299,15 +241,13 @@ def advance(
     num_spans, num_heads = len(places.slots), sizes.num_value_heads
     strides, rounds = (rows.stride(0), matrices.stride(0)), norm.dtype == rows.dtype
     step, normed, shares = _launches(rows.device, sizes, strides, eps, rounds, tiles)
-    held = counts(rows.device, (num_spans * num_heads).bit_length())
     step(
         (num_heads * shares, num_spans, 1),  # parts of a slot, which lie side by side
-        (*prepared, rows, norm, matrices, *places, held, out),
+        (*prepared, matrices, *places),
         (len(rows),),
     )
-    if normed is not None:
-        given = prepared.mixed, rows, norm, places.starts, places.offsets, out
-        normed((num_heads, num_spans, 1), given)
+    given = prepared.mixed, rows, norm, places.starts, places.offsets, out
+    normed((num_heads, num_spans, 1), given)
 
 
 @cache
@@ -318,24 +258,25 @@ def _launches(
     eps: float,
     rounds: bool,
     tiles: RowTiles,
-) -> tuple[Launch, Launch | None, int]:
-    """The launches, and how many programs share a head."""
+) -> tuple[Launch, Launch, int]:
+    """The launches of a step and of its norm, and how many programs share a head."""
     row, matrix = strides
     pdl = has_pdl(device)
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
     lanes, columns = min(tiles.lanes, keys), min(4 * 32 // tiles.lanes, values)
     block = min(tiles.num_warps * columns, values)
     shares = triton.cdiv(sizes.value_dim, block)
+    step = {
+        "C": sizes.columns, "STATE": matrix, "HK": sizes.num_key_heads,
+        "HV": sizes.num_value_heads, "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys,
+        "BLOCK_V": block, "SHARES": shares, "LANES": lanes, "COLUMNS": columns,
+        "FIRST": LANES_FIRST, "STAGES": tiles.stages,
+        "POLICY": "evict_first" if tiles.streams else "",
+        "IS_EVEN": keys == sizes.key_dim and shares * block == sizes.value_dim, "PDL": pdl,
+    }  # fmt: skip
     norms = {
         "eps": eps, "C": sizes.columns, "ROW": row, "HV": sizes.num_value_heads,
         "V": sizes.value_dim, "BLOCK": values, "GROUP": _GROUP, "ROUNDS": rounds, "PDL": pdl,
-    }  # fmt: skip
-    step = norms | {
-        "STATE": matrix, "HK": sizes.num_key_heads, "K": sizes.key_dim, "BLOCK_K": keys,
-        "BLOCK_V": block, "SHARES": shares, "LANES": lanes, "COLUMNS": columns,
-        "FIRST": LANES_FIRST, "STAGES": tiles.stages, "NORMS": not tiles.norms_apart,
-        "POLICY": "evict_first" if tiles.streams else "",
-        "IS_EVEN": keys == sizes.key_dim and shares * block == sizes.value_dim,
     }  # fmt: skip
     return (
         Launch(
@@ -345,6 +286,6 @@ def _launches(
             maxnreg=tiles.registers,
             launch_pdl=pdl,
         ),
-        Launch(_norm_kernel, norms, num_warps=1, launch_pdl=pdl) if tiles.norms_apart else None,
+        Launch(_norm_kernel, norms, num_warps=1, launch_pdl=pdl),
         shares,
     )

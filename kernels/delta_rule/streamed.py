@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl, is_card, shared_bytes
-from kernels.delta_rule.pieces import log_kept, sigmoid
+from kernels.delta_rule.pieces import gated, log_kept, sigmoid, silu, stepped
 from kernels.delta_rule.plan import DeltaPlan
 from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights
 from kernels.launch import Launch
@@ -79,7 +79,7 @@ def _convolved(asked, WIDTH: tl.constexpr, dtype: tl.constexpr):
     sums = asked[0][WIDTH - 1].to(tl.float32) * asked[1][WIDTH - 1]
     for back in tl.static_range(WIDTH - 1):
         sums += asked[0][back].to(tl.float32) * asked[1][back]
-    return (sums * sigmoid(sums)).to(dtype).to(tl.float32)
+    return silu(sums, dtype).to(tl.float32)
 
 
 @triton.jit
@@ -122,15 +122,6 @@ def _factors(
 
 
 @triton.jit
-def _opened(read, scale, weight, z, dtype: tl.constexpr, ROUNDS: tl.constexpr):
-    """As `gated`, of some of a head's numbers."""
-    weighed = (read * scale).to(dtype).to(tl.float32) * weight
-    if ROUNDS:
-        weighed = weighed.to(dtype).to(tl.float32)
-    return (weighed * z * sigmoid(z)).to(dtype)
-
-
-@triton.jit
 def _normed(
     before, read, factors, is_whole, at, out_ptr, eps, V: tl.constexpr, BLOCK_V: tl.constexpr,
     SHARES: tl.constexpr, ROUNDS: tl.constexpr,
@@ -142,11 +133,11 @@ def _normed(
         if SHARES > 1:
             squares += tl.sum(before * before, 0)
         scale = tl.rsqrt(squares / V + eps)
-        out = _opened(read, scale, factors[0], factors[1], dtype, ROUNDS)
+        out = gated(read, scale, factors[0], factors[1], ROUNDS, dtype)
         tl.store(out_ptr + at, out, at < V)
         if SHARES > 1:
             low = at - BLOCK_V
-            out = _opened(before, scale, factors[2], factors[3], dtype, ROUNDS)
+            out = gated(before, scale, factors[2], factors[3], ROUNDS, dtype)
             tl.store(out_ptr + low, out, low < V)
 
 
@@ -239,13 +230,10 @@ def _streamed_kernel(
         asked = _asked(value_at, has_value, goes_on, *given[2:], C, WIDTH)
         value = _convolved(asked, WIDTH, dtype)
         kept, beta = _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head + own, HV)
-        held *= kept
-        # S^T q before the update, which adds u (k . q).
-        known, read = tl.sum(held * key[:, None], 0), tl.sum(held * query[:, None], 0)
-        update = beta * (value - known)
-        held += key[:, None] * update[None, :]
+        along = query[:, None], key[:, None]
+        held, read = stepped(held, *along, value, both, beta, kept, False)
         tl.store(stored_ptr + part_at, held, None if IS_EVEN else inside)
-        read = (read + update * both).to(dtype).to(tl.float32)
+        read = read.to(dtype).to(tl.float32)
         # Sums across the warps are behind all that was read of the tail. A barrier of its own would
         # keep the compiler from having the next state on its way.
         _moved(tails_ptr + value_at, asked, has_value, C, WIDTH)
@@ -276,8 +264,17 @@ def streamed(
     launch(
         (sizes.num_key_heads, plan.num_decodes, 1),  # heads of a slot, which lie side by side
         (
-            *(rows, gates, weights.conv, weights.decay, weights.dt_bias, weights.norm),
-            *(state.matrices, state.tails, plan.starts, plan.slots, out),
+            rows,
+            gates,
+            weights.conv,
+            weights.decay,
+            weights.dt_bias,
+            weights.norm,
+            state.matrices,
+            state.tails,
+            plan.starts,
+            plan.slots,
+            out,
         ),
     )
 

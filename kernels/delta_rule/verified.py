@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.delta_rule.pieces import log_kept, sigmoid, unit_rows
+from kernels.delta_rule.pieces import head_columns, log_kept, sigmoid, silu, unit_rows
 from kernels.delta_rule.plan import DeltaPlan, VerifyPlan
 from kernels.delta_rule.prompts import prompts
 from kernels.delta_rule.row_steps import Places, Prepared, RowTiles, advance, row_tiles
@@ -115,9 +115,8 @@ def _prepare_head(
     GROUP: tl.constexpr,  # rows at once
 ):
     """The columns of one head, behind the convolution. `rows_ptr` is at a span's first row."""
-    is_key, rows = part < 2 * HK, tl.arange(0, GROUP)
-    has_column = tl.arange(0, BLOCK) < tl.where(is_key, K, V)
-    columns = tl.where(is_key, part * K, 2 * HK * K + (part - 2 * HK) * V) + tl.arange(0, BLOCK)
+    rows = tl.arange(0, GROUP)
+    columns, has_column, is_key = head_columns(part, HK, K, V, BLOCK)
     scale = tl.where(part < HK, K**-0.5, 1.0)
     dtype: tl.constexpr = rows_ptr.dtype.element_ty
     for begin in range(0, total, GROUP):
@@ -132,7 +131,7 @@ def _prepare_head(
             )  # fmt: skip
             weight = tl.load(conv_ptr + columns * WIDTH + tap, has_column, 0.0)
             sums += x * weight.to(tl.float32)[None, :]
-        mixed = (sums * sigmoid(sums)).to(dtype).to(tl.float32)
+        mixed = silu(sums, dtype).to(tl.float32)
         if is_key:
             mixed = unit_rows(mixed) * scale
         out = tl.where(at < num_folds, folded + at, new + at).to(tl.int64)
@@ -255,8 +254,16 @@ def prepare(
     _launch(device, sizes, strides, weights.conv.shape[1], tiles.group)(
         (len(places.slots), num_parts, 1),
         (
-            *(rows, gates, weights.conv, weights.decay, weights.dt_bias),
-            *(state.tails, *ring, *places, mixed, scales),
+            rows,
+            gates,
+            weights.conv,
+            weights.decay,
+            weights.dt_bias,
+            state.tails,
+            *ring,
+            *places,
+            mixed,
+            scales,
         ),
         (num_rows,),
     )

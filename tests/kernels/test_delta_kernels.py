@@ -38,7 +38,7 @@ TILES: Final = {
     "some": SOME_TILES,
     "the other dimension": SOME_TILES._replace(lanes_first=not SOME_TILES.lanes_first),
     "shared heads": FusedTiles(num_warps=2, registers=128, columns=16, values=32),
-    "a warp a program": FusedTiles(num_warps=1, registers=128, columns=8, values=16, streams=True),
+    "a warp a program": FusedTiles(num_warps=1, registers=128, columns=8, values=16),
     "whole rows": FusedTiles(num_warps=8, registers=128, columns=128),
     "streamed": MANY_TILES,
     "streamed heads": StreamTiles(num_warps=8, registers=168, values=128, stages=2),

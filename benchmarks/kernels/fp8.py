@@ -14,9 +14,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import KernelCase, Variant, within
-from benchmarks.kernels.linear import DOUBLE_MAX_WEIGHTS, EPS, LAYERS, written
+from benchmarks.kernels.linear import (
+    DOUBLE_MAX_WEIGHTS,
+    EPS,
+    LAYERS,
+    around,
+    by_library,
+    written,
+)
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
-from kernels.linear import Weight, library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Skinny, Wide
 from kernels.linear.device import product
@@ -111,22 +117,12 @@ def _ours(
     op: Op, config: Config | None, x: Tensor, weight: Fp8Weight, other: Tensor, *_: Tensor
 ) -> Tensor:
     if config is None:
-        return _by_library(op, x, weight, other)
-    if op is Op.LINEAR_ADD:
-        return product(config, x, weight, residual=other)
-    return product(config, x, weight, norm=other, eps=EPS, swiglu=op is Op.NORM_SWIGLU)
-
-
-def _by_library(op: Op, x: Tensor, weight: Weight, other: Tensor) -> Tensor:
-    if op is Op.LINEAR_ADD:
-        return library.linear_add(x, weight, other, None)
-    if op is Op.NORM_SWIGLU:
-        return library.norm_swiglu(x, other, EPS, weight)
-    return library.norm_linear(x, other, EPS, weight, None)
+        return by_library(op, x, weight, other)
+    return product(config, x, weight, around(op, other))
 
 
 def _dense(op: Op, x: Tensor, _: Fp8Weight, other: Tensor, weight: Tensor, __: Tensor) -> Tensor:
-    return _by_library(op, x, weight, other)
+    return by_library(op, x, weight, other)
 
 
 def _scaled(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor) -> Tensor:

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import KernelCase, Variant, within
-from benchmarks.kernels.linear import EPS, written
+from benchmarks.kernels.linear import EPS, around, written
 from kernels.int4 import PER_WORD, Int4Weight, dequantise
 from kernels.linear import (
     check_int4,
     int4,
     int4_ampere,
-    int4_gemv,
-    int4_skinny,
     int4_tiles,
+    library,
     linear_add,
     norm_linear,
     norm_swiglu,
@@ -124,35 +123,28 @@ def _ours(
     other: Tensor,
     _: Tensor | None,
 ) -> Tensor:
-    given: dict[str, Any] = {"norm": other, "eps": EPS, "swiglu": op is Op.NORM_SWIGLU}
-    if op is Op.LINEAR_ADD:
-        given = {"residual": other}
+    epilogue = around(op, other)
     if config is None:
-        return int4.product(x, weight, **given)
+        return int4.product(x, weight, epilogue)
     fuses_norm = (int4_ampere if isinstance(config, Int4Ampere) else int4_tiles).fuses_norm
     if op is not Op.LINEAR_ADD and not fuses_norm(x, other):
-        x, given["norm"] = rms_norm(x, other, EPS), None
+        x, epilogue = rms_norm(x, other, EPS), epilogue.behind_norm()
     if isinstance(config, Int4Ampere):
-        return int4_ampere.product(x, weight, config, **given)
-    return int4_tiles.product(x, weight, config, **given)
+        return int4_ampere.product(x, weight, config, epilogue)
+    return int4_tiles.product(x, weight, config, epilogue)
 
 
 def _by_triton(op: Op, x: Tensor, weight: Int4Weight, other: Tensor, _: Tensor | None) -> Tensor:
-    given: dict[str, Any] = {"swiglu": op is Op.NORM_SWIGLU}
-    if op is Op.LINEAR_ADD:
-        given = {"residual": other}
-    if x.shape[0] <= int4_gemv.MAX_ROWS:
-        norm = {} if op is Op.LINEAR_ADD else {"norm": other, "eps": EPS}
-        return int4_gemv.int4_gemv(x, weight, **norm, **given)
+    epilogue = around(op, other)
+    if x.shape[0] <= int4.GEMV_ROWS:
+        return int4.by_gemv(x, weight, epilogue)
     if op is not Op.LINEAR_ADD:
-        x = rms_norm(x, other, EPS)
-    return int4_skinny.int4_skinny(x, weight, **given)
+        x, epilogue = rms_norm(x, other, EPS), epilogue.behind_norm()
+    return int4.by_skinny(x, weight, epilogue)
 
 
 def _widened(op: Op, x: Tensor, weight: Int4Weight, other: Tensor, _: Tensor | None) -> Tensor:
-    if op is Op.LINEAR_ADD:
-        return int4.widened(x, weight, residual=other)
-    return int4.widened(rms_norm(x, other, EPS), weight, swiglu=op is Op.NORM_SWIGLU)
+    return library.product(x, dequantise(weight, x.dtype), around(op, other))
 
 
 def _peer(op: Op, x: Tensor, _: Int4Weight, other: Tensor, dense: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from kernels.attention.shares import decode_shares
 from kernels.int4 import Int4Weight, dequantise
 from kernels.linear import int4_choose, int4_tiles
 from kernels.linear.config import Int4Tiles
+from kernels.linear.epilogue import Epilogue
 from kernels.silu_mul import sigmoid_mul
 
 _CONTEXT: Final = 256
@@ -125,14 +126,14 @@ def _layer(
     weights: list[Int4Weight],
     tokens: tuple[Tensor, ...],
 ) -> Tensor:
-    rows = mix(_product(choose, x, weights[0], {"norm": norms[0], "eps": EPS}), *tokens)
-    x = _product(choose, rows, weights[1], {"residual": x})
-    given = {"norm": norms[1], "eps": EPS, "swiglu": True}
-    return _product(choose, _product(choose, x, weights[2], given), weights[3], {"residual": x})
+    rows = mix(_product(choose, x, weights[0], Epilogue(norm=norms[0], eps=EPS)), *tokens)
+    x = _product(choose, rows, weights[1], Epilogue(residual=x))
+    gated = _product(choose, x, weights[2], Epilogue(norm=norms[1], eps=EPS, swiglu=True))
+    return _product(choose, gated, weights[3], Epilogue(residual=x))
 
 
-def _product(choose: Choose, x: Tensor, weight: Int4Weight, given: dict[str, Any]) -> Tensor:
-    return int4_tiles.product(x, weight, choose(x.shape[0], weight), **given)
+def _product(choose: Choose, x: Tensor, weight: Int4Weight, epilogue: Epilogue) -> Tensor:
+    return int4_tiles.product(x, weight, choose(x.shape[0], weight), epilogue)
 
 
 def _expected(

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import KernelCase, Variant, within
+from kernels.fp8 import Fp8Weight
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config
 from kernels.linear.device import product
+from kernels.linear.epilogue import Epilogue
 
 EPS = 1e-6
 
@@ -72,7 +74,8 @@ def case(
         return x, weight, random(num_rows, num_out) if op is Op.LINEAR_ADD else random(depth)
 
     variants = [Variant(written(config), partial(_ours, op, config)) for config in configs]
-    peer = Variant("F.linear" if op is Op.LINEAR else "library", _PEERS[op], peer=True)
+    name = "F.linear" if op is Op.LINEAR else "library"
+    peer = Variant(name, partial(by_library, op), peer=True)
     columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
     return KernelCase(
         name=f"{op} {num_weight_rows} x {depth} T={num_rows}",
@@ -97,17 +100,20 @@ def written(config: Config) -> str:
 
 
 def _ours(op: Op, config: Config, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:
+    return product(config, x, weight, around(op, other))
+
+
+def by_library(
+    op: Op, x: Tensor, weight: Tensor | Fp8Weight, other: Tensor | None = None
+) -> Tensor:
+    return library.product(x, weight, around(op, other))
+
+
+def around(op: Op, other: Tensor | None) -> Epilogue:
+    """What an operation does beside multiplying; `other` is its residual or its norm."""
     if op is Op.LINEAR_ADD:
-        return product(config, x, weight, residual=other)
-    return product(config, x, weight, norm=other, eps=EPS, swiglu=op is Op.NORM_SWIGLU)
-
-
-_PEERS = {
-    Op.LINEAR: lambda x, weight: library.linear(x, weight, None),
-    Op.LINEAR_ADD: lambda x, weight, residual: library.linear_add(x, weight, residual, None),
-    Op.NORM_LINEAR: lambda x, weight, norm: library.norm_linear(x, norm, EPS, weight, None),
-    Op.NORM_SWIGLU: lambda x, weight, norm: library.norm_swiglu(x, norm, EPS, weight),
-}
+        return Epilogue(residual=other)
+    return Epilogue(norm=other, eps=EPS, swiglu=op is Op.NORM_SWIGLU)
 
 
 def _expected(op: Op, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:

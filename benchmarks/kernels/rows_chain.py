@@ -21,6 +21,7 @@ from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Wide
 from kernels.linear.device import product
+from kernels.linear.epilogue import Epilogue
 
 _LAYER: Final = (
     (Op.NORM_LINEAR, 6144, 4096),
@@ -124,13 +125,10 @@ def _product(
     *,
     swiglu: bool = False,
 ) -> Tensor:
+    epilogue = Epilogue(norm=norm, eps=EPS, residual=residual, swiglu=swiglu)
     if config is not None:
-        return product(config, x, weight, norm=norm, eps=EPS, residual=residual, swiglu=swiglu)
-    if norm is None:
-        return library.linear_add(x, weight, residual, None)
-    if swiglu:
-        return library.norm_swiglu(x, norm, EPS, weight)
-    return library.norm_linear(x, norm, EPS, weight, None)
+        return product(config, x, weight, epilogue)
+    return library.product(x, weight, epilogue)
 
 
 def _exact(

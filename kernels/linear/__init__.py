@@ -22,6 +22,7 @@ from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
 from kernels.int4 import Int4Weight
 from kernels.linear import reference
 from kernels.linear.choose import Op, library_rows
+from kernels.linear.epilogue import Epilogue
 from kernels.mxfp4 import Mxfp4Weight
 
 if TYPE_CHECKING:
@@ -50,12 +51,7 @@ def linear(
     Products are summed in float32. With a weight in 8 bits a single row is multiplied as it is, and
     several may be quantised as well, row by row: `kernels.fp8`. Raises `ValueError`.
     """
-    _check(x, weight, bias)
-    if uses_triton(x):
-        from kernels.linear import device
-
-        return device.linear(x, of_rows(weight, x), bias, invariant)
-    return reference.linear(x, weight, bias, invariant)
+    return _product(Op.LINEAR, x, weight, Epilogue(bias=bias), invariant=invariant)
 
 
 def norm_linear(
@@ -73,12 +69,8 @@ def norm_linear(
     may keep it in float32 up to the product, or apply the row's scale to the finished sum: as close
     to the definition, not bit for bit the same.
     """
-    _check(x, weight, bias, norm)
-    if uses_triton(x):
-        from kernels.linear import device
-
-        return device.norm_linear(x, norm, eps, of_rows(weight, x), bias, invariant)
-    return reference.norm_linear(x, norm, eps, weight, bias, invariant)
+    epilogue = Epilogue(norm=norm, eps=eps, bias=bias)
+    return _product(Op.NORM_LINEAR, x, weight, epilogue, invariant=invariant)
 
 
 def norm_swiglu(
@@ -99,12 +91,8 @@ def norm_swiglu(
         raise ValueError(f"gate_up {tuple(gate_up.shape)} has an odd number of rows")
     if isinstance(gate_up, Fp8Weight) and gate_up.is_blocked and gate_up.shape[0] // 2 % BLOCK:
         raise ValueError(f"a block of gate_up {tuple(gate_up.shape)} holds gates and ups")
-    _check(x, gate_up, None, norm)
-    if uses_triton(x):
-        from kernels.linear import device
-
-        return device.norm_swiglu(x, norm, eps, of_rows(gate_up, x), invariant, is_gelu=is_gelu)
-    return reference.norm_swiglu(x, norm, eps, gate_up, invariant, is_gelu=is_gelu)
+    epilogue = Epilogue(norm=norm, eps=eps, swiglu=True, is_gelu=is_gelu)
+    return _product(Op.NORM_SWIGLU, x, gate_up, epilogue, invariant=invariant)
 
 
 def linear_add(
@@ -119,12 +107,18 @@ def linear_add(
 
     The reference rounds the product before the sum; the kernels round the sum only.
     """
-    _check(x, weight, bias, residual=residual)
+    epilogue = Epilogue(bias=bias, residual=residual)
+    return _product(Op.LINEAR_ADD, x, weight, epilogue, invariant=invariant)
+
+
+def _product(op: Op, x: Tensor, weight: Weight, epilogue: Epilogue, *, invariant: bool) -> Tensor:
+    _check(x, weight, epilogue)
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.linear_add(x, of_rows(weight, x), residual, bias, invariant)
-    return reference.linear_add(x, weight, residual, bias, invariant)
+        form = of_rows(weight, x)
+        return device.chosen_product(op, x, form, epilogue, invariant=invariant)
+    return reference.product(x, weight, epilogue, invariant=invariant)
 
 
 def rounds_rows(
@@ -151,7 +145,8 @@ def rounds_rows(
     form = of_rows(weight, x)
     if not isinstance(form, Fp8Weight):
         return False
-    return device.rounds_rows(op, x, form, bias, is_gelu=is_gelu, invariant=invariant)
+    epilogue = Epilogue(bias=bias, swiglu=op is Op.NORM_SWIGLU, is_gelu=is_gelu)
+    return device.rounds_rows(op, x, form, epilogue, invariant=invariant)
 
 
 def check_int4(device: torch.device, dtype: torch.dtype) -> "KernelVerdict":
@@ -180,14 +175,9 @@ def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight | Int4Weight:
     return weight.of_rows(x.shape[0]) if isinstance(weight, DualWeight) else weight
 
 
-def _check(
-    x: Tensor,
-    weight: Weight,
-    bias: Tensor | None = None,
-    norm: Tensor | None = None,
-    residual: Tensor | None = None,
-) -> None:
+def _check(x: Tensor, weight: Weight, epilogue: Epilogue) -> None:
     """Runs at every product of every layer, so it reads each tensor's shape once at most."""
+    norm, _, bias, residual, *_ = epilogue
     shape, weight_shape, dtype = x.shape, weight.shape, x.dtype
     weight_dtype = weight.dtype if isinstance(weight, Tensor) else dtype
     if len(shape) != 2 or len(weight_shape) != 2 or shape[1] != weight_shape[1]:

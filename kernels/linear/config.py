@@ -56,6 +56,13 @@ class Skinny(NamedTuple):
     pads_rows: bool = False
     waits: bool = False
 
+    def tile_rows(self, num_rows: int) -> int:
+        """Rows of x in a tile, of so many: a power of two, at least 16."""
+        if self.pads_rows:
+            return self.block_rows
+        padded = max(16, 1 << (num_rows - 1).bit_length())
+        return min(self.block_rows or MAX_TILE_ROWS, padded)
+
 
 def fitted(config: Skinny, tile_bytes: int, shared_bytes: int) -> Skinny:
     """`config` for a card with so much shared memory, where a stage takes `tile_bytes`: with fewer

@@ -12,7 +12,6 @@ this was measured on such a card.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,8 @@ from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource
 from kernels.launch import scratch
 from kernels.linear.config import Int4Ampere
-from kernels.linear.skinny import _counters
+from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
+from kernels.linear.skinny import counters
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -223,19 +223,14 @@ def constants_of(
     is_half: bool = False,
     is_scale_half: bool = False,
     has_zeros: bool = True,
-    has_norm: bool = False,
-    has_bias: bool = False,
-    has_residual: bool = False,
-    swiglu: bool = False,
-    is_gelu: bool = False,
+    epilogue: EpilogueForm = NOTHING.form,
 ) -> Mapping[str, int]:
     """The kernel's macros; the norm is that of up to `MAX_NORM_ROWS`."""
     return {
         "WARPS_M": config.warps_m, "MT": config.m_tiles, "TEAMS": config.teams,
         "NT": config.eights, "STAGES": config.stages, "COLUMNS": config.columns, "GROUP": group,
         "HALF": int(is_half), "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros),
-        "NORM": int(has_norm), "BIAS": int(has_bias), "RESIDUAL": int(has_residual),
-        "SWIGLU": int(swiglu), "GELU": int(is_gelu), ARCH: arch,
+        **epilogue.macros(), ARCH: arch,
     }  # fmt: skip
 
 
@@ -243,30 +238,23 @@ def product(
     x: Tensor,
     weight: Int4Weight,
     config: Int4Ampere,
-    *,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    swiglu: bool = False,
-    is_gelu: bool = False,
+    epilogue: Epilogue = NOTHING,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], its columns as the
-    weight stores them -> [T, N] or [T, N / 2].
+    """The product and its epilogue: x [T, K], its columns as the weight stores them.
 
-    Ask `suits`, and with `norm` `fuses_norm`, first. The result is the same every time. Launches on
+    Ask `suits`, and with a norm `fuses_norm`, first. The result is the same every time. Launches on
     one device must be ordered, and the first not inside a capture, as in `skinny`. Raises
     `CompileError` and `DriverError`.
     """
     num_rows, depth = x.shape
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    form, swiglu = epilogue.form, epilogue.swiglu
+    num_out = form.num_out(weight.shape[0])
     out = x.new_empty(num_rows, num_out)
     major, minor = capability(x.device)
     constants = constants_of(
         config, weight.group, 10 * major + minor, is_half=x.dtype == torch.float16,
         is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
-        has_norm=norm is not None, has_bias=bias is not None, has_residual=residual is not None,
-        swiglu=swiglu, is_gelu=is_gelu,
+        epilogue=form,
     )  # fmt: skip
     if x.is_meta:
         int4_ampere.record(constants)
@@ -279,7 +267,8 @@ def product(
     left, arrived = x, x
     if config.splits > 1:
         left = scratch(x.device, scratch_numbers(config, tiles))
-        arrived = _counters(x.device)
+        arrived = counters(x.device)
+    norm, bias, residual = epilogue.norm, epilogue.bias, epilogue.residual
     operands = (weight.words, weight.scales, weight.zeros, x, norm, bias, residual)
     used = used_bytes(config, depth, weight.group, x_rows=min(8, num_rows))
     launch(
@@ -288,7 +277,7 @@ def product(
         torch.cuda.current_stream(x.device).cuda_stream,
         (),
         (*[x if part is None else part for part in operands], out, left, arrived),
-        (num_rows, num_out, depth, config.splits, struct.unpack("i", struct.pack("f", eps))[0]),
+        (num_rows, num_out, depth, config.splits, epilogue.eps_bits),
         is_early=has_pdl(x.device),
     )
     return out

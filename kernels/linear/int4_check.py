@@ -10,7 +10,7 @@ a processor, once their kernels are compiled.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch.nn import functional
 from kernels.int4 import Int4Weight, dequantise, packed
 from kernels.linear import int4_choose
 from kernels.linear.config import Int4Ampere, Int4Tiles
+from kernels.linear.epilogue import NOTHING, Epilogue
 
 Product = Callable[..., Tensor]
 """The signature of `int4_tiles.product` and `int4_ampere.product`."""
@@ -196,7 +197,7 @@ class Inputs(NamedTuple):
 
     x: Tensor
     weight: Int4Weight
-    given: dict[str, Any]
+    epilogue: Epilogue
 
 
 def first_fault(
@@ -242,7 +243,7 @@ def launched(case: CheckedProduct, inputs: Inputs, product: Product) -> Tensor:
     for _ in range(case.num_times):
         # Freed at once, so that the answer is likely to be written where NaN is.
         x.new_full((case.num_rows, num_out), torch.nan)
-        x = product(x, inputs.weight, config, **inputs.given)
+        x = product(x, inputs.weight, config, inputs.epilogue)
     return x
 
 
@@ -266,33 +267,34 @@ def drawn(case: CheckedProduct, dtype: torch.dtype, device: torch.device = _HOST
         zeros if case.has("zeros") else None,
     )
     x = normal(case.num_rows, case.depth).to(dtype)
-    given: dict[str, Any] = {}
+    epilogue = NOTHING
     # The row's scale is applied in bfloat16 alone: in float16 an unscaled row may not fit.
     if case.has("norm") and dtype == torch.bfloat16:
-        given |= {"norm": (even(case.depth) + 0.5).to(dtype), "eps": EPS}
+        epilogue = Epilogue(norm=(even(case.depth) + 0.5).to(dtype), eps=EPS)
     if case.has("residual"):
-        given["residual"] = normal(case.num_rows, case.num_weight_rows).to(dtype)
+        residual = normal(case.num_rows, case.num_weight_rows).to(dtype)
+        epilogue = epilogue._replace(residual=residual)
     if case.has("bias"):
-        given["bias"] = normal(case.num_weight_rows).to(dtype)
+        epilogue = epilogue._replace(bias=normal(case.num_weight_rows).to(dtype))
     if case.has("swiglu"):
-        given |= {"swiglu": True, "is_gelu": case.has("gelu")}
-    return Inputs(x, weight, given)
+        epilogue = epilogue._replace(swiglu=True, is_gelu=case.has("gelu"))
+    return Inputs(x, weight, epilogue)
 
 
 def exact(case: CheckedProduct, inputs: Inputs) -> Tensor:
     """The answer by the widened weight in float32, on the CPU."""
     weight = dequantise(inputs.weight, torch.float32).t()
-    dtype, given = inputs.x.dtype, inputs.given
+    dtype, (norm, _, bias, residual, swiglu, is_gelu) = inputs.x.dtype, inputs.epilogue
     out = rows = inputs.x.float()
     for _ in range(case.num_times):
-        if "norm" in given:
-            rows = rows * (rows.square().mean(-1, keepdim=True) + EPS).rsqrt() * given["norm"]
+        if norm is not None:
+            rows = rows * (rows.square().mean(-1, keepdim=True) + EPS).rsqrt() * norm
         out = rows @ weight
-        if "swiglu" in given:
+        if swiglu:
             gate, up = out.chunk(2, dim=1)
-            opened = functional.gelu(gate, approximate="tanh") if given["is_gelu"] else None
-            out = (functional.silu(gate) if opened is None else opened) * up
-        out = out + given.get("bias", 0.0) + given.get("residual", 0.0)
+            opened = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
+            out = opened * up
+        out = out + (0.0 if bias is None else bias) + (0.0 if residual is None else residual)
         rows = out.to(dtype).float()
     return out
 
@@ -313,8 +315,4 @@ def fault_of(found: Tensor, exact: Tensor) -> str:
 
 
 def _moved(inputs: Inputs, device: torch.device) -> Inputs:
-    given = {
-        name: part.to(device) if isinstance(part, Tensor) else part
-        for name, part in inputs.given.items()
-    }
-    return Inputs(inputs.x.to(device), inputs.weight.to(device), given)
+    return Inputs(inputs.x.to(device), inputs.weight.to(device), inputs.epilogue.to(device))

@@ -10,7 +10,6 @@ in float32.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
 from kernels.linear.config import Int4Tiles
+from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -104,29 +104,22 @@ def product(
     x: Tensor,
     weight: Int4Weight,
     config: Int4Tiles,
-    *,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    swiglu: bool = False,
-    is_gelu: bool = False,
+    epilogue: Epilogue = NOTHING,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], its columns as the
-    weight stores them -> [T, N] or [T, N / 2].
+    """The product and its epilogue: x [T, K], its columns as the weight stores them.
 
-    Ask `suits`, and with `norm` `fuses_norm`, first. The result is the same every time. Raises
+    Ask `suits`, and with a norm `fuses_norm`, first. The result is the same every time. Raises
     `CompileError`, `DriverError`, and `ValueError` where it does not fit into shared memory.
     """
     num_rows, depth = x.shape
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    form, swiglu = epilogue.form, epilogue.swiglu
+    num_out = form.num_out(weight.shape[0])
     out = x.new_empty(num_rows, num_out)
     row_tiles = -(-num_rows // (8 * config.eights))
     constants = constants_of(
         config, depth, weight.group, is_half=x.dtype == torch.float16,
         is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
-        has_norm=norm is not None, has_bias=bias is not None, has_residual=residual is not None,
-        swiglu=swiglu, is_gelu=is_gelu, reads_once=row_tiles == 1, is_lone=num_rows == 1,
+        epilogue=form, reads_once=row_tiles == 1, is_lone=num_rows == 1,
     )  # fmt: skip
     if x.is_meta:
         int4_tiles.record(constants)
@@ -139,6 +132,7 @@ def product(
     wide, columns = constants["WIDE"], constants["WIDE"] * COLUMNS // _BLOCK
     # Words as four 16-bit columns to their sixteen.
     words = weight.words.data_ptr(), num_weight_rows, depth // 4, features
+    norm, bias, residual = epilogue.norm, epilogue.bias, epilogue.residual
     operands = (weight.scales, weight.zeros, norm, bias, residual)
     launch(
         _loaded(tuple(constants.items()), x.get_device()),
@@ -149,7 +143,7 @@ def product(
             blocks_map(x.data_ptr(), num_rows, depth, 8 * config.eights, columns),
         ),
         (*[x if part is None else part for part in operands], x, out),
-        (num_rows, num_out, struct.unpack("i", struct.pack("f", eps))[0]),
+        (num_rows, num_out, epilogue.eps_bits),
     )
     return out
 
@@ -163,11 +157,7 @@ def constants_of(
     is_half: bool = False,
     is_scale_half: bool = False,
     has_zeros: bool = True,
-    has_norm: bool = False,
-    has_bias: bool = False,
-    has_residual: bool = False,
-    swiglu: bool = False,
-    is_gelu: bool = False,
+    epilogue: EpilogueForm = NOTHING.form,
     reads_once: bool = True,
     is_lone: bool = False,
 ) -> Mapping[str, int]:
@@ -186,9 +176,8 @@ def constants_of(
         "MT": config.m_tiles,
         "NT": config.eights, "STAGES": config.stages, "SPLITS": config.splits,
         "BLOCKS": config.blocks, "DEPTH": depth, "GROUP": group, "HALF": int(is_half),
-        "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros), "NORM": int(has_norm),
-        "BIAS": int(has_bias), "RESIDUAL": int(has_residual), "SWIGLU": int(swiglu),
-        "GELU": int(is_gelu), "ONCE": int(reads_once),
+        "SCALE_HALF": int(is_scale_half), "ZEROS": int(has_zeros),
+        **epilogue.macros(), "ONCE": int(reads_once),
         "EARLY": int(is_early), "WGMMA": int(config.wgmma and is_early and not is_half),
         "WIDE": wide, "LONE": int(is_lone),
     }  # fmt: skip

@@ -11,59 +11,30 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.fp8 import Fp8Weight, dequantise, quantize_rows
+from kernels.linear.epilogue import NOTHING, Epilogue
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
 
 
-def linear(x: Tensor, weight: Tensor | Fp8Weight, bias: Tensor | None) -> Tensor:
-    """See `kernels.linear.linear`."""
-    return _product(x, weight, bias)
-
-
-def norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor | Fp8Weight, bias: Tensor | None
-) -> Tensor:
-    """See `kernels.linear.norm_linear`."""
-    return _product(x, weight, bias, norm, eps)
-
-
-def norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, gate_up: Tensor | Fp8Weight, *, is_gelu: bool = False
-) -> Tensor:
-    """See `kernels.linear.norm_swiglu`."""
-    return silu_mul(_product(x, gate_up, None, norm, eps), is_gelu=is_gelu)
-
-
-def swiglu(x: Tensor, gate_up: Tensor, *, is_gelu: bool = False) -> Tensor:
-    """The SwiGLU of a product of rows that are normed already."""
-    return silu_mul(F.linear(x, gate_up), is_gelu=is_gelu)
-
-
-def linear_add(
-    x: Tensor, weight: Tensor | Fp8Weight, residual: Tensor, bias: Tensor | None
-) -> Tensor:
-    """See `kernels.linear.linear_add`; the product's last step adds to `residual` in place."""
-    if isinstance(weight, Fp8Weight):
-        return residual.add_(_product(x, weight, bias))
-    if bias is not None:
-        residual.add_(bias)
-    return residual.addmm_(x, weight.t())
-
-
-def _product(
-    x: Tensor,
-    weight: Tensor | Fp8Weight,
-    bias: Tensor | None,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-) -> Tensor:
+def product(x: Tensor, weight: Tensor | Fp8Weight, epilogue: Epilogue = NOTHING) -> Tensor:
+    """The product and its epilogue; adds to a residual in place."""
+    norm, eps, bias, residual, swiglu, is_gelu = epilogue
     if isinstance(weight, Fp8Weight) and rounds_rows(x, weight):
-        return _scaled(*quantize_rows(x, norm, eps), weight, bias)
-    if norm is not None:
-        x = rms_norm(x, norm, eps)
-    if isinstance(weight, Fp8Weight):
-        weight = dequantise(weight, x.dtype)
-    return F.linear(x, weight, bias)
+        out = _scaled(*quantize_rows(x, norm, eps), weight, bias)
+    else:
+        if norm is not None:
+            x = rms_norm(x, norm, eps)
+        if residual is not None and isinstance(weight, Tensor):
+            # The product's last step adds to it.
+            if bias is not None:
+                residual.add_(bias)
+            return residual.addmm_(x, weight.t())
+        if isinstance(weight, Fp8Weight):
+            weight = dequantise(weight, x.dtype)
+        out = F.linear(x, weight, bias)
+    if residual is not None:
+        return residual.add_(out)
+    return silu_mul(out, is_gelu=is_gelu) if swiglu else out
 
 
 def rounds_rows(x: Tensor, weight: Fp8Weight) -> bool:

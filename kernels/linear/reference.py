@@ -17,6 +17,7 @@ from kernels.by_rows import by_rows
 from kernels.fp8 import DualWeight, Fp8Weight, Weight
 from kernels.fp8 import reference as fp8
 from kernels.int4 import Int4Weight, in_order
+from kernels.linear.epilogue import Epilogue
 from kernels.mxfp4 import Mxfp4Weight
 from kernels.mxfp4 import dequantise as widen_mxfp4
 from kernels.rms_norm import reference as norms
@@ -25,47 +26,15 @@ from kernels.silu_mul import reference as gates
 TILE_ROWS: Final = 16
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool = False) -> Tensor:
-    """See `kernels.linear.linear`."""
-    return _product(x, weight, bias, invariant)
-
-
-def norm_linear(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Weight,
-    bias: Tensor | None,
-    invariant: bool = False,
-) -> Tensor:
-    """See `kernels.linear.norm_linear`."""
-    return _product(norms.rms_norm(x, norm, eps), weight, bias, invariant)
-
-
-def norm_swiglu(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    gate_up: Weight,
-    invariant: bool = False,
-    *,
-    is_gelu: bool = False,
-) -> Tensor:
-    """See `kernels.linear.norm_swiglu`."""
-    rows = _product(norms.rms_norm(x, norm, eps), gate_up, None, invariant)
-    gate = partial(gates.silu_mul, is_gelu=is_gelu)
-    return by_rows(gate, rows) if invariant else gate(rows)
-
-
-def linear_add(
-    x: Tensor,
-    weight: Weight,
-    residual: Tensor,
-    bias: Tensor | None,
-    invariant: bool = False,
-) -> Tensor:
-    """See `kernels.linear.linear_add`."""
-    return residual + _product(x, weight, bias, invariant)
+def product(x: Tensor, weight: Weight, epilogue: Epilogue, *, invariant: bool = False) -> Tensor:
+    """A product with what stands before and after it: see `Epilogue`."""
+    norm, eps, bias, residual, swiglu, is_gelu = epilogue
+    rows = x if norm is None else norms.rms_norm(x, norm, eps)
+    out = linear(rows, weight, bias, invariant)
+    if swiglu:
+        gate = partial(gates.silu_mul, is_gelu=is_gelu)
+        return by_rows(gate, out) if invariant else gate(out)
+    return out if residual is None else residual + out
 
 
 def rounds_rows(num_rows: int, weight: Fp8Weight | DualWeight) -> bool:
@@ -73,7 +42,8 @@ def rounds_rows(num_rows: int, weight: Fp8Weight | DualWeight) -> bool:
     return isinstance(weight, DualWeight) and isinstance(weight.of_rows(num_rows), Fp8Weight)
 
 
-def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool = False) -> Tensor:
+    """See `kernels.linear.linear`."""
     if isinstance(weight, Fp8Weight | DualWeight) and rounds_rows(x.shape[0], weight):
         values, scales = fp8.quantize_rows(x, None, 0.0)
         x = (values.to(torch.float32) * scales[:, None]).to(x.dtype)

@@ -1,6 +1,7 @@
 """Triton products of a few rows (some hundreds) with a large matrix, on the tensor cores.
 
-Owns the kernel and its launch. Must not know which shape wants which configuration.
+Owns the kernel and its launch, for weights in 16, 8 and 4 bits; their loaders are in `loaders`.
+Must not know which shape wants which configuration.
 
 The weights are the product's left side, so that its 64-row unit is full for any number of rows of
 x. x is padded to a power of two, at least 16, or cut into tiles of rows; the programs of one weight
@@ -10,10 +11,10 @@ run at once: then each gets an equal share of the bandwidth, and they end togeth
 small N is cut along K: each program leaves its float32 sums in scratch memory, and the last one to
 arrive adds them all up in the order of the columns, so that the result is the same every time.
 
-Weights of 8 bits stay in 8 bits up to shared memory. From there to the tensor cores, which can read
-their left side from registers, they become x's dtype, exactly. Where that conversion is slower than
-the memory, x is quantised to 8 bits too, with a scale per row, and both sides go from shared memory
-to the tensor cores as they are.
+Weights of 4 and 8 bits stay so up to shared memory. From there to the tensor cores, which can read
+their left side from registers, they become x's dtype; those of 8 bits exactly. Where that
+conversion is slower than the memory, x is quantised to 8 bits too, with a scale per row, and both
+sides go from shared memory to the tensor cores as they are.
 """
 
 from functools import cache
@@ -25,13 +26,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl, is_card, shared_bytes
-from kernels.fp8 import Fp8Weight, parts_of
+from kernels.fp8 import Fp8Weight
+from kernels.int4 import Int4Weight
 from kernels.launch import Launch, scratch
-from kernels.linear.config import MAX_TILE_ROWS, Skinny, fitted
+from kernels.linear.config import Skinny, fitted
+from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
+from kernels.linear.loaders import WeightForm, numbers_multiplied, parts_for, words_multiplied
 from kernels.linear.parts import prefetch, weight_rows
 from kernels.silu_mul.kernel import opened
 
-_MEASURED_BYTES: Final = 227 * 1024
+MEASURED_BYTES: Final = 227 * 1024
 """Shared memory of Hopper, where configurations are measured."""
 
 _MAX_TILES: Final = 16384
@@ -43,8 +47,9 @@ def _skinny_kernel(
     x_ptr,  # [T, depth], rows of x
     x_scale_ptr,  # float32 [T], of rows in 8 bits
     norm_ptr,  # [depth], weights of the norm
-    weight_ptr,  # [num_out (2 num_out with SWIGLU), depth]
-    scale_ptr,  # scales of weights, by row or by block
+    weight_ptr,  # [num_out (2 num_out with SWIGLU), depth], or int32 words of eight [.., depth / 8]
+    scale_ptr,  # scales of weights, by row, block or group
+    zero_ptr,  # uint8, zero points by group
     bias_ptr,  # [num_out]
     residual_ptr,  # [T, num_out], added to the product
     out_ptr,  # [T, num_out]
@@ -57,14 +62,17 @@ def _skinny_kernel(
     ROWS: tl.constexpr,  # rows of x in a tile
     ROW_TILES: tl.constexpr,  # tiles of rows
     BLOCK_N: tl.constexpr,  # weight rows of a tile
-    BLOCK_K: tl.constexpr,  # columns at once
+    BLOCK_E: tl.constexpr,  # elements of a weight row at once
+    PER: tl.constexpr,  # columns of an element: 8 of a word in 4 bits, else 1
     SPLITS: tl.constexpr,  # programs that share a tile's columns
     STAGES: tl.constexpr,  # tiles of columns on their way at once
-    EVEN_K: tl.constexpr,  # whether BLOCK_K divides depth
+    EVEN_K: tl.constexpr,  # whether no tile of columns is cut off
     PREFETCH: tl.constexpr,  # bytes of each weight row to ask for ahead
     SCALE_BLOCK: tl.constexpr,  # 0: no scales, 1: by row, more: by block
+    GROUP: tl.constexpr,  # in 4 bits the columns of a group, else 0
+    ZEROS: tl.constexpr,  # whether groups have zero points
     X_SCALED: tl.constexpr,  # whether x is in 8 bits
-    NORM: tl.constexpr,  # whether x is normed
+    NORM: tl.constexpr,  # whether x is normed; not in 4 bits
     BIAS: tl.constexpr,  # whether there is one
     RESIDUAL: tl.constexpr,  # whether there is one
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
@@ -78,12 +86,16 @@ def _skinny_kernel(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     tile, first_row = tl.program_id(0) // ROW_TILES, tl.program_id(0) % ROW_TILES * ROWS
-    part = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K
+    width = depth // PER  # elements of a weight row
+    part = tl.cdiv(tl.cdiv(width, BLOCK_E), SPLITS) * BLOCK_E
     first = tl.program_id(1) * part
-    last = tl.minimum(first + part, depth)
-    lanes = tl.arange(0, BLOCK_K)
-    weight_ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU) * depth
-    scales = _row_scales(scale_ptr, tile, num_out, BLOCK_N, SCALE_BLOCK, SWIGLU)
+    last = tl.minimum(first + part, width)
+    lanes = tl.arange(0, BLOCK_E)
+    weights_at = weight_rows(tile, num_out, BLOCK_N, SWIGLU)
+    weight_ptrs = weight_ptr + weights_at * width
+    # These, x's scales and what the sums are added to are asked for ahead of the sums: behind them
+    # each was a microsecond.
+    scales = tl.load(scale_ptr + weights_at) if SCALE_BLOCK == 1 else 1.0
     if PDL:
         if PREFETCH > 0:
             prefetch(weight_ptrs, first, last, PREFETCH)
@@ -95,19 +107,18 @@ def _skinny_kernel(
     weight_tiles = weight_ptrs[:, None] + lanes[None, :]
     sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
     squares = tl.zeros([ROWS], tl.float32)
-    for k in tl.range(first, last, BLOCK_K, num_stages=STAGES):
-        weights, x = _tiles(
-            weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K,
-            "evict_first" if ROW_TILES == 1 else "",
-        )  # fmt: skip
-        if NORM:
-            norm = tl.load(norm_ptr + k + lanes, k + lanes < depth, 0.0)
-            wide = x.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-            x = (wide * norm.to(tl.float32)[None, :]).to(weights.dtype)
-        sums = _added(
-            sums, weights, x, scale_ptr, tile, k, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
-        )
+    for at in tl.range(first, last, BLOCK_E, num_stages=STAGES):
+        if GROUP > 0:
+            sums = words_multiplied(
+                sums, weight_ptr, scale_ptr, zero_ptr, x_ptr, weights_at, rows, at, depth,
+                BLOCK_N, BLOCK_E, EVEN_K, GROUP, ZEROS,
+            )  # fmt: skip
+        else:
+            sums, squares = numbers_multiplied(
+                sums, squares, weight_tiles + at, x_ptrs + at, norm_ptr, scale_ptr, tile, at,
+                num_out, depth, BLOCK_N, BLOCK_E, EVEN_K, SCALE_BLOCK, NORM, SWIGLU,
+                "evict_first" if ROW_TILES == 1 else "",
+            )  # fmt: skip
     residual = _residual(residual_ptr, tile, first_row, num_rows, num_out, BLOCK_N, ROWS, RESIDUAL)
     if SPLITS > 1:
         sums, squares, is_last = _gathered(
@@ -123,73 +134,6 @@ def _skinny_kernel(
             sums, residual, tile, first_row, bias_ptr, out_ptr, num_rows, num_out, BLOCK_N, ROWS,
             BIAS, RESIDUAL, SWIGLU, GELU,
         )  # fmt: skip
-
-
-@triton.jit
-def _tiles(
-    weight_ptrs, x_ptrs, k, depth,
-    BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WEIGHTS_EVICTED: tl.constexpr,
-):  # fmt: skip
-    """Weights and rows of BLOCK_K columns from `k` on, both in x's dtype; 0 beyond the last."""
-    if EVEN_K:
-        weights = tl.load(weight_ptrs, eviction_policy=WEIGHTS_EVICTED)
-        x = tl.load(x_ptrs, eviction_policy="evict_last")
-    else:
-        inside = (k + tl.arange(0, BLOCK_K) < depth)[None, :]
-        weights = tl.load(weight_ptrs, inside, 0.0, eviction_policy=WEIGHTS_EVICTED)
-        x = tl.load(x_ptrs, inside, 0.0, eviction_policy="evict_last")
-    if weights.dtype != x.dtype:
-        # By way of float32: straight to bfloat16 a weight is one of 16 per clock and SM.
-        weights = weights.to(tl.float32).to(x.dtype)
-    return weights, x
-
-
-@triton.jit
-def _added(
-    sums, weights, x, scale_ptr, tile, column, num_out, depth,
-    BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
-):  # fmt: skip
-    if SCALE_BLOCK > 1:
-        scales = _block_scales(
-            scale_ptr, tile, column, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
-        )
-        return sums + tl.dot(weights, x.T, input_precision="ieee") * scales
-    else:  # noqa: RET505 - what follows a return is compiled all the same
-        return tl.dot(weights, x.T, sums, input_precision="ieee")
-
-
-@triton.jit
-def _block_scales(
-    scale_ptr, tile, column, num_out, depth,
-    BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
-):  # fmt: skip
-    """What a tile of weights from `column` on is scaled by, [BLOCK_N, 1]: it lies in one block,
-    with SWIGLU by turns in that of the gates and that of the ups.
-    """
-    width = tl.cdiv(depth, SCALE_BLOCK)
-    scale_ptr += column // SCALE_BLOCK
-    if SWIGLU:
-        block = tile * (BLOCK_N // 2) // SCALE_BLOCK
-        gate = tl.load(scale_ptr + block * width)
-        up = tl.load(scale_ptr + (block + num_out // SCALE_BLOCK) * width)
-        return tl.where(tl.arange(0, BLOCK_N) % 2 == 1, up, gate)[:, None]
-    else:  # noqa: RET505 - what follows a return is compiled all the same
-        scale = tl.load(scale_ptr + tile * BLOCK_N // SCALE_BLOCK * width)
-        return tl.full([BLOCK_N, 1], 1.0, tl.float32) * scale
-
-
-@triton.jit
-def _row_scales(
-    scale_ptr, tile, num_out, BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr,
-    SWIGLU: tl.constexpr,
-):  # fmt: skip
-    """Of a tile's weights, where they have some. These, x's and what the sums are added to are
-    asked for ahead of the sums: behind them each was a microsecond.
-    """
-    if SCALE_BLOCK == 1:
-        return tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))
-    else:  # noqa: RET505 - what follows a return is compiled all the same
-        return 1.0
 
 
 @triton.jit
@@ -275,37 +219,34 @@ def _finish(
 
 def skinny(
     x: Tensor,
-    weight: Tensor | Fp8Weight,
+    weight: Tensor | Fp8Weight | Int4Weight,
     config: Skinny,
+    epilogue: Epilogue = NOTHING,
     *,
     x_scales: Tensor | None = None,
     dtype: torch.dtype | None = None,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    swiglu: bool = False,
-    is_gelu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K].
+    """The product and its epilogue: x [T, K], its columns as the weight stores them.
 
-    See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
-    norm's weight is rounded to x's dtype for the product, and the row's scale applied to the
-    finished sums: float16 may overflow there. With splits, launches on one device must be ordered,
-    as on one stream: they share counters and a scratch. The first one must not be inside a graph
-    capture. Of a weight with scales by block, 128 is a multiple of the configuration's blocks.
-    x may be values with `x_scales` [T] (without a norm); the result is of `dtype`, else of x's.
+    With a norm, x times the norm's weight is rounded to x's dtype for the product, and the row's
+    scale applied to the finished sums: float16 may overflow there. A product in 4 bits takes rows
+    that are normed. With splits, launches on one device must be ordered, as on one stream: they
+    share counters and a scratch. The first one must not be inside a graph capture. Of a weight with
+    scales by block, 128 is a multiple of the configuration's blocks. x may be values with
+    `x_scales` [T] (without a norm); the result is of `dtype`, else of x's. Raises `ValueError`.
     """
     num_rows, depth = x.shape
-    values, scales, scale_block = parts_of(weight)
+    form, elements, scales, zeros = parts_for(weight)
+    if form.group and epilogue.norm is not None:
+        raise ValueError("a product in 4 bits on the tensor cores takes rows that are normed")
     ready = _ready(
-        config, x.device, num_rows, weight.shape[0], depth, values.itemsize, x.itemsize, eps,
-        scale_block,
-        x_scales is not None, norm is not None, bias is not None, residual is not None, swiglu,
-        is_gelu,
+        config, x.device, num_rows, weight.shape[0], depth, x.itemsize, form, x_scales is not None,
+        epilogue.eps, epilogue.form,
     )  # fmt: skip
     out = x.new_empty(num_rows, ready.num_out, dtype=dtype)
-    operands = (x_scales, norm, values, scales, bias, residual)
+    operands = (
+        x_scales, epilogue.norm, elements, scales, zeros, epilogue.bias, epilogue.residual,
+    )  # fmt: skip
     parts = [x if part is None else part for part in operands]
     ready.launch(ready.grid, (x, *parts, out, ready.scratch, ready.arrived), (num_rows,))
     return out
@@ -328,45 +269,45 @@ def _ready(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
-    weight_bytes: int,
     row_bytes: int,
-    eps: float,
-    scale_block: int,
+    form: WeightForm,
     is_scaled: bool,
-    has_norm: bool,
-    has_bias: bool,
-    has_residual: bool,
-    swiglu: bool,
-    is_gelu: bool,
+    eps: float,
+    epilogue: EpilogueForm,
 ) -> _Ready:
-    tile_rows = config.block_rows
-    if not config.pads_rows:
-        tile_rows = min(tile_rows or MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
-    config = _on_card(config, device, tile_rows, weight_bytes, row_bytes)
+    tile_rows = config.tile_rows(num_rows)
+    config = _on_card(config, device, tile_rows, form, row_bytes)
     row_tiles = triton.cdiv(num_rows, tile_rows)
+    num_out = epilogue.num_out(num_weight_rows)
     tiles = triton.cdiv(num_weight_rows, config.block_n) * row_tiles
     parts = tiles * config.splits if config.splits > 1 else 0
     return _Ready(
         _launch_of(
-            config, device, tile_rows, row_tiles,
-            num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps, scale_block,
-            is_scaled, has_norm, has_bias, has_residual, swiglu, is_gelu,
+            config, device, tile_rows, row_tiles, num_out, depth, form, is_scaled, eps, epilogue
         ),
         (tiles, config.splits, 1),
-        num_weight_rows // 2 if swiglu else num_weight_rows,
+        num_out,
         scratch(device, parts * (config.block_n + 1) * tile_rows),
-        _counters(device),
-    )  # fmt: skip
+        counters(device),
+    )
 
 
 def _on_card(
-    config: Skinny, device: torch.device, tile_rows: int, weight_bytes: int, row_bytes: int
+    config: Skinny, device: torch.device, tile_rows: int, form: WeightForm, row_bytes: int
 ) -> Skinny:
     """Configurations are those of Hopper; a card with less shared memory gets what fits."""
-    if not is_card(device) or (limit := shared_bytes(device)) >= _MEASURED_BYTES:
+    if not is_card(device) or (limit := shared_bytes(device)) >= MEASURED_BYTES:
         return config
-    tile_bytes = config.block_k * (config.block_n * weight_bytes + tile_rows * row_bytes)
-    return fitted(config, tile_bytes, limit)
+    return fitted(config, stage_bytes(config, tile_rows, form, row_bytes), limit)
+
+
+def stage_bytes(config: Skinny, tile_rows: int, form: WeightForm, row_bytes: int) -> int:
+    """Shared memory of a stage: a tile of the weight and one of x, whose numbers have `row_bytes`.
+    In 4 bits scales and zero points travel as often as words do, a scale as 4 bytes.
+    """
+    element = form.item_bytes + (4 + form.has_zeros if form.group else 0)
+    tile = config.block_n * element + tile_rows * form.per * row_bytes
+    return config.block_k // form.per * tile
 
 
 @cache
@@ -377,29 +318,34 @@ def _launch_of(
     row_tiles: int,
     num_out: int,
     depth: int,
-    eps: float,
-    scale_block: int,
+    form: WeightForm,
     is_scaled: bool,
-    has_norm: bool,
-    has_bias: bool,
-    has_residual: bool,
-    swiglu: bool,
-    is_gelu: bool,
+    eps: float,
+    epilogue: EpilogueForm,
 ) -> Launch:
     pdl = has_pdl(device)
     constants = {
-        "num_out": num_out, "depth": depth, "eps": eps, "ROWS": tile_rows, "ROW_TILES": row_tiles,
-        "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLITS": config.splits,
+        "num_out": num_out,
+        "depth": depth,
+        "eps": eps,
+        "ROWS": tile_rows,
+        "ROW_TILES": row_tiles,
+        "BLOCK_N": config.block_n,
+        "BLOCK_E": config.block_k // form.per,
+        "PER": form.per,
+        "SPLITS": config.splits,
         "STAGES": config.num_stages,
         "EVEN_K": depth % config.block_k == 0,
-        "PREFETCH": config.prefetched_bytes // config.block_n, "SCALE_BLOCK": scale_block,
-        "X_SCALED": is_scaled, "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual,
-        "SWIGLU": swiglu, "GELU": is_gelu, "PDL": pdl,
-    }  # fmt: skip
+        "PREFETCH": config.prefetched_bytes // config.block_n,
+        **form.constants(),
+        "X_SCALED": is_scaled,
+        **epilogue.constants(),
+        "PDL": pdl,
+    }
     return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
 
 
 @cache
-def _counters(device: torch.device) -> Tensor:
+def counters(device: torch.device) -> Tensor:
     """How many programs of each tile have arrived; every launch leaves zeros."""
     return torch.zeros(_MAX_TILES, device=device, dtype=torch.int32)

@@ -25,6 +25,7 @@ from kernels.cuda.hopper import ALIGNED, BF16, E4M3, SHARED_BYTES, header, runs_
 from kernels.cuda.source import CudaSource
 from kernels.fp8 import Fp8Weight
 from kernels.linear.config import Wide
+from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
@@ -89,39 +90,37 @@ def wide(
     x: Tensor,
     weight: Tensor | Fp8Weight,
     config: Wide,
+    epilogue: Epilogue = NOTHING,
     *,
-    residual: Tensor | None = None,
-    swiglu: bool = False,
     x_scales: Tensor | None = None,
 ) -> Tensor:
-    """`residual + x W^T`, or the SwiGLU of it: x [T, K], weight [N, K], bfloat16 -> [T, N] or
-    [T, N / 2]. Of a weight in 8 bits x is quantised too, `x_scales` float32 [T] are its rows'.
+    """The product with a residual or a SwiGLU: x [T, K], weight [N, K], bfloat16. Of a weight in 8
+    bits x is quantised too, `x_scales` float32 [T] are its rows'.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
-    `DriverError`, and `ValueError` for a SwiGLU in splits, or more rows than a tile's without a
-    band.
+    `DriverError`, and `ValueError` for other parts of an epilogue, a SwiGLU in splits, or more rows
+    than a tile's without a band.
     """
-    num_rows = x.shape[0]
+    num_rows, form = x.shape[0], epilogue.form
     tile_rows = config.tile_rows(num_rows)
-    if (swiglu and config.splits > 1) or (num_rows > tile_rows and not config.band):
-        raise ValueError(f"{config} for {num_rows} rows, {swiglu=}")
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    if form.has_norm or form.has_bias or form.is_gelu:
+        raise ValueError(f"{config} has no norm, bias or gelu: {form}")
+    if (form.swiglu and config.splits > 1) or (num_rows > tile_rows and not config.band):
+        raise ValueError(f"{config} for {num_rows} rows, swiglu={form.swiglu}")
+    num_out = form.num_out(weight.shape[0])
     out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
     values, scales, x_scales = _parts(x, weight, x_scales)
-    has_residual = residual is not None
+    is_fp8, residual = scales is not None, epilogue.residual
     if x.is_meta:
-        constants = constants_of(
-            config, tile_rows, has_residual=has_residual, swiglu=swiglu, is_fp8=scales is not None
-        )
-        product.record(constants)
+        product.record(constants_of(config, tile_rows, form, is_fp8=is_fp8))
         return out
     from kernels.cuda.driver import launch, tile_map
 
     depth = x.shape[1] * x.element_size() // 2
-    features = 64 * config.groups // (1 + swiglu)
+    features = 64 * config.groups // (1 + form.swiglu)
     tiles = -(-num_out // features) * -(-num_rows // tile_rows)
     launch(
-        _loaded(config, tile_rows, has_residual, swiglu, scales is not None, x.get_device()),
+        _loaded(config, tile_rows, form, is_fp8, x.get_device()),
         tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
@@ -151,7 +150,7 @@ def _parts(
 
 
 def constants_of(
-    config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool, is_fp8: bool = False
+    config: Wide, tile_rows: int, form: EpilogueForm = NOTHING.form, *, is_fp8: bool = False
 ) -> dict[str, int]:
     """The kernel's macros."""
     shared = (SHARED_BYTES + _RESERVED_BYTES) // config.programs - _RESERVED_BYTES
@@ -159,7 +158,8 @@ def constants_of(
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
-        "SWIGLU": int(swiglu), "RESIDUAL": int(has_residual), "ONCE": int(config.reads_once),
+        "SWIGLU": int(form.swiglu), "RESIDUAL": int(form.has_residual),
+        "ONCE": int(config.reads_once),
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
         "FP8": int(is_fp8), "PROGRAMS": config.programs,
     }  # fmt: skip
@@ -187,13 +187,11 @@ def _stage_bytes(groups: int, tile_rows: int) -> int:
 
 @cache
 def _loaded(
-    config: Wide, tile_rows: int, has_residual: bool, swiglu: bool, is_fp8: bool, device: int
+    config: Wide, tile_rows: int, form: EpilogueForm, is_fp8: bool, device: int
 ) -> Function:
     from kernels.cuda.driver import load
 
-    constants = constants_of(
-        config, tile_rows, has_residual=has_residual, swiglu=swiglu, is_fp8=is_fp8
-    )
+    constants = constants_of(config, tile_rows, form, is_fp8=is_fp8)
     threads = 128 * (config.groups + 1)
     shared = shared_bytes(constants)
     return load(product.cubin(constants), product.name, threads, shared, device)

@@ -19,6 +19,7 @@ from torch import Tensor
 from kernels.int4 import Int4Weight
 from kernels.linear import int4_ampere
 from kernels.linear.config import Int4Ampere
+from kernels.linear.epilogue import NOTHING, Epilogue
 
 COMPILER: Final = which("g++")
 _HERE: Final = Path(__file__).parent
@@ -75,27 +76,22 @@ def product(
     weight: Int4Weight,
     config: Int4Ampere,
     room: Path,
+    epilogue: Epilogue = NOTHING,
     *,
     is_eager: bool,
     is_back: bool,
-    norm: Tensor | None = None,
-    eps: float = 0.0,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    swiglu: bool = False,
-    is_gelu: bool = False,
 ) -> Tensor:
     """As `int4_ampere.product`, with copies as early or as late as they may be, and threads and
     programs from the first or the last on. `room`: a folder for libraries. Raises `AssertionError`
     in the words of the emulated card.
     """
     num_rows, depth = x.shape
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    norm, eps, bias, residual, swiglu, _ = epilogue
+    num_out = epilogue.form.num_out(weight.shape[0])
     constants = int4_ampere.constants_of(
         config, weight.group, _ARCH, is_half=x.dtype == torch.float16,
         is_scale_half=weight.scales.dtype == torch.float16, has_zeros=weight.zeros is not None,
-        has_norm=norm is not None, has_bias=bias is not None, has_residual=residual is not None,
-        swiglu=swiglu, is_gelu=is_gelu,
+        epilogue=epilogue.form,
     )  # fmt: skip
     out = torch.full((num_rows, num_out), torch.nan, dtype=x.dtype)
     tiles = int4_ampere.tiles_of(config, num_rows, num_out, swiglu=swiglu)

@@ -14,7 +14,8 @@ import torch
 from kernels import int4 as four_bits
 from kernels.choose import shared_bytes
 from kernels.int4 import GROUPS, Int4Weight
-from kernels.linear import int4_gemv, int4_skinny
+from kernels.linear import int4
+from kernels.linear.epilogue import Epilogue
 from kernels.recorder import pretend_device, record_launches
 
 META = torch.device("meta")
@@ -34,10 +35,10 @@ def _launch(num_weight_rows: int, depth: int, group: int, *, has_zeros: bool) ->
         words, _empty(*groups), _empty(*groups, dtype=torch.uint8) if has_zeros else None
     )
     for num_rows in (1, 2):
-        int4_gemv.int4_gemv(_empty(num_rows, depth), weight, norm=_empty(depth), eps=1e-6)
+        int4.by_gemv(_empty(num_rows, depth), weight, Epilogue(norm=_empty(depth), eps=1e-6))
     for num_rows in (3, 17, 64):
         residual = _empty(num_rows, num_weight_rows)
-        int4_skinny.int4_skinny(_empty(num_rows, depth), weight, residual=residual)
+        int4.by_skinny(_empty(num_rows, depth), weight, Epilogue(residual=residual))
     four_bits.dequantise(weight, torch.bfloat16)
 
 

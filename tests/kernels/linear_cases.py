@@ -9,6 +9,7 @@ from kernels.fp8 import BLOCK, Fp8Weight, reference
 from kernels.linear import Weight
 from kernels.linear.config import Config
 from kernels.linear.device import product
+from kernels.linear.epilogue import Epilogue
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 EPS = 1e-6
@@ -80,15 +81,14 @@ class Problem:
         return (torch.randn(shape, generator=self.generator) * scale).to(self.dtype)
 
     def run(self, config: Config, device: torch.device) -> Tensor:
-        moved = {
-            name: None if value is None else value.to(device)
-            for name in ("norm", "bias", "residual")
-            for value in (getattr(self, name),)
-        }
         x, weight = self.x.to(device), self.weight.to(device)
-        out = product(config, x, weight, **moved, eps=EPS, swiglu=self.swiglu, is_gelu=self.is_gelu)  # type: ignore[arg-type]
+        out = product(config, x, weight, self.epilogue(device))  # type: ignore[arg-type]
         assert out.dtype == self.dtype
         return out.cpu()
+
+    def epilogue(self, device: torch.device) -> Epilogue:
+        given = Epilogue(self.norm, EPS, self.bias, self.residual, self.swiglu, self.is_gelu)
+        return given.to(device)
 
     def enter(self, device: torch.device) -> Tensor:
         """By the entry, whatever it chooses."""

@@ -118,8 +118,7 @@ def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
     for _ in range(2):
         given = of.weights, EPS, of.state, of.ring, *planned(spans, CPU)
         verified.verify(*rows, *given, ONE_KEY, tiles)
-    assert "_advance_kernel" in watch.early
-    assert "_norm_kernel" in watch.early or not tiles.norms_apart
+    assert {"_advance_kernel", "_norm_kernel"} <= watch.early
     assert watch.faults == []
 
 
@@ -167,7 +166,7 @@ def _slow(*values: Any) -> Any:
     [
         ("qwen3_5", {}, {"_fused_kernel", "_sigmoid_mul_kernel", "_rms_norm_kernel"}),
         _slow("qwen3_5", {"quantization": "fp8"}, {"_quantize_rows_kernel"}),
-        _slow("qwen2", {"quantization": "int4"}, {"_int4_gemv_kernel", "_int4_skinny_kernel"}),
+        _slow("qwen2", {"quantization": "int4"}, {"_gemv_kernel", "_skinny_kernel"}),
         _slow("gemma3", {}, {"_write_kernel"}),
     ],
 )

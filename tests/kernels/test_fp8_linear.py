@@ -86,19 +86,14 @@ def test_rows_that_come_with_scales(parts: str, config: Skinny, device: torch.de
     norm, problem.norm = problem.norm, None
     values, scales = quantize_rows(problem.x, norm, EPS)
     problem.x = (values.float() * scales[:, None]).double()
-    bias, residual = (
-        None if part is None else part.to(device) for part in (problem.bias, problem.residual)
-    )
     x = values if device.type == "cuda" else values.half()
     out = skinny(
         x.to(device),
         problem.weight.to(device),
         config,
+        problem.epilogue(device),
         x_scales=scales.to(device),
         dtype=torch.float16,
-        bias=bias,
-        residual=residual,
-        swiglu=problem.swiglu,
     )
     assert out.dtype == torch.float16
     # The tensor cores add products of 8 bits in fewer bits than float32's.
@@ -196,17 +191,8 @@ def test_the_librarys_products(parts: str, scales: str) -> None:
     """
     device = torch.device("cuda")
     problem = Problem(300, 256, 512, torch.bfloat16, parts, scales)
-    given = (problem.norm, problem.bias, problem.residual)
-    norm, bias, residual = (None if value is None else value.to(device) for value in given)
     x, weight = problem.x.to(device), problem.weight.to(device)
-    if residual is not None:
-        out = library.linear_add(x, weight, residual, bias)
-    elif norm is None:
-        out = library.linear(x, weight, bias)
-    elif problem.swiglu:
-        out = library.norm_swiglu(x, norm, EPS, weight, is_gelu=problem.is_gelu)
-    else:
-        out = library.norm_linear(x, norm, EPS, weight, bias)
+    out = library.product(x, weight, problem.epilogue(device))  # type: ignore[arg-type]
     problem.check(out.cpu(), 0.06 if scales == "row" else TOLERANCE[torch.bfloat16])
 
 

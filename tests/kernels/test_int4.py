@@ -20,6 +20,7 @@ from kernels.int4 import (
 )
 from kernels.int4 import kernel as int4_kernel
 from kernels.linear import int4, linear, linear_add, norm_linear, norm_swiglu
+from kernels.linear.epilogue import Epilogue
 from kernels.rms_norm import reference as norms
 
 TOLERANCE: Final = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -138,28 +139,27 @@ def test_products_are_those_of_the_widened_weight(
     norm = (torch.rand(depth, generator=generator) + 0.5).to(dtype)
     rows = norms.rms_norm(x, norm, EPS) if "norm" in parts or "swiglu" in parts else x
     wanted = F.linear(rows.double(), dense)
-    given: dict[str, Tensor] = {}
+    epilogue = Epilogue(eps=EPS, swiglu="swiglu" in parts)
     if "swiglu" in parts:
         gate, up = wanted.chunk(2, dim=1)
         wanted, own = F.silu(gate) * up, norm_swiglu(x, norm, EPS, weight)
     elif "residual" in parts:
-        given["residual"] = torch.randn(num_rows, num_out, generator=generator).to(dtype)
-        wanted = given["residual"].double() + wanted
-        own = linear_add(x, weight, given["residual"])
+        residual = torch.randn(num_rows, num_out, generator=generator).to(dtype)
+        epilogue = epilogue._replace(residual=residual)
+        wanted, own = residual.double() + wanted, linear_add(x, weight, residual)
     elif "bias" in parts:
-        given["bias"] = torch.randn(num_out, generator=generator).to(dtype)
-        wanted, own = wanted + given["bias"].double(), linear(x, weight, given["bias"])
+        bias = torch.randn(num_out, generator=generator).to(dtype)
+        epilogue = epilogue._replace(bias=bias)
+        wanted, own = wanted + bias.double(), linear(x, weight, bias)
     else:
         own = norm_linear(x, norm, EPS, weight)
     if rows is not x:
-        given["norm"] = norm
+        epilogue = epilogue._replace(norm=norm)
     out = int4.product(
         x.to(device),
         weight.to(device),
-        eps=EPS,
-        swiglu="swiglu" in parts,
+        epilogue.to(device),
         invariant="invariant" in parts,
-        **{name: value.to(device) for name, value in given.items()},
     )
     for found in (out.cpu(), own):
         assert found.dtype == dtype

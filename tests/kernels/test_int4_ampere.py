@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from kernels.cuda.source import architecture
 from kernels.int4 import Int4Weight, dequantise
 from kernels.linear import int4, int4_ampere, int4_check, int4_verdict
 from kernels.linear.config import Int4Ampere
+from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
 from kernels.linear.int4_ampere import CardLimits, chosen, configs_on, constants_of, used_bytes
 from kernels.linear.int4_check import CheckedProduct
 from kernels.linear.int4_verdict import CandidateKernel
@@ -119,8 +120,8 @@ def test_its_source_multiplies_right(case: CheckedProduct, room: Path) -> None:
     inputs = int4_check.drawn(case, dtype)
     answers = [
         emulated_ampere.product(
-            inputs.x, inputs.weight, case.config, room, is_eager=is_eager, is_back=is_back,
-            **inputs.given,
+            inputs.x, inputs.weight, case.config, room, inputs.epilogue, is_eager=is_eager,
+            is_back=is_back,
         )
         for is_eager, is_back in ((False, False), (True, True), (False, True))
     ]  # fmt: skip
@@ -180,9 +181,9 @@ def test_an_emulated_card_sees_mistakes(
                 inputs.weight,
                 Int4Ampere(warps_m=2, m_tiles=2, teams=2, eights=2, stages=3, splits=2),
                 tmp_path,
+                inputs.epilogue,
                 is_eager=is_eager,
                 is_back=is_back,
-                **inputs.given,
             )
         except AssertionError as error:
             faults.append(str(error))
@@ -287,7 +288,10 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
     with record_launches() as recorded:
         for num_rows in (48, 96):
             weight = _drawn(num_rows, 256, 128).to(meta)
-            assert int4_ampere.product(x, weight, FEW, swiglu=True).shape == (5, num_rows // 2)
+            assert int4_ampere.product(x, weight, FEW, Epilogue(swiglu=True)).shape == (
+                5,
+                num_rows // 2,
+            )
         assert int4_ampere.product(x, weight, FEW._replace(splits=2)).shape == (5, 96)
     assert [kernel.name for kernel in recorded.values()] == ["int4_ampere", "int4_ampere"]
     assert all('"ARCH":86' in kernel.specialisation for kernel in recorded.values())
@@ -313,7 +317,9 @@ def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> Non
     for config, (is_half, group, swiglu) in product(configs_on(ARCHES[arch] * KIB), parts):
         constants = constants_of(
             config, group, arch, is_half=is_half, is_scale_half=is_half,
-            has_norm=swiglu and config.eights <= 2, has_residual=not swiglu, swiglu=swiglu,
+            epilogue=EpilogueForm(
+                has_norm=swiglu and config.eights <= 2, has_residual=not swiglu, swiglu=swiglu
+            ),
         )  # fmt: skip
         used = _resources(int4_ampere.int4_ampere.cubin(constants), tmp_path)
         assert (used["STACK"], used["LOCAL"]) == (0, 0), constants
@@ -380,7 +386,7 @@ class TestOnCard:
             assert torch.equal(out, int4_ampere.product(x, weight, config))
             residual = torch.randn_like(exact).bfloat16()
             bias = torch.randn(num_weight_rows, device="cuda").bfloat16()
-            out = int4_ampere.product(x, weight, config, residual=residual, bias=bias)
+            out = int4_ampere.product(x, weight, config, Epilogue(residual=residual, bias=bias))
             assert _error(out, exact + residual.double() + bias.double()) < most
 
     @pytest.mark.parametrize("config", [*_configs()], ids=str)
@@ -393,13 +399,14 @@ class TestOnCard:
             norm = (torch.rand(depth, device="cuda") + 0.5).bfloat16()
             rows = x.double() / (x.double().square().mean(-1, keepdim=True) + EPS).sqrt()
             exact = _exact(rows * norm.double(), weight)
-            given: dict[str, Any] = {"norm": norm, "eps": EPS}
+            normed = Epilogue(norm=norm, eps=EPS)
             if config.eights > 2:  # the norm of so many rows is a kernel of its own
-                given, x = {}, (rows * norm.double()).bfloat16()
-            assert _error(int4_ampere.product(x, weight, config, **given), exact) < most
+                normed, x = NOTHING, (rows * norm.double()).bfloat16()
+            assert _error(int4_ampere.product(x, weight, config, normed), exact) < most
             gate, up = exact.chunk(2, dim=1)
             gated = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
-            out = int4_ampere.product(x, weight, config, swiglu=True, is_gelu=is_gelu, **given)
+            epilogue = normed._replace(swiglu=True, is_gelu=is_gelu)
+            out = int4_ampere.product(x, weight, config, epilogue)
             mean = (out.double() - gated * up).square().mean().sqrt()
             assert float(mean / exact.square().mean()) < most
 
@@ -410,7 +417,7 @@ class TestOnCard:
         x = torch.randn(9, 640, device="cuda").half()
         bias = torch.randn(200, device="cuda").half()
         config = Int4Ampere(warps_m=2, m_tiles=2, teams=2, eights=2, stages=3)
-        out = int4_ampere.product(x, half, config, bias=bias)
+        out = int4_ampere.product(x, half, config, Epilogue(bias=bias))
         assert _error(out, _exact(x.double(), half) + bias.double()) < 1e-3
         assert _error(int4_ampere.product(x, weight, config), _exact(x.double(), weight)) < 1e-3
         mixed = int4_ampere.product(x.bfloat16(), half, config)
@@ -424,7 +431,7 @@ class TestOnCard:
         x = torch.randn(num_rows, 12288, device="cuda").bfloat16()
         residual = torch.randn(num_rows, 4096, device="cuda").bfloat16()
         exact = _exact(x, weight)
-        out = int4.product(x, weight, residual=residual.clone())
+        out = int4.product(x, weight, Epilogue(residual=residual.clone()))
         assert _error(out, exact + residual.double()) < 4e-3
         whole = int4.product(x, weight, invariant=True)
         assert _error(whole, exact) < 4e-3
@@ -449,7 +456,7 @@ class TestOnCard:
         def chained() -> Tensor:
             out = x
             for _ in range(20):
-                out = int4_ampere.product(out, weight, config, norm=norm, eps=EPS)
+                out = int4_ampere.product(out, weight, config, Epilogue(norm=norm, eps=EPS))
             return out
 
         chained()

@@ -18,13 +18,12 @@ from kernels.linear import (
     int4_ampere,
     int4_check,
     int4_choose,
-    int4_gemv,
     int4_mark,
-    int4_skinny,
     int4_tiles,
     int4_verdict,
 )
 from kernels.linear.config import Int4Ampere, Int4Tiles
+from kernels.linear.epilogue import NOTHING, Epilogue
 from kernels.linear.int4 import Kernel
 from kernels.linear.int4_check import PRODUCTS, WGMMA_PRODUCTS, CheckedProduct, Inputs
 from kernels.linear.int4_verdict import CandidateKernel, CardBroken
@@ -39,11 +38,11 @@ def double(spoil: Spoil = lambda out: out) -> Callable[..., Tensor]:
     """The product as a card has it, rounded once, then spoilt."""
 
     def product(
-        x: Tensor, weight: Int4Weight, config: Int4Tiles | Int4Ampere, **given: Any
+        x: Tensor, weight: Int4Weight, config: Int4Tiles | Int4Ampere, epilogue: Epilogue = NOTHING
     ) -> Tensor:
-        parts = "swiglu" if given.get("swiglu") else ""
+        parts = "swiglu" if epilogue.swiglu else ""
         case = CheckedProduct(*x.shape, 0, 0, parts)
-        return spoil(int4_check.exact(case, Inputs(x, weight, given)).to(x.dtype))
+        return spoil(int4_check.exact(case, Inputs(x, weight, epilogue)).to(x.dtype))
 
     return product
 
@@ -83,10 +82,12 @@ def test_wrong_answers_are_faults(spoil: Spoil, words: str) -> None:
 
 
 def test_a_column_that_is_left_out_is_a_fault() -> None:
-    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+    def product(
+        x: Tensor, weight: Int4Weight, config: Int4Tiles, epilogue: Epilogue = NOTHING
+    ) -> Tensor:
         x = x.clone()
         x[:, -1] = 0
-        return double()(x, weight, config, **given)
+        return double()(x, weight, config, epilogue)
 
     assert "on average" in found(product)
 
@@ -252,12 +253,14 @@ def test_warp_groups_that_broke_the_device_are_left_out_alone(
 ) -> None:
     """At the next start, by a mark of their own."""
 
-    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+    def product(
+        x: Tensor, weight: Int4Weight, config: Int4Tiles, epilogue: Epilogue = NOTHING
+    ) -> Tensor:
         if x.is_meta:
             return x
         if config.wgmma:
             raise CardBroken("gone")
-        return double()(x, weight, config, **given)
+        return double()(x, weight, config, epilogue)
 
     monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.TILES)
     monkeypatch.setattr(int4_verdict, "mark_of", lambda _: mark)
@@ -276,11 +279,11 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
     kernels = {torch.bfloat16: double(), torch.float16: double(torch.zeros_like)}
     calls: list[torch.dtype] = []
 
-    def product(x: Tensor, *arguments: Any, **given: Any) -> Tensor:
+    def product(x: Tensor, *arguments: Any) -> Tensor:
         if x.is_meta:
             return x
         calls.append(x.dtype)
-        return kernels[x.dtype](x, *arguments, **given)
+        return kernels[x.dtype](x, *arguments)
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
     monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.TILES)
@@ -303,11 +306,13 @@ def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -
 def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
     """The kernel serves, and people hear of it."""
 
-    def product(x: Tensor, weight: Int4Weight, config: Int4Tiles, **given: Any) -> Tensor:
+    def product(
+        x: Tensor, weight: Int4Weight, config: Int4Tiles, epilogue: Epilogue = NOTHING
+    ) -> Tensor:
         if x.is_meta:
             return x
         return double(torch.zeros_like if config.wgmma else lambda out: out)(
-            x, weight, config, **given
+            x, weight, config, epilogue
         )
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
@@ -328,11 +333,13 @@ def test_other_cards_are_checked_by_their_own_kernel(
     """By each of its tiles; it serves where it is right, and no warp groups are asked."""
     tiles: set[object] = set()
 
-    def product(x: Tensor, weight: Int4Weight, config: Int4Ampere, **given: Any) -> Tensor:
+    def product(
+        x: Tensor, weight: Int4Weight, config: Int4Ampere, epilogue: Epilogue = NOTHING
+    ) -> Tensor:
         if x.is_meta:
             return x
         tiles.add(config._replace(splits=1))
-        return double(spoil)(x, weight, config, **given)
+        return double(spoil)(x, weight, config, epilogue)
 
     monkeypatch.setattr(int4_verdict, "_verdicts", {})
     monkeypatch.setattr(int4_verdict, "candidate_on", lambda _: CandidateKernel.AMPERE)
@@ -380,7 +387,7 @@ def test_a_card_that_breaks_or_hangs_is_given_up(
 
 
 TILES, AMPERE = CandidateKernel.TILES, CandidateKernel.AMPERE
-MANY = int4_skinny.MAX_ROWS + 1
+MANY = int4.SKINNY_ROWS + 1
 CHOICES = [
     (0, TILES, False, False, Kernel.WIDENED),
     (1, TILES, True, True, Kernel.TILES),
@@ -392,10 +399,10 @@ CHOICES = [
     (MANY - 1, AMPERE, False, False, Kernel.AMPERE),
     (MANY, AMPERE, False, False, Kernel.WIDENED),
     (MANY, AMPERE, False, True, Kernel.AMPERE),
-    (int4_gemv.MAX_ROWS, None, False, False, Kernel.GEMV),
+    (int4.GEMV_ROWS, None, False, False, Kernel.GEMV),
     (1, None, True, False, Kernel.SKINNY),
     (1, None, False, True, Kernel.SKINNY),
-    (int4_gemv.MAX_ROWS + 1, None, False, False, Kernel.SKINNY),
+    (int4.GEMV_ROWS + 1, None, False, False, Kernel.SKINNY),
     (MANY, None, False, False, Kernel.WIDENED),
     (MANY, None, False, True, Kernel.SKINNY),
 ]

@@ -12,6 +12,7 @@ from torch.nn import functional
 from kernels.int4 import Int4Weight, dequantise, packed
 from kernels.linear import int4, int4_choose, int4_tiles, int4_verdict
 from kernels.linear.config import Int4Tiles
+from kernels.linear.epilogue import Epilogue, EpilogueForm
 from kernels.recorder import record_launches
 
 CONFIGS = [
@@ -114,7 +115,9 @@ def test_every_program_fits_the_card(num_rows: int, shape: tuple[int, int], grou
     invariant = int4_choose.chosen(num_rows, *shape, invariant=True)
     assert invariant.splits == int4_choose.chosen(1, *shape, invariant=True).splits
     for config in (chosen, invariant, *CONFIGS):
-        macros = int4_tiles.constants_of(config, shape[1], group, has_norm=True)
+        macros = int4_tiles.constants_of(
+            config, shape[1], group, epilogue=EpilogueForm(has_norm=True)
+        )
         assert macros["STAGES"] >= 2
         assert int4_tiles.shared_bytes(macros) <= 227 * 1024
         rows = 8 * config.eights
@@ -141,7 +144,7 @@ def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
     weight = _drawn(48, 256, 128, zeros=True).to(torch.device("meta"))
     with record_launches() as recorded:
         for _ in range(2):
-            assert int4_tiles.product(x, weight, CONFIGS[0], swiglu=True).shape == (5, 24)
+            assert int4_tiles.product(x, weight, CONFIGS[0], Epilogue(swiglu=True)).shape == (5, 24)
         assert int4_tiles.product(x, weight, CONFIGS[0]).shape == (5, 48)
     assert [kernel.name for kernel in recorded.values()] == ["int4_tiles", "int4_tiles"]
     assert all(kernel.module == "kernels.linear.int4_tiles" for kernel in recorded.values())
@@ -210,7 +213,7 @@ class TestOnHopper:
             assert torch.equal(out, int4_tiles.product(x, weight, config))
             residual = torch.randn_like(exact).bfloat16()
             bias = torch.randn(num_weight_rows, device="cuda").bfloat16()
-            out = int4_tiles.product(x, weight, config, residual=residual, bias=bias)
+            out = int4_tiles.product(x, weight, config, Epilogue(residual=residual, bias=bias))
             assert _error(out, exact + residual.double() + bias.double()) < most
 
     @pytest.mark.parametrize("config", CONFIGS)
@@ -226,12 +229,12 @@ class TestOnHopper:
             x = 30 * torch.randn(num_rows, depth, device="cuda").bfloat16()
             norm = (torch.rand(depth, device="cuda") + 0.5).bfloat16()
             exact = _exact(_normed(x, norm).float(), weight)
-            assert _error(int4_tiles.product(x, weight, config, norm=norm, eps=EPS), exact) < most
+            normed = Epilogue(norm=norm, eps=EPS)
+            assert _error(int4_tiles.product(x, weight, config, normed), exact) < most
             gate, up = exact.chunk(2, dim=1)
             gated = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
-            out = int4_tiles.product(
-                x, weight, config, norm=norm, eps=EPS, swiglu=True, is_gelu=is_gelu
-            )
+            epilogue = normed._replace(swiglu=True, is_gelu=is_gelu)
+            out = int4_tiles.product(x, weight, config, epilogue)
             assert _gated_error(out, gated * up, exact) < most
 
     def test_float16(self) -> None:
@@ -240,7 +243,7 @@ class TestOnHopper:
         weight = replace(weight, scales=weight.scales.half())
         x = torch.randn(9, 640, device="cuda").half()
         bias = torch.randn(200, device="cuda").half()
-        out = int4_tiles.product(x, weight, CONFIGS[1], bias=bias)
+        out = int4_tiles.product(x, weight, CONFIGS[1], Epilogue(bias=bias))
         assert _error(out, _exact(x, weight) + bias.double()) < 1e-3
         mixed = int4_tiles.product(x.bfloat16(), weight, CONFIGS[1])
         assert _error(mixed, _exact(x.bfloat16(), weight)) < 4e-3
@@ -253,7 +256,7 @@ class TestOnHopper:
         x = torch.randn(num_rows, 12288, device="cuda").bfloat16()
         residual = torch.randn(num_rows, 4096, device="cuda").bfloat16()
         exact = _exact(x, weight)
-        out = int4.product(x, weight, residual=residual.clone())
+        out = int4.product(x, weight, Epilogue(residual=residual.clone()))
         assert _error(out, exact + residual.double()) < 4e-3
         order = torch.randperm(12288, device="cuda")
         mixed = torch.empty_like(x)
@@ -285,7 +288,7 @@ class TestOnHopper:
         def chained() -> Tensor:
             out = x
             for _ in range(20):
-                out = int4.product(out, weight, norm=norm, eps=EPS)
+                out = int4.product(out, weight, Epilogue(norm=norm, eps=EPS))
             return out
 
         chained()

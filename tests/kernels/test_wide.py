@@ -12,6 +12,7 @@ from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quanti
 from kernels.linear import choose as choose_file
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import MAX_WIDE_ROWS, Gemv, Skinny, Wide
+from kernels.linear.epilogue import Epilogue
 from kernels.linear.wide import constants_of, shared_bytes, suits, wide
 from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
@@ -51,7 +52,7 @@ HALVES = [
 def test_every_program_fits_the_card(config: Wide) -> None:
     """Shared memory, which at last holds the sums in float32, and registers of all threads."""
     for rows in ROWS:
-        macros = constants_of(config, rows, has_residual=False, swiglu=False)
+        macros = constants_of(config, rows)
         assert macros["STAGES"] >= 2
         assert shared_bytes(macros) <= 227 * 1024
         tile = 64 * config.groups
@@ -126,7 +127,7 @@ def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swigl
     """Ups are not added over a cluster; without a band no rows behind the first tile are taken."""
     x = torch.empty(num_rows, 128, dtype=torch.bfloat16, device="meta")
     with pytest.raises(ValueError, match="Wide"):
-        wide(x, torch.empty_like(x), config, swiglu=swiglu)
+        wide(x, torch.empty_like(x), config, Epilogue(swiglu=swiglu))
 
 
 def test_rows_of_another_width_than_the_weight_are_refused() -> None:
@@ -154,8 +155,8 @@ def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
     with record_launches() as recorded:
-        assert wide(x, weight, Wide(groups=3, splits=1), swiglu=True).shape == (100, 192)
-        assert wide(x, weight, Wide(groups=3, splits=1), swiglu=True).shape == (100, 192)
+        assert wide(x, weight, Wide(groups=3, splits=1), Epilogue(swiglu=True)).shape == (100, 192)
+        assert wide(x, weight, Wide(groups=3, splits=1), Epilogue(swiglu=True)).shape == (100, 192)
         assert wide(x, weight, Wide(groups=1, splits=2)).shape == (100, 384)
     assert [kernel.name for kernel in recorded.values()] == ["product", "product"]
     assert all(kernel.module == "kernels.linear.wide" for kernel in recorded.values())
@@ -187,7 +188,9 @@ class TestOnHopper:
             out = wide(x, weight, config)
             assert _close(out, exact)
             assert torch.equal(out, wide(x, weight, config))
-            assert _close(wide(x, weight, config, residual=residual), exact + residual.double())
+            assert _close(
+                wide(x, weight, config, Epilogue(residual=residual)), exact + residual.double()
+            )
 
     @pytest.mark.parametrize(("config", "num_rows"), list(product(HALVES, [130, 208, 256])))
     def test_tiles_of_half_the_rows(self, config: Wide, num_rows: int) -> None:
@@ -197,9 +200,9 @@ class TestOnHopper:
             exact = x.double() @ weight.double().T
             residual = torch.randn_like(exact).bfloat16()
             torch.full_like(exact, torch.nan, dtype=torch.bfloat16)
-            out = wide(x, weight, config, residual=residual)
+            out = wide(x, weight, config, Epilogue(residual=residual))
             assert _close(out, exact + residual.double())
-            assert torch.equal(out, wide(x, weight, config, residual=residual))
+            assert torch.equal(out, wide(x, weight, config, Epilogue(residual=residual)))
 
     @pytest.mark.parametrize(("groups", "num_rows"), list(product([1, 2, 3], [1, 96, 208, 256])))
     def test_swiglu(self, groups: int, num_rows: int) -> None:
@@ -208,14 +211,16 @@ class TestOnHopper:
             x, weight = _problem(num_rows, 2 * inner, depth)
             gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
             expected = functional.silu(gate) * up
-            assert _close(wide(x, weight, Wide(groups=groups, splits=1), swiglu=True), expected)
+            assert _close(
+                wide(x, weight, Wide(groups=groups, splits=1), Epilogue(swiglu=True)), expected
+            )
 
     @pytest.mark.parametrize("num_rows", [1, 256, 257, 1000, 2300])
     def test_bands(self, num_rows: int) -> None:
         """The last band is lower, the last tile of rows not full."""
         x, weight = _problem(num_rows, 2 * 200, 320)
         gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
-        out = wide(x, weight, Wide(groups=3, splits=1, band=4), swiglu=True)
+        out = wide(x, weight, Wide(groups=3, splits=1, band=4), Epilogue(swiglu=True))
         assert _close(out, functional.silu(gate) * up)
 
     @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [77, 256])))
@@ -232,11 +237,11 @@ class TestOnHopper:
             assert _close(out, exact, 2e-2)
             assert torch.equal(out, wide(values, quantised, config, x_scales=scales))
             residual = torch.randn_like(exact).bfloat16()
-            summed = wide(values, quantised, config, x_scales=scales, residual=residual)
+            summed = wide(values, quantised, config, Epilogue(residual=residual), x_scales=scales)
             assert _close(summed, exact + residual.double(), 2e-2)
             if config.splits == 1 and num_weight_rows % 8 == 0:
                 gate, up = exact.chunk(2, dim=1)
-                gated = wide(values, quantised, config, x_scales=scales, swiglu=True)
+                gated = wide(values, quantised, config, Epilogue(swiglu=True), x_scales=scales)
                 assert _close(gated, functional.silu(gate) * up, 3e-2)
 
     def test_nothing_but_the_result_is_written(self) -> None:

@@ -35,14 +35,15 @@ from config import WorkerConfig  # noqa: E402
 from kernels.attention import ExtendSegment, extend_attention, library  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import (  # noqa: E402
+    gemv,
+    int4,
     int4_ampere,
-    int4_gemv,
-    int4_skinny,
     int4_tiles,
     int4_verdict,
     linear_add,
     norm_linear,
     norm_swiglu,
+    skinny,
     wide,
 )
 from kernels.linear.int4_check import PRODUCTS  # noqa: E402
@@ -284,8 +285,8 @@ def _check_products_in_4_bits(arch: int, module: str, least_checked: int) -> Non
         with record_launches() as recorded:
             _multiply(num_rows, invariant=False, change=quartered)
         modules = {kernel.module for kernel in recorded.values()}
-        assert (module in modules) == (num_rows <= int4_skinny.MAX_ROWS)
-        assert not {int4_gemv.__name__, int4_skinny.__name__} & modules
+        assert (module in modules) == (num_rows <= int4.SKINNY_ROWS)
+        assert not {gemv.__name__, skinny.__name__} & modules
         missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)
 

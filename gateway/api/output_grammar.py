@@ -37,17 +37,30 @@ _FIELDS: Final = {
     "choice": "choice",
     "guided_grammar": "grammar",
     "lark": "grammar",
+    "ebnf": "grammar",
     "guided_json_object": "json_object",
     "json_schema": "json",
     "format": "format",
     "grammar": "gbnf",
 }
-"""vLLM's names until 0.11, short ones, and at last those of llama.cpp and Ollama; the values are
-vLLM's names since, or name what only those two have.
+"""vLLM's names until 0.11, short ones, SGLang's, and at last those of llama.cpp and Ollama; the
+values are vLLM's names since, or name what only those two have.
 """
 
 _NESTED: Final = "structured_outputs"
-_KINDS: Final = frozenset({"json", "regex", "choice", "grammar", "json_object"})
+_KINDS: Final = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
+_OPTIONS_BESIDE: Final = frozenset(
+    {
+        "disable_additional_properties",
+        "disable_any_whitespace",
+        "disable_fallback",
+        "whitespace_pattern",
+        "_backend",
+        "_backend_was_auto",
+    }
+)
+"""What vLLM has beside the kinds: how its backends go about it."""
+
 GRAMMAR_FIELDS: Final = frozenset({*_FIELDS, _NESTED})
 
 _SUBSCHEMAS: Final = frozenset(
@@ -119,6 +132,10 @@ def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
     if nested is not None:
         if not isinstance(nested, dict):
             raise invalid(_NESTED, f"'{_NESTED}' must be an object.")
+        for unknown in sorted(nested.keys() - _KINDS - _OPTIONS_BESIDE):
+            known = ", ".join(sorted(_KINDS))
+            text = f"'{_NESTED}.{unknown}' is unknown; the forms of an answer are {known}."
+            raise invalid(f"{_NESTED}.{unknown}", text)
         given += [
             (f"{_NESTED}.{kind}", kind, nested[kind])
             for kind in sorted(_KINDS)
@@ -140,9 +157,11 @@ def _grammar(field: str, kind: str, value: object) -> OutputGrammar:
         return schema_grammar(_schema(value, field), field, is_strict=False, is_required=True)
     if kind == "choice":
         return OutputGrammar("lark", _bounded(_choices(value, field), field), field)
+    if kind == "structural_tag" and isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str) or not value:
         raise invalid(field, f"'{field}' must be a string that is not empty.")
-    if kind == "gbnf":
+    if kind in ("gbnf", "structural_tag"):
         return OutputGrammar("lark", _bounded(value, field), field, is_foreign=True)
     return OutputGrammar("regex" if kind == "regex" else "lark", _bounded(value, field), field)
 

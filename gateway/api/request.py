@@ -98,6 +98,7 @@ class StructuredOutputs(msgspec.Struct):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
 
 class SamplingBody(msgspec.Struct, kw_only=True):
@@ -261,9 +262,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
         if self.grammar is not None and self.grammar.is_foreign:
             field = self.grammar.field
             text = (
-                f"'{field}' is a grammar in GBNF, which engines of llama.cpp read and this model's "
-                "do not; send a Lark grammar in 'structured_outputs.grammar' or a JSON schema in "
-                "'response_format'."
+                f"'{field}' is a grammar in a form (GBNF, structural tags) that this model's "
+                "engines do not read; send a Lark grammar in 'structured_outputs.grammar' or a "
+                "JSON schema in 'response_format'."
             )
             return invalid(field, text, code="grammar_not_served")
         if self.has_bias:

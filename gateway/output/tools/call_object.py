@@ -1,8 +1,8 @@
 """Calls as JSON objects: `{"name": ..., "arguments": {...}}`, in any order of keys.
 
 Owns what counts as such a call: a name, and arguments that are an object, null, absent, or a string
-that holds an object. Once the name and the `{` of the arguments were read it is a call, whatever
-follows; before that, anything else is not a call. Must not know tags.
+that holds an object or nothing. Once the name and the `{` of the arguments were read it is a call,
+whatever follows; before that, anything else is not a call. Must not know tags.
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
         if key in _NAMES and not name:
             name = yield from _name(calls, char, strict=strict)
             if early:
-                _write_whole(calls, name, early, call_id)
+                write_whole(calls, name, early, call_id)
                 return (yield from _rest(calls, stop))
         elif key == "id" and char == '"':
             call_id = yield from _string()
@@ -57,12 +57,17 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
             char = yield from skip_space()
     if char != "}" or not name or strict:
         raise NotACall
-    _write_whole(calls, name, "{}", call_id)
+    write_whole(calls, name, "{}", call_id)
     return ""
 
 
 def read_objects(calls: CallSink, first: str, close: str) -> Read[None]:
-    """Call objects up to the closing tag; `first` is the first character of the block."""
+    """Call objects, or an array of them, up to the closing tag; `first` is the first character of
+    the block.
+    """
+    if first == "[":
+        yield from _behind_array(calls, first, close)
+        return
     if first != "{":
         raise NotACall
     char = first
@@ -100,7 +105,12 @@ def read_list(calls: CallSink, close: str) -> Read[None]:
     char = yield from skip_space()
     if char not in "[{":
         raise NotACall
-    yield from read_array(calls, char)
+    yield from _behind_array(calls, char, close)
+
+
+def _behind_array(calls: CallSink, first: str, close: str) -> Read[None]:
+    """An array of call objects, or one object, and the end tag."""
+    yield from read_array(calls, first)
     calls.drop()
     if (yield from skip_space()) != close[0]:
         raise NotACall
@@ -129,7 +139,7 @@ def _arguments(calls: CallSink, name: str, first: str, stop: str, call_id: str) 
         yield from _arguments_in_string(calls, name, call_id)
     elif first == "n":
         yield from literal("null", 1)
-        _write_whole(calls, name, "{}", call_id)
+        write_whole(calls, name, "{}", call_id)
     else:
         raise NotACall
     return (yield from _rest(calls, stop))
@@ -140,6 +150,9 @@ def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]
     string = _String()
     while (char := (yield from string.next_char())).isspace():
         pass
+    if not char:  # the closing quote
+        write_whole(calls, name, "{}", call_id)
+        return
     if char != "{":
         raise NotACall
     reader = JsonRepair("{")
@@ -236,7 +249,8 @@ class _String:
         return f"\\u{digits}" if 0xD800 <= code < 0xE000 else chr(code)
 
 
-def _write_whole(calls: CallSink, name: str, arguments: str, call_id: str) -> None:
+def write_whole(calls: CallSink, name: str, arguments: str, call_id: str) -> None:
+    """A call whose arguments are known."""
     calls.start(name, str, call_id)
     calls.write(arguments)
     calls.end()

@@ -8,6 +8,7 @@ reader takes both. Missing end tags are forgiven.
 import re
 from typing import Final, NamedTuple
 
+from gateway.output.tools.call_object import write_whole
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -55,22 +56,29 @@ def read(calls: CallSink, marker: str, tags: Tags = V3) -> Read[None]:
     while tag != tags.end_section:
         left = ""
         if tag == tags.call:
-            name = yield from _name(calls)
-            left = yield from read_arguments(calls, name, "<")
+            name, is_bare = yield from _name(calls, tags)
+            if is_bare:
+                write_whole(calls, name, "{}", "")
+            else:
+                left = yield from read_arguments(calls, name, "<")
         tag = yield from _tag(calls, tags, left)
 
 
-def _name(calls: CallSink) -> Read[str]:
-    """The name before the `{` of the arguments; a separator and a fence may follow it."""
-    head = ""
-    while (char := (yield)) != "{":
+def _name(calls: CallSink, tags: Tags) -> Read[tuple[str, bool]]:
+    """The name before the `{` of the arguments, and whether the call ends without any; a separator
+    and a fence may follow the name.
+    """
+    head, is_bare = "", False
+    while not is_bare and (char := (yield)) != "{":
         head += char
+        is_bare = char == ">" and head.endswith(tags.end_call)
         if len(head) > _MAX_HEAD:
             raise NotACall
+    head = head.removesuffix(tags.end_call)
     match = _HEAD.fullmatch(head)
     if match is None or not (is_name(match[1]) or calls.is_tool(match[1])):
         raise NotACall
-    return match[1]
+    return match[1], is_bare
 
 
 def _tag(calls: CallSink, tags: Tags, first: str = "") -> Read[str]:

@@ -7,6 +7,7 @@ again, so the ids are kept unless an earlier turn has the same. The outer tags m
 
 from typing import Final
 
+from gateway.output.tools.call_object import write_whole
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -59,9 +60,15 @@ def _call(calls: CallSink) -> Read[str]:
             raise NotACall
     name, is_kept = _name(calls, written.strip())
     yield from literal(ARGUMENTS, 1)
-    if (yield from skip_space()) != "{":
+    call_id = written.strip() if is_kept else ""
+    char = yield from skip_space()
+    if char == "<":  # models leave out the `{}` of a call without arguments
+        yield from literal(END_CALL, 1)
+        write_whole(calls, name, "{}", call_id)
+        return ""
+    if char != "{":
         raise NotACall
-    return (yield from read_arguments(calls, name, "<", written.strip() if is_kept else ""))
+    return (yield from read_arguments(calls, name, "<", call_id))
 
 
 def _name(calls: CallSink, written: str) -> tuple[str, bool]:

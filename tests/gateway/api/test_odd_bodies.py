@@ -375,6 +375,44 @@ def test_a_grammar_of_llama_cpp_is_refused_by_name_here() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        (
+            {"structured_outputs": {"structural_tag": {"type": "structural_tag"}}},
+            "structured_outputs.structural_tag",
+        ),
+    ],
+)
+def test_grammars_of_other_engines_are_refused_by_name_here(
+    given: dict[str, Any], field: str
+) -> None:
+    """VLLM's structural tags: the answer was free, and nothing said so."""
+    refusal = chat(**given).refused_locally
+    assert refusal is not None
+    assert (refusal.status, refusal.code, refusal.param) == (400, "grammar_not_served", field)
+
+
+def test_a_grammar_by_sglangs_name_is_one() -> None:
+    """As by vLLM's: its engines enforce it, and ours refuse what is not Lark."""
+    grammar = chat(ebnf='root ::= "yes"').grammar
+    assert grammar is not None
+    assert (grammar.kind, grammar.is_foreign) == ("lark", False)
+
+
+def test_a_form_that_there_is_not_is_named() -> None:
+    """A typo would leave the answer free. What says how a backend goes about it has no effect."""
+    with pytest.raises(ApiError) as refused:
+        chat(structured_outputs={"jsn": {"type": "object"}})
+    assert refused.value.param == "structured_outputs.jsn"
+    assert "json, json_object" in refused.value.message
+    asked = {"regex": "a+", "disable_any_whitespace": True, "whitespace_pattern": None}
+    grammar = chat(structured_outputs=asked).grammar
+    assert grammar is not None
+    assert grammar.kind == "regex"
+
+
+@pytest.mark.parametrize(
     ("kind", "name", "is_text"),
     [
         ("text/plain", "a", True),

@@ -372,3 +372,44 @@ def test_a_call_that_ends_before_its_next_parameter_is_not_run(case: str) -> Non
     seen, is_broken = read(case.partition(" ")[0], HALF[case])
     assert [name for name, _ in seen] == ["log_event"]
     assert is_broken
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "search", "arguments": ""}</tool_call>'),
+        ("minimax_m1", '<tool_calls>{"name": "search", "arguments": " "}</tool_calls>'),
+        (
+            "kimi_k2",
+            "<|tool_call_begin|>functions.search:0<|tool_call_argument_begin|><|tool_call_end|>",
+        ),
+        (
+            "deepseek_v3",
+            "<｜tool▁call▁begin｜>search<｜tool▁sep｜><｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ),
+    ],
+)
+def test_a_call_whose_arguments_are_empty_has_none(form: str, text: str) -> None:
+    """Models leave out the `{}` of tools without parameters; the markup became text."""
+    assert called(form, text) == [("search", {})]
+
+
+def test_a_call_without_arguments_is_one_among_others() -> None:
+    """What stands behind it is read as ever."""
+    tags = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    calls = tags.format("search", 0, " ") + tags.format("exec", 1, '{"command": "ls"}')
+    section = f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"
+    assert called("kimi_k2", section) == [("search", {}), ("exec", {"command": "ls"})]
+
+
+def test_calls_in_a_list_between_hermes_tags_are_calls() -> None:
+    """As other formats write them."""
+    text = (
+        '<tool_call>\n[{"name": "search", "arguments": {"query": "x"}},\n'
+        '{"name": "exec", "arguments": {"command": "ls"}}]\n</tool_call>'
+    )
+    assert called("hermes", text) == [("search", {"query": "x"}), ("exec", {"command": "ls"})]
+    assert read("hermes", "<tool_call>[1, 2]</tool_call>") == (
+        ["<tool_call>[1, 2]</tool_call>"],
+        False,
+    )

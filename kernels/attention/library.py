@@ -17,8 +17,9 @@ from torch import Tensor
 from kernels.attention.plan import ExtendSegment, PagedPlan
 from kernels.launch import Launch
 
-Form = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
-"""(queries [S, H, D], keys [C, KV, D], values, causal) -> out [S, H, D], lse [H, S] natural."""
+Form = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
+"""(queries [S, H, D], keys [C, KV, D], values, causal, scale) -> out [S, H, D], lse [H, S] natural.
+"""
 
 _HALVES = frozenset({torch.bfloat16, torch.float16})
 
@@ -28,50 +29,81 @@ _HEADS = 8
 """Heads of one row that a program blends."""
 
 
-def grouped(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def grouped(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """Fewer key heads than query heads, as they are."""
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (queries, keys, values))
-    out, lse = _cudnn(q, k, v, causal)
+    out, lse = _cudnn(q, k, v, causal, scale)
     return out[0].transpose(0, 1), lse.reshape(queries.shape[1], queries.shape[0])
 
 
-def batched(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def batched(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """Key heads as a batch, each one seen by the query heads of its group without a copy."""
     num_rows, num_heads, head_dim = queries.shape
     num_kv = keys.shape[1]
     group = num_heads // num_kv
     heads = queries.view(num_rows, num_kv, group, head_dim).permute(1, 2, 0, 3)
     k, v = (x.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
-    out, lse = _cudnn(heads, k, v, causal)
+    out, lse = _cudnn(heads, k, v, causal, scale)
     flat = out.permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim)
     return flat, lse.reshape(num_heads, num_rows)
 
 
-def repeated(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def repeated(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """Every key head copied for the query heads of its group."""
     group = queries.shape[1] // keys.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (keys, values))
-    return grouped(queries, k, v, causal)
+    return grouped(queries, k, v, causal, scale)
 
 
-def _cudnn(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def flash(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """By the library's other kernel, which takes heads of 256; as many key heads as query heads."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (queries, keys, values))
+    call = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001 - its only name
+    out, lse = call(q, k, v, 0.0, causal, False, scale=scale)[:2]
+    return out[0].transpose(0, 1), lse[0]
+
+
+def _cudnn(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     """[B, H, S, D] each; out like the queries, and the log-sum-exps [B, H, S, 1]."""
     call = torch.ops.aten._scaled_dot_product_cudnn_attention  # noqa: SLF001 - its only name
-    out, lse = call(queries, keys, values, None, True, 0.0, causal, False)[:2]
+    out, lse = call(queries, keys, values, None, True, 0.0, causal, False, scale=scale)[:2]
     return out, lse
 
 
 FORMS: tuple[Form, ...] = (grouped, batched, repeated)
+"""By cuDNN."""
+
+EQUAL_FORMS: tuple[Form, ...] = (grouped, flash)
+"""Those for as many key heads as query heads."""
 
 
 @cache
-def form(num_heads: int, num_kv: int, head_dim: int, dtype: torch.dtype) -> Form | None:
-    """The cheapest form that works here for these heads, tried once; None: use our kernel."""
+def form(
+    num_heads: int,
+    num_kv: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    candidates: tuple[Form, ...] = FORMS,
+) -> Form | None:
+    """The first of the `candidates` that works here for these heads, tried once; None: use our
+    kernel.
+    """
     if dtype not in _HALVES:
         return None
     if not torch.cuda.is_available() or not torch.backends.cudnn.is_available():
         return None
-    return next((f for f in FORMS if works(f, num_heads, num_kv, head_dim, dtype) is None), None)
+    heads = num_heads, num_kv, head_dim
+    return next((f for f in candidates if works(f, *heads, dtype) is None), None)
 
 
 def works(
@@ -85,7 +117,7 @@ def works(
         torch.randn(shape, generator=generator, device="cuda").to(dtype) for shape in shapes
     )
     try:
-        out, lse = candidate(queries, keys, values, True)
+        out, lse = candidate(queries, keys, values, True, head_dim**-0.5)
     except RuntimeError as error:
         return str(error).splitlines()[0]
     wide = (
@@ -120,10 +152,17 @@ def attend_segment(
     context = segment.start + segment.num_rows
     blocks = plan.block_tables[segment.table_row, : -(-context // keys.shape[1])]
     k, v = (_gathered(cache, blocks, context, rows.dtype) for cache in (keys, values))
-    own, own_lse = attend(rows, k[segment.start :], v[segment.start :], True)
-    if segment.start == 0:
+    return attend_behind(attend, rows, k, v, segment.start, rows.shape[2] ** -0.5)
+
+
+def attend_behind(
+    attend: Form, rows: Tensor, keys: Tensor, values: Tensor, start: int, scale: float
+) -> Tensor:
+    """Rows [S, H, D] at positions start.. over keys and values [start + S, KV, D]: [S, H, D]."""
+    own, own_lse = attend(rows, keys[start:], values[start:], True, scale)
+    if start == 0:
         return own
-    past, past_lse = attend(rows, k[: segment.start], v[: segment.start], False)
+    past, past_lse = attend(rows, keys[:start], values[:start], False, scale)
     return blend(past, past_lse, own, own_lse)
 
 

@@ -3,11 +3,13 @@
 Owns the kernels that write what is cached, that attend for single rows, and that merge rows which
 were cut, and their launches. A program of the second serves some heads of one row over a part of
 its cached tokens: a latent is read once for all of them, as key and as value. It turns its queries
-by itself. Segments that the host knows, and that are long enough, go by torch in the plain form; in
-a captured step, whose segments change at every replay, all rows are single ones. So they are in an
-invariant plan, which cuts what a row sees by position alone and multiplies by a kernel of its own.
+by itself. Segments that the host knows, and that are long enough, go in the plain form
+(`kernels.latent.prompts`); in a captured step, whose segments change at every replay, all rows are
+single ones. So they are in an invariant plan, which cuts what a row sees by position alone and
+multiplies by a kernel of its own.
 """
 
+from dataclasses import replace
 from functools import cache as cached
 from typing import Final
 
@@ -21,7 +23,8 @@ from kernels.attention.device import dot_type, to_cache
 from kernels.attention.plan import PagedPlan
 from kernels.attention.reference import rope
 from kernels.choose import is_card, shared_bytes
-from kernels.latent.reference import LATENT_EPS, cached_rows, plain_form
+from kernels.latent import prompts
+from kernels.latent.reference import LATENT_EPS, cached_rows
 from kernels.latent.shapes import LatentWeights
 from kernels.launch import Launch, scratch
 
@@ -29,6 +32,11 @@ _LOG2_E: Final = 1.4426950408889634
 _MOST_PARTS: Final = 64
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
+_LONG: Final = 64
+"""Rows from which on a segment goes in the plain form. All heads' keys and values of its whole
+context are made for it: 0.3 TFLOP of a layer of GLM-4.7-Flash behind 32k tokens, as much as single
+rows compute there for 64.
+"""
 _PIECE: Final = 512
 """Cached tokens of a part where contexts are cut by position alone: a decode behind 16k tokens
 makes 32 programs, and a row of a prompt of 8k tokens leaves 8 parts on average.
@@ -329,10 +337,17 @@ def attend(
     cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
     for first, size, start, table in plan.prefills:
         own = slice(first, first + size)
+        if size < _LONG:
+            short = replace(
+                plan, positions=plan.positions[own], table_rows=plan.table_rows[own], prefills=()
+            )
+            mixed = attend_rows(queries[own], weights, cos_sin, cache, short, scale)
+            out[own] = torch.einsum("thr,hvr->thv", mixed, weights.value_up)
+            continue
         turned = rope(queries[own, :, plain:], cos[own], sin[own])
         both = torch.cat((queries[own, :, :plain], turned), dim=2)
         found = cached_rows(cache, plan.block_tables[table], start + size, queries.dtype)
-        out[own] = plain_form(both, found, weights, start, scale)
+        out[own] = prompts.attend_segment(both, found, weights, start, scale)
     return out.flatten(1)
 
 

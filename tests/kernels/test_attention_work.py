@@ -143,11 +143,11 @@ def test_segments_without_work_are_refused(device: torch.device) -> None:
 
 
 def _plain(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     group = queries.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-    scores = torch.einsum("thd,shd->hts", queries, keys) / queries.shape[2] ** 0.5
+    scores = torch.einsum("thd,shd->hts", queries, keys) * scale
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), -torch.inf)
     return torch.einsum("hts,shd->thd", scores.softmax(-1), values), scores.logsumexp(-1)

@@ -13,12 +13,17 @@ from kernels.attention import (
     ExtendSegment,
     PagedPlan,
     Segment,
+    library,
     plan_attention,
 )
-from kernels.latent import LATENT_EPS, LatentWeights, attend
+from kernels.latent import LATENT_EPS, LatentWeights, attend, prompts
 from kernels.latent import device as kernels
+from kernels.latent.reference import plain_form
 
 Segments = tuple[tuple[int, int], ...]
+
+LONG: Segments = ((3, 1), (0, 70), (33, 15), (40, 65))
+"""Segments of both sides of where the plain form begins."""
 
 MIXED: Segments = ((3, 1), (70, 1), (0, 1), (0, 21), (33, 15))
 DECODES: Segments = ((5, 1), (63, 1), (150, 1), (0, 1), (31, 1))
@@ -210,12 +215,15 @@ def test_rows_equal_the_definition(shape: Shape, num_parts: int, device: torch.d
     assert distance(out[rows], wanted[rows]) < 1e-5
 
 
-def test_a_whole_step_equals_the_definition(device: torch.device) -> None:
-    """Decodes by the kernel, segments in the plain form, and all rows as single ones."""
-    case = make_case(MIXED, ODD)
+@pytest.mark.parametrize("segments", [MIXED, LONG])
+def test_a_whole_step_equals_the_definition(segments: Segments, device: torch.device) -> None:
+    """Decodes and short segments by the kernel, long ones in the plain form, and all rows as single
+    ones.
+    """
+    case = make_case(segments, ODD)
     wanted, cache = expected(case)
     for is_captured in (False, True):
-        moved = make_case(MIXED, ODD).to(device)
+        moved = make_case(segments, ODD).to(device)
         plan = moved.paged_plan()
         if is_captured:
             plan = PagedPlan(plan.positions, plan.table_rows, plan.block_tables, plan.num_decodes)
@@ -223,6 +231,64 @@ def test_a_whole_step_equals_the_definition(device: torch.device) -> None:
         given = heads, moved.rows, moved.weights, moved.cos_sin, moved.cache, plan, ODD.scale
         assert distance(kernels.attend(*given).cpu(), wanted) < 1e-5
         assert distance(moved.cache.cpu(), cache) < 1e-6
+
+
+def by_definition(
+    queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """What a form of the library computes."""
+    scores = torch.einsum("thd,shd->hts", queries, keys) * scale
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), -torch.inf)
+    return torch.einsum("hts,shd->thd", scores.softmax(-1), values), scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("start", [0, 37])
+@pytest.mark.parametrize("value", [9, 20, 31])
+def test_padded_heads_by_a_library_equal_the_plain_form(
+    value: int, start: int, device: torch.device
+) -> None:
+    """Values smaller than, as large as and larger than keys; behind a past and without one."""
+    shape = Shape(value=value)
+    moved = make_case(((0, 5),), shape).to(device)
+    queries = torch.randn(21, shape.heads, shape.plain + shape.turned, device=device)
+    cached = torch.randn(start + 21, shape.rank + shape.turned, device=device)
+    given = queries, cached, moved.weights, start, shape.scale
+    out = prompts.attend_by(by_definition, *given)
+    assert out.shape == (21, shape.heads, value)
+    assert distance(out.cpu(), plain_form(*given).double().cpu()) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start", [0, 1003])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(heads=20, plain=192, turned=64, value=256, rank=512),
+        Shape(heads=16, plain=128, turned=64, value=128, rank=512),
+    ],
+    ids=["glm-4.7-flash", "deepseek-v3"],
+)
+def test_published_heads_by_the_library(shape: Shape, start: int) -> None:
+    """A library that serves them is found, and is as right as the plain form of 16 bits."""
+    generator = torch.Generator("cuda").manual_seed(3)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, device="cuda").to(torch.bfloat16)
+
+    depth, heads = shape.plain + shape.turned, shape.heads
+    weights = LatentWeights(
+        normal(shape.rank) + 1,
+        normal(heads, shape.plain, shape.rank) / shape.rank**0.5,
+        normal(heads, shape.value, shape.rank) / shape.rank**0.5,
+    )
+    queries, cached = normal(131, heads, depth), normal(start + 131, shape.rank + shape.turned)
+    width = max(depth, shape.value)
+    assert library.form(heads, heads, width, torch.bfloat16, library.EQUAL_FORMS) is not None
+    given = queries, cached, weights, start, shape.scale
+    wide = LatentWeights(*(part.double() for part in weights[:3]))
+    wanted = plain_form(queries.double(), cached.double(), wide, start, shape.scale)
+    assert distance(prompts.attend_segment(*given), wanted) < 1e-2
 
 
 def test_rows_of_16_bits_are_rounded_little(device: torch.device) -> None:

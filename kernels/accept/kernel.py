@@ -22,17 +22,17 @@ _NUM_WARPS: Final = 1
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _accept_kernel(
-    ids_ptr,
-    drafts_ptr,
-    first_rows_ptr,
-    last_token_ptr,
-    num_accepted_ptr,
-    table_rows_ptr,
-    last_rows_ptr,
-    num_rows,
-    num_tables,
-    MAX_ROWS: tl.constexpr,
-    PDL: tl.constexpr,
+    ids_ptr,  # int64 [T], drawn tokens of rows
+    drafts_ptr,  # int64 [T], what each is compared with; below 0 in a last row
+    first_rows_ptr,  # int64 [S], first row of each sequence
+    last_token_ptr,  # int32 [num_tables], the token behind each sequence
+    num_accepted_ptr,  # int32 [num_tables], drafts that were right
+    table_rows_ptr,  # int32 [S], place of each sequence in both; others are left out
+    last_rows_ptr,  # int64 [S], row of the token behind each sequence
+    num_rows,  # T
+    num_tables,  # places of sequences
+    MAX_ROWS: tl.constexpr,  # rows of a sequence at most, a power of two
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     sequence = tl.program_id(0)
     if PDL:

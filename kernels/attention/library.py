@@ -175,9 +175,17 @@ def _gathered(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _blend_kernel(
-    past_ptr, past_lse_ptr, own_ptr, own_lse_ptr, out_ptr, num_rows, H: tl.constexpr,
-    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_D: tl.constexpr,
-):  # fmt: skip
+    past_ptr,  # [num_rows, H, D], over the cached keys
+    past_lse_ptr,  # float32 [H, num_rows], natural log-sum-exps of their scores
+    own_ptr,  # [num_rows, H, D], over the rows' own keys
+    own_lse_ptr,  # float32 [H, num_rows]
+    out_ptr,  # [num_rows, H, D], over both
+    num_rows,  # rows of queries
+    H: tl.constexpr,  # heads of queries
+    D: tl.constexpr,  # numbers of a head
+    HEADS: tl.constexpr,  # heads of a program
+    BLOCK_D: tl.constexpr,  # the power of two from D on
+):
     row = tl.program_id(0)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     columns = tl.arange(0, BLOCK_D)

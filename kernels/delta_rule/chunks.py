@@ -214,12 +214,27 @@ def scan_kernel(
 
 @triton.jit
 def _scanned(
-    held, query_ptr, value_ptr, solved_ptr, scores_ptr, factors_ptr, read_ptr, chunk, num_left,
-    num_values,
-    C: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
+    held,  # float32 [BLOCK_V, BLOCK_K], the state ahead, transposed
+    query_ptr,  # the head's queries of the span's first row; keys lie HK * K behind
+    value_ptr,  # the program's values of that row
+    solved_ptr,  # [HV, CHUNK, CHUNK] for each chunk, at this head: T
+    scores_ptr,  # like it: P
+    factors_ptr,  # float32 [HV, 3, CHUNK] for each chunk: exp(G), exp(G_last - G), beta
+    read_ptr,  # the program's part of what is read for the span's first row
+    chunk,  # number of the chunk in its span
+    num_left,  # rows from its first one on
+    num_values,  # values from the program's first one on
+    C: tl.constexpr,  # columns of queries, keys and values
+    HK: tl.constexpr,  # key heads
+    HV: tl.constexpr,  # value heads
+    K: tl.constexpr,  # numbers of a key
+    V: tl.constexpr,  # numbers of a value
+    CHUNK: tl.constexpr,  # rows of a chunk
+    BLOCK_K: tl.constexpr,  # the power of two from K on
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    PRECISION: tl.constexpr,  # of products of float32
+    WHOLE: tl.constexpr,  # whether the chunk has all its rows
+):
     """The state [BLOCK_V, BLOCK_K] behind a chunk of `num_left` rows, all if `WHOLE`."""
     places, keys, values = tl.arange(0, CHUNK), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     is_row = (places < num_left)[:, None]

@@ -143,9 +143,18 @@ def _window(olds, row_at, columns, inside, taps, WIDTH: tl.constexpr):
 
 @triton.jit
 def _norm_last(
-    head, z_at, norm_ptr, count_at, reads_at, out_at, eps, V: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, ROUNDS: tl.constexpr,
-):  # fmt: skip
+    head,  # value head
+    z_at,  # [HV, V], the span's z
+    norm_ptr,  # [V], weights of the norm
+    count_at,  # [HV + HK], the span's counts
+    reads_at,  # float32 [HV, V], what the span's programs have read
+    out_at,  # [HV, V], the span's
+    eps,  # of the norm
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_V: tl.constexpr,  # values of a program, a power of two
+    SHARES: tl.constexpr,  # programs of a head
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+):
     """A head, of which each of its programs has read a part, by the last of them."""
     tl.debug_barrier()
     if tl.atomic_add(count_at + head, 1, sem="acq_rel") == SHARES - 1:

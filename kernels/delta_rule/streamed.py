@@ -84,16 +84,28 @@ def _convolved(asked, WIDTH: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def _moved(tail_at, asked, inside, C: tl.constexpr, WIDTH: tl.constexpr):
+    """A column's tail, moved on by a row: the oldest one goes, the present one comes."""
     for back in tl.static_range(WIDTH - 1):
         tl.store(tail_at + back * C, asked[0][back + 1], inside)
 
 
 @triton.jit
 def _query_and_key(
-    at, inside, held, rows_ptr, tails_ptr, conv_ptr, C: tl.constexpr, WIDTH: tl.constexpr,
-    BEHIND: tl.constexpr, K: tl.constexpr, dtype: tl.constexpr,
-):  # fmt: skip
-    """A head's, of length 1 but for the query's scale, and their product; tails move on."""
+    at,  # [BLOCK_K], columns of the head's query
+    inside,  # [BLOCK_K], which of them there are
+    held,  # [BLOCK_K], and which have a tail
+    rows_ptr,  # the span's row
+    tails_ptr,  # [WIDTH - 1, C], the slot's tail
+    conv_ptr,  # [C, WIDTH], weights of the convolution
+    C: tl.constexpr,  # columns of queries, keys and values
+    WIDTH: tl.constexpr,  # taps of the convolution
+    BEHIND: tl.constexpr,  # columns from a query to its key
+    K: tl.constexpr,  # numbers of a key
+    dtype: tl.constexpr,  # of rows
+):
+    """Query and key of a head, [BLOCK_K], of length 1 but for the query's scale, and their product;
+    tails move on.
+    """
     given = inside, held, rows_ptr, tails_ptr, conv_ptr
     first, second = _asked(at, *given, C, WIDTH), _asked(at + BEHIND, *given, C, WIDTH)
     query, key = _convolved(first, WIDTH, dtype), _convolved(second, WIDTH, dtype)
@@ -123,9 +135,18 @@ def _factors(
 
 @triton.jit
 def _normed(
-    before, read, factors, is_whole, at, out_ptr, eps, V: tl.constexpr, BLOCK_V: tl.constexpr,
-    SHARES: tl.constexpr, ROUNDS: tl.constexpr,
-):  # fmt: skip
+    before,  # float32 [BLOCK_V], what the tile ahead has read
+    read,  # float32 [BLOCK_V], what this tile has read
+    factors,  # what `_factors` has returned
+    is_whole,  # whether this is a head's last tile
+    at,  # [BLOCK_V], values of this tile
+    out_ptr,  # [V], the head's
+    eps,  # of the norm
+    V: tl.constexpr,  # numbers of a value
+    BLOCK_V: tl.constexpr,  # values of a tile
+    SHARES: tl.constexpr,  # tiles of a head: 1 or 2
+    ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
+):
     """What is read of a head, when all of it is, to `out_ptr`."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if is_whole:
@@ -143,6 +164,9 @@ def _normed(
 
 @triton.jit
 def _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head, HV: tl.constexpr):
+    """What is kept of value head `head`'s state, and its beta. `gates_ptr` is at the first value
+    head of the program, of which this is number `own`.
+    """
     b = tl.load(gates_ptr + own).to(tl.float32)
     a = tl.load(gates_ptr + HV + own).to(tl.float32)
     kept = log_kept(a, tl.load(decay_ptr + head), tl.load(dt_bias_ptr + head))
@@ -160,6 +184,7 @@ def _ask(
 
 @triton.jit
 def _blank(out_ptr, head, values, GROUP: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr):
+    """Zeros of the GROUP value heads from `head` on: what a row of padding puts out."""
     for first in tl.static_range(0, GROUP * V, BLOCK_V):
         nothing = tl.zeros([BLOCK_V], out_ptr.dtype.element_ty)
         tl.store(out_ptr + head * V + first + values, nothing, first + values < GROUP * V)

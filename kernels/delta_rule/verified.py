@@ -28,9 +28,19 @@ from kernels.launch import Launch
 
 @triton.jit
 def _sources(
-    at, columns, has_column, rows_ptr, ring_ptr, tail_ptr, num_folds, total, has_tail,
-    C: tl.constexpr, ROW: tl.constexpr, TAIL_ROWS: tl.constexpr,
-):  # fmt: skip
+    at,  # [R], numbers of rows
+    columns,  # [BLOCK]
+    has_column,  # [BLOCK], which of them there are
+    rows_ptr,  # [new rows, ROW], the span's
+    ring_ptr,  # [R, C], the slot's
+    tail_ptr,  # [TAIL_ROWS, C], the slot's
+    num_folds,  # rows that the span folds
+    total,  # these and its new rows
+    has_tail,  # whether the slot has a tail
+    C: tl.constexpr,  # columns of queries, keys and values
+    ROW: tl.constexpr,  # numbers from row to row
+    TAIL_ROWS: tl.constexpr,  # rows of a tail
+):
     """[R, BLOCK], float32: row `at` of a span, counted from the first that is folded; those below 0
     are its tail's.
     """

@@ -19,17 +19,17 @@ _NUM_WARPS = 4
 
 @triton.jit
 def _embed_rows_kernel(
-    table_rows_ptr,
-    last_token_ptr,
-    embedding_ptr,
-    hidden_ptr,
-    num_tables,
-    vocab_size,
-    width,
-    scale,
-    BLOCK: tl.constexpr,
-    SCALED: tl.constexpr,
-    PDL: tl.constexpr,
+    table_rows_ptr,  # int32 [T], place of each row's sequence
+    last_token_ptr,  # int32 [num_tables], the token behind each sequence
+    embedding_ptr,  # [vocab_size, width]
+    hidden_ptr,  # [T, width], what comes out
+    num_tables,  # places of sequences
+    vocab_size,  # tokens
+    width,  # numbers of a row
+    scale,  # what rows are multiplied with, if SCALED
+    BLOCK: tl.constexpr,  # the power of two from `width` on
+    SCALED: tl.constexpr,  # whether rows are scaled
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     row = tl.program_id(0)
     if PDL:
@@ -51,7 +51,12 @@ def _embed_rows_kernel(
 # One compilation for every number of updates. A plain launch: see the entry.
 @triton.jit(do_not_specialize=["num_updates"])
 def _write_tables_kernel(
-    updates_ptr, block_tables_ptr, num_updates, num_tables, max_blocks, UPDATES: tl.constexpr
+    updates_ptr,  # int32 [num_updates, 3]: row, index, block
+    block_tables_ptr,  # int32 [num_tables, max_blocks]
+    num_updates,  # entries; those outside the tables are left out
+    num_tables,  # rows of the tables
+    max_blocks,  # blocks of a row
+    UPDATES: tl.constexpr,  # entries of a program
 ):
     entries = tl.program_id(0) * UPDATES + tl.arange(0, UPDATES)
     there = entries < num_updates

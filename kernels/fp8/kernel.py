@@ -87,9 +87,15 @@ def _quantise_launch(
 
 @triton.jit
 def _dequantise_kernel(
-    values_ptr, scales_ptr, out_ptr, num_rows, depth,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKED: tl.constexpr,
-):  # fmt: skip
+    values_ptr,  # 8 bits [num_rows, depth]
+    scales_ptr,  # float32, by row, or by block of COLUMNS x COLUMNS
+    out_ptr,  # [num_rows, depth], what comes out
+    num_rows,  # rows of the weight
+    depth,  # columns of the weight
+    ROWS: tl.constexpr,  # rows of a program, which divide a block's
+    COLUMNS: tl.constexpr,  # columns of a program: those of a block
+    BLOCKED: tl.constexpr,  # whether scales are by block
+):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (rows < num_rows)[:, None] & (columns < depth)[None, :]

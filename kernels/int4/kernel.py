@@ -47,10 +47,17 @@ def scales_of(scale_ptr, zero_ptr, at, mask, ZEROS: tl.constexpr):
 
 @triton.jit
 def _dequantise_kernel(
-    words_ptr, scale_ptr, zero_ptr, out_ptr, num_rows,
-    DEPTH: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
-    ZEROS: tl.constexpr,
-):  # fmt: skip
+    words_ptr,  # int32 [num_rows, DEPTH / 8], eight weights each
+    scale_ptr,  # [num_rows, DEPTH / GROUP]
+    zero_ptr,  # uint8 [num_rows, DEPTH / GROUP], zero points
+    out_ptr,  # [num_rows, DEPTH], what comes out
+    num_rows,  # rows of the weight
+    DEPTH: tl.constexpr,  # columns of the weight
+    GROUP: tl.constexpr,  # columns of a group
+    ROWS: tl.constexpr,  # rows of a program
+    WORDS: tl.constexpr,  # words of a row in a program
+    ZEROS: tl.constexpr,  # whether groups have zero points
+):
     num_words: tl.constexpr = DEPTH // 8
     rows = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     at = (tl.program_id(0) * WORDS + tl.arange(0, WORDS))[None, :]

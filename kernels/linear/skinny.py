@@ -138,6 +138,7 @@ def _skinny_kernel(
 
 @triton.jit
 def _scaled(sums, scales, x_scales, SCALE_BLOCK: tl.constexpr, X_SCALED: tl.constexpr):
+    """Sums [BLOCK_N, ROWS] times the scales of weight rows [BLOCK_N] and of rows of x [ROWS]."""
     if SCALE_BLOCK == 1:
         sums *= scales[:, None]
     if X_SCALED:
@@ -200,10 +201,22 @@ def _gathered(
 
 @triton.jit
 def _finish(
-    sums, residual, tile, first_row, bias_ptr, out_ptr, num_rows, num_out,
-    BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    SWIGLU: tl.constexpr, GELU: tl.constexpr,
-):  # fmt: skip
+    sums,  # float32 [BLOCK_N, ROWS], scaled
+    residual,  # [BLOCK_N, ROWS], what `_residual` has returned
+    tile,  # number of the tile of weight rows
+    first_row,  # first row of x
+    bias_ptr,  # [num_out]
+    out_ptr,  # [T, num_out]
+    num_rows,  # T
+    num_out,  # columns of the result
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    ROWS: tl.constexpr,  # rows of x in a tile
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+):
+    """A tile's sums, with what follows a product, to `out_ptr`."""
     size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     if SWIGLU:
         gate, up = sums.reshape(size, 2, ROWS).permute(0, 2, 1).split()

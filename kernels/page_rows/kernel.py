@@ -17,18 +17,18 @@ _NUM_WARPS = 4
 
 @triton.jit(do_not_specialize=["row_words", "sum_words", "num_blocks"])
 def _copy_rows_kernel(
-    words_ptr,
-    block_ids_ptr,
-    rows_ptr,
-    weights_ptr,
-    sums_ptr,
-    row_words,
-    sum_words,
-    num_blocks,
-    SIZE: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_LOAD: tl.constexpr,
+    words_ptr,  # int64 [planes, num_blocks, SIZE], a card's blocks
+    block_ids_ptr,  # int32 [rows], block of each row
+    rows_ptr,  # int64 [rows, row_words], a block's planes one behind the other
+    weights_ptr,  # int64 [planes * SIZE], what words are multiplied with in sums
+    sums_ptr,  # int64 [rows, sum_words], a sum of each program
+    row_words,  # words from row to row
+    sum_words,  # sums from row to row
+    num_blocks,  # blocks of a plane
+    SIZE: tl.constexpr,  # words of a block in a plane
+    PARTS: tl.constexpr,  # programs of a block's plane
+    BLOCK: tl.constexpr,  # words of a program
+    IS_LOAD: tl.constexpr,  # whether rows go to blocks, not blocks to rows
 ):
     row = tl.program_id(1).to(tl.int64)
     piece = tl.program_id(0)

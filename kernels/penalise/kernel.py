@@ -26,18 +26,18 @@ _PAGE_WARPS: Final = 4
 
 @triton.jit
 def _penalise_kernel(
-    logits_ptr,
-    counts_ptr,
-    rows_ptr,
-    slots_ptr,
-    repetition_ptr,
-    frequency_ptr,
-    presence_ptr,
-    out_ptr,
-    vocab_size,
-    MAX_OUTPUTS: tl.constexpr,
-    TILE: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [rows, vocab_size]
+    counts_ptr,  # int16 [slots, vocab_size]; below 0: in the prompt
+    rows_ptr,  # int64 [penalised], row of the logits
+    slots_ptr,  # int64 [penalised], row of the counts
+    repetition_ptr,  # float32 [penalised]; 1: none
+    frequency_ptr,  # float32 [penalised]
+    presence_ptr,  # float32 [penalised]
+    out_ptr,  # float32 [penalised, vocab_size]
+    vocab_size,  # tokens
+    MAX_OUTPUTS: tl.constexpr,  # the bits of a count that say how often a token was generated
+    TILE: tl.constexpr,  # tokens of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     tile, number = tl.program_id(0), tl.program_id(1)
     if PDL:
@@ -62,15 +62,15 @@ def _penalise_kernel(
 # One compilation for every number of rows.
 @triton.jit(do_not_specialize=["num_rows"])
 def _count_ids_kernel(
-    ids_ptr,
-    counts_ptr,
-    rows_ptr,
-    slots_ptr,
-    num_rows,
-    vocab_size,
-    MAX_OUTPUTS: tl.constexpr,
-    PAGE: tl.constexpr,
-    PDL: tl.constexpr,
+    ids_ptr,  # int64 [rows], drawn tokens; -1 is none
+    counts_ptr,  # int16 [slots, vocab_size]
+    rows_ptr,  # int64 [num_rows], row of `ids`
+    slots_ptr,  # int64 [num_rows], row of the counts
+    num_rows,  # penalised rows
+    vocab_size,  # tokens
+    MAX_OUTPUTS: tl.constexpr,  # the largest count of a generated token
+    PAGE: tl.constexpr,  # rows of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -89,7 +89,14 @@ def _count_ids_kernel(
 
 # One compilation for every number of entries. A plain launch: it is made once for a sequence.
 @triton.jit(do_not_specialize=["num_entries"])
-def _mark_kernel(entries_ptr, counts_ptr, num_entries, num_slots, vocab_size, PAGE: tl.constexpr):
+def _mark_kernel(
+    entries_ptr,  # int32 [num_entries, 3]: slot, token, word
+    counts_ptr,  # int16 [num_slots, vocab_size]
+    num_entries,  # entries; those outside the counts are left out
+    num_slots,  # rows of the counts
+    vocab_size,  # tokens
+    PAGE: tl.constexpr,  # entries of a program
+):
     entries = tl.program_id(0) * PAGE + tl.arange(0, PAGE)
     there = entries < num_entries
     slots = tl.load(entries_ptr + 3 * entries, mask=there, other=-1).to(tl.int64)

@@ -16,19 +16,19 @@ from kernels.launch import Launch
 
 @triton.jit
 def _rms_norm_kernel(
-    x_ptr,
-    residual_ptr,
-    weight_ptr,
-    scale_ptr,
-    out_ptr,
-    num_columns,
-    weight_rows,
-    eps,
-    BLOCK: tl.constexpr,
-    ADDS: tl.constexpr,
-    SCALES: tl.constexpr,
-    EARLY: tl.constexpr,
-    PDL: tl.constexpr,
+    x_ptr,  # [T, num_columns]
+    residual_ptr,  # [T, num_columns], added behind the norm if ADDS
+    weight_ptr,  # [weight_rows, num_columns], for rows by turns
+    scale_ptr,  # one number, what the sum is multiplied with if SCALES
+    out_ptr,  # [T, num_columns]
+    num_columns,  # columns of a row
+    weight_rows,  # rows of the weight
+    eps,  # added to the mean square
+    BLOCK: tl.constexpr,  # the power of two from `num_columns` on
+    ADDS: tl.constexpr,  # whether there is a residual
+    SCALES: tl.constexpr,  # whether there is a scale
+    EARLY: tl.constexpr,  # whether the kernel behind may start at once
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     if PDL and EARLY:
         tl.extra.cuda.gdc_launch_dependents()

@@ -25,9 +25,15 @@ def _ground(top):
 
 @triton.jit(do_not_specialize=["num_tiles"])
 def _tiles_kernel(
-    logits_ptr, tops_ptr, ids_ptr, sums_ptr, num_tiles, vocab_size, TILE: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    logits_ptr,  # [T, vocab_size]
+    tops_ptr,  # float32 [T, num_tiles], the best logit of each tile
+    ids_ptr,  # int32 [T, num_tiles], its token
+    sums_ptr,  # float32 [T, num_tiles], sum of exp(logit - best)
+    num_tiles,  # tiles of a row
+    vocab_size,  # tokens
+    TILE: tl.constexpr,  # tokens of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     tile, row = tl.program_id(0), tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -46,9 +52,15 @@ def _tiles_kernel(
 
 @triton.jit(do_not_specialize=["num_tiles"])
 def _rows_kernel(
-    tops_ptr, ids_ptr, sums_ptr, best_ptr, probability_ptr, num_tiles, TILES: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    tops_ptr,  # float32 [T, num_tiles], the best logit of each tile
+    ids_ptr,  # int32 [T, num_tiles], its token
+    sums_ptr,  # float32 [T, num_tiles], sum of exp(logit - best)
+    best_ptr,  # int64 [T], the best token
+    probability_ptr,  # float32 [T], its probability; NaN if no logit is finite
+    num_tiles,  # tiles of a row
+    TILES: tl.constexpr,  # the power of two from `num_tiles` on
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     row = tl.program_id(0)
     if PDL:
         tl.extra.cuda.gdc_wait()

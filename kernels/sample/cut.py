@@ -136,7 +136,12 @@ def _top_logit(maxima_ptr, row, num_tiles, TILES: tl.constexpr):
 
 @triton.jit
 def _maxima_kernel(
-    logits_ptr, maxima_ptr, vocab_size, num_tiles, TILE: tl.constexpr, PDL: tl.constexpr
+    logits_ptr,  # [T, vocab_size]
+    maxima_ptr,  # float32 [T, num_tiles], the best logit of each tile
+    vocab_size,  # tokens
+    num_tiles,  # tiles of a row
+    TILE: tl.constexpr,  # tokens of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     tile, row = tl.program_id(0), tl.program_id(1)
     if PDL:
@@ -156,17 +161,17 @@ def _remember(found_ptr, place, base, above, is_first):
 # One compilation for all passes.
 @triton.jit(do_not_specialize=["number"])
 def _count_kernel(
-    logits_ptr,
-    temperature_ptr,
-    top_k_ptr,
-    sums_ptr,
-    found_ptr,
-    number,
-    vocab_size,
-    DIGITS: tl.constexpr,
-    UNUSED: tl.constexpr,
-    TILE: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [T, vocab_size]
+    temperature_ptr,  # float32 [T]; 0: the row is not drawn
+    top_k_ptr,  # int32 [T]; 0: none
+    sums_ptr,  # int64 [2, DIGITS, T, 4], of counts, then of shares: three sums and the total
+    found_ptr,  # int64 [2, DIGITS, T, 2]: lowest key of the interval, what stands above it
+    number,  # of the pass, which looks for two bits of the key
+    vocab_size,  # tokens
+    DIGITS: tl.constexpr,  # passes: pairs of bits of a key
+    UNUSED: tl.constexpr,  # low bits that are 0 in every key
+    TILE: tl.constexpr,  # tokens of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """A pass of top_k."""
     tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -189,21 +194,21 @@ def _count_kernel(
 
 @triton.jit(do_not_specialize=["number"])
 def _sum_kernel(
-    logits_ptr,
-    temperature_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    maxima_ptr,
-    sums_ptr,
-    found_ptr,
-    number,
-    vocab_size,
-    num_tiles,
-    DIGITS: tl.constexpr,
-    UNUSED: tl.constexpr,
-    TILE: tl.constexpr,
-    TILES: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [T, vocab_size]
+    temperature_ptr,  # float32 [T]; 0: the row is not drawn
+    top_k_ptr,  # int32 [T]; 0: none
+    top_p_ptr,  # float32 [T]; 1: none
+    maxima_ptr,  # float32 [T, num_tiles], the best logit of each tile
+    sums_ptr,  # int64 [2, DIGITS, T, 4], of counts, then of shares: three sums and the total
+    found_ptr,  # int64 [2, DIGITS, T, 2]: lowest key of the interval, what stands above it
+    number,  # of the pass, which looks for two bits of the key
+    vocab_size,  # tokens
+    num_tiles,  # tiles of a row
+    DIGITS: tl.constexpr,  # passes: pairs of bits of a key
+    UNUSED: tl.constexpr,  # low bits that are 0 in every key
+    TILE: tl.constexpr,  # tokens of a program
+    TILES: tl.constexpr,  # the power of two from `num_tiles` on
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """A pass of top_p, over the shares of what top_k keeps; the first also sums up all."""
     tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
@@ -244,25 +249,25 @@ def _sum_kernel(
 
 @triton.jit
 def _close_kernel(
-    logits_ptr,
-    temperature_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    maxima_ptr,
-    sums_ptr,
-    found_ptr,
-    min_p_ptr,
-    keys_ptr,
-    ties_ptr,
-    floors_ptr,
-    equals_ptr,
-    vocab_size,
-    num_tiles,
-    DIGITS: tl.constexpr,
-    UNUSED: tl.constexpr,
-    TILE: tl.constexpr,
-    TILES: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [T, vocab_size]
+    temperature_ptr,  # float32 [T]; 0: the row is not drawn
+    top_k_ptr,  # int32 [T]; 0: none
+    top_p_ptr,  # float32 [T]; 1: none
+    maxima_ptr,  # float32 [T, num_tiles], the best logit of each tile
+    sums_ptr,  # int64 [2, DIGITS, T, 4], of counts, then of shares: three sums and the total
+    found_ptr,  # int64 [2, DIGITS, T, 2]: lowest key of the interval, what stands above it
+    min_p_ptr,  # float32 [T]; 0: none
+    keys_ptr,  # int32 [T], of the row's `Cut`, which comes out, as the three behind
+    ties_ptr,  # int32 [T]
+    floors_ptr,  # float32 [T]
+    equals_ptr,  # int32 [T, num_tiles]
+    vocab_size,  # tokens
+    num_tiles,  # tiles of a row
+    DIGITS: tl.constexpr,  # passes: pairs of bits of a key
+    UNUSED: tl.constexpr,  # low bits that are 0 in every key
+    TILE: tl.constexpr,  # tokens of a program
+    TILES: tl.constexpr,  # the power of two from `num_tiles` on
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     if PDL:

@@ -27,23 +27,23 @@ _NUM_WARPS: Final = 4
 
 @triton.jit
 def _tile_tops_kernel(
-    logits_ptr,
-    seeds_ptr,
-    temperature_ptr,
-    positions_ptr,
-    tops_ptr,
-    keys_ptr,
-    ties_ptr,
-    floors_ptr,
-    equals_ptr,
-    vocab_size,
-    num_tiles,
-    FILTERED: tl.constexpr,
-    UNUSED: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-    FAST: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [T, vocab_size]
+    seeds_ptr,  # int64 [T], of the draws
+    temperature_ptr,  # float32 [T]; 0 takes the best token
+    positions_ptr,  # int32 or int64 [T], of the drawn tokens
+    tops_ptr,  # float32 [T, num_tiles], the best bound of each tile
+    keys_ptr,  # int32 [T], of the row's `Cut`, as the three behind
+    ties_ptr,  # int32 [T]
+    floors_ptr,  # float32 [T]
+    equals_ptr,  # int32 [T, num_tiles]
+    vocab_size,  # tokens
+    num_tiles,  # tiles of a row
+    FILTERED: tl.constexpr,  # whether there is a `Cut`
+    UNUSED: tl.constexpr,  # low bits that are 0 in every key
+    TILES: tl.constexpr,  # the power of two from `num_tiles` on
+    TILE: tl.constexpr,  # tokens of a tile
+    FAST: tl.constexpr,  # whether the logarithm is the card's
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     tile, row = tl.program_id(0), tl.program_id(1)
     if PDL:
@@ -144,28 +144,28 @@ def _search_tile(
 
 @triton.jit
 def _decide_kernel(
-    logits_ptr,
-    seeds_ptr,
-    temperature_ptr,
-    positions_ptr,
-    tops_ptr,
-    keys_ptr,
-    ties_ptr,
-    floors_ptr,
-    equals_ptr,
-    ids_ptr,
-    last_token_ptr,
-    table_rows_ptr,
-    vocab_size,
-    num_tiles,
-    num_tables,
-    FILTERED: tl.constexpr,
-    UNUSED: tl.constexpr,
-    TILES: tl.constexpr,
-    TILE: tl.constexpr,
-    FAST: tl.constexpr,
-    REMEMBERS: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # [T, vocab_size]
+    seeds_ptr,  # int64 [T], of the draws
+    temperature_ptr,  # float32 [T]; 0 takes the best token
+    positions_ptr,  # int32 or int64 [T], of the drawn tokens
+    tops_ptr,  # float32 [T, num_tiles], the best bound of each tile
+    keys_ptr,  # int32 [T], of the row's `Cut`, as the three behind
+    ties_ptr,  # int32 [T]
+    floors_ptr,  # float32 [T]
+    equals_ptr,  # int32 [T, num_tiles]
+    ids_ptr,  # int64 [T], what is drawn; -1: no logit is a number
+    last_token_ptr,  # int32 [num_tables], the token behind each sequence
+    table_rows_ptr,  # int32 [T], place of each row's sequence
+    vocab_size,  # tokens
+    num_tiles,  # tiles of a row
+    num_tables,  # places of sequences
+    FILTERED: tl.constexpr,  # whether there is a `Cut`
+    UNUSED: tl.constexpr,  # low bits that are 0 in every key
+    TILES: tl.constexpr,  # the power of two from `num_tiles` on
+    TILE: tl.constexpr,  # tokens of a tile
+    FAST: tl.constexpr,  # whether the logarithm is the card's
+    REMEMBERS: tl.constexpr,  # whether drawn tokens go to `last_token_ptr`, too
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     row = tl.program_id(0)
     if PDL:

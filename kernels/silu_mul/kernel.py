@@ -20,7 +20,12 @@ _BLOCK = 1024
 
 @triton.jit
 def _silu_mul_kernel(
-    gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr
+    gate_up_ptr,  # [T, 2 inner], gates, then ups
+    out_ptr,  # [T, inner]
+    inner,  # columns of the result
+    BLOCK: tl.constexpr,  # columns of a program
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -38,7 +43,13 @@ def _silu_mul_kernel(
 
 
 @triton.jit(do_not_specialize=["numbers"])
-def _sigmoid_mul_kernel(x_ptr, gate_ptr, numbers, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _sigmoid_mul_kernel(
+    x_ptr,  # [numbers], changed in place
+    gate_ptr,  # [numbers]
+    numbers,  # numbers of each
+    BLOCK: tl.constexpr,  # numbers of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
+):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < numbers
     if PDL:

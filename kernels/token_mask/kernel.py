@@ -20,12 +20,12 @@ _NUM_WARPS: Final = 4
 
 @triton.jit
 def _mask_tokens_kernel(
-    logits_ptr,
-    masks_ptr,
-    vocab_size,
-    num_words,
-    TILE: tl.constexpr,
-    PDL: tl.constexpr,
+    logits_ptr,  # float32 [T, vocab_size], changed in place
+    masks_ptr,  # int32 [T, num_words], a bit a token: 0 is forbidden
+    vocab_size,  # tokens
+    num_words,  # words of a row's mask
+    TILE: tl.constexpr,  # tokens of a program
+    PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if PDL:

@@ -13,10 +13,9 @@ import torch
 from benchmarks.kernels.case import KernelCase
 from benchmarks.kernels.linear import case
 from benchmarks.kernels.linear_sweep import gemvs, skinnies
-from benchmarks.kernels.wide_27b_sweep import wides
+from benchmarks.kernels.wide_27b_sweep import has_registers, wides
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config
-from kernels.linear.wide import has_registers
 
 SHAPES = (
     (Op.NORM_LINEAR, 5120, 2048),  # 30B-A3B: qkv, out

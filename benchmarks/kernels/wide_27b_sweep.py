@@ -19,7 +19,6 @@ from benchmarks.kernels.fp8_27b_sweep import SHAPES
 from benchmarks.kernels.linear import case
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Skinny, Wide
-from kernels.linear.wide import has_registers
 
 _ROWS = (64, 8, 32, 128)
 _DEEP_STAGES = 20
@@ -30,6 +29,11 @@ _FEWEST = 76
 _TRITON = (Skinny(128, 64, 1, 8, 3), Skinny(128, 64, 1, 8, 3, fuses_norm=False))
 _OF_GATES = (*_TRITON, Skinny(64, 128, 1, 4, 3), Skinny(64, 128, 1, 4, 3, fuses_norm=False))
 _HEAD = (Wide(2, 1), Wide(3, 1), Wide(2, 1, programs=2), Wide(2, 1, reads_once=True))
+
+_ALL_REGISTERS = 65536
+"""Registers of a multiprocessor."""
+_OTHER_REGISTERS = 26
+"""Registers of a multiplying thread beside its sums."""
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
@@ -46,6 +50,16 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
                 configs += _OF_GATES
             yield case(op, num_rows, num_weight_rows, depth, [*dict.fromkeys(configs)], device)
     yield case(Op.NORM_LINEAR, 64, 248320, 5120, list(_HEAD), device)
+
+
+def has_registers(config: Wide, num_rows: int) -> bool:
+    """Whether the sums of `num_rows` rows of x fit into registers, beside as many programs on a
+    multiprocessor.
+    """
+    if config.programs == 1:
+        return True
+    threads = 128 * (config.groups + 1) * config.programs
+    return config.tile_rows(num_rows) // 2 + _OTHER_REGISTERS <= _ALL_REGISTERS // threads // 8 * 8
 
 
 def wides(op: Op, num_weight_rows: int) -> Iterator[Wide]:

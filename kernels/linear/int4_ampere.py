@@ -27,22 +27,14 @@ from kernels.cuda.source import ARCH, CudaSource
 from kernels.launch import scratch
 from kernels.linear.config import Int4Ampere
 from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
+from kernels.linear.int4_tiles import HALVES, MAX_NORM_ROWS, OTHER_GROUPS, SCALE_BYTES
 from kernels.linear.skinny import counters
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
     from kernels.int4 import Int4Weight
 
-MAX_NORM_ROWS: Final = 16
-"""The norm of more rows is a kernel of its own, done once instead of in every program."""
-
-HALVES: Final = (torch.float16, torch.bfloat16)
-
 _CAPABILITY: Final = (8, 0)
-_SCALE_BYTES: Final = 4
-_OTHER_GROUPS: Final = 7
-"""Fours of scales are read whole, and rows lie an odd number of them apart."""
-
 _LARGE_BYTES: Final = 160 * 1024
 """Cards with so much shared memory for a program have faster memories, too: more is on its way."""
 _MANY_WEIGHT_ROWS: Final = 16384
@@ -210,8 +202,8 @@ def used_bytes(config: Int4Ampere, depth: int, group: int, *, x_rows: int = 0) -
     step = config.columns * (config.tile // 2 + 2 * rows + (2 if config.eights <= 2 else 0))
     all_steps = -(-depth // config.columns)
     steps = -(-all_steps // config.splits)
-    groups = steps * (config.columns // group) + _OTHER_GROUPS
-    return config.teams * config.stages * step + config.tile * groups * _SCALE_BYTES
+    groups = steps * (config.columns // group) + OTHER_GROUPS
+    return config.teams * config.stages * step + config.tile * groups * SCALE_BYTES
 
 
 @cache

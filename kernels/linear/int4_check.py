@@ -20,6 +20,7 @@ from kernels.int4 import Int4Weight, dequantise, packed
 from kernels.linear import int4_choose
 from kernels.linear.config import Int4Ampere, Int4Tiles
 from kernels.linear.epilogue import NOTHING, Epilogue
+from kernels.linear.int4_choose import grouped
 
 Product = Callable[..., Tensor]
 """The signature of `int4_tiles.product` and `int4_ampere.product`."""
@@ -63,20 +64,6 @@ class CheckedProduct(NamedTuple):
     def has(self, part: str) -> bool:
         """Whether `parts` names it."""
         return part in self.parts.split()
-
-
-def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
-    return Int4Tiles(
-        warps_m=warps_m,
-        warps_k=warps_k,
-        m_tiles=1,
-        eights=eights,
-        splits=splits,
-        stages=4,
-        blocks=1,
-        early=True,
-        wgmma=True,
-    )
 
 
 def _lone(
@@ -150,10 +137,10 @@ PRODUCTS: Final = (
 
 
 WGMMA_PRODUCTS: Final = (
-    CheckedProduct(64, 392, 2304, 128, "zeros residual", config=_grouped(4, 2, 8, 2)),
-    CheckedProduct(30, 520, 1088, 64, "zeros swiglu", config=_grouped(12, 1, 4, 1)),
-    CheckedProduct(130, 200, 2048, 128, "bias", config=_grouped(8, 1, 8, 3)),
-    CheckedProduct(128, 392, 2304, 128, "zeros residual", config=_grouped(12, 1, 16, 4)),
+    CheckedProduct(64, 392, 2304, 128, "zeros residual", config=grouped(4, 2, 8, 2)),
+    CheckedProduct(30, 520, 1088, 64, "zeros swiglu", config=grouped(12, 1, 4, 1)),
+    CheckedProduct(130, 200, 2048, 128, "bias", config=grouped(8, 1, 8, 3)),
+    CheckedProduct(128, 392, 2304, 128, "zeros residual", config=grouped(12, 1, 16, 4)),
 )
 """By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
 

@@ -139,7 +139,8 @@ card more than once.
 """
 
 
-def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
+def grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
+    """Tiles that are multiplied by warp groups; see `Int4Tiles`."""
     return Int4Tiles(
         warps_m=warps_m,
         warps_k=warps_k,
@@ -154,7 +155,7 @@ def _grouped(warps_m: int, warps_k: int, eights: int, splits: int) -> Int4Tiles:
 
 
 _GROUPED: Final = tuple(
-    _grouped(warps_m, warps_k, eights, splits)
+    grouped(warps_m, warps_k, eights, splits)
     for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (4, 8), (1, 2, 3))
 )
 """By the tensor cores of warp groups. Clusters of more than three do not find places everywhere,

@@ -38,14 +38,19 @@ _BLOCK: Final = 64
 
 _BARRIER_BYTES: Final = 16
 _ROW_BYTES: Final = 16
-"""Beside a row of x that lies whole: zeros that stand for the rows that are not there."""
+"""Zeros behind a row of x that lies whole in shared memory, read in place of rows 2 to 8."""
 _OTHER_SUMS: Final = 5
-"""Sums of a row of x beside those of the tile: a pitch, and its squares."""
+"""Float32 numbers that a row of x has in shared memory beside the sums of the tile: one for its sum
+of squares, and four that keep rows out of each other's banks.
+"""
 _RESERVED_BYTES: Final = 1024
 """Bytes of shared memory that the card reserves for each program on a multiprocessor."""
-_SCALE_BYTES: Final = 4
-_OTHER_GROUPS: Final = 7
-"""Fours of scales are read whole, and rows lie an odd number of them apart."""
+SCALE_BYTES: Final = 4
+"""Bytes of a scale and its zero point in shared memory."""
+OTHER_GROUPS: Final = 7
+"""How many more groups than its own a weight row may take in shared memory: scales are read four at
+a time, and rows lie an odd number of scales apart.
+"""
 
 _LEAST_STAGES: Final = 2
 _MAX_GROUPS: Final = 256
@@ -235,8 +240,8 @@ def shared_bytes(constants: Mapping[str, int]) -> int:
     else:
         stage += 16 * constants["NT"] * columns + 2 * columns * norm
     steps = -(-constants["DEPTH"] // columns)
-    groups = -(-steps // constants["SPLITS"]) * (columns // constants["GROUP"]) + _OTHER_GROUPS
-    return constants["STAGES"] * (stage + _BARRIER_BYTES) + whole + tile * groups * _SCALE_BYTES
+    groups = -(-steps // constants["SPLITS"]) * (columns // constants["GROUP"]) + OTHER_GROUPS
+    return constants["STAGES"] * (stage + _BARRIER_BYTES) + whole + tile * groups * SCALE_BYTES
 
 
 @cache

@@ -38,11 +38,6 @@ _RESERVED_BYTES: Final = 1024
 _MOST_ROWS_OF_THREE_GROUPS: Final = 192
 """In one instruction of a program of 512 threads, each of which begins with 128 registers."""
 
-_ALL_REGISTERS: Final = 65536
-"""Registers of a multiprocessor."""
-_OTHER_REGISTERS: Final = 26
-"""Registers of a multiplying thread beside its sums."""
-
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 """Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all. Where a
 multiprocessor holds several programs all threads have the same number.
@@ -163,16 +158,6 @@ def constants_of(
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
         "FP8": int(is_fp8), "PROGRAMS": config.programs,
     }  # fmt: skip
-
-
-def has_registers(config: Wide, num_rows: int) -> bool:
-    """Whether the sums of `num_rows` rows of x fit into registers, beside as many programs on a
-    multiprocessor.
-    """
-    if config.programs == 1:
-        return True
-    threads = 128 * (config.groups + 1) * config.programs
-    return config.tile_rows(num_rows) // 2 + _OTHER_REGISTERS <= _ALL_REGISTERS // threads // 8 * 8
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:

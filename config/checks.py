@@ -251,6 +251,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
         yield from _residency_mistakes(worker, at)
+        yield from _window_mistakes(worker, at)
         yield from _card_mistakes(worker, at)
         other = next((one for one in config.workers if _shares_gpu(worker, one)), None)
         if worker.owns_gpu and other is not None:
@@ -259,6 +260,19 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"worker `{worker.name}` owns {' and '.join(worker.host_devices)}, which "
                 f"`{other.name}` uses too: it would end that engine; leave owns_gpu out",
             )
+
+
+def _window_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
+    """The window that is asked for must fit into the keys and values that are asked for."""
+    tokens, window = worker.kv_tokens, worker.context_length
+    if tokens is None or window is None:
+        return
+    if -(-tokens // worker.block_size) * worker.block_size < window:
+        text = (
+            f"worker `{worker.name}`: kv_tokens = {tokens} hold no window of context_length = "
+            f"{window}: raise kv_tokens, or lower context_length"
+        )
+        yield Mistake(("workers", at, "kv_tokens"), text)
 
 
 def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:

@@ -34,7 +34,7 @@ async def tokenize(exchange: Exchange) -> None:
     edge, caller, body = exchange.edge, exchange.identify(), await exchange.body()
     raw, typed = await edge.read(caller, body, _tokenize_body)
     if (typed.prompt is None) == (typed.messages is None):
-        raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
+        raise invalid("prompt", "Send one of 'prompt' and 'messages'.")
     model = _model(edge, typed.model)
     known = await edge.text_of(model)
     encode = _encoding(known, typed, {**raw, "model": model})

@@ -147,6 +147,18 @@ def test_a_worker_takes_turns_as_its_model_unless_it_says_otherwise(
     assert config.workers[0].idle_s == idle_s
 
 
+@pytest.mark.parametrize(("tokens", "fits"), [(4096, True), (4065, True), (4064, False)])
+def test_keys_and_values_hold_the_window_that_is_asked_for(tokens: int, fits: bool) -> None:
+    """The window was cut without a word. Blocks of 32 tokens are rounded up."""
+    keys = f"kv_tokens = {tokens}\ncontext_length = 4096\n"
+    text = f'[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"\n{keys}'
+    if fits:
+        assert parse_config(text, "x").workers[0].kv_tokens == tokens
+        return
+    with pytest.raises(ConfigError, match="kv_tokens = 4064 hold no window of context_length"):
+        parse_config(text, "x")
+
+
 def test_a_model_whose_requests_stay_here_does_not_send_them_away_while_it_wakes() -> None:
     text = (
         '[providers.p]\nbase_url = "http://p/v1"\n[[models]]\nname = "m"\ncloud = "never"\n'

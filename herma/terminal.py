@@ -8,7 +8,7 @@ so rich is imported where something is drawn.
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
@@ -84,3 +84,26 @@ def step_bar(stream: TextIO) -> Iterator[ShowStep]:
             progress.update(task, description=what, completed=done, more=more)
 
         yield show
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show a terminal on stdout that `what` is done, and since when, for as long as the block
+    lasts. The work goes on if the terminal is gone.
+    """
+    if not sys.stdout.isatty():
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.description}", markup=False)
+    columns = SpinnerColumn(), words, TimeElapsedColumn()
+    progress = Progress(*columns, console=console(sys.stdout), transient=True)
+    progress.add_task(what, total=None)
+    with suppress(OSError):
+        progress.start()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            progress.stop()

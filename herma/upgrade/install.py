@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from herma.terminal import busy
 from housekeeping.state_file import make_private
 from protocol.errors import ConfigError
 from workers.versions import BASE, Installation, InstalledVersion
@@ -153,20 +154,22 @@ def _make_environment(
     wanted = source.with_extra(source.package or str(source.wheel))
     given = ["--constraint", str(source.constraints)] if source.constraints is not None else []
     deps = ["--no-deps"] if source.shares is not None else []
-    _run(
-        [
-            *(*pip, "download", *quiet, "--only-binary", ":all:", "--dest", str(wheels), *deps),
-            *(*given, *_origins(installation, source), wanted),
-        ],
-        "its wheels cannot be fetched",
-    )
+    with busy("fetching its wheels"):
+        _run(
+            [
+                *(*pip, "download", *quiet, "--only-binary", ":all:", "--dest", str(wheels), *deps),
+                *(*given, *_origins(installation, source), wanted),
+            ],
+            "its wheels cannot be fetched",
+        )
     main = wanted
     if source.wheel is not None:
         main = source.with_extra(str(wheels / source.wheel.name))
-    _run(
-        [*pip, "install", *quiet, "--no-index", "--find-links", str(wheels), *given, main],
-        "its wheels cannot be installed",
-    )
+    with busy("installing its wheels"):
+        _run(
+            [*pip, "install", *quiet, "--no-index", "--find-links", str(wheels), *given, main],
+            "its wheels cannot be installed",
+        )
 
 
 def _origins(installation: Installation, source: InstallSource) -> list[str]:
@@ -204,7 +207,8 @@ def _pull(
     """Pull the image; the version records its id, which no tag moves."""
     assert source.image is not None
     say(f"pulling {source.image}")
-    _run([source.runner, "pull", source.image], f"{source.image} cannot be pulled")
+    with busy(f"pulling {source.image}"):
+        _run([source.runner, "pull", source.image], f"{source.image} cannot be pulled")
     inspected = [source.runner, "image", "inspect", "--format", "{{.Id}}", source.image]
     reference = _run(inspected, f"{source.image} cannot be inspected").strip()
     tag = source.image.rpartition("/")[2].partition("@")[0].replace(":", "-")

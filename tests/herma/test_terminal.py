@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,14 @@ print("\\n".join(table_lines([["NAME", "NOTES"], ["漢字", "word " * 16], ["[b]
 with step_bar(sys.stdout) as show:
     show("loading [weights]", 0.25, "5 of 20 GB")
 print("end")
+"""
+WORK = """
+import signal, sys, pathlib
+from herma.terminal import busy
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with busy("fetching [wheels]"):
+    sys.stdin.read()
+pathlib.Path(sys.argv[1]).write_text("done")
 """
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -38,20 +47,27 @@ def test_a_pipe_gets_lines_as_wide_as_they_are(capsys: pytest.CaptureFixture[str
     assert table_lines([["A", "B"], [long, "b"]])[1] == f"{long}  b"
 
 
-def _shown(**environ: str) -> str:
-    """What `DRAW` shows on a terminal of 60 columns."""
+def _on_terminal(*words: str, **environ: str) -> tuple["subprocess.Popen[bytes]", int]:
+    """A Python that runs `words` on a terminal of 60 columns, and the terminal's other end."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
-        [sys.executable, "-c", DRAW],
-        stdin=slave,
+        [sys.executable, "-c", *words],
+        stdin=subprocess.PIPE,
         stdout=slave,
         env={**kept, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environ},
     )
     os.close(slave)
+    return process, master
+
+
+def _shown(**environ: str) -> str:
+    """What `DRAW` shows."""
+    process, master = _on_terminal(DRAW, **environ)
     text = b"".join(_read(master))
-    assert process.wait() == 0
+    process.communicate()
+    assert process.returncode == 0
     return text.decode()
 
 
@@ -85,6 +101,22 @@ def test_without_colours_a_terminal_gets_no_style() -> None:
     assert not re.search(r"\x1b\[[0-9;]*m", _shown(NO_COLOR="1"))
     assert "\x1b[1m" in _shown(NO_COLOR="")
     assert "\x1b" not in _shown(TERM="dumb")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_work_goes_on_whatever_becomes_of_the_terminal(tmp_path: Path, is_lost: bool) -> None:
+    """A long step shows that it goes on; nothing is left of it, and it ends without a terminal."""
+    process, master = _on_terminal(WORK, str(tmp_path / "ended"))
+    seen = b""
+    while b"fetching [wheels]" not in seen or b"0:00:" not in seen:
+        seen += os.read(master, 65_536)
+    if is_lost:
+        os.close(master)
+    process.communicate()
+    assert process.returncode == 0
+    assert (tmp_path / "ended").read_text() == "done"
+    if not is_lost:
+        assert b"\x1b[2K" in b"".join(_read(master))
 
 
 def test_what_serves_draws_nothing() -> None:

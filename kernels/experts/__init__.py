@@ -73,9 +73,9 @@ def norm_route(
     """
     check_router(x, weights, routing)
     if uses_triton(x) and not invariant:
-        from kernels.experts import router
+        from kernels.experts import choose, router
 
-        if x.shape[0] <= router.NORMED_ROWS:
+        if x.shape[0] <= choose.JOINED_ROWS:
             return router.norm_route(x, norm, eps, weights, routing)
     normed = rms_norm(x, norm, eps)
     return normed, route(normed, weights, routing, invariant=invariant)
@@ -91,16 +91,18 @@ def takes_shared(
     invariant: bool = False,
 ) -> bool:
     """Whether `mix` of these rows can compute the shared expert of `weights` too, as one more pair
-    of each row: of few rows on a card, where it is as wide as the others and in their form.
+    of each row: of few rows on a card, where it is as wide as the others and in their form; not if
+    `invariant`, because more rows would have it apart.
     """
     shared_up, shared_down = weights.shared_gate_up, weights.shared_down
-    if not uses_triton(x) or shared_up is None or shared_down is None:
+    if not uses_triton(x) or invariant or shared_up is None or shared_down is None:
         return False
     from kernels.experts import choose, few
 
     num_pairs = x.shape[0] * routing.num_active
     given = x, gate_up, down, num_pairs, routing.num_experts
-    is_few = choose.way(*given, invariant=invariant) is choose.Way.FEW
+    is_few = choose.way(*given, invariant=False) is choose.Way.FEW
+    is_few = is_few and x.shape[0] <= choose.JOINED_ROWS
     if not is_few or weights.gate_up_bias is not None or weights.down_bias is not None:
         return False
     return few.takes_shared(gate_up, down, shared_up, shared_down)

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.experts.choose import JOINED_ROWS
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
@@ -345,7 +346,7 @@ def down(
     num_rows, hidden = residual.shape
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
     out = torch.empty_like(residual)
-    tiles = tiles or _down_tiles(form, gated.shape[1])
+    tiles = tiles or _down_tiles(form, gated.shape[1], num_rows)
     tiles = tiles._replace(columns=min(tiles.columns, triton.next_power_of_2(gated.shape[1])))
     factors = None if shared is None else shared.weights
     launch = _down_launch(
@@ -367,10 +368,11 @@ def _sums(tiles: ExpertTiles, form: str) -> int:
     return tiles.columns // 2 if form == "mxfp4" else tiles.columns
 
 
-def _down_tiles(form: str, width: int) -> ExpertTiles:
+def _down_tiles(form: str, width: int, num_rows: int) -> ExpertTiles:
+    tiles = _DOWN.get(form, _USUAL_DOWN)
     if form == "plain" and width <= _SHALLOW_DOWN.columns:
-        return _SHALLOW_DOWN
-    return _DOWN.get(form, _USUAL_DOWN)
+        tiles = _SHALLOW_DOWN
+    return tiles._replace(ahead=int(num_rows <= JOINED_ROWS))
 
 
 @cache

@@ -26,7 +26,7 @@ class ExpertTiles(NamedTuple):
     columns: int
     warps: int = 4
     stages: int = 3
-    ahead: int = 1
+    ahead: int = 0
 
 
 _UNPACKED_BYTES: Final = 16

@@ -17,6 +17,7 @@ from kernels.delta_rule import RowSpan, plan_spans, verified
 from kernels.delta_rule import device as delta
 from kernels.delta_rule.row_steps import FEW_ROW_TILES, MANY_ROW_TILES, RowTiles
 from kernels.experts import Activation, ExpertWeights, Routing, few, router
+from kernels.latent import device as latents
 from kernels.launch import Launch
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import CardDrafts
@@ -27,6 +28,7 @@ from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.kernels.delta_cases import EPS, drawn_rows, layer
 from tests.kernels.test_delta_verify import NUM_SLOTS, ONE_KEY, STEPS, begun, planned
+from tests.kernels.test_latent import DECODES, ODD, make_case
 from tests.workers.engine.drafting.cases import made
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.capture import run_again
@@ -154,6 +156,22 @@ def test_mixtures_of_few_rows_wait(num_rows: int, watch: Watch) -> None:
         gated = few.gate_up(normed, up, None, routed, 20, Activation(), shared=shared)
         hidden = few.down(gated, down, None, routed, hidden, shared=shared)
     assert {"_route_kernel", "_gate_up_kernel", "_down_kernel"} <= watch.early
+    assert watch.faults == []
+
+
+@pytest.mark.parametrize("num_rows", [2, 5])
+def test_rows_of_latents_wait(num_rows: int, watch: Watch) -> None:
+    """Two layers, one behind the other: what one row caches, and its parts, are read behind it."""
+    case = make_case(DECODES[-num_rows:], ODD)
+    plan = case.paged_plan()
+    heads = case.queries.view(num_rows, ODD.heads, -1)
+    for _ in range(2):
+        given = case.weights, case.cos_sin, case.cache, plan, ODD.scale
+        out = latents.attend_singles(heads, case.rows, *given, 4)
+        heads = (out.repeat(1, 2)[:, : heads[0].numel()]).view(heads.shape).contiguous()
+    early = {"absorb_kernel", "rows_kernel"}
+    early |= {"merge_values_kernel"} if num_rows == 2 else {"merge_kernel", "product_kernel"}
+    assert early <= watch.early
     assert watch.faults == []
 
 

@@ -17,6 +17,7 @@ from kernels.experts import (
     many,
     reference,
     router,
+    takes_shared,
 )
 from kernels.experts.tiles import ExpertTiles
 from kernels.fp8 import DualWeight, Fp8Weight, Weight, quantize_weight
@@ -299,6 +300,24 @@ def test_an_expert_that_all_rows_share_is_one_more_pair(
         tiles = ExpertTiles(8, columns, ahead=ahead)
         given = found, stacks[1], None, routed, residual.to(device), tiles
         _assert_near(few.down(*given, shared=shared), wanted)
+
+
+@pytest.mark.parametrize("num_rows", [1, 4, 5, 64])
+def test_few_rows_on_a_card_take_a_shared_expert(num_rows: int) -> None:
+    """Not without one, not more rows, nor where bits must not depend on how many there are; a CPU
+    has it apart.
+    """
+    up, down, x = _drawn(40 * 40, 48), _drawn(40 * 48, 20), _drawn(num_rows, 48)
+    weights = ExpertWeights(
+        _drawn(41, 48), shared_gate_up=_drawn(40, 48), shared_down=_drawn(48, 20)
+    )
+    on_card, routing = x.to("meta"), Routing(40, 4)
+    assert takes_shared(on_card, up, down, weights, routing) == (num_rows <= 4)
+    assert not takes_shared(on_card, up, down, weights, routing, invariant=True)
+    assert not takes_shared(on_card, up, down, ExpertWeights(_drawn(40, 48)), routing)
+    biased = weights._replace(down_bias=_drawn(40, 48))
+    assert not takes_shared(on_card, up, down, biased, routing)
+    assert not takes_shared(x, up, down, weights, routing)
 
 
 def test_a_shared_expert_of_another_form_or_width_stays_apart() -> None:

@@ -215,6 +215,46 @@ def test_rows_equal_the_definition(shape: Shape, num_parts: int, device: torch.d
     assert distance(out[rows], wanted[rows]) < 1e-5
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_parts", [1, 4, 64])
+@pytest.mark.parametrize("num_rows", [1, 4, 5])
+def test_single_rows_equal_the_definition(
+    shape: Shape, num_parts: int, num_rows: int, device: torch.device
+) -> None:
+    """In three launches for few rows and in four for more; what is cached beside them, and padding,
+    for which nothing is written, is left alone.
+    """
+    case = make_case(DECODES[-num_rows:], shape)
+    wanted, cache = expected(case)
+    rows = [row for row in range(num_rows) if row != 2]
+    before, moved = case.cache.clone(), case.to(device)
+    plan = moved.paged_plan()
+    if num_rows > 2:
+        plan.positions[2] = NO_ROW
+        start, block = case.segments[2][0], shape.block_size
+        at = int(case.tables[2, start // block]), start % block
+        cache[at] = before[at].double()
+    heads = moved.queries.view(num_rows, shape.heads, -1)
+    given = heads, moved.rows, moved.weights, moved.cos_sin, moved.cache, plan, shape.scale
+    torch.use_deterministic_algorithms(True)  # what is not written stays NaN
+    out = kernels.attend_singles(*given, num_parts).cpu()
+    torch.use_deterministic_algorithms(False)
+    assert distance(out[rows], wanted[rows]) < 1e-5
+    assert distance(moved.cache.cpu(), cache) < 1e-6
+
+
+def test_queries_of_a_wide_row_are_read_as_they_lie(device: torch.device) -> None:
+    """Latents behind other numbers of the same row, as a layer's first product has them."""
+    case = make_case(DECODES, ODD)
+    wanted, _ = expected(case)
+    moved = case.to(device)
+    wide = torch.cat((torch.full_like(moved.rows, torch.nan), moved.rows), dim=1)
+    heads = moved.queries.view(len(DECODES), ODD.heads, -1)
+    given = moved.weights, moved.cos_sin, moved.cache, moved.paged_plan(), ODD.scale
+    out = kernels.attend_singles(heads, wide[:, moved.rows.shape[1] :], *given)
+    assert distance(out.cpu(), wanted) < 1e-5
+
+
 @pytest.mark.parametrize("segments", [MIXED, LONG])
 def test_a_whole_step_equals_the_definition(segments: Segments, device: torch.device) -> None:
     """Decodes and short segments by the kernel, long ones in the plain form, and all rows as single

@@ -2,7 +2,8 @@
 
 Owns these conversations, and the forms that conversations take for a template that refuses the
 usual one or leaves calls and results out without a word: Gemma 2 has no system turns, Llama 3.1 has
-one call in a turn, gpt-oss shows only the first one. Must not know Jinja.
+one call in a turn, gpt-oss shows only the first one, and no system turn behind the first. Must not
+know Jinja.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,6 +55,14 @@ _CROSSED: Final = tuple(
 _TALKING_CALL: Final = (_USER, with_calls(_THINKING, _CALLS[:1]), _RESULTS[0])
 _LATER_USER: Final = {"role": "user", "content": "Jj0"}
 _QUESTIONS_AGAIN: Final = (_USER, _ANSWER, _LATER_USER)
+_INSTRUCTED_AGAIN: Final = (
+    _SYSTEM,
+    {"role": "system", "content": "Kk1"},
+    _USER,
+    _ANSWER,
+    {"role": "system", "content": "Ll2"},
+    _LATER_USER,
+)
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
 
 
@@ -86,8 +95,15 @@ def find_traits(show: Show) -> Traits:
         text = show(turns, tools)  # type: ignore[arg-type]
         return text is not None and all(word in text for word in words)
 
-    def try_form(form: Form, turns: Sequence[Turn], *words: str, tools: object = _TOOLS) -> None:
-        if shown(turns, *words, tools=tools):
+    def try_form(
+        form: Form,
+        turns: Sequence[Turn],
+        *words: str,
+        tools: object = _TOOLS,
+        is_silent: bool = False,
+    ) -> None:
+        """With `is_silent` only where words are left out; what is refused has stricter forms."""
+        if shown(turns, *words, tools=tools) or (is_silent and not shown(turns, tools=tools)):
             return
         forms.append(form)
         if not shown(turns, *words, tools=tools):
@@ -95,6 +111,7 @@ def find_traits(show: Show) -> Traits:
 
     # Not where a system turn is left out: Phi-4's reasoning models have their own.
     try_form(folded_system, [_SYSTEM, _USER], tools=no_tools)
+    try_form(later_instructions, _INSTRUCTED_AGAIN, "Kk1", "Ll2", tools=no_tools, is_silent=True)
     try_form(text_arguments, _ONE_CALL, "Ff6", "Dd4")
     try_form(single_calls, _TWO_CALLS, "Ff6", "Gg7", "Dd4", "Ee5")
     shows_calls = shown(_ONE_CALL, "Ff6", "Dd4")
@@ -128,6 +145,16 @@ def folded_system(turns: Sequence[Turn]) -> list[Turn]:
         return rest
     end = count + any(turn["role"] == "user" for turn in rest[count : count + 1])
     return [joined(rest[:end], "user"), *rest[end:]]
+
+
+def later_instructions(turns: Sequence[Turn]) -> list[Turn]:
+    """The system turns at the beginning are one; those behind it are the user's."""
+    first = list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns))
+    rest = [
+        {**turn, "role": "user"} if turn["role"] in _INSTRUCTIONS else turn
+        for turn in turns[len(first) :]
+    ]
+    return [joined(first, "system"), *rest] if len(first) > 1 else [*first, *rest]
 
 
 def text_arguments(turns: Sequence[Turn]) -> list[Turn]:

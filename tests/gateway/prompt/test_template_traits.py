@@ -275,3 +275,37 @@ def test_json_of_a_filter_is_json_of_a_list() -> None:
 def test_a_template_says_what_it_cannot_show(source: str, remark: str | None) -> None:
     remarks = ChatTemplate(source, ControlTokens({})).remarks
     assert [remark in one for one in remarks if remark] == [True] * bool(remark)
+
+
+ONE_SYSTEM = """\
+{%- if messages[0].role in ['system', 'developer'] %}
+    {{- 's:' + messages[0].content + '|' }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for m in messages if m.role in ['user', 'assistant', 'tool'] %}
+    {{- m.role[0] + ':' + m.content }}
+    {%- for c in m.tool_calls or [] %}{{ '(' + (c.function.arguments | tojson) + ')' }}{% endfor %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""As gpt-oss: what is neither the first turn nor a known role is left out without a word."""
+
+
+@pytest.mark.parametrize(
+    ("roles", "prompt"),
+    [
+        (("system", "user"), "s:0|u:1|"),
+        (("system", "system", "user"), "s:0\n\n1|u:2|"),
+        (("system", "developer", "user"), "s:0\n\n1|u:2|"),
+        (("developer", "user"), "s:0|u:1|"),
+        (("user", "assistant", "system", "user"), "u:0|a:1|u:2|u:3|"),
+        (("system", "user", "system"), "s:0|u:1|u:2|"),
+    ],
+)
+def test_a_later_system_turn_is_not_lost(roles: tuple[str, ...], prompt: str) -> None:
+    """Agents add reminders in the middle of a conversation."""
+    template = ChatTemplate(ONE_SYSTEM, ControlTokens(()))
+    messages = [{"role": role, "content": str(at)} for at, role in enumerate(roles)]
+    request = parse_chat_request(json.dumps({"model": "m", "messages": messages}).encode())
+    assert request.messages is not None
+    assert "".join(template.render(request.messages, (), NOW)) == prompt

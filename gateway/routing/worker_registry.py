@@ -500,7 +500,7 @@ class WorkerRegistry:
 
     def find(self, name: str) -> ModelView | None:
         """The view of the model with that name or alias; None if there is none."""
-        model = self._models.named(name)
+        model = self._models.by_name.get(name) or self._models.named(name)
         return self.view(model) if model is not None else None
 
     def view(self, model: Model) -> ModelView:

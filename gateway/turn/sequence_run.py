@@ -51,7 +51,7 @@ from protocol.messages import (
     TokenItem,
     TokenLogprobs,
 )
-from protocol.tokens import unpack_tokens
+from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _Loss = Lost | Overdue | Crashed | Rejected | Finished
@@ -256,8 +256,8 @@ class SequenceRun(TryLoop):
         job = self._job
         if lease.files_digest != job.files_digest:
             raise self._replaced()
-        num_tokens = self.output.num_tokens
-        self._num_at_start = num_tokens
+        # `num_tokens`, inlined: this is on the way of every request.
+        num_tokens = self._num_at_start = len(self.output.packed) // TOKEN_BYTES
         self.worker_id = lease.worker_id
         self._worker_name = self._begin_attempt(lease, self._index)
         attempt = self._attempt = Attempt(

@@ -91,6 +91,15 @@ class StreamedTurn:
         self._emit: Emit | None = None
         self._kept: list[TurnEvent] = []
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Keep a failure of the work, which the client's task raises again."""
+        if isinstance(error, Exception):
+            self.failure = error
+        return self.failure is not None
+
     def attach(self, emit: Emit) -> None:
         """A client is connected: send it the kept events, and those that follow, by `emit`."""
         self.state = TurnState.WAITING
@@ -265,10 +274,8 @@ class OpenTurns:
         is_cut = True
         try:
             with turn.scope:
-                try:
+                with turn:
                     await work(turn.sink)
-                except Exception as error:  # noqa: BLE001 - the client's task raises it again
-                    turn.failure = error
                 while turn.state is TurnState.DETACHED:
                     assert turn.attached is not None
                     await turn.attached.wait()

@@ -54,7 +54,10 @@ from workers.engine.settings import (
     window_memory,
     with_windows,
 )
-from workers.engine.sleep.choice import move_to, sleep_of
+from workers.engine.sleep.choice import sleep_of
+from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
+from workers.engine.sleep.read_again import LayerChange, copy_into, read_again
+from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
 from workers.model_dir import drafter_dir, local_dir
@@ -102,8 +105,9 @@ def load_runner(
             torch.set_num_threads(1)
         own = shape if ranks is None else config_of(shape, ranks.share)
         sleep = sleep_of(config, device, has_ranks=ranks is not None)
-        move_to(
-            sleep, weights, partial(_read, config, model_dir, shape, device, dtype, _untold, None)
+        sleep.adopt(
+            tensors_of(weights),
+            partial(_read_again, config, model_dir, shape, device, dtype, weights),
         )
         model = Network(
             own,
@@ -122,7 +126,7 @@ def load_runner(
             sleep.num_bytes,
         )
         num_blocks, windows, spare_bytes, step_bytes = sizes
-        move_to(sleep, drafter, partial(_drafter, config, model, model_dir, _untold))
+        _adopt_drafter(sleep, config, model, model_dir, drafter)
         cache = _take_caches(config, model, num_blocks, windows, drafter)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -195,18 +199,57 @@ def _read(
     ranks: Ranks | None,
 ) -> ModelWeights:
     """As `_load`, without checks."""
-    change, vocabulary = layer_change(config, shape, dtype, device), vocabulary_form(config, shape)
+    change = layer_change(config, shape, dtype, device)
     if ranks is not None:
         change = cut_and_then(LayerCut(shape, ranks.share), change)
+    weights = _read_changed(config, model_dir, shape, device, dtype, report, change)
+    return weights if ranks is None else model_of(weights, shape, ranks.share)
+
+
+def _read_changed(
+    config: WorkerConfig,
+    model_dir: Path,
+    shape: ModelDescription,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Report,
+    change: LayerChange | None,
+) -> ModelWeights:
+    """Read or draw the weights, with each layer changed."""
+    vocabulary = vocabulary_form(config, shape)
     if config.model.startswith(DUMMY_PREFIX):
-        weights = draw_weights(
+        return draw_weights(
             shape, device, dtype, change=change, vocabulary=vocabulary, draws_experts=True
         )
-    else:
-        weights = load_weights(
-            model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
-        )
-    return weights if ranks is None else model_of(weights, shape, ranks.share)
+    return load_weights(
+        model_dir, shape, device, dtype, report, change=change, vocabulary=vocabulary
+    )
+
+
+def _read_again(
+    config: WorkerConfig,
+    model_dir: Path,
+    shape: ModelDescription,
+    device: torch.device,
+    dtype: torch.dtype,
+    kept: ModelWeights,
+) -> None:
+    """Read the weights into the memory that they had. Raises `ConfigError`."""
+    read = partial(_read_changed, config, model_dir, shape, device, dtype, _untold)
+    read_again(kept, layer_change(config, shape, dtype, device), read)
+
+
+def _adopt_drafter(
+    sleep: DeviceSleep | NoSleep,
+    config: WorkerConfig,
+    model: Network,
+    model_dir: Path,
+    drafter: Drafter | None,
+) -> None:
+    """Let the drafter's weights sleep with those of its target."""
+    if drafter is not None:
+        again = partial(_drafter, config, model, model_dir, _untold)
+        sleep.adopt(tensors_of(drafter), lambda: copy_into(drafter, again()))
 
 
 def _untold(_phase: str, _fraction: float, _detail: str) -> None:

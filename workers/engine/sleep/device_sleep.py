@@ -29,13 +29,10 @@ from workers.loop import MemoryMove
 from workers.scheduler import HeldCounts, HeldPlaces
 from workers.tier_size import default_bytes
 
-Reload = Callable[[], Iterable[Tensor]]
+Reload = Callable[[], None]
 
 WEIGHTS_SHARE: Final = 0.8
 """Weights are kept on the host if they take at most this share of what is free there."""
-
-READ_AGAIN_SHARE: Final = 0.9
-"""Of a device, what weights may take in both places."""
 
 _WEIGHTS_PIECE: Final = 256 * 2**20
 _SUMMED: Final = 2**30
@@ -60,8 +57,7 @@ class DeviceSleep:
         relieve = _nothing if self._card is None else torch.cuda.empty_cache
         self._weights = Arena(pages, most_bytes, _WEIGHTS_PIECE, relieve)
         self._kept = Arena(pages, most_bytes, relieve=relieve)
-        self._most_bytes = most_bytes
-        self._adopted: list[tuple[list[Tensor], Reload]] = []
+        self._reloads: list[Reload] = []
         self._rows: KeptRows | None = None
         self._weights_store: HostStore | None = None
         self._rows_store = HostStore(0, lambda: MemoryRoom(0, "nothing"))
@@ -88,20 +84,19 @@ class DeviceSleep:
 
     def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
         """Move these weights here, in place. Those of another device stay where they are. `reload`
-        reads them again, in the same order.
+        fills them again.
         """
-        own = self._own(weights)
-        self._adopted.append((own, reload))
-        self._weights.adopt(own)
+        self._reloads.append(reload)
+        self._weights.adopt([one for one in weights if one.device == self._device])
         self._weights.be_tight()  # from now on others count on what is free
 
     def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory for a cache or for states. Raises `torch.OutOfMemoryError`."""
         return self._kept.place(shape, dtype)
 
-    def begin(self, rows: KeptRows, room: Callable[[], MemoryRoom]) -> str:
+    def begin(self, rows: KeptRows, room: Callable[[], MemoryRoom]) -> None:
         """Begin to copy the weights to the host, if its `room` allows it; call it when the engine
-        is ready. Returns why it cannot sleep, "" if it can.
+        is ready.
         """
         size, left = self._weights.used.nbytes, room().num_bytes
         if size <= WEIGHTS_SHARE * left:
@@ -109,13 +104,10 @@ class DeviceSleep:
             self._weights_store = HostStore(most, room, self._card, self._copy_weights)
             self._weights_store.want(size)
             left -= size
-        elif why := self._cannot_read_again():
-            return why
         most = default_bytes(left, self._kept.num_bytes)
         piece = max(_LEAST_PIECE, min(PIECE_BYTES, most // _PIECES // _LEAST_PIECE * _LEAST_PIECE))
         self._rows_store = HostStore(most, room, self._card, piece_bytes=piece)
         self._rows = rows
-        return ""
 
     def expect(self, held: HeldCounts) -> None:
         """See `NativeSleep`."""
@@ -141,8 +133,6 @@ class DeviceSleep:
             self._weights_store.wait()
             if self._weights_store.trouble:
                 self._weights_store = None
-                if why := self._cannot_read_again():
-                    return MemoryMove(why)
         if not self._weight_sums:
             self._weight_sums = _numbers(self._sums_of_weights())
         self._settle()
@@ -186,16 +176,6 @@ class DeviceSleep:
             return MemoryMove(host_bytes=self.host_bytes, note=note, has_rows=False)
         return MemoryMove(host_bytes=self.host_bytes, note=self._note())
 
-    def _cannot_read_again(self) -> str:
-        """Why the weights cannot be read again, "" if they can: beside themselves."""
-        if 2 * self._weights.num_bytes <= READ_AGAIN_SHARE * self._most_bytes:
-            return ""
-        size = self._weights.num_bytes / 2**30
-        return f"the host has no room for {size:.1f} GiB of weights, nor the card for them twice"
-
-    def _own(self, weights: Iterable[Tensor]) -> list[Tensor]:
-        return [one for one in weights if one.device == self._device]
-
     def _note(self) -> str:
         assert self._rows is not None
         where = "the weights are on the host"
@@ -221,10 +201,9 @@ class DeviceSleep:
     def _load_weights(self) -> None:
         store, used = self._weights_store, self._weights.used
         if store is None:
-            for own, reload in self._adopted:
-                for mine, read in zip(own, self._own(reload()), strict=True):
-                    mine.copy_(read)
-                self._settle()
+            for reload in self._reloads:
+                reload()
+            self._settle()
             return
         with torch.cuda.stream(self._side):
             for begin, part in store.parts(0, used.nbytes):

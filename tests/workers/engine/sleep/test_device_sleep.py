@@ -20,6 +20,7 @@ from workers.engine.memory.budget import MemoryRoom
 from workers.engine.runner import ModelRunner
 from workers.engine.sleep import choice, host_store
 from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
+from workers.engine.sleep.weight_tensors import tensors_of
 from workers.loop import MemoryMove
 from workers.scheduler import SavePolicy
 
@@ -127,7 +128,7 @@ def test_a_drafter_sleeps_with_its_target(
     assert one.runner.drafter is not None
     if on == "cpu":
         assert pages.taken - plain > plain  # its keys and values
-        assert all(map(pages.holds, choice.tensors_of(one.runner.drafter)))
+        assert all(map(pages.holds, tensors_of(one.runner.drafter)))
     config = WorkerConfig("w", str(path), "m", (), token_budget=64, speculation="auto")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     speculation, _ = kept_speculation(config, one.runner, {"XDG_STATE_HOME": str(tmp_path)})
@@ -149,10 +150,16 @@ def test_a_drafter_sleeps_with_its_target(
 
 
 @pytest.mark.parametrize("on", ["cpu", ON_CARD])
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [("qwen2", "auto"), ("qwen2", "fp8"), ("qwen3_5", "int4"), ("gpt_oss", "auto")],
+)
 def test_without_room_on_the_host_weights_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str, family: str, form: str
 ) -> None:
-    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch, on, room=1000)
+    """Into the memory that they had, layer by layer."""
+    model = write_family(tmp_path, family)
+    one = sleeper(model, monkeypatch, on, room=1000, quantization=form)
     (prompt,) = _prompts(1)
     first, _ = one.ask(prompt)
     one.drive.clear_card()
@@ -219,19 +226,6 @@ def test_an_always_resident_engine_takes_its_memory_as_torch_does(tmp_path: Path
     runner = load_tiny(write_family(tmp_path, "qwen2"), kv_tokens=256)
     assert isinstance(choice.begun_sleep(runner), NoSleep)
     assert runner.model.place is None
-
-
-def test_neither_room_on_the_host_nor_for_weights_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
-) -> None:
-    """Said at the start, in one line; the worker sleeps by its end then."""
-    pages.total = 300 * 2**20
-    monkeypatch.setattr(choice, "host_room", lambda: MemoryRoom(1000, "the kernel"))
-    model = write_family(tmp_path, "qwen2")
-    runner = load_tiny(model, kv_tokens=256, residency="on-demand")
-    found = choice.begun_sleep(runner)
-    assert isinstance(found, NoSleep)
-    assert "the host has no room for 0.2 GiB of weights, nor the card for them twice" in found.why
 
 
 def test_memory_of_the_host_is_left_to_others(

@@ -59,6 +59,7 @@ class Sleeper:
         self._turn = trio.Event()
         self._before: CardUse | None = None
         self._began_at = 0.0
+        self._sees_own = False
         self.has_ended = False
         turns.on_order = self.take
         turns.on_news = self.tell
@@ -193,7 +194,8 @@ class Sleeper:
         if why := await self._host_lacks(life, way):
             self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
             return False
-        before = await memory.read()
+        # A call of nvidia-smi can take as long as a native sleep: none that is not needed.
+        before = None if way == NATIVE_SLEEP and self._sees_own else await memory.read()
         in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
         said = await life.move(SleepEngine(way))
         why = said.why
@@ -337,6 +339,7 @@ class Sleeper:
         not before its start.
         """
         own = await self.turns.memory.held_by(life.process.pid)
+        self._sees_own = own is not None
         if own is not None or self._before is None or not self.turns.is_on_demand:
             return own
         after = await self.turns.memory.read()

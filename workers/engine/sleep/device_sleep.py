@@ -65,8 +65,9 @@ class DeviceSleep:
         self._held = HeldCounts()
         self._groups: list[RowGroup] = []
         self._row_sums: list[int] = []
-        # Weights come back on a stream of their own, beside zeros and rows.
-        self._side = None if self._card is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Weights come back on a stream of their own. Rows have two, so that one group of them comes
+        # over the bus while another one goes to its place.
+        self._side, *self._lanes = [self._stream() for _ in range(3)]
 
     def __repr__(self) -> str:
         return f"<DeviceSleep {self._weights!r} {self._kept!r}>"
@@ -153,28 +154,49 @@ class DeviceSleep:
         """See `NativeSleep`."""
         assert self._rows is not None
         try:
-            self._weights.take()
-            self._load_weights()
-            self._kept.take()
+            weight_sums, row_sums = self._take_all()
         except (NoMemoryError, torch.OutOfMemoryError) as error:
             self._settle()
-            if self._weights.is_taken:
-                self._weights.give_back()
+            for arena in (self._weights, self._kept):
+                if arena.is_taken:
+                    arena.give_back()
             return MemoryMove(f"others have taken the memory ({error})", is_asleep=True)
         except (ConfigError, OSError, RuntimeError) as error:
             return MemoryMove(f"its weights cannot be read again: {error}")
+        if weight_sums != self._weight_sums:
+            return MemoryMove("its weights are not what they were")
+        if row_sums != self._row_sums:
+            note = "its cached prefixes are not what they were, and are forgotten"
+            return MemoryMove(host_bytes=self.host_bytes, note=note, has_rows=False)
+        return MemoryMove(host_bytes=self.host_bytes, note=self._note())
+
+    def _take_all(self) -> tuple[list[int], list[int]]:
+        """Take all memory with what it held. Returns the sums of weights and of rows. Raises
+        `NoMemoryError`, `torch.OutOfMemoryError`, and what reading weights raises.
+        """
+        self._weights.take()
+        self._load_weights()
+        self._kept.take()
         self._kept.used.zero_()
         row_sums = self._load_rows()
         with torch.cuda.stream(self._side):
             weight_sums = self._sums_of_weights()
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
-        if _numbers(weight_sums) != self._weight_sums:
-            return MemoryMove("its weights are not what they were")
-        if _numbers(row_sums) != self._row_sums:
-            note = "its cached prefixes are not what they were, and are forgotten"
-            return MemoryMove(host_bytes=self.host_bytes, note=note, has_rows=False)
-        return MemoryMove(host_bytes=self.host_bytes, note=self._note())
+        self._join()
+        found = _numbers(weight_sums), _numbers(row_sums)
+        if self._card is not None:
+            torch.cuda.empty_cache()  # what rows came through
+        return found
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        if self._card is None:
+            return None
+        return torch.cuda.Stream(self._card)  # type: ignore[no-untyped-call]
+
+    def _join(self) -> None:
+        """Let the stream of the steps wait for all others."""
+        for stream in (self._side, *self._lanes):
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
 
     def _note(self) -> str:
         assert self._rows is not None
@@ -221,13 +243,17 @@ class DeviceSleep:
 
     def _load_rows(self) -> list[Tensor]:
         sums, at = [], 0
-        for group in self._groups:
-            gathered = group.empty()
-            for begin, part in self._rows_store.parts(at, gathered.nbytes):
-                gathered[begin : begin + len(part)].copy_(part, non_blocking=True)
-            sums.append(sum_of(gathered))
-            group.scatter(gathered)
-            at += gathered.nbytes
+        for lane in self._lanes:
+            if lane is not None:  # zeros come before rows
+                lane.wait_stream(torch.cuda.current_stream())
+        for number, group in enumerate(self._groups):
+            with torch.cuda.stream(self._lanes[number % 2]):
+                gathered = group.empty()
+                for begin, part in self._rows_store.parts(at, gathered.nbytes):
+                    gathered[begin : begin + len(part)].copy_(part, non_blocking=True)
+                sums.append(sum_of(gathered))
+                group.scatter(gathered)
+                at += gathered.nbytes
         return sums
 
     def _sums_of_weights(self) -> list[Tensor]:

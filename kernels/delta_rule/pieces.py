@@ -2,6 +2,8 @@
 gated norm, and the tile of a state whose sums over keys stay within a warp.
 
 Owns how a number is computed where decodes, prompts and drafts must agree. Must not know launches.
+Each kernel has a convolution of its own: a row's window lies across threads, in a tuple of columns,
+or in runs of rows, and sums of another form would be exchanges between threads.
 
 A tile of a state is [K, V], or dealt to lanes: [K / LANES, V / COLUMNS, LANES, COLUMNS], where
 LANES threads of a warp share columns.

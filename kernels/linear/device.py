@@ -54,7 +54,8 @@ def product(
     """
     if isinstance(config, Gemv):
         return gemv(x, weight, config, epilogue)
-    norm, eps, behind = epilogue.norm, epilogue.eps, epilogue.behind_norm()
+    norm, eps = epilogue.norm, epilogue.eps
+    behind = epilogue if norm is None else epilogue.behind_norm()
     if isinstance(config, Wide):
         if isinstance(weight, Fp8Weight):
             values, scales = quantize_rows(x, norm, eps, is_early=True)
@@ -84,7 +85,7 @@ def _chosen(
 ) -> Config | None:
     _, scales, scale_block = parts_of(weight)
     num_weight_rows, depth = weight.shape
-    num_out = epilogue.form.num_out(num_weight_rows)
+    num_out = num_weight_rows // 2 if epilogue.swiglu else num_weight_rows
     is_fp8 = scale_block == 1
     can_be = scale_block <= 1 and not (is_fp8 and invariant)
     has_wide = (

@@ -134,7 +134,7 @@ def by_skinny(
     x: Tensor, weight: Int4Weight, epilogue: Epilogue = NOTHING, *, invariant: bool = False
 ) -> Tensor:
     """`product` of normed rows by `skinny`; columns of x as the weight has them."""
-    form, num_rows = parts_for(weight).form, x.shape[0]
+    form, num_rows = parts_for(weight)[0], x.shape[0]
     config = _skinny_tiles(x.device, num_rows, *weight.shape, form, x.itemsize, invariant)
     return skinny(x, weight, config, epilogue)
 

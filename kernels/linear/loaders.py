@@ -9,13 +9,13 @@ The two kernels have loaders of their own. On ordinary lanes a program holds all
 once, and multiplies float32; tensor cores take tiles that come through shared memory, in x's dtype.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.fp8 import Fp8Weight, parts_of
+from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.int4 import PER_WORD, Int4Weight
 from kernels.int4.kernel import column_of, plane_of, scales_of
 
@@ -43,23 +43,27 @@ class WeightForm(NamedTuple):
         return {"SCALE_BLOCK": self.scale_block, "GROUP": self.group, "ZEROS": self.has_zeros}
 
 
-class WeightParts(NamedTuple):
-    """A weight's form and tensors: `elements` [N, K / per], scales and zero points."""
+_DENSE: Final = {size: WeightForm(0, 0, False, size) for size in (2, 4)}
+"""By the bytes of a number."""
 
-    form: WeightForm
-    elements: Tensor
-    scales: Tensor | None
-    zeros: Tensor | None
+_FP8: Final = {scale_block: WeightForm(scale_block, 0, False, 1) for scale_block in (1, BLOCK)}
+"""By `scale_block`."""
 
 
-def parts_for(weight: Tensor | Fp8Weight | Int4Weight) -> WeightParts:
-    """What a kernel reads of a weight whose columns are x's."""
-    if isinstance(weight, Int4Weight):
-        words, zeros = weight.words, weight.zeros
-        form = WeightForm(0, weight.group, zeros is not None, words.itemsize)
-        return WeightParts(form, words, weight.scales, zeros)
-    values, scales, scale_block = parts_of(weight)
-    return WeightParts(WeightForm(scale_block, 0, False, values.itemsize), values, scales, None)
+def parts_for(
+    weight: Tensor | Fp8Weight | Int4Weight,
+) -> tuple[WeightForm, Tensor, Tensor | None, Tensor | None]:
+    """What a kernel reads of a weight whose columns are x's: its form, elements [N, K / per],
+    scales, and zero points. Runs at every launch.
+    """
+    if isinstance(weight, Tensor):
+        return _DENSE[weight.itemsize], weight, None, None
+    if isinstance(weight, Fp8Weight):
+        form = _FP8[BLOCK if weight.is_blocked else 1]
+        return form, weight.values, weight.scales, None
+    words, zeros = weight.words, weight.zeros
+    form = WeightForm(0, weight.group, zeros is not None, words.itemsize)
+    return form, words, weight.scales, zeros
 
 
 @triton.jit

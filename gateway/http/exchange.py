@@ -95,10 +95,7 @@ class Exchange:
         """The body, of at most `[gateway] max_body_bytes`; call it once. Raises those of
         `read_body`.
         """
-        max_bytes = self.edge.settings.config.max_body_bytes
-        at_hand = self.writer.whole_body(max_bytes)
-        if at_hand is not None:
-            return at_hand
+        max_bytes = self.edge.config.max_body_bytes
         return await read_body(self._receive, self.scope["headers"], max_bytes)
 
     # The answer.

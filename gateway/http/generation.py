@@ -165,7 +165,9 @@ class Generation:
         caller = exchange.gate.identify(exchange.scope)
         if self._edge.draining():
             raise stopping()
-        body = await exchange.body()
+        body = exchange.writer.whole_body(self._edge.settings.config.max_body_bytes)
+        if body is None:
+            body = await exchange.body()
         limits = self._edge.settings.rate_limits
         if limits is not None:
             caller = self._charged(limits, exchange, caller, len(body))

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol, final
 
 from msgspec import UNSET
-from starlette.middleware import Middleware
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -63,7 +62,7 @@ class On(Protocol):
     def __call__(self, path: str, **handlers: Handler) -> Route: ...
 
 
-def edge_app(edge: Edge) -> Router:
+def edge_app(edge: Edge) -> "Entrance":
     """The app over `edge`. The router asks its routes one after the other: first what agents ask
     again and again, then all that is below `/v1`, the pages of operators and monitors, and the API
     once more, because the base URL of some clients does not end in `/v1`.
@@ -89,12 +88,8 @@ def edge_app(edge: Edge) -> Router:
             on("/dashboard/stream", GET=shown.stream),
             on("/dashboard/requests/{name}", GET=shown.request),
         ]
-    return Router(
-        [*often, below_v1, *pages, *api],
-        redirect_slashes=False,
-        default=unrouted,
-        middleware=[Middleware(Entrance, gate)],
-    )
+    routes = [*often, below_v1, *pages, *api]
+    return Entrance(Router(routes, redirect_slashes=False, default=unrouted), gate)
 
 
 def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[Route]:
@@ -163,15 +158,17 @@ def _pages(on: On, metrics: Metrics) -> list[Route]:
 
 @final
 class Entrance:
-    """Checks the origin of a request before it is routed."""
+    """The app: checks the origin of a request, then lets the router find its handler."""
 
-    def __init__(self, app: ASGIApp, gate: Gatekeeper) -> None:
-        self._app = app
+    def __init__(self, router: Router, gate: Gatekeeper) -> None:
+        self.routes = router.routes
+        # `Router.__call__` only awaits it, unless the router has a middleware.
+        self._route: ASGIApp = router.app
         self._gate = gate
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            return self._app(scope, receive, send)
+            return self._route(scope, receive, send)
         if EXTENSION not in scope.get("extensions", ()):
             return answer_plainly(self, scope, receive, send)
         is_of_page = b"origin" in dict(scope["headers"])
@@ -185,7 +182,7 @@ class Entrance:
             if scope["method"] == "POST":
                 check_target(scope["raw_path"])
             raise nothing_at(scope["path"])
-        return self._app(scope, receive, send)
+        return self._route(scope, receive, send)
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:

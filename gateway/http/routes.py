@@ -166,23 +166,26 @@ class Entrance:
         self._route: ASGIApp = router.app
         self._gate = gate
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return self._route(scope, receive, send)
+            await self._route(scope, receive, send)
+            return
         if EXTENSION not in scope.get("extensions", ()):
-            return answer_plainly(self, scope, receive, send)
+            await answer_plainly(self, scope, receive, send)
+            return
         is_of_page = b"origin" in dict(scope["headers"])
         origin = self._gate.origin_of(scope) if is_of_page else None
         if origin is not None:
             if scope["method"] == "OPTIONS" and header_of(scope, b"access-control-request-method"):
-                return _allow_origin(scope, origin, send)
+                await _allow_origin(scope, origin, send)
+                return
             scope["extensions"][EXTENSION].extra_headers = _cors_headers(origin)
         if "\n" in scope["path"]:
             # The pattern of a route, which ends with `$`, would take one line break as nothing.
             if scope["method"] == "POST":
                 check_target(scope["raw_path"])
             raise nothing_at(scope["path"])
-        return self._route(scope, receive, send)
+        await self._route(scope, receive, send)
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -211,7 +214,7 @@ class Methods:
     """A handler per HTTP method, as the endpoint of a route. Any other method is for `otherwise`,
     which is a 405 that names them.
 
-    It and `Entrance` return a coroutine instead of awaiting it: one of their own would be passed
+    It returns the handler's coroutine instead of awaiting it: one of its own would be passed
     through whenever the request is resumed.
     """
 

@@ -58,6 +58,13 @@ def _share(part: str, whole: str) -> str:
     return f"(sum(rate({part}{_RATE})) or vector(0)) / {of_all}"
 
 
+def _grows(figure: str, by: str = "worker") -> str:
+    """The growth of an engine's counter per second; each worker counts once."""
+    return f"rate(max by ({by}) (herma_engine_{figure})[5m:])"
+
+
+_FOUND: Final = f"sum by (tier) ({_grows('cache_hit_tokens', 'worker, tier')})"
+_PROMPTS: Final = f"clamp_min(sum({_grows('cache_prompt_tokens')}), 1e-9)"
 _LIMITS: Final = "max by (scope, name, period)"
 _ALL_REQUESTS: Final = f"herma_requests_total{{{_MODEL}}}"
 _GEN_AI_MODEL: Final = 'gen_ai_request_model=~"$model"'
@@ -180,6 +187,59 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ),
             ),
             "percentunit",
+        ),
+    ),
+    "Prefix caches with a host tier": (
+        Panel(
+            "Share of prompts found, by tier",
+            (
+                (
+                    f"{_FOUND} / on () group_left () {_PROMPTS}",
+                    "{{tier}}",
+                ),
+            ),
+            "percentunit",
+            is_stacked=True,
+        ),
+        Panel(
+            "Stored on hosts and loaded, bytes/s",
+            (
+                (_grows("cache_host_stored_bytes"), "{{worker}} stored"),
+                (_grows("cache_host_loaded_bytes"), "{{worker}} loaded"),
+            ),
+            "Bps",
+        ),
+        Panel(
+            "Rate of the latest loads",
+            ((_engine("cache_host_load_bytes_per_second"), "{{worker}}"),),
+            "Bps",
+        ),
+        Panel(
+            "Host memory that holds something",
+            (
+                (
+                    f"{_engine('cache_host_held_bytes')} / {_engine('cache_host_bytes')}",
+                    "{{worker}}",
+                ),
+            ),
+            "percentunit",
+        ),
+        Panel(
+            "Blocks known, by tier",
+            (
+                (
+                    "sum by (tier) (max by (worker, tier) (herma_engine_cache_blocks))",
+                    "{{tier}}",
+                ),
+            ),
+            is_stacked=True,
+        ),
+        Panel(
+            "Left the host, spoilt",
+            (
+                (_grows("cache_host_evicted"), "{{worker}} evicted/s"),
+                (f"delta({_engine('cache_host_spoilt')}[5m:])", "{{worker}} spoilt"),
+            ),
         ),
     ),
     "Cloud and money": (

@@ -18,7 +18,7 @@ from gateway.spending.limits import Account, LimitWindow, SpendingFigures
 from gateway.telemetry import GatewayCounters
 from herma.cli import main
 from herma.commands.grafana import COLUMNS, ROWS, dashboard
-from protocol.messages import DraftResults, Fault, Load
+from protocol.messages import CacheUse, DraftResults, Fault, Load
 from tests.fakes.fleet import W1, W2, facts, hello
 from tests.fakes.whole_gateway import whole_gateway
 
@@ -44,7 +44,9 @@ def fleet_metrics() -> str:
     """Of a fleet in which everything has happened once."""
     loaded, dead = Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)
     drafting = DraftResults("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
-    loaded.load = msgspec.structs.replace(Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0), drafting=drafting)
+    loaded.load = msgspec.structs.replace(
+        Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0), drafting=drafting, cache=CacheUse(9, 5)
+    )
     dead.fail(Fault("w2", 1, "gone", 1, is_final=True, kind="crash"), 1.0)
     views: tuple[WorkerView, ...] = (loaded.view(0), dead.view(0))
     gauges = FleetGauges(

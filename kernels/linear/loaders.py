@@ -81,9 +81,9 @@ def numbers_held(
     NORM: tl.constexpr,  # whether x is normed
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
 ):
-    """`gemv`: a chunk of numbers; weights of its norm and scales by block, or None."""
+    """`gemv`: a chunk of numbers; weights of its norm and scales by block, or 0."""
     numbers = _chunk(weight_ptrs, columns[None, :], 0.0, END, K)
-    norms, scales = None, None
+    norms, scales = 0.0, 0.0  # Triton 3.6 returns no None within a tuple
     if NORM:
         norms = _chunk(norm_ptr + columns, columns, 0.0, END, K)
     if SCALE_BLOCK > 1:

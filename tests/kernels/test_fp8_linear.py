@@ -12,6 +12,7 @@ from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.device import product
+from kernels.linear.epilogue import Epilogue
 from kernels.linear.measured import TUNED_FP8 as TUNED
 from kernels.linear.skinny import skinny
 from tests.fakes.pairs import pairwise_cases
@@ -124,15 +125,16 @@ def test_what_starts_early_reads_what_is_done() -> None:
     shapes = (6144, 2560), (2560, 3072)
     weights = [torch.randn(*shape, device=cuda, generator=drawn) / 100 for shape in shapes]
     gate_up, down = (quantize_weight(weight.bfloat16()) for weight in weights)
-    norm, x = torch.ones(2560, device=cuda).bfloat16(), torch.randn(64, 2560, device=cuda)
+    gates = Epilogue(norm=torch.ones(2560, device=cuda).bfloat16(), swiglu=True)
+    x = torch.randn(64, 2560, device=cuda)
 
     def chained(config: Skinny, *, is_slow: bool) -> torch.Tensor:
         hidden = x.bfloat16()
         for _ in range(50):
-            gated = product(config._replace(splits=1), hidden, gate_up, norm=norm, swiglu=True)
+            gated = product(config._replace(splits=1), hidden, gate_up, gates)
             if is_slow:
                 torch.cuda.synchronize()
-            hidden = product(config, gated, down, residual=hidden)
+            hidden = product(config, gated, down, Epilogue(residual=hidden))
         return hidden
 
     wanted = chained(tiles._replace(waits=True), is_slow=True)

@@ -239,11 +239,13 @@ def _down_kernel(
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     steps = tl.arange(0, COLUMNS)
     own_rows = tl.minimum(outputs, HIDDEN - 1).to(tl.int64)
-    tiles = _down_ahead(
-        experts_ptr + row * ACTIVE, values_ptr, scales_ptr, zeros_ptr, shared_values_ptr,
-        shared_scales_ptr, shared_zeros_ptr, own_rows, steps, HIDDEN, WIDTH, ACTIVE, GROUP, FORM,
-        COLUMNS, AHEAD,
-    )  # fmt: skip
+    tiles = ()
+    if AHEAD > 0:  # a kernel's function returns no empty tuple
+        tiles = _down_ahead(
+            experts_ptr + row * ACTIVE, values_ptr, scales_ptr, zeros_ptr, shared_values_ptr,
+            shared_scales_ptr, shared_zeros_ptr, own_rows, steps, HIDDEN, WIDTH, ACTIVE, GROUP,
+            FORM, COLUMNS, AHEAD,
+        )  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()

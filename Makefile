@@ -15,7 +15,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev fast test long test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page
+.PHONY: up install dev fast test long test-gateway test-pythons check-next-python check check-aarch64 format gpu gpu-kernels gpu-engine gpu-parity gpu-answers bench fuzz chaos clean test-clients test-hermes test-schemas test-evaluations test-api test-engines test-peers test-page check-oldest-triton
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -98,6 +98,15 @@ test-gateway: $(GATEWAY_STAMP)
 	@! $(GATEWAY_VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "torch is in $(GATEWAY_VENV)"; exit 1; }
 	env -u PYTHONDONTWRITEBYTECODE $(GATEWAY_VENV)/bin/python -m pytest -q -n 3 --dist loadfile \
 		-m 'not gpu and not slow' tests/gateway tests/protocol tests/housekeeping tests/config $(ARGS)
+
+# All kernels, compiled without a card by the oldest Triton that pyproject.toml allows: it refuses what
+# newer ones take, and cards often have it (torch 2.11 brings 3.6).
+OLDEST_TRITON ?= 3.6.0
+
+check-oldest-triton: $(DEV)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/python -m pip install -q --no-deps --target "$$folder" triton==$(OLDEST_TRITON) && \
+	PYTHONPATH="$$folder" $(BIN)/python -m pytest -q tests/workers/engine/compile/test_cards.py $(ARGS)
 
 # The same tests by every Python that is here: PYTHONS='python3.12 /path/python3.13' names them. And is
 # there a wheel of each of the gateway's packages for one that is not?

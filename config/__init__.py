@@ -1,5 +1,6 @@
 """The configuration: one TOML file, decoded strictly into frozen structs."""
 
+from config.addresses import dials_made_keys, takes_made_keys
 from config.builtin_models import (
     BUILTIN_MODEL,
     BUILTIN_PREFIX,
@@ -25,7 +26,6 @@ from config.environment import (
     signing_key_path,
 )
 from config.found_file import FILE_NAME, found_config
-from config.links import dials_made_keys, takes_made_keys
 from config.list_prices import ListedProvider, ListPrices, list_prices, listed_price
 from config.load import find_mistakes, load_config, parse_config, with_gateway
 from config.mistakes import Place, line_of

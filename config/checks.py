@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Final
 from urllib.parse import urlsplit
 
+from config.addresses import link_mistakes
 from config.builtin_models import names_no_drafter, names_nothing, profiles
-from config.links import link_mistakes
 from config.list_prices import list_prices
 from config.mistakes import Mistake, Place, name_of
 from config.model import (

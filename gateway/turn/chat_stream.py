@@ -29,7 +29,7 @@ from gateway.upstream import (
 )
 
 if TYPE_CHECKING:
-    from gateway.turn.resumption import Resumption
+    from gateway.turn.text_resumption import Resumption
 
 Emit = Callable[[TurnEvent], None]
 

@@ -33,8 +33,8 @@ from gateway.telemetry import AnswerCut, AttemptTrace
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
 from gateway.turn.chat_stream import Emit, ask_chat, go_on
-from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
+from gateway.turn.text_resumption import Resumption
 from gateway.upstream import (
     AnswerFiltered,
     CallsMade,

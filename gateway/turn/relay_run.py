@@ -18,8 +18,8 @@ from gateway.api import ApiError, Usage, busy, connection_lost, invalid
 from gateway.link import Overdue, RelayClient, Silence
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.turn.relay_job import RelayJob
-from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
+from gateway.turn.text_resumption import Resumption
 from gateway.turn.tries import TABLE, TryEvent, TryState
 from gateway.turn.try_loop import NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderUnavailable

@@ -24,8 +24,8 @@ from gateway.turn.fallback_chain import emit_whole, with_kept
 from gateway.turn.model_prompts import PLAIN
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
-from gateway.turn.resumption import Resumption
 from gateway.turn.services import Services
+from gateway.turn.text_resumption import Resumption
 from gateway.turn.tries import TryState
 from gateway.upstream import (
     AnswerFiltered,

@@ -39,9 +39,9 @@ from gateway.turn.preparation import (
 )
 from gateway.turn.relay_job import RelayJob, chat_job
 from gateway.turn.relayed_chat import answer_by_relay
-from gateway.turn.resumption import Resumption
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
+from gateway.turn.text_resumption import Resumption
 
 _LIMITED: Final = 429
 

@@ -18,6 +18,7 @@ _UNBOUND: Final = 100_000
 """Columns of a line that nobody looks at."""
 
 _BAR: Final = 20
+_SIZES: Final = frozenset({"COLUMNS", "LINES"})
 
 ShowStep = Callable[[str, float, str], None]
 """Show what is done now, how much of it (0 to 1), and more words."""
@@ -30,7 +31,10 @@ def console(stream: TextIO, styles: Mapping[str, str] | None = None) -> "Console
 
     is_terminal = stream.isatty()
     has_styles = is_terminal and not os.environ.get("NO_COLOR")
+    # A terminal's own size counts: an exported COLUMNS stays as it was when that changes.
+    environ = {name: value for name, value in os.environ.items() if name not in _SIZES}
     return Console(
+        _environ=environ if is_terminal else None,
         file=stream,
         force_terminal=is_terminal,
         color_system="auto" if has_styles else None,

@@ -68,6 +68,7 @@ _HEAD: Final = (
     "profile", "weights", "kv", "tokens", "window", "missing", "whole", "seqs", "snapshots",
 )  # fmt: skip
 _WIDTH: Final = 80
+_KEY: Final = re.compile(r"\w+ = ")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -166,11 +167,22 @@ def _shared(card: PlannedCard) -> CardAndHost:
 
 
 def _narrow(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of a terminal's usual width; what goes on is under the text that it belongs to."""
+    """Lines of a terminal's usual width; what goes on is under the text that it belongs to. A key
+    of TOML is copied, so it stays whole, and so do a path and a row whose first cell is a long one.
+    """
     for line in lines:
         value = line.partition("  ")[2].lstrip()
         indent = " " * (len(line) - len(value) if value else 0)
-        yield from textwrap.wrap(line, _WIDTH, subsequent_indent=indent) or [""]
+        if _KEY.match(line) or len(indent) > _WIDTH // 2:
+            yield line
+            continue
+        yield from textwrap.wrap(
+            line,
+            _WIDTH,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
 
 
 class PlannedDrafting(NamedTuple):

@@ -105,6 +105,7 @@ async def test_it_follows_the_stream_until_q() -> None:
     async with trio.open_nursery() as nursery:
         async with served(edge_app(fleet.edge()), 4 * PATIENCE_S) as url:
             environ = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+            environ |= {"COLUMNS": "80", "LINES": "24"}  # which do not follow a terminal's size
             start = functools.partial(
                 trio.run_process, stdin=terminal.slave, stdout=terminal.slave, env=environ
             )

@@ -142,7 +142,7 @@ def test_a_head_takes_nothing_that_the_configuration_asks_for(
     path = _write(tmp_path / "model")
     plain = load_tiny(path, **SIZES)
     just = plain.cache.num_bytes()
-    monkeypatch.setattr(start, "room", lambda _: MemoryRoom(just + just // 10, "the test"))
+    monkeypatch.setattr(start, "room", lambda *_: MemoryRoom(just + just // 10, "the test"))
     assert _drafter(load_tiny(path, speculation="auto", **SIZES)) is None
     assert f"{LEFT_OUT}beside it " in capfd.readouterr().err
     with pytest.raises(ConfigError, match="lower kv_tokens"):

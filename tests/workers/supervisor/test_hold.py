@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,15 +41,21 @@ LEASE_S = 60.0
 async def ask(worker: WorkerProcess, question: Ask) -> Answer:
     """The worker's answer on its control socket, once it has one."""
     with trio.fail_after(BOUND_S):
-        folder = Path(worker.runtime_dir)
-        while not (paths := list(folder.glob("herma-*-control"))):  # noqa: ASYNC110, ASYNC240
-            await trio.sleep(0.01)
-        async with await trio.open_unix_socket(str(paths[0])) as link:
+        async with await _connected(Path(worker.runtime_dir)) as link:
             await link.send_all(encode_line(question))
             line = b""
             while not line.endswith(b"\n"):
                 line += await link.receive_some()
     return decode_answer(line)
+
+
+async def _connected(folder: Path) -> trio.SocketStream:
+    """To the control socket, once it is there and listens: its file is there a moment before."""
+    while True:
+        for path in folder.glob("herma-*-control"):  # noqa: ASYNC240
+            with suppress(ConnectionRefusedError):
+                return await trio.open_unix_socket(str(path))
+        await trio.sleep(0.01)
 
 
 async def done(worker: WorkerProcess, question: Ask) -> int:

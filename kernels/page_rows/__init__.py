@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.page_rows import reference
-from kernels.page_rows.sizes import SUM_WORDS
+from kernels.page_rows.reference import SUM_WORDS
 
 __all__ = ["copy_rows", "num_sums"]
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import Launch
-from kernels.page_rows.sizes import SUM_WORDS
+from kernels.page_rows.reference import SUM_WORDS
 
 _NUM_WARPS = 4
 

@@ -1,7 +1,12 @@
 """Plain torch copies of blocks to and from rows."""
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+SUM_WORDS: Final = 1024
+"""Words of a piece of a block that has a sum of its own."""
 
 
 def copy_rows(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from protocol.errors import ConfigError
+from workers.engine.memory import locked_pages
 from workers.engine.memory.budget import MemoryRoom
 
 ALIGNMENT: Final = 256
@@ -54,7 +55,7 @@ class HostPool:
         self._region = torch.frombuffer(held, dtype=torch.uint8)
         if locks and num_bytes > 0:
             at = self._region.data_ptr()
-            status = int(_cudart().cudaHostRegister(at, num_bytes, 0))
+            status = locked_pages.lock(at, num_bytes)
             if status != 0:
                 raise ConfigError(
                     f"{asked} needs {num_bytes} bytes, but the driver cannot lock so much memory "
@@ -97,10 +98,6 @@ class HostPool:
 
 def _unlock(at: int) -> None:
     torch.cuda.synchronize()  # copies on their way read and write the locked pages
-    status = int(_cudart().cudaHostUnregister(at))
+    status = locked_pages.unlock(at)
     if status != 0:
         raise RuntimeError(f"the driver does not unlock memory at {at:#x}: error {status}")
-
-
-def _cudart() -> Any:  # noqa: ANN401 - torch does not type it
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -8,23 +8,21 @@ one locked piece: what is longer is copied piece by piece (`parts`).
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import sys
 from collections.abc import Callable, Iterator
 from threading import Condition, Thread
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
+from workers.engine.memory import locked_pages
 from workers.engine.memory.budget import MemoryRoom
 
 PIECE_BYTES: Final = 256 * 2**20
 _SPARED: Final = 4
 """So many pieces are left to others."""
-_POPULATE_WRITE: Final = 23
-"""`MADV_POPULATE_WRITE` of Linux 5.14."""
 
 
 @final
@@ -120,10 +118,9 @@ class HostStore:
         held = torch.frombuffer(pages, dtype=torch.uint8)
         if self._card is None:
             return held
-        libc = ctypes.CDLL(None)  # the call releases the interpreter's lock
         place, size = held.data_ptr(), self._piece_bytes
-        libc.madvise(ctypes.c_void_p(place), ctypes.c_size_t(size), _POPULATE_WRITE)
-        if status := int(_cudart().cudaHostRegister(place, size, 0)):
+        locked_pages.populate(place, size)
+        if status := locked_pages.lock(place, size):
             self._fail(
                 f"the driver locks no more memory of the host for a sleep (error {status}): raise "
                 "the limit of locked memory (ulimit -l)"
@@ -136,7 +133,3 @@ class HostStore:
         with self._changed:
             self.trouble = why
             self._changed.notify_all()
-
-
-def _cudart() -> Any:  # noqa: ANN401 - torch does not type it
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -10,18 +10,18 @@ lie within one locked piece, and a page does.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import queue
 import sys
 from collections.abc import Iterable
 from threading import Thread
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
+from workers.engine.memory import locked_pages
 from workers.scheduler.tier import TierLayout
 
 _PIECE_BYTES: Final = 32 * 2**20
@@ -29,9 +29,6 @@ _PIECE_BYTES: Final = 32 * 2**20
 and populating holds one of the kernel's for 16 ms. Pieces of 256 MiB gave answers beside them gaps
 of 15 ms (p99) and 27 ms at most, where 4.5 are usual.
 """
-
-_POPULATE_WRITE: Final = 23
-"""`MADV_POPULATE_WRITE` of Linux 5.14. Without it the driver populates, holding its lock."""
 
 
 @final
@@ -99,7 +96,7 @@ class HostRegion:
         if self._locked:
             torch.cuda.synchronize()
         for at in self._locked:
-            _cudart().cudaHostUnregister(at)
+            locked_pages.unlock(at)
         self._locked.clear()
 
     def _pieces(self) -> list[range]:
@@ -113,8 +110,8 @@ class HostRegion:
                 return
             part = self.pages[piece.start : piece.stop]
             at, size = part.data_ptr(), part.nbytes
-            _populate(at, size)
-            status = int(_cudart().cudaHostRegister(at, size, 0))
+            locked_pages.populate(at, size)
+            status = locked_pages.lock(at, size)
             if status != 0:
                 done = piece.start if pieces == sorted(pieces, key=lambda one: one.start) else 0
                 print(
@@ -127,13 +124,3 @@ class HostRegion:
                 return
             self._locked.append(at)
             self._opened.put(piece)
-
-
-def _populate(at: int, size: int) -> None:
-    """Make the pages resident; where the kernel cannot, the driver does."""
-    libc = ctypes.CDLL(None, use_errno=True)  # the call releases the interpreter's lock
-    libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(size), _POPULATE_WRITE)
-
-
-def _cudart() -> Any:  # noqa: ANN401 - torch does not type it
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
-from workers.engine.memory import host_pool
+from workers.engine.memory import host_pool, locked_pages
 from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.host_pool import ALIGNMENT, HostPool
 
@@ -87,7 +87,7 @@ class Driver:
 @pytest.fixture(name="driver")
 def _driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
-    monkeypatch.setattr(host_pool, "_cudart", lambda: driver)
+    monkeypatch.setattr(locked_pages, "_cudart", lambda: driver)
     monkeypatch.setattr(torch.cuda, "synchronize", driver.synchronize)
     return driver
 

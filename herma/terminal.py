@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _UNBOUND: Final = 100_000
-"""Columns of a line that nobody looks at."""
+"""Columns of output that is no terminal: rich wraps no line there."""
 
 _BAR: Final = 20
 _SIZES: Final = frozenset({"COLUMNS", "LINES"})

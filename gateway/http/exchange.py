@@ -78,7 +78,7 @@ class Exchange:
         return header_of(self.scope, name)
 
     def named(self, parameter: str = "name") -> str:
-        """What the path has in the place of `{parameter}`."""
+        """The part of the path that matched `{parameter}` of the route."""
         value: str = self.scope["path_params"][parameter]
         return value
 

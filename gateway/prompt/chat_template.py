@@ -22,8 +22,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
+from gateway.output.tools import detect_tool_format
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
-from gateway.prompt.filled_tools import filled_tools
+from gateway.prompt.filled_tools import filled_tools, typed_tools
 from gateway.prompt.strict_turns import (
     alternating_turns,
     answered_turns,
@@ -32,6 +33,7 @@ from gateway.prompt.strict_turns import (
 )
 from gateway.prompt.template_traits import Traits, find_traits
 from gateway.prompt.turns import THOUGHTS
+from gateway.prompt.written_calls import call_writer
 from protocol.errors import ConfigError
 
 # What a template raises on purpose, and what its expressions raise on unexpected shapes.
@@ -91,7 +93,10 @@ class ChatTemplate:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
         self._traits = Traits()
         self._refusal: Exception | None = None
-        self._traits = find_traits(self._shown)
+        write = call_writer(detect_tool_format(source).name, control.mark)
+        self._traits = find_traits(self._shown, write)
+        if self._traits.loses_developers:
+            self._knows_developer = False
 
     @property
     def remarks(self) -> list[str]:
@@ -100,6 +105,8 @@ class ChatTemplate:
             return [f"it refuses every question: {self._refusal}"]
         if not self._traits.shows_calls:
             return ["it does not show calls of earlier turns, or their results"]
+        if self._traits.spells_calls:
+            return ["it does not show calls of earlier turns: they are text of the assistant"]
         return []
 
     @property
@@ -143,15 +150,15 @@ class ChatTemplate:
         """The forms to try instead of `given`, the mildest one first. Tools change only if it is
         them that the template refuses.
         """
-        if given["tools"]:
+        for form in (filled_tools, typed_tools) if given["tools"] else ():
             question = {**given, "messages": list(_PROBE_TURNS[:1])}
             try:
                 self._run(question, now)
             except _REFUSALS:
-                given = {**given, "tools": filled_tools(given["tools"])}
+                given = {**given, "tools": form(given["tools"])}
                 yield given
-        for form in (settled_turns, answered_turns, alternating_turns, spoken_turns):
-            yield {**given, "messages": form(given["messages"])}
+        for stricter in (settled_turns, answered_turns, alternating_turns, spoken_turns):
+            yield {**given, "messages": stricter(given["messages"])}
 
     def _shown(
         self, turns: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None

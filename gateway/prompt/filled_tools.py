@@ -3,11 +3,14 @@
 Owns what stands for a missing field. Must not know templates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 _ANY: Final = "any"
 """The type of a parameter that names none."""
+MAX_DEPTH: Final = 64
+"""Levels of a schema that get a type; what is below the last one is left out."""
+_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object"})
 
 
 def filled_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -15,6 +18,56 @@ def filled_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     these a type and a description.
     """
     return [{**tool, "function": _filled(tool.get("function"))} for tool in tools]
+
+
+def typed_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The filled tools, where every schema has one of JSON's types, as templates demand that turn a
+    schema into Python's types: those of Hermes and Command R+ never end at `null`, at a list with
+    it, or at a type that they do not know.
+    """
+    filled = filled_tools(tools)
+    return [{**tool, "function": _typed_function(tool["function"])} for tool in filled]
+
+
+def _typed_function(function: Mapping[str, Any]) -> dict[str, Any]:
+    schema = function["parameters"]
+    return {**function, "parameters": _typed(schema, schema)}
+
+
+def _typed(schema: object, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    stated = _table(schema)
+    if depth == MAX_DEPTH:
+        return {"type": _one_type(stated, root)}
+    typed = {**stated, "type": _one_type(stated, root)}
+    if isinstance(parts := stated.get("properties"), Mapping):
+        typed["properties"] = {key: _typed(part, root, depth + 1) for key, part in parts.items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(part := stated.get(key), Mapping):
+            typed[key] = _typed(part, root, depth + 1)
+    return typed
+
+
+def _one_type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """The first of JSON's types but null that a schema allows, by its own word, that of what it
+    refers to or that of an alternative; a string if there is none.
+    """
+    for one in (schema, _referred(schema, root), *_alternatives(schema)):
+        kind = _table(one).get("type")
+        for name in kind if isinstance(kind, list) else (kind,):
+            if isinstance(name, str) and name in _TYPES:
+                return name
+    return "object" if "properties" in schema else "array" if "items" in schema else "string"
+
+
+def _referred(schema: Mapping[str, Any], root: Mapping[str, Any]) -> object:
+    """The schema that a reference within the parameters names."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return None
+    found: object = root
+    for key in reference.removeprefix("#/").split("/"):
+        found = _table(found).get(key)
+    return found
 
 
 def _filled(function: object) -> dict[str, Any]:
@@ -36,12 +89,14 @@ def _with_words(schema: object) -> dict[str, Any]:
 
 def _first_type(schema: Mapping[str, Any]) -> object:
     """The type of the first alternative that has one."""
+    kinds = (_table(one).get("type") for one in _alternatives(schema))
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def _alternatives(schema: Mapping[str, Any]) -> Iterator[object]:
     for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
-        for one in alternatives if isinstance(alternatives, list) else ():
-            if (kind := _table(one).get("type")) is not None:
-                return kind
-    return None
+        yield from alternatives if isinstance(alternatives, list) else ()
 
 
 def _table(value: object) -> Mapping[str, Any]:

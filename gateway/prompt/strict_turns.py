@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
-from gateway.api import json_text
 from gateway.prompt.results import paired_turns
-from gateway.prompt.turns import Turn, joined, with_calls, without
+from gateway.prompt.turns import Turn, joined, with_calls
+from gateway.prompt.written_calls import hermes_text, spelled_calls
 
 _ID_CHARS: Final = 9
 _INSTRUCTIONS: Final = frozenset({"system", "developer"})
@@ -52,22 +52,20 @@ def spoken_turns(turns: Sequence[Turn]) -> list[Turn]:
     of the assistant and a result text of the user, in the tags of Hermes' models, whose format is
     the one read from models without a format of their own.
     """
-    return alternating_turns([_spoken(turn) for turn in paired_turns(turns)])
+    return alternating_turns(all_text(turns))
 
 
-def _spoken(turn: Turn) -> Turn:
-    if turn["role"] == "tool":
-        text = f"<tool_response>\n{turn['content']}\n</tool_response>"
-        return {"role": "user", "content": text}
-    if "tool_calls" not in turn:
-        return turn
-    calls = [
-        f"<tool_call>\n{json_text({key: call['function'][key] for key in ('name', 'arguments')})}\n"
-        "</tool_call>"
-        for call in turn["tool_calls"]
-    ]
-    said = [turn["content"]] if turn["content"] else []
-    return {**without(turn, "tool_calls"), "content": "\n".join([*said, *calls])}
+def all_text(turns: Sequence[Turn]) -> list[Turn]:
+    """Calls are text of the assistant and results text of the user, in the tags of Hermes' models;
+    nothing else changes.
+    """
+    paired = [_told(turn) if turn["role"] == "tool" else turn for turn in paired_turns(turns)]
+    return spelled_calls(paired, hermes_text)
+
+
+def _told(turn: Turn) -> Turn:
+    text = f"<tool_response>\n{turn['content']}\n</tool_response>"
+    return {"role": "user", "content": text}
 
 
 def _without_neighbours(turns: Sequence[Turn]) -> list[Turn]:

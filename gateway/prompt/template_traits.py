@@ -7,12 +7,15 @@ know Jinja.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from gateway.api import json_text
 from gateway.prompt.results import ordered_results, paired_turns, single_calls
+from gateway.prompt.strict_turns import all_text
 from gateway.prompt.turns import THOUGHTS, Turn, joined, with_calls, without
+from gateway.prompt.written_calls import Writer, spelled_calls
 
 Form = Callable[[Sequence[Turn]], list[Turn]]
 Show = Callable[[Sequence[Turn], Sequence[dict[str, Any]] | None], str | None]
@@ -64,64 +67,145 @@ _INSTRUCTED_AGAIN: Final = (
     _LATER_USER,
 )
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
+_SAID: Final = (
+    *(_USER, with_calls({**_SILENT, "content": "Hh8"}, _CALLS[:1]), _RESULTS[0]),
+    *(with_calls({**_SILENT, "content": "Mm3"}, _CALLS[1:]), _RESULTS[1], _ANSWER, _LATER_USER),
+)
+_SAID_WORDS: Final = ("Hh8", "Mm3", "Ff6", "Gg7", "Dd4", "Cc3")
+_BEGUN_BY_CALL: Final = (_SYSTEM, *_ONE_CALL[1:], _LATER_USER)
+_DEVELOPER: Final = {"role": "developer", "content": "Nn4"}
+_DEVELOPERS: Final = (
+    [_DEVELOPER, _USER],
+    [_SYSTEM, _DEVELOPER, _USER],
+    [_SYSTEM, _USER, _ANSWER, _DEVELOPER, _LATER_USER],
+)
 
 
 class Traits(NamedTuple):
     """`forms` are applied to every conversation, in this order. `no_tools` stands for none.
-    `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt;
-    `shows_questions`: all that users have said is.
+    `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt, and
+    `spells_calls` if they are in it as text; `shows_questions`: all that users have said is.
+    `loses_developers`: a turn of the developer's has to be one of the system's.
     """
 
     forms: tuple[Form, ...] = ()
     no_tools: tuple[()] | None = None
     is_usable: bool = True
     shows_calls: bool = True
+    spells_calls: bool = False
+    loses_developers: bool = False
     shows_questions: bool = False
 
 
-def find_traits(show: Show) -> Traits:
-    """The traits of the template by which `show` renders."""
+def find_traits(show: Show, write: Writer | None = None) -> Traits:
+    """The traits of the template by which `show` renders. `write` writes calls as text, in the
+    format of the model.
+    """
     no_tools: tuple[()] | None = None
     if all(show(turns, None) is None for turns in _QUESTIONS):
         no_tools = ()
         if all(show(turns, no_tools) is None for turns in _QUESTIONS):
             return Traits(is_usable=False)
-    forms: list[Form] = []
+    probe = _Probe(show, no_tools)
+    probe.find_instructions()
+    spells = probe.find_calls(write)
+    shows_calls = probe.shown(_ONE_CALL, "Ff6", "Dd4")
+    if shows_calls:
+        probe.find_results()
+    return Traits(
+        tuple(probe.forms),
+        no_tools,
+        shows_calls=shows_calls,
+        spells_calls=spells,
+        loses_developers=probe.loses_developers(),
+        shows_questions=probe.shown(_QUESTIONS_AGAIN, "Bb2", "Jj0", tools=no_tools),
+    )
 
-    def shown(turns: Sequence[Turn], *words: str, tools: object = _TOOLS) -> bool:
+
+class _Probe:
+    """Finds the forms that show what the template leaves out or refuses."""
+
+    def __init__(self, show: Show, no_tools: tuple[()] | None) -> None:
+        self._show = show
+        self._no_tools = no_tools
+        self.forms: list[Form] = []
+
+    def shown(self, turns: Sequence[Turn], *words: str, tools: object = _TOOLS) -> bool:
         """Whether all words are in the prompt."""
-        for form in forms:
+        for form in self.forms:
             turns = form(turns)
-        text = show(turns, tools)  # type: ignore[arg-type]
+        text = self._show(turns, tools)  # type: ignore[arg-type]
         return text is not None and all(word in text for word in words)
 
-    def try_form(
+    def find_instructions(self) -> None:
+        """Forms for system turns."""
+        # Not where a system turn is left out: Phi-4's reasoning models have their own.
+        none = self._no_tools
+        self._try(folded_system, [_SYSTEM, _USER], tools=none)
+        words = "Kk1", "Ll2"
+        self._try(later_instructions, _INSTRUCTED_AGAIN, *words, tools=none, is_silent=True)
+
+    def find_calls(self, write: Writer | None) -> bool:
+        """Forms for calls, and what is said beside them; whether they become text."""
+        for form in (text_arguments, silent_calls, silent_text_calls):
+            self._try(form, _ONE_CALL, "Ff6", "Dd4")
+        # The last two have all calls as text.
+        as_text: list[Form] = [all_text]
+        if write is not None:
+            as_text.insert(0, partial(spelled_calls, write=write))
+        self._try(as_text[0], _ONE_CALL, "Ff6", "Dd4")
+        self._try(single_calls, _TWO_CALLS, "Ff6", "Gg7", "Dd4", "Ee5")
+        self._try(as_text[-1], _ONE_CALL, "Ff6", "Dd4")
+        if not self.shown(_SAID[:3], "Hh8", "Ff6", "Dd4"):
+            self._try(said_first, _SAID, *_SAID_WORDS, is_silent=True, at=0)
+        self._try(begun_by_user, _BEGUN_BY_CALL, "Ff6", "Dd4", is_silent=True)
+        self._find_late_system()
+        return any(form in self.forms for form in as_text)
+
+    def find_results(self) -> None:
+        """Forms for results, where calls are shown."""
+        self.forms[:0] = _orders(self._show, self.forms)
+        self._try(joined_thoughts, _TALKING_CALL)
+        if self.shown(_ORPHAN):
+            self._try(paired_turns, _ORPHAN, "Dd4")
+
+    def loses_developers(self) -> bool:
+        """Whether a turn of the developer's is lost where one of the system's is not."""
+        none = self._no_tools
+        return any(
+            not self.shown(turns, "Nn4", tools=none)
+            and self.shown(list(map(_of_system, turns)), "Nn4", tools=none)
+            for turns in _DEVELOPERS
+        )
+
+    def _find_late_system(self) -> None:
+        """`late_system` changes no prompt that the template writes right."""
+        asked, called = [_SYSTEM, _USER], [_SYSTEM, *_ONE_CALL]
+        if not self.shown(asked, "Aa1") or self.shown(called, "Aa1"):
+            return
+        if self._show(late_system(asked), self._no_tools) == self._show(asked, self._no_tools):
+            self._try(late_system, called, "Aa1", "Ff6", "Dd4")
+
+    def _try(
+        self,
         form: Form,
         turns: Sequence[Turn],
         *words: str,
         tools: object = _TOOLS,
         is_silent: bool = False,
+        at: int | None = None,
     ) -> None:
-        """With `is_silent` only where words are left out; what is refused has stricter forms."""
-        if shown(turns, *words, tools=tools) or (is_silent and not shown(turns, tools=tools)):
+        """Add the form, behind the others or `at` a place, if it shows the words and nothing else
+        does. With `is_silent` only where words are left out; what is refused has stricter forms.
+        """
+        if self.shown(turns, *words, tools=tools):
             return
-        forms.append(form)
-        if not shown(turns, *words, tools=tools):
-            forms.pop()
-
-    # Not where a system turn is left out: Phi-4's reasoning models have their own.
-    try_form(folded_system, [_SYSTEM, _USER], tools=no_tools)
-    try_form(later_instructions, _INSTRUCTED_AGAIN, "Kk1", "Ll2", tools=no_tools, is_silent=True)
-    try_form(text_arguments, _ONE_CALL, "Ff6", "Dd4")
-    try_form(single_calls, _TWO_CALLS, "Ff6", "Gg7", "Dd4", "Ee5")
-    shows_calls = shown(_ONE_CALL, "Ff6", "Dd4")
-    if shows_calls:
-        forms[:0] = _orders(show, forms)
-        try_form(joined_thoughts, _TALKING_CALL)
-        if shown(_ORPHAN):
-            try_form(paired_turns, _ORPHAN, "Dd4")
-    shows_questions = shown(_QUESTIONS_AGAIN, "Bb2", "Jj0", tools=no_tools)
-    return Traits(tuple(forms), no_tools, shows_calls=shows_calls, shows_questions=shows_questions)
+        if is_silent and not self.shown(turns, tools=tools):
+            return
+        before = list(self.forms)
+        self.forms.insert(len(before) if at is None else at, form)
+        if not self.shown(turns, *words, tools=tools):
+            self.forms = before
 
 
 def _orders(show: Show, forms: Sequence[Form]) -> list[Form]:
@@ -165,6 +249,61 @@ def text_arguments(turns: Sequence[Turn]) -> list[Turn]:
         else turn
         for turn in turns
     ]
+
+
+def silent_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """A turn that calls and says nothing has no text at all, as OpenAI's API writes it."""
+    return [
+        {**turn, "content": None} if "tool_calls" in turn and not turn["content"] else turn
+        for turn in turns
+    ]
+
+
+def silent_text_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """As `silent_calls` and `text_arguments`."""
+    return silent_calls(text_arguments(turns))
+
+
+def said_first(turns: Sequence[Turn]) -> list[Turn]:
+    """What a turn says beside its calls is a turn before it."""
+    first: list[Turn] = []
+    for turn in turns:
+        if "tool_calls" in turn and turn["content"]:
+            first.append({"role": turn["role"], "content": turn["content"]})
+            first.append({**turn, "content": ""})
+        else:
+            first.append(turn)
+    return first
+
+
+def begun_by_user(turns: Sequence[Turn]) -> list[Turn]:
+    """An empty turn of the user's stands before calls that begin the conversation: with tools, the
+    templates of Llama 3 write the text of the first turn as the user's, whoever's it is.
+    """
+    count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
+    if not any("tool_calls" in turn for turn in turns[count : count + 1]):
+        return list(turns)
+    return [*turns[:count], {"role": "user", "content": ""}, *turns[count:]]
+
+
+def late_system(turns: Sequence[Turn]) -> list[Turn]:
+    """The system turns at the beginning are the beginning of the user's last turn, where
+    mistral-common writes them for version 3 of its tokenizer. The template of Mistral Nemo does so
+    only if that turn is the last one of all, and leaves them out behind a result.
+    """
+    count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
+    rest = list(turns[count:])
+    last = next((at for at in reversed(range(len(rest))) if rest[at]["role"] == "user"), None)
+    if not count or last is None:
+        return list(turns)
+    while last and rest[last - 1]["role"] in {"user", *_INSTRUCTIONS}:
+        last -= 1
+    rest[last] = joined([*turns[:count], rest[last]], "user")
+    return rest
+
+
+def _of_system(turn: Turn) -> Turn:
+    return {**turn, "role": "system"} if turn["role"] == "developer" else turn
 
 
 def joined_thoughts(turns: Sequence[Turn]) -> list[Turn]:

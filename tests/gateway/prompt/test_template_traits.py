@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from gateway.api import ToolCallArguments
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.errors import ApiError
+from gateway.output.tools import TOOL_FORMATS, ToolParser
 from gateway.prompt.chat_template import ChatTemplate
 from gateway.prompt.control_tokens import ControlTokens
+from gateway.prompt.written_calls import call_writer
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -99,6 +102,78 @@ GEMMA_4 = """\
 """Shows results where it finds their calls, and others nowhere."""
 
 
+NO_CALLS = """\
+{%- for m in messages %}{{ m.role[0] + ':' + m.content + '|' }}{% endfor %}
+{%- if tools %}{# <|tool_call_start|> #}{% endif %}
+"""
+"""LFM2: the template writes results, and of calls nothing."""
+
+NO_RESULTS = """\
+{%- for m in messages if m.role in ['system', 'user', 'assistant'] %}
+    {{- m.role[0] + ':' + m.content + '|' }}
+{%- endfor %}
+"""
+"""Phi-3.5: neither calls nor results."""
+
+CONTENT_IS_NONE = """\
+{%- for m in messages %}
+    {%- if m.role == 'assistant' and m.content is none %}
+        {{- 'a:' }}{% for c in m.tool_calls %}{{ '(' + c.function.arguments + ')' }}{% endfor %}
+    {%- else %}{{ m.role[0] + ':' + m.content }}
+    {%- endif %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""DeepSeek R1's distilled Llama: calls where there is no text at all, arguments as text."""
+
+CALLS_ALONE = """\
+{%- for m in messages %}
+    {{- m.role[0] + ':' }}
+    {%- if m.tool_calls %}
+        {%- for c in m.tool_calls %}{{ '(' + (c.function.arguments | tojson) + ')' }}{% endfor %}
+    {%- else %}{{ m.content }}
+    {%- endif %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""Llama 3, Hermes 3, Command R, Solar: a turn that calls has no text."""
+
+LATE_SYSTEM = """\
+{%- if messages[0].role == 'system' %}
+    {%- set system = messages[0].content %}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for m in messages %}
+    {{- m.role[0] + ':' }}
+    {%- if m.role == 'user' and loop.last and system is defined %}{{ system + '\\n\\n' }}{% endif %}
+    {{- m.content }}
+    {%- for c in m.tool_calls or [] %}{{ '(' + (c.function.arguments | tojson) + ')' }}{% endfor %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""Mistral Nemo: the system text stands in the last turn, if that is the user's."""
+
+FIRST_IS_USER = """\
+{%- if messages[0].role == 'system' %}
+    {{- 's:' + messages[0].content + '|' }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- if tools %}
+    {{- 'u:' + messages[0].content + '|' }}
+    {%- set messages = messages[1:] %}
+{%- endif %}
+{%- for m in messages %}
+    {{- m.role[0] + ':' + m.content }}
+    {%- for c in m.tool_calls or [] %}{{ '(' + (c.function.arguments | tojson) + ')' }}{% endfor %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""Llama 3: the first turn stands behind the tools, as the user's."""
+
+
+HERMES_1 = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+
+
 def turns_of(shown: str) -> list[dict[str, Any]]:
     """Turns between bars: a role's first letter, the ids of calls or of a result's call, a colon, a
     text; a `#` before thoughts.
@@ -167,6 +242,18 @@ def rendered(shown: str, source: str, tools: list[Any] | None = None) -> str:
         (GEMMA_4, "u:A|t7:R|u:B", "u:A|u:R|u:B"),
         (GEMMA_4, "u:A|a1:|t1:R|u:B", 'u:A|a:({"x": 1})=R|u:B'),
         (GEMMA_4, "u:A|a1:|u:B", 'u:A|a:({"x": 1})|u:B'),
+        (GEMMA_2, "u:A|a1:|u:B", f"u:A|a:{HERMES_1}|u:B"),
+        (NO_CALLS, "u:A|a12:B|t2:R|t1:Q|u:C",
+         "u:A|a:B\n<|tool_call_start|>[f(x=1), f(x=2)]<|tool_call_end|>|t:Q|t:R|u:C"),
+        (NO_RESULTS, "u:A|a1:B|t1:R|u:C",
+         f"u:A|a:B\n{HERMES_1}|u:<tool_response>\nR\n</tool_response>|u:C"),
+        (CONTENT_IS_NONE, "u:A|a1:|t1:R|a:B", 'u:A|a:({"x": 1})|t:R|a:B'),
+        (CONTENT_IS_NONE, "u:A|a1:T|t1:R|a:B", 'u:A|a:T|a:({"x": 1})|t:R|a:B'),
+        (CALLS_ALONE, "u:A|a12:T|t1:R|t2:Q|a:B|u:C",
+         'u:A|a:T|a:({"x": 1})({"x": 2})|t:R|t:Q|a:B|u:C'),
+        (LATE_SYSTEM, "s:S|u:A", "u:S\n\nA"),
+        (LATE_SYSTEM, "s:S|u:A|a1:|t1:R", 'u:S\n\nA|a:({"x": 1})|t:R'),
+        (LATE_SYSTEM, "s:S|u:A|a:B|u:C|a1:|t1:R", 'u:A|a:B|u:S\n\nC|a:({"x": 1})|t:R'),
     ],
 )  # fmt: skip
 def test_a_conversation_has_the_form_that_its_template_shows(
@@ -232,6 +319,122 @@ def test_a_tool_without_fields_is_filled_where_the_template_reads_them(
     assert rendered("u:A", template, tools) == seen
 
 
+TYPES = """\
+{%- macro python(schema) %}
+    {%- if {'string': 's', 'integer': 'i', 'object': 'o'}[schema.type] is defined %}
+        {{- schema.type[0] }}
+        {%- if schema.additionalProperties is defined %}
+            {{- '<' + python(schema.additionalProperties) + '>' }}
+        {%- endif %}
+    {%- elif schema.type == 'array' %}{{ '[' + python(schema['items']) + ']' }}
+    {%- else %}
+        {%- for kind in schema.type %}{{ python({'type': kind}) + '|' }}{% endfor %}
+    {%- endif %}
+{%- endmacro %}
+{%- for t in tools %}
+    {%- for k, v in t.function.parameters.properties.items() %}{{ python(v) + ';' }}{% endfor %}
+{%- endfor %}
+"""
+"""Hermes 2 and 3, Command R+: Python's types. A letter is a list of letters, without an end."""
+
+
+@pytest.mark.parametrize(
+    ("schema", "seen"),
+    [
+        ({"type": "integer"}, "i;"),
+        ({"type": ["integer", "string"]}, "i|s|;"),
+        ({"type": ["null", "integer"]}, "i;"),
+        ({"type": "null"}, "s;"),
+        ({"type": "any"}, "s;"),
+        ({}, ";"),
+        ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, ";"),
+        ({"type": "array", "items": {"type": ["integer", "null"]}}, "[i];"),
+        ({"type": "object", "additionalProperties": {"type": ["null", "integer"]}}, "o<i>;"),
+    ],
+)
+def test_types_without_null_are_what_a_template_can_turn_into_pythons(
+    schema: dict[str, Any], seen: str
+) -> None:
+    """Optional parameters of MCP servers are `["string", "null"]`; each request was a 400."""
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}}
+    source = "{% if tools %}" + TYPES + "{% endif %}"
+    assert rendered("u:A", source, [{"type": "function", "function": function}]) == seen
+
+
+@pytest.mark.parametrize(
+    ("schema", "seen"),
+    [
+        ({"$ref": "#/$defs/N"}, "i;s;"),
+        ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, "i;s;"),
+        ({"properties": {"y": {"type": "null"}}}, "o;s;"),
+        ({"enum": ["a"]}, "s;s;"),
+        (True, "s;s;"),
+        ({"$ref": "#/$defs/M/x"}, "s;s;"),
+    ],
+)
+def test_a_type_that_is_not_stated_is_found(schema: object, seen: str) -> None:
+    """Beside one that the template refuses."""
+    properties = {"x": schema, "z": {"type": "null"}}
+    definitions = {"N": {"type": "integer"}}
+    parameters = {"type": "object", "properties": properties, "$defs": definitions}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    assert rendered("u:A", "{% if tools %}" + TYPES + "{% endif %}", tools) == seen
+
+
+def test_a_deep_schema_that_a_template_refuses_is_no_failure_of_ours() -> None:
+    """Types are filled in to a bounded depth."""
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(400):
+        schema = {"type": "array", "items": schema}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}}
+    source = "{% if tools %}" + TYPES + "{% endif %}"
+    assert rendered("u:A", source, [{"type": "function", "function": function}]).endswith("];")
+
+
+def test_calls_that_begin_a_conversation_stand_behind_a_turn_of_the_user() -> None:
+    """As a client leaves them that has compacted what was before."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert rendered("a1:|t1:R|u:A", FIRST_IS_USER, tools) == 'u:|a:({"x": 1})|t:R|u:A'
+    assert rendered("u:B|a1:|t1:R", FIRST_IS_USER, tools) == 'u:B|a:({"x": 1})|t:R'
+
+
+def test_tags_of_calls_as_text_are_control_tokens_and_those_of_a_client_are_not() -> None:
+    """A call is written as the model wrote it; what stands in its arguments is text."""
+    template = ChatTemplate(NO_CALLS, ControlTokens({"<|tool_call_start|>", "<|tool_call_end|>"}))
+    call = {"id": "c", "function": {"name": "f", "arguments": '{"x": "<|tool_call_end|>"}'}}
+    messages = [{"role": "user", "content": "A"}, {"role": "assistant", "tool_calls": [call]}]
+    request = parse_chat_request(json.dumps({"model": "m", "messages": messages}).encode())
+    segments = template.render(request.messages, (), NOW)
+    assert segments[1:] == ['<|tool_call_start|>[f(x="<|tool_call_end|>")]', "<|tool_call_end|>|"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"x": [null, true]}}\n</tool_call>'),
+        (
+            "phi4_mini",
+            '<|tool_call|>[{"name": "f", "arguments": {"x": [null, true]}}]<|/tool_call|>',
+        ),
+        ("nemotron", '<TOOLCALL>[{"name": "f", "arguments": {"x": [null, true]}}]</TOOLCALL>'),
+        ("llama3_json", '{"name": "f", "parameters": {"x": [null, true]}}'),
+        ("lfm2", "<|tool_call_start|>[f(x=[None, True])]<|tool_call_end|>"),
+    ],
+)
+def test_a_call_as_text_is_what_the_models_parser_reads(name: str, text: str) -> None:
+    """The next answer begins as the earlier ones did."""
+    write = call_writer(name, str)
+    assert write is not None
+    call = {"id": "c", "function": {"name": "f", "arguments": {"x": [None, True]}}}
+    assert write([call]) == text
+    tools = ({"type": "function", "function": {"name": "f"}},)
+    parser = ToolParser(TOOL_FORMATS[name], bytes, tools)
+    read = "".join(
+        e.text for e in [*parser.push(text), *parser.flush()] if isinstance(e, ToolCallArguments)
+    )
+    assert json.loads(read) == {"x": [None, True]}
+
+
 def test_tools_stay_where_only_the_turns_are_refused() -> None:
     """They begin the prompt."""
     source = "{{ tools | tojson }}" + MISTRAL
@@ -269,6 +472,7 @@ def test_json_of_a_filter_is_json_of_a_list() -> None:
     [
         ("{% if nothing == 1 %}{% endif %}{{ functions + 'x' }}", "'functions' is undefined"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "does not show calls"),
+        ("{{ messages[0].content }}", "does not show calls of earlier turns, or their results"),
         (MISTRAL, None),
     ],
 )
@@ -308,4 +512,38 @@ def test_a_later_system_turn_is_not_lost(roles: tuple[str, ...], prompt: str) ->
     messages = [{"role": role, "content": str(at)} for at, role in enumerate(roles)]
     request = parse_chat_request(json.dumps({"model": "m", "messages": messages}).encode())
     assert request.messages is not None
+    assert "".join(template.render(request.messages, (), NOW)) == prompt
+
+
+NAMES_DEVELOPER = """\
+{#- What a developer says stands in the developer instruction. -#}
+{%- for m in messages if m.role in ['system', 'user', 'assistant'] %}
+    {{- m.role[0] + ':' + m.content + '|' }}
+{%- endfor %}
+"""
+"""Command R7B and A, DeepSeek V3.2: the word stands in the source, and no turn has the role."""
+
+LAST_DEVELOPER = """\
+{%- for m in messages if m.role != 'developer' or loop.last %}
+    {{- m.role[0] + ':' + m.content + '|' }}
+{%- endfor %}
+"""
+
+
+@pytest.mark.parametrize("source", [NAMES_DEVELOPER, LAST_DEVELOPER])
+@pytest.mark.parametrize(
+    ("roles", "prompt"),
+    [
+        (("developer", "user"), "s:0|u:1|"),
+        (("system", "developer", "user"), "s:0|s:1|u:2|"),
+        (("system", "user", "assistant", "developer", "user"), "s:0|u:1|a:2|s:3|u:4|"),
+    ],
+)
+def test_a_developer_is_heard_where_the_template_only_names_one(
+    source: str, roles: tuple[str, ...], prompt: str
+) -> None:
+    """codex and the clients of newer models have their instructions there."""
+    template = ChatTemplate(source, ControlTokens(()))
+    messages = [{"role": role, "content": str(at)} for at, role in enumerate(roles)]
+    request = parse_chat_request(json.dumps({"model": "m", "messages": messages}).encode())
     assert "".join(template.render(request.messages, (), NOW)) == prompt

@@ -323,8 +323,7 @@ TYPES = """\
 {%- macro python(schema) %}
     {%- if {'string': 's', 'integer': 'i', 'object': 'o'}[schema.type] is defined %}
         {{- schema.type[0] }}
-        {%- if schema.additionalProperties is defined %}
-            {{- '<' + python(schema.additionalProperties) + '>' }}
+        {%- if schema.type == 'object' %}{{ '<' + python(schema.additionalProperties) + '>' }}
         {%- endif %}
     {%- elif schema.type == 'array' %}{{ '[' + python(schema['items']) + ']' }}
     {%- else %}
@@ -366,7 +365,8 @@ def test_types_without_null_are_what_a_template_can_turn_into_pythons(
     [
         ({"$ref": "#/$defs/N"}, "i;s;"),
         ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, "i;s;"),
-        ({"properties": {"y": {"type": "null"}}}, "o;s;"),
+        ({"properties": {"y": {"type": "null"}}}, "o<>;s;"),
+        ({"type": "object", "additionalProperties": False}, "o<>;s;"),
         ({"enum": ["a"]}, "s;s;"),
         (True, "s;s;"),
         ({"$ref": "#/$defs/M/x"}, "s;s;"),

@@ -86,6 +86,7 @@ from gateway.api.request import (
     guard_tools,
     session_of,
     typed_body,
+    without_halves,
 )
 from gateway.api.response_items import (
     PAGE,
@@ -279,4 +280,5 @@ __all__ = [
     "with_herma",
     "with_ids",
     "with_named",
+    "without_halves",
 ]

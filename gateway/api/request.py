@@ -437,7 +437,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise _unreadable("The body is nested too deeply.") from error
     except msgspec.MsgspecError as error:
-        mended = _ESCAPE.sub(_without_half, body)
+        mended = without_halves(body)
         if mended != body:
             return decode_object(mended)
         if not body.strip():
@@ -516,6 +516,11 @@ def label(param: str | None) -> str:
 
 def _unreadable(text: str) -> ApiError:
     return invalid(None, text, code="invalid_json")
+
+
+def without_halves(text: bytes) -> bytes:
+    """JSON with U+FFFD for each escaped half of a surrogate pair."""
+    return _ESCAPE.sub(_without_half, text)
 
 
 def _without_half(escape: re.Match[bytes]) -> bytes:

@@ -13,9 +13,10 @@ import msgspec
 from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallIds, CallParts, object_in
-from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
+from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
+from gateway.upstream.mended_json import mended
 from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
 
@@ -115,7 +116,9 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
             body.decode()  # strings that no one reads are only skipped
         answer = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotAnAnswer("sent no JSON") from error
+        if (readable := mended(body)) is None:
+            raise NotAnAnswer("sent no JSON") from error
+        return check_answer(status, readable, raw)
     if not isinstance(answer, dict):
         raise NotAnAnswer("sent no JSON object")
     if status != 200:
@@ -169,16 +172,21 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     reason = choice.get("finish_reason")
     end = end_of(reason) if isinstance(reason, str) and reason else End.STOPPED
     if end is End.BROKEN:
-        raise NotAnAnswer(f"ended its answer with finish_reason {str(reason)[:64]!r}")
+        text = f"ended its answer with finish_reason {str(reason)[:64]!r}"
+        raise NotAnAnswer(text, words=words_in(choice.get("error")))
     message = choice.get("message")
-    given = message.get("tool_calls") if isinstance(message, dict) else None
+    told = message.get("tool_calls") if isinstance(message, dict) else None
+    given = [told] if isinstance(told, dict) else told
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
         return end, False
     calls = CallParts(ids)
     # Each call of a whole answer is one, whatever its index says.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
+    found += [part for part in calls.end() if part.id is not None]
     if end is not End.LENGTH and calls.is_cut:
         raise NotAnAnswer("cut a tool call in its arguments")
+    if end is not End.LENGTH and calls.has_nameless:
+        raise NotAnAnswer("sent a tool call without a name")
     written = [
         {
             "id": part.id,
@@ -193,7 +201,11 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         }
         for part in found
     ]
-    if len(written) == len(given) and all(map(_is_same, given, written)):
+    if (
+        message["tool_calls"] is given
+        and len(written) == len(given)
+        and all(map(_is_same, given, written))
+    ):
         return end, False
     message["tool_calls"] = written
     return end, True

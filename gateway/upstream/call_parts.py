@@ -3,7 +3,7 @@
 Owns which part belongs to which call, and what a client gets instead of parts that it could not
 read: every call has a number, an id of its own, a name in its first part, and arguments. Servers
 leave out the index or repeat it, send ids late, empty or twice (also in a later turn), the name
-behind the arguments, and no arguments at all. Must not know chunks or APIs.
+behind the arguments or in pieces, and no arguments at all. Must not know chunks or APIs.
 """
 
 import hashlib
@@ -42,6 +42,7 @@ class CallIds:
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
         self._raw = raw or {}
         self._taken: set[str] | None = None
+        self._tools: frozenset[str] | None = None
         self._seed = b""
 
     def unique(self, given: str, position: int) -> str:
@@ -53,6 +54,16 @@ class CallIds:
             given = numbered_on(given, taken) if is_numbered(given) else self._new(position)
         taken.add(given)
         return given
+
+    def begins_name(self, text: str) -> bool:
+        """Whether `text` is no tool of the request, but the beginning of one's name."""
+        if self._tools is None:
+            self._tools = frozenset(_names_of(self._raw.get("tools")))
+        return text not in self._tools and any(name.startswith(text) for name in self._tools)
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the request has a tool of that name."""
+        return not self.begins_name(name) and name in (self._tools or ())
 
     def _known(self) -> set[str]:
         if self._taken is None:
@@ -79,6 +90,13 @@ def _ids_of(messages: object) -> Iterable[str]:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
                 yield call_id
+
+
+def _names_of(tools: object) -> Iterable[str]:
+    for tool in tools if isinstance(tools, list) else ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+            yield name
 
 
 @final
@@ -127,6 +145,7 @@ class CallParts:
 
     def take(self, parts: object) -> list[CallPart]:
         """What the client gets for `parts`, the `tool_calls` of a delta or a message."""
+        parts = [parts] if isinstance(parts, dict) else parts
         given = (
             [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
         )
@@ -150,10 +169,16 @@ class CallParts:
         """The rest for the client, at the end of the answer: `{}` for calls without arguments."""
         rest = []
         for call in self._calls:
-            if call.number is not None and not call.text.strip():
+            if call.name and not call.text.strip():
                 call.add("{}")
-                rest.append(CallPart(call.number, "{}"))
+                number = call.number
+                rest.append(self._begin(call) if number is None else CallPart(number, "{}"))
         return rest
+
+    @property
+    def has_nameless(self) -> bool:
+        """Whether there is a call with arguments and without a name, which nobody can make."""
+        return any(not call.name and call.text.strip() for call in self._calls)
 
     @property
     def is_cut(self) -> bool:
@@ -164,14 +189,14 @@ class CallParts:
 
     def _take(self, part: dict[str, Any], at: int, count: int) -> list[CallPart]:
         given = part.get("function")
-        function = given if isinstance(given, dict) else {}
+        function = given if isinstance(given, dict) else part
         call_id, name = _text(part.get("id")), _text(function.get("name"))
         arguments = _arguments(function.get("arguments"))
         call = self._call_of(part.get("index"), call_id, name, at if count > 1 else None)
         if call is None:
             return []
         call.source_id = call.source_id or call_id
-        call.name = call.name or name
+        call.name = call.name + name if self._goes_on(call, call_id, name) else call.name or name
         call.extra |= {key: value for key, value in part.items() if key not in _KNOWN}
         if call.number is not None:
             if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
@@ -179,19 +204,33 @@ class CallParts:
             call.add(arguments)
             return [CallPart(call.number, arguments)] if arguments else []
         call.add(arguments)
-        if not call.name:
-            return []
+        if not call.name or (not call.text and self._ids.begins_name(call.name)):
+            return []  # the name, or the rest of it, may follow
+        return [self._begin(call)]
+
+    def _begin(self, call: _Call) -> CallPart:
+        """The first part of a call for the client."""
         call.number = self._num_begun
         self._num_begun += 1
         own = self._ids.unique(call.source_id, call.number)
         self.begun.append((own, call.extra))
-        return [CallPart(call.number, call.text, own, call.name, dict(call.extra))]
+        return CallPart(call.number, call.text, own, call.name, dict(call.extra))
+
+    def _goes_on(self, call: _Call, call_id: str, name: str) -> bool:
+        """Whether `name` is a further piece of the name of `call`."""
+        if call.number is not None or not (call.name and name):
+            return False
+        joined = call.name + name
+        is_same = call_id in ("", call.source_id)
+        return is_same and (self._ids.begins_name(joined) or self._ids.has_tool(joined))
 
     def _call_of(self, index: object, call_id: str, name: str, at: int | None) -> _Call | None:
         """The call that a part belongs to, which may be a new one; None for one call too many."""
         number = index if isinstance(index, int) and not isinstance(index, bool) else None
         found = self._latest(number, call_id, at)
-        if found is not None and not _is_another(found, call_id, name):
+        if found is not None and (
+            self._goes_on(found, call_id, name) or not _is_another(found, call_id, name)
+        ):
             return found
         if len(self._calls) >= MAX_CALLS:
             return None
@@ -211,7 +250,7 @@ class CallParts:
         return calls[-1] if calls else None
 
 
-_KNOWN: Final = frozenset({"index", "id", "type", "function"})
+_KNOWN: Final = frozenset({"index", "id", "type", "function", "name", "arguments"})
 
 
 def _is_another(call: _Call, call_id: str, name: str) -> bool:
@@ -249,12 +288,13 @@ def _is_whole(text: str) -> bool:
 
 
 def object_in(text: str) -> str | None:
-    """The JSON object that `text` stands for: itself, `{}` for null or nothing, and the object in a
-    JSON string, as some servers encode arguments twice. None for anything else.
+    """The JSON object that `text` stands for: itself, `{}` for null, nothing or `[]`, which is how
+    PHP writes it, and the object in a JSON string, as some servers encode arguments twice. None for
+    anything else.
     """
     if _is_whole(text):
         return text
-    if text.strip() in {"", "null"}:
+    if text.strip() in {"", "null", "[]"}:
         return "{}"
     try:
         inner = msgspec.json.decode(text)

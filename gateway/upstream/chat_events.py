@@ -29,8 +29,9 @@ from gateway.api import (
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallPart, CallParts, object_in
 from gateway.upstream.error_words import error_of
-from gateway.upstream.sse import data_of, split_events
-from gateway.upstream.usage import usage_of
+from gateway.upstream.sse import data_of, index_of, split_events
+from gateway.upstream.thoughts import thought_of
+from gateway.upstream.usage import may_contain_usage, usage_of
 
 _DONE: Final = b"[DONE]"
 _NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
@@ -67,6 +68,7 @@ class ChatEvents:
         self._reason = "stop"
         self._stop: str | None = None
         self._usage: Usage | None = None
+        self._index: int | None = None
         self._has_answer = False
 
     def take(self, event: TurnEvent) -> None:
@@ -90,10 +92,13 @@ class ChatEvents:
                 self._emit(Failed(connection_lost()))
             return
         self._has_answer = True
-        if isinstance(chunk.get("usage"), dict):
+        if may_contain_usage(data):
             self._usage = usage_of(data) or self._usage
         for choice in _dicts(chunk.get("choices")):
-            if choice.get("index", 0) == 0:
+            index = index_of(choice)
+            if self._index is None:
+                self._index = index
+            if index == self._index:
                 self._take_choice(choice, choice.get("delta"), data)
 
     def _take_body(self, event: UpstreamBody) -> None:
@@ -110,8 +115,7 @@ class ChatEvents:
 
     def _take_choice(self, choice: dict[str, Any], said: object, data: bytes) -> None:
         if isinstance(said, dict):
-            thought = said.get("reasoning_content") or said.get("reasoning")
-            if isinstance(thought, str) and thought:
+            if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
             if text := _text_of(said.get("content")) or _text_of(said.get("refusal")):
                 self._take_text(text)

@@ -117,6 +117,12 @@ def error_in(status: int, value: object) -> ApiError | None:
     )
 
 
+def words_in(error: object) -> str:
+    """The words of an error object, in one line for the middle of another text; may be empty."""
+    found = error_in(400, error)
+    return "" if found is None else quoted(found.message)
+
+
 def is_about_request(error: object) -> bool:
     """Whether `error`, the error object in an answer or event with status 200, is a refusal of the
     request rather than a failure of the server.
@@ -183,7 +189,8 @@ def _number(text: str) -> int:
 
 def _message(value: object, depth: int = 0) -> str:
     """The text of an error. Known places are `error.message`, `error`, `message`, `detail` (a text,
-    an object, or FastAPI's list of problems), `errors` and `msg`.
+    an object, or FastAPI's list of problems), `errors` and `msg`; MiniMax has `status_msg` beside a
+    `status_code` that is not 0.
     """
     if isinstance(value, str):
         return value.strip()[:MAX_WORDS]
@@ -195,7 +202,9 @@ def _message(value: object, depth: int = 0) -> str:
     for key in ("error", "message", "detail", "errors", "msg", "error_message", "error_msg"):
         if text := _message(value.get(key), depth + 1):
             return text
-    return ""
+    if value.get("status_code"):
+        return _message(value.get("status_msg"), depth + 1)
+    return _message(value.get("base_resp"), depth + 1)
 
 
 def _problem(value: object, depth: int) -> str:

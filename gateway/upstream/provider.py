@@ -38,6 +38,7 @@ from gateway.upstream.checked_completions import BoundedBody, CheckedStream, Who
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
+from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
 from gateway.upstream.redaction import Redaction, without_inner_words
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.retry_after import retry_after_s
@@ -78,10 +79,12 @@ _LATE: Final = 0.01
 would cost more than that precision is worth.
 """
 
-_ABOUT_PROVIDER: Final = frozenset({401, 402, 403, 404, 407, 408, 429, 499})
-"""Statuses below 500 that concern the provider or our account there, not the request. 499 means
-that a server there believed that we had closed the connection.
+_ABOUT_REQUEST: Final = frozenset({400, 413, 414, 415, 422, 431})
+"""Statuses that refuse the request. All others below 500 concern the provider, our account there or
+this moment (409, 425), so that another provider may answer.
 """
+_TOO_LARGE: Final = frozenset({413, 414, 431})
+"""Statuses that need no words: proxies refuse a large body with a web page."""
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
 """Statuses for which no provider charges, as for any 4xx. Others (502, 504) may come from a proxy
@@ -241,7 +244,7 @@ class Provider:
                     answer = await self._answer_of_failure(response)
                     if answer is None:
                         on_headers(self._forwarded(response))
-                        answer = await self._relay(response, relay)
+                        answer = await self._relay(response, relay, raw)
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
             failed = self._failure(error)
             if relay.has_begun:
@@ -264,14 +267,20 @@ class Provider:
         if end.is_filtered:
             raise AnswerFiltered(f"{self.name} ended an answer by its filter")
 
-    async def _relay(self, response: HttpResponse, relay: StreamRelay) -> ProviderAnswer | None:
-        if response.status != 200:
+    async def _relay(
+        self, response: HttpResponse, relay: StreamRelay, raw: Mapping[str, Any]
+    ) -> ProviderAnswer | None:
+        if response.status >= 300:
             return await self._whole(response, self.config.read_s)
         splitter = ProviderEventSplitter()
+        whole = bytearray()
 
         def take(data: bytes) -> bool:
             if splitter.is_between_events and relay.pass_single(data):
                 return splitter.is_done
+            if whole or (splitter.is_new and is_whole(data)):
+                self._add(whole, data)
+                return False
             relay.take(splitter.push(data))
             return splitter.is_done
 
@@ -284,14 +293,26 @@ class Provider:
         except HttpError:
             if not splitter.is_done:
                 raise
-        if events := splitter.flush():
-            relay.take(events)
-        if not splitter.is_done:
-            if self._given_client is None or not relay.is_finished:
-                raise ProviderUnavailable(f"{self.name} ended its stream early")
-            # An engine ended its response without [DONE]; its HTTP framing shows that it is whole.
-            relay.take(_DONE)
+        if whole:
+            answer = self._answer(response, bytes(whole), raw, may_be_filtered=True)
+            if answer.status != 200:
+                return answer
+            relay.take(stream_of(answer.body))
+        else:
+            self._end(splitter, relay)
         return None
+
+    def _end(self, splitter: ProviderEventSplitter, relay: StreamRelay) -> None:
+        """Take the end of a response's body."""
+        relay.take(splitter.flush())
+        if splitter.is_done:
+            return
+        if not relay.is_whole:
+            words = self._shown(relay.last_words)
+            text = f"{self.name} ended its stream early"
+            raise ProviderUnavailable(f"{text}: {words}" if words else text, words=words)
+        # No [DONE], but every choice has said why it ended, and the body is whole.
+        relay.take(_DONE)
 
     async def forward(
         self,
@@ -314,7 +335,7 @@ class Provider:
                 path, headers, b"*/*", kind, body, self.config.answer_s
             ) as response:
                 try:
-                    self._check_status(response, path)
+                    self._check_status(response)
                 except ProviderUnavailable as failure:
                     await self._note_words(failure, response)
                     raise
@@ -397,15 +418,14 @@ class Provider:
             self._client = client_for(self._url)
         return self._client
 
-    def _check_status(self, response: HttpResponse, path: str) -> None:
+    def _check_status(self, response: HttpResponse) -> None:
         status = response.status
-        is_answer = status == 200 if path == _CHAT else 200 <= status < 300
-        if is_answer or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
+        if 200 <= status < 300 or status in _ABOUT_REQUEST:
             return
         raise ProviderUnavailable(
             f"{self.name} failed with status {status}",
             status=status,
-            retry_after_s=retry_after_s(dict(response.headers).get(b"retry-after")),
+            retry_after_s=retry_after_s(dict(response.headers)),
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
@@ -415,7 +435,7 @@ class Provider:
         same.
         """
         try:
-            self._check_status(response, _CHAT)
+            self._check_status(response)
         except ProviderUnavailable as failed:
             error = await self._note_words(failed, response)
             if error is not None and error.code == OVERFLOW:
@@ -454,40 +474,72 @@ class Provider:
         body = bytearray()
 
         def take(data: bytes) -> bool:
-            body.extend(data)
-            if len(body) > MAX_ANSWER_BYTES:
-                raise ProviderUnavailable(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+            self._add(body, data)
             return False
 
         if not response.body.pass_ready(take):
             await _read_body(response.body, take, silence_s)
-        whole, headers = bytes(body), self._forwarded(response)
-        try:
-            checked = check_answer(response.status, whole, raw)
-        except NotAnAnswer as error:
-            if error.refusal is not None:
+        whole = bytes(body)
+        if response.status < 300 and is_stream(whole):
+            try:
+                whole = whole_of(whole, raw)
+            except BadStream as error:
+                if error.refusal is None:
+                    raise
                 return self._refusal(error.refusal)
-            raise self._no_answer(error, response.status, whole) from error
-        if response.status == 200:
+        return self._answer(response, whole, raw)
+
+    def _add(self, body: bytearray, data: bytes) -> None:
+        body += data
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ProviderUnavailable(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+
+    def _answer(
+        self,
+        response: HttpResponse,
+        whole: bytes,
+        raw: Mapping[str, Any] | None,
+        *,
+        may_be_filtered: bool = False,
+    ) -> ProviderAnswer:
+        """The answer or refusal in the body `whole`. Raises `ProviderUnavailable`, also for an
+        answer that a filter ended unless it `may_be_filtered`.
+        """
+        status = 200 if response.status < 300 else response.status  # some say 201
+        headers = self._forwarded(response)
+        try:
+            checked = check_answer(status, whole, raw)
+        except NotAnAnswer as error:
+            refusal = error.refusal or self._plain_refusal(status, whole)
+            if refusal is not None:
+                return self._refusal(refusal)
+            raise self._no_answer(error, status) from error
+        if status == 200:
             answer = ProviderAnswer(200, checked.body, headers, checked.usage, checked.made)
-            if checked.is_filtered:
+            if checked.is_filtered and not may_be_filtered:
                 text = f"{self.name} ended the answer by its filter"
                 raise ProviderUnavailable(text, filtered=answer)
             return answer
-        told = error_of(response.status, whole)
+        told = error_of(status, whole)
         if told is not None and told.code == OVERFLOW:
             return self._refusal(told)
         if told is not None and not has_form(whole):
             whole = told.body()
-        return ProviderAnswer(response.status, self._redaction.of(whole), headers)
+        return ProviderAnswer(status, self._redaction.of(whole), headers)
 
-    def _no_answer(self, error: NotAnAnswer, status: int, body: bytes) -> ProviderUnavailable:
-        told = error_of(status, body) if status != 200 else None
-        words = error.words if told is None else told.message
+    def _plain_refusal(self, status: int, body: bytes) -> ApiError | None:
+        """The refusal in a body that is no JSON; None for an answer's, and for a web page."""
+        if status not in _ABOUT_REQUEST:
+            return None
+        if status in _TOO_LARGE:
+            return error_of(status, body) or ApiError(status, f"{self.name} takes no such size.")
+        return error_of(status, body)
+
+    def _no_answer(self, error: NotAnAnswer, status: int) -> ProviderUnavailable:
         return ProviderUnavailable(
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
             status=status,
-            words=self._shown(words),
+            words=self._shown(error.words),
         )
 
     def _shown(self, words: str) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.api import ApiError
-from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted
+from gateway.upstream.error_words import OVERFLOW, error_in, error_of, is_about_request, quoted
+from gateway.upstream.mended_json import mended
 from gateway.upstream.sse import (
     EventKind,
     data_of,
@@ -76,6 +77,7 @@ class StreamRelay:
         self._latest = b""
         self._has_events = False
         self._is_over = False
+        self._words = ""
         self.has_begun = False
 
     @property
@@ -88,8 +90,18 @@ class StreamRelay:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every choice has said why it ended: some servers send no `[DONE]` after that."""
+        """Whether every choice that came has said why it ended."""
         return self._end.is_finished
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all choices have come and ended: some servers send no `[DONE]` after that."""
+        return self.has_begun and self._end.is_whole
+
+    @property
+    def last_words(self) -> str:
+        """What the server said in an event of no known form; some fail in such a way."""
+        return self._words
 
     def pass_single(self, data: bytes) -> bool:
         """If `data` is one event without usage, calls or an end, within an answer that has begun,
@@ -142,10 +154,13 @@ class StreamRelay:
         if not events:
             return
         good: list[bytes] = []
-        for event in split_events(events):
+        for given in split_events(events):
             if self._is_over:
                 break
-            kind = kind_within(event) if self.has_begun else kind_of(event)
+            event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
+            if kind is EventKind.GARBAGE and (data := mended(data_of(given))) is not None:
+                event = b"data: " + data + b"\n\n"
+                kind = kind_within(event) if self.has_begun else kind_of(event)
             try:
                 checked = self._checked(event, kind)
             except BadStream:
@@ -164,9 +179,11 @@ class StreamRelay:
         """What the client gets for `event`. Raises `BadStream`."""
         if kind is EventKind.CONTENT and b'"reasoning' in event:
             self._end.keep_thought(event)
+        if kind is not EventKind.COMMENT and b'"delta"' not in event:
+            self._note_words(event)
         match kind:
             case EventKind.ERROR:
-                raise _told(data_of(event))
+                raise _told(event)
             case EventKind.GARBAGE:
                 raise BadStream("sent what is no JSON object")
             case EventKind.DONE:
@@ -180,19 +197,24 @@ class StreamRelay:
         try:
             event = self._end.take(event)
         except BrokenEnd as error:
-            raise BadStream(str(error)) from error
+            raise BadStream(str(error), words=error.words) from error
         if self._end.is_filtered and not self.has_begun and not has_text(event):
             held = self._held + event + _DONE_EVENT
             raise BadStream("ended the answer by its filter", filtered=held)
         return event
 
+    def _note_words(self, event: bytes) -> None:
+        """Keep the words of an event that is no chunk, for an end that is none."""
+        if (error := error_of(400, data_of(event))) is not None:
+            self._words = quoted(error.message)
+
     def _checked_end(self, event: bytes) -> bytes:
         if not self.has_begun:
-            raise BadStream("ended its stream without an answer")
+            raise BadStream("ended its stream without an answer", words=self._words)
         try:
             self._end.check()
         except BrokenEnd as error:
-            raise BadStream(str(error)) from error
+            raise BadStream(str(error), words=self._words) from error
         self._is_over = True
         return event
 
@@ -224,9 +246,9 @@ def _says_end(event: bytes) -> bool:
     )
 
 
-def _told(data: bytes) -> BadStream:
+def _told(event: bytes) -> BadStream:
     """The failure for an event that holds an error."""
-    value = error_of_event(data)
+    value = error_of_event(event)
     error = error_in(400, value)
     text = "sent an error in its stream"
     if error is None:

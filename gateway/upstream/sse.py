@@ -8,8 +8,9 @@ meaning of events.
 import codecs
 import itertools
 import re
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,7 +21,8 @@ MAX_EVENT_BYTES: Final = 8 * 2**20
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
-_DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+_DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\[DONE\]")
+_ERROR_EVENT: Final = re.compile(rb"(?:^|[\r\n])event: ?error[ \t]*(?:[\r\n]|\Z)")
 
 
 class EventTooLarge(HermaError):
@@ -37,6 +39,11 @@ class ProviderEventSplitter:
         self._has_begun = False
         self.is_done = False
         self.is_between_events = True
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has come yet."""
+        return not (self._has_begun or self._pending)
 
     def push(self, data: bytes) -> bytes:
         """The whole events that `data` completes, unchanged and in order; b"" if none. A byte-order
@@ -98,6 +105,16 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(_DATA_LINE.findall(event))
 
 
+def index_of(choice: Mapping[str, Any]) -> int:
+    """The number of a choice in a chunk; servers that know only one may leave it out, send null or
+    write it as a text.
+    """
+    given = choice.get("index")
+    if isinstance(given, str) and given.isdecimal():
+        return int(given[:4])
+    return given if isinstance(given, int) else 0
+
+
 class EventKind(Enum):
     """What an event contains. `EMPTY` is a chunk without a part of the answer, `HOLLOW` an event
     with fields but no data.
@@ -115,6 +132,8 @@ class EventKind(Enum):
 class _Chunk(msgspec.Struct):
     error: object = None
     choices: object = None
+    form: Any = msgspec.field(name="object", default=None)
+    type: Any = None
 
 
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
@@ -122,8 +141,11 @@ _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 class _Soundness(msgspec.Struct):
     error: object = None
+    form: Any = msgspec.field(name="object", default=None)
+    type: Any = None
 
 
+_decode: Final = msgspec.json.Decoder().decode
 _decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
 
 
@@ -132,21 +154,34 @@ def kind_of(event: bytes) -> EventKind:
     data = data_of(event)
     if not data.strip():
         return EventKind.COMMENT if _FIELD.search(event) is None else EventKind.HOLLOW
-    if data.startswith(b"[DONE]"):
+    if data.lstrip(b" \t").startswith(b"[DONE]"):
         return EventKind.DONE
+    if _is_error_event(event):
+        return EventKind.ERROR
     try:
         chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return EventKind.GARBAGE
-    if chunk.error:
+    if chunk.error or "error" in (chunk.form, chunk.type):
         return EventKind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []
     return EventKind.CONTENT if any(map(_has_content, choices)) else EventKind.EMPTY
 
 
-def error_of_event(data: bytes) -> object:
-    """The error in the data of an event, of which `kind_of` is `ERROR`."""
-    return _decode_soundness(data).error
+def error_of_event(event: bytes) -> object:
+    """The error in an event of which `kind_of` is `ERROR`: its field `error`, all of it if it has
+    none, or a text.
+    """
+    data = data_of(event)
+    try:
+        value = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data.decode("utf-8", "replace")
+    return (value.get("error") or value) if isinstance(value, dict) else value
+
+
+def _is_error_event(event: bytes) -> bool:
+    return b"error" in event and _ERROR_EVENT.search(event) is not None
 
 
 def has_text(event: bytes) -> bool:
@@ -160,7 +195,9 @@ def kind_within(event: bytes) -> EventKind:
     `CONTENT`, because the difference no longer matters.
     """
     data = data_of(event)
-    return _kind_of_object(data) if data.startswith(b"{") else kind_of(event)
+    if not data.startswith(b"{") or _is_error_event(event):
+        return kind_of(event)
+    return _kind_of_object(data)
 
 
 def is_plain(data: bytes) -> bool:
@@ -178,9 +215,11 @@ def _kind_of_object(data: bytes) -> EventKind:
     try:
         if not data.isascii():
             data.decode()
-        return EventKind.ERROR if _decode_soundness(data).error else EventKind.CONTENT
+        found = _decode_soundness(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return EventKind.GARBAGE
+    is_error = found.error or "error" in (found.form, found.type)
+    return EventKind.ERROR if is_error else EventKind.CONTENT
 
 
 def _has_done(events: bytes) -> bool:

@@ -12,8 +12,9 @@ import msgspec
 
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallIds, CallPart, CallParts
+from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
-from gateway.upstream.sse import data_of, split_events
+from gateway.upstream.sse import data_of, index_of, split_events
 from protocol.errors import HermaError
 
 MAX_KEPT_BYTES: Final = 2**23
@@ -23,7 +24,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class BrokenEnd(HermaError):
-    """The answer is not whole; clients may read the text."""
+    """The answer is not whole; clients may read the text. `words` are those of the server, if it
+    said why.
+    """
+
+    def __init__(self, text: str, words: str = "") -> None:
+        super().__init__(text)
+        self.words = words
 
 
 @final
@@ -43,7 +50,9 @@ class StreamEnd:
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
         self._ids = CallIds(raw)
         self._choices: dict[int, _Choice] = {}
-        self.is_single = (raw or {}).get("n") in (None, 1)
+        asked = (raw or {}).get("n")
+        self._num_choices = asked if isinstance(asked, int) else 1
+        self.is_single = asked in (None, 1)
         self.kept = bytearray()
         self.steady: tuple[bytes, bytes] | None = None
         self._steady_number = 0
@@ -56,6 +65,11 @@ class StreamEnd:
         if self._has_plain_end:
             return True
         return bool(self._choices) and all(c.end is not None for c in self._choices.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether as many choices as were asked for have ended."""
+        return self.is_finished and (self.is_single or len(self._choices) >= self._num_choices)
 
     @property
     def is_filtered(self) -> bool:
@@ -84,8 +98,7 @@ class StreamEnd:
         before: list[bytes] = []
         is_changed = False
         for choice in _dicts(chunk.get("choices")):
-            index = choice.get("index", 0)
-            index = index if isinstance(index, int) else 0
+            index = index_of(choice)
             state = self._choices.get(index)
             if state is None:
                 state = self._choices[index] = _Choice(self._ids)
@@ -95,7 +108,7 @@ class StreamEnd:
             reason = choice.get("finish_reason")
             if not isinstance(reason, str) or not reason or state.end is not None:
                 continue
-            if rest := self._finish(state, reason):
+            if rest := self._finish(state, reason, choice):
                 before.append(_with_calls(chunk, choice, rest))
         if is_changed:
             event = b"data: " + _encode(chunk) + b"\n\n"
@@ -108,14 +121,15 @@ class StreamEnd:
 
     def calls_made(self) -> CallsMade | None:
         """The calls of the first choice, and the reasoning before them; None if it has none."""
-        choice = self._choices.get(0)
+        index = next(iter(self._choices), 0)
+        choice = self._choices.get(index)
         if choice is None or not choice.calls.begun:
             return None
         deltas = [
             one.get("delta")
             for event in split_events(bytes(self._thoughts))
             for one in _dicts(_object(data_of(event)).get("choices"))
-            if one.get("index", 0) == 0
+            if index_of(one) == index
         ]
         reasoning, field = reasoning_in(deltas)
         return CallsMade(tuple(choice.calls.begun), reasoning, field)
@@ -148,12 +162,15 @@ class StreamEnd:
             del delta["tool_calls"]
         return True
 
-    def _finish(self, state: _Choice, reason: str) -> list[CallPart]:
+    def _finish(self, state: _Choice, reason: str, choice: dict[str, Any]) -> list[CallPart]:
         end = end_of(reason)
         if end is End.BROKEN:
-            raise BrokenEnd(f"ended its answer with finish_reason {reason[:64]!r}")
+            text = f"ended its answer with finish_reason {reason[:64]!r}"
+            raise BrokenEnd(text, words_in(choice.get("error")))
         if end in (End.STOPPED, End.CALLS) and state.calls.is_cut:
             raise BrokenEnd("cut a tool call in its arguments")
+        if end is not End.LENGTH and state.calls.has_nameless:
+            raise BrokenEnd("sent a tool call without a name")
         state.end = end
         return state.calls.end() if end is not End.LENGTH else []
 
@@ -168,7 +185,8 @@ class StreamEnd:
                 for part in _dicts(delta.get("tool_calls") if isinstance(delta, dict) else None):
                     given = part.get("function")
                     text = given.get("arguments") if isinstance(given, dict) else None
-                    if isinstance(text, str) and (state := self._choices.get(0)) is not None:
+                    state = self._choices.get(index_of(choice))
+                    if isinstance(text, str) and state is not None:
                         state.calls.add_arguments(self._steady_number, text)
 
 

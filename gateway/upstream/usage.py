@@ -8,7 +8,7 @@ chunk, and a chunk with choices loses the field. Must not know prices.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 
@@ -21,39 +21,52 @@ MAX_TAIL_BYTES: Final = 2**18
 
 T = TypeVar("T")
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+MAX_COUNT: Final = 2**31 - 1
+_OUTPUT: Final = ("completion_tokens", "output_tokens")
 
 
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: Count | None = None
+def _read_usage(given: object) -> Usage | None:
+    """The usage in an object of one; None without prompt tokens, as every prompt has some, and
+    without a count of the answer that can be read: it is charged as the worst case then.
+    """
+    if not isinstance(given, dict):
+        return None
+    prompt = _count(given, "prompt_tokens", "input_tokens")
+    if not prompt:
+        return None
+    details = given.get("prompt_tokens_details")
+    if not isinstance(details, dict):
+        details = given.get("input_tokens_details")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    # DeepSeek's name and Moonshot's for the cached tokens.
+    cached = cached or _count(given, "prompt_cache_hit_tokens", "cached_tokens") or 0
+    said, total = _count(given, *_OUTPUT), _count(given, "total_tokens")
+    if said is None and total is None and not given.keys().isdisjoint(_OUTPUT):
+        return None
+    # Some count reasoning in the total only; it is charged as output.
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=min(prompt, cached),
+        completion_tokens=max(said or 0, (total or 0) - prompt),
+    )
 
 
-class _Usage(msgspec.Struct):
-    """`prompt_cache_hit_tokens` is DeepSeek's name for the cached tokens."""
-
-    prompt_tokens: Count
-    completion_tokens: Count = 0
-    total_tokens: Count | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    prompt_cache_hit_tokens: Count | None = None
-
-    def checked(self) -> Usage | None:
-        """None without prompt tokens, as every prompt has some."""
-        if self.prompt_tokens == 0:
-            return None
-        details = self.prompt_tokens_details
-        cached = details.cached_tokens if details is not None else None
-        # Some count reasoning in the total only; it is charged as output.
-        rest = (self.total_tokens or 0) - self.prompt_tokens
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=min(self.prompt_tokens, cached or self.prompt_cache_hit_tokens or 0),
-            completion_tokens=max(self.completion_tokens, rest),
-        )
+def _count(given: Mapping[str, Any], *names: str) -> int | None:
+    """The first of the counts `names` that is one: a whole number, or its digits, as some servers
+    write it.
+    """
+    for value in map(given.get, names):
+        number = float(value[:12]) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if 0 <= number <= MAX_COUNT and number == int(number):
+            return int(number)
+    return None
 
 
 class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: Any = None
+    choices: Any = None
 
 
 _decode: Final = msgspec.json.Decoder(_Answer).decode
@@ -64,18 +77,19 @@ _encode: Final = msgspec.json.Encoder().encode
 def usage_of(body: bytes) -> Usage | None:
     """The usage in a whole answer or a chunk, if it holds one that can be read."""
     answer = _read(_decode, body)
-    return answer.usage.checked() if answer is not None and answer.usage is not None else None
+    return None if answer is None else _of_answer(answer.usage, answer.choices)
 
 
 def usage_in(answer: Mapping[str, Any]) -> Usage | None:
     """As `usage_of`, of an answer that was decoded already."""
-    given = answer.get("usage")
-    if not isinstance(given, dict):
-        return None
-    try:
-        return msgspec.convert(given, _Usage).checked()
-    except msgspec.ValidationError:
-        return None
+    return _of_answer(answer.get("usage"), answer.get("choices"))
+
+
+def _of_answer(usage: object, choices: object) -> Usage | None:
+    """The usage in its field, or in that of the first choice, where Moonshot's streams have it."""
+    if isinstance(usage, dict) or not (isinstance(choices, list) and choices):
+        return _read_usage(usage)
+    return _read_usage(choices[0].get("usage")) if isinstance(choices[0], dict) else None
 
 
 def may_contain_usage(events: bytes) -> bool:

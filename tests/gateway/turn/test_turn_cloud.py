@@ -114,8 +114,10 @@ async def test_a_stream_cut_in_the_middle_is_an_error_that_clients_retry() -> No
 
 
 async def test_a_stream_without_its_end_is_cut() -> None:
-    """A stream that closes cleanly but without [DONE] was cut by somebody in between."""
-    asked = await ask_chain(FakeProvider(ends=False), stream=True)
+    """A stream that closes cleanly, but without a reason for its end, was cut by somebody in
+    between.
+    """
+    asked = await ask_chain(FakeProvider(ends=False, finish=None), stream=True)
     assert asked.error is not None
     assert asked.error.message == "upstream connection lost"
 

@@ -30,6 +30,17 @@ def body(usage: object) -> bytes:
         ({"prompt_tokens": 0, "completion_tokens": 0}, None),
         ({"prompt_tokens": -1, "completion_tokens": 5}, None),
         ({"prompt_tokens": 1.5}, None),
+        ({"prompt_tokens": 100.0, "completion_tokens": 20.0}, Usage(100, 0, 20)),
+        ({"prompt_tokens": "100", "completion_tokens": "20"}, Usage(100, 0, 20)),
+        ({"input_tokens": 100, "output_tokens": 20}, Usage(100, 0, 20)),
+        ({**COUNTED, "completion_tokens": None}, Usage(100, 0, 20)),
+        ({**COUNTED, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(100, 0, 20)),
+        ({**COUNTED, "prompt_tokens_details": []}, Usage(100, 0, 20)),
+        ({**COUNTED, "total_tokens": "many"}, Usage(100, 0, 20)),
+        ({**COUNTED, "cached_tokens": 64}, Usage(100, 64, 20)),
+        ({"prompt_tokens": 100, "completion_tokens": None}, None),
+        ({"prompt_tokens": 100, "completion_tokens": -5}, None),
+        ({"prompt_tokens": True, "completion_tokens": 5}, None),
         ({}, None),
         (None, None),
         ("many", None),
@@ -39,6 +50,15 @@ def test_usage_is_read_or_it_is_not(told: object, usage: Usage | None) -> None:
     """What cannot be read is no usage: the worst case counts then, and never zero."""
     assert usage_of(body(told)) == usage
     assert usage_in(json.loads(body(told))) == usage
+
+
+def test_usage_may_stand_in_a_choice() -> None:
+    """Moonshot's streams have it there."""
+    chunk = {"choices": [{"index": 0, "finish_reason": "stop", "usage": COUNTED}]}
+    told: list[Usage] = []
+    event = b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    assert StreamUsage(told.append, is_ours=True).take(event) == event
+    assert told == [Usage(100, 0, 20)]
 
 
 def test_reasoning_outside_of_the_output_is_paid_for() -> None:

@@ -1,0 +1,141 @@
+"""An answer in the form that was not asked for: in one piece instead of a stream, or the reverse.
+
+Owns how each becomes the other. Some servers know no streams for some models and send one JSON
+object, some proxies know nothing but streams. Must not know connections.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.upstream.relay import BadStream, StreamRelay
+from gateway.upstream.sse import ProviderEventSplitter, data_of, index_of, split_events
+from gateway.upstream.stream_end import StreamEnd
+from gateway.upstream.usage import StreamUsage
+
+_DONE: Final = b"data: [DONE]\n\n"
+_EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b": ", b":\n")
+_LISTS: Final = ("content", "refusal")
+"""Fields of the log-probabilities of a choice, each a list with an entry per token."""
+
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+
+Fields = dict[str, Any]
+
+
+def is_stream(body: bytes) -> bool:
+    """Whether a body that should be a JSON object is a stream of events."""
+    return body.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_EVENT_STARTS)
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether the first bytes of a body that should be a stream are those of a JSON object."""
+    return data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+
+
+def stream_of(body: bytes) -> bytes:
+    """The events of a stream that says what `body` says, a whole answer that was checked."""
+    answer = _decode(body)
+    usage = answer.pop("usage", None)
+    choices = answer.pop("choices")
+    head = {**answer, "object": "chat.completion.chunk"}
+    chunks = [{**head, "choices": [part]} for one in choices for part in _parts(one)]
+    if isinstance(usage, dict):
+        chunks.append({**head, "choices": [], "usage": usage})
+    return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks) + _DONE
+
+
+def _parts(choice: Fields) -> tuple[Fields, Fields]:
+    """What the choice says, and why it ended."""
+    message = choice.get("message")
+    delta: Fields = dict(message) if isinstance(message, dict) else {}
+    calls = delta.get("tool_calls")
+    if isinstance(calls, list):
+        delta["tool_calls"] = [
+            {**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)
+        ]
+    index = choice.get("index") or 0
+    rest = {name: value for name, value in choice.items() if name not in {"message", "index"}}
+    reason = rest.pop("finish_reason", None) or ("tool_calls" if calls else "stop")
+    said = {**rest, "index": index, "delta": delta, "finish_reason": None}
+    return said, {"index": index, "delta": {}, "finish_reason": reason}
+
+
+def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
+    """The whole answer that the stream `body` says. Raises `BadStream` if it is none."""
+    passed: list[bytes] = []
+    usage = StreamUsage(lambda _: None, is_ours=False)
+    relay = StreamRelay(passed.append, usage, lambda: True, StreamEnd(raw))
+    splitter = ProviderEventSplitter()
+    try:
+        relay.take(splitter.push(body))
+        relay.take(splitter.flush())
+    except BadStream as error:
+        if error.filtered is None:
+            raise
+        return _folded(error.filtered)
+    if not relay.has_begun:
+        raise BadStream("ended its stream without an answer", words=relay.last_words)
+    if not relay.is_finished:
+        raise BadStream("ended its stream early", words=relay.last_words)
+    return _folded(b"".join(passed))
+
+
+def _folded(events: bytes) -> bytes:
+    answer: Fields = {}
+    choices: dict[int, Fields] = {}
+    for event in split_events(events):
+        data = data_of(event)
+        if not data.startswith(b"{"):
+            continue
+        chunk = _decode(data)
+        for choice in chunk.pop("choices", None) or ():
+            if isinstance(choice, dict):
+                _add(choices, choice)
+        answer |= {name: value for name, value in chunk.items() if value is not None}
+    answer |= {"object": "chat.completion", "choices": [choices[at] for at in sorted(choices)]}
+    return _encode(answer)
+
+
+def _add(choices: dict[int, Fields], part: Fields) -> None:
+    """Add what a chunk says of one choice."""
+    index = index_of(part)
+    empty = {"index": index, "message": {"role": "assistant", "content": None}}
+    choice = choices.setdefault(index, {**empty, "finish_reason": None})
+    delta = part.get("delta")
+    for name, value in (delta if isinstance(delta, dict) else {}).items():
+        _join(choice["message"], name, value)
+    if part.get("finish_reason"):
+        choice["finish_reason"] = part["finish_reason"]
+    scores = part.get("logprobs")
+    for name in _LISTS:
+        if isinstance(scores, dict) and isinstance(scores.get(name), list):
+            whole = choice.setdefault("logprobs", dict.fromkeys(_LISTS))
+            whole[name] = [*(whole[name] or ()), *scores[name]]
+
+
+def _join(message: Fields, name: str, value: object) -> None:
+    """Add a field of a delta: texts and lists go on, anything else is said anew."""
+    if value is None or name == "role":
+        return
+    before = message.get(name)
+    if name == "tool_calls" and isinstance(value, list):
+        _join_calls(message.setdefault(name, []), value)
+    elif (isinstance(before, str) and isinstance(value, str)) or (
+        isinstance(before, list) and isinstance(value, list)
+    ):
+        message[name] = before + value  # type: ignore[operator]  # both of one type
+    else:
+        message[name] = value
+
+
+def _join_calls(calls: list[Fields], parts: list[Any]) -> None:
+    """Add parts of calls, whose numbers count from 0: the relay wrote them so."""
+    for part in parts:
+        number = part["index"]
+        if number == len(calls):
+            calls.append({name: value for name, value in part.items() if name != "index"})
+        elif number < len(calls):
+            calls[number]["function"]["arguments"] += part["function"]["arguments"]

@@ -1,0 +1,40 @@
+"""Where servers put what a model thinks before its answer.
+
+Owns the places in a message or delta: a text in one of three fields, OpenRouter's list of details,
+and Mistral's parts of the content. Must not know what becomes of the text.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_TEXTS: Final = ("reasoning_content", "reasoning", "thinking")
+
+
+def thought_of(said: Mapping[str, Any]) -> str:
+    """The thought in a message or delta; may be empty. Some servers say it in two places at once,
+    so the first one counts.
+    """
+    for name in _TEXTS:
+        text = said.get(name)
+        if isinstance(text, str) and text:
+            return text
+    details, content = said.get("reasoning_details"), said.get("content")
+    if isinstance(details, list) and details:
+        return "".join(_text(one.get("text") or one.get("summary")) for one in _dicts(details))
+    if isinstance(content, list):
+        return "".join(
+            _text(part.get("thinking"))
+            for part in _dicts(content)
+            if part.get("type") == "thinking"
+        )
+    return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "".join(_text(part.get("text")) for part in _dicts(value))
+    return value if isinstance(value, str) else ""
+
+
+def _dicts(value: list[Any]) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)]

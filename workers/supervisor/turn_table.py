@@ -37,7 +37,9 @@ SETTLE_S: Final = 0.5
 """After a table has opened, its workers get this time to come before anyone wakes for a look."""
 READ_EVERY_S: Final = 60.0
 READ_SHORT_S: Final = 5.0
-"""The device is read so often; the second, while the memory for a wake is missing."""
+"""The device is read so often; the second, while the memory for a wake is missing. After a wake
+that failed it is read at the end of the worker's pause: the reading of before let it try.
+"""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class TurnTable:
         self._numbers = 0
         self._changed = trio.Event()
         self._card = SharedCard()
-        self._read_at = float("-inf")
+        self._read_at = self._read_again_at = float("-inf")
 
     async def serve(self, listener: trio.SocketListener) -> None:
         async with trio.open_nursery() as nursery:
@@ -89,7 +91,10 @@ class TurnTable:
 
     def _hear(self, seat: _Seat, report: MemberReport) -> None:
         seat.taken = report.order
-        seat.member = member_of(report, trio.current_time())
+        now = trio.current_time()
+        seat.member = member_of(report, now)
+        if report.state == "asleep" and report.waits_s > 0.0:
+            self._read_again_at = now + report.waits_s
         self._changed.set()
 
     async def _decide_on(self) -> None:
@@ -146,7 +151,8 @@ class TurnTable:
         is_short = bool(any(seat.why for seat in self._seats.values()))
         now = trio.current_time()
         every_s = READ_SHORT_S if is_short else READ_EVERY_S
-        if not members or now < self._read_at + every_s:
+        is_due = self._read_at < self._read_again_at <= now or now >= self._read_at + every_s
+        if not members or not is_due:
             return
         if any(one.state in ("waking", "falling asleep") for one in members):
             return

@@ -141,7 +141,7 @@ class TurnPolicy:
         if any(_is_changing(one) for one in members):
             return TurnPlan(due_s=due_s)
         later: list[float] = [
-            one.must_wait_until for one in members if now < one.must_wait_until and one.has_work
+            one.must_wait_until for one in members if now < one.must_wait_until and _is_asked(one)
         ]
         why: dict[str, str] = {}
         is_first = True  # only the first in line for which there is a way takes others' places
@@ -164,7 +164,7 @@ class TurnPolicy:
                 later.append(at)
         rest = tuple(one.name for one in members if _may_rest(one, now))
         later += [
-            one.idle_since + one.idle_s
+            max(one.idle_since + one.idle_s, one.must_wait_until)
             for one in members
             if one.idle_s is not None and _is_idle(one) and one.name not in rest
         ]
@@ -231,6 +231,11 @@ def _wanted(members: Iterable[Member], now: float) -> Iterator[Member]:
         is_able = one.state == "asleep" and now >= one.must_wait_until and one.wish != "sleep"
         if is_able and (one.waiting or one.wish == "wake" or one.wants_look):
             yield one
+
+
+def _is_asked(one: Member) -> bool:
+    """Whether something is asked of the worker that its pause puts off."""
+    return one.has_work or one.wish is not None or one.wants_look
 
 
 def _is_changing(one: Member) -> bool:

@@ -3,6 +3,7 @@
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,30 @@ def test_wishes_of_operators() -> None:
     assert TurnPolicy().decide([awake], SharedCard(80), 1.0).sleep == ("a",)
     busy = replace(awake, wish=None)
     assert TurnPolicy().decide([busy, asleep], SharedCard(80), 1.0).sleep == ("a",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"wish": "wake"}, {"wants_look": True}, {"waiting": 1, "waited_s": 9.0, "oldest_at": 0.0}],
+    ids=["a wish", "a first look", "a request"],
+)
+def test_a_wake_that_failed_is_tried_again_at_the_end_of_its_pause(asked: dict[str, Any]) -> None:
+    one = Member("a", "asleep", awake_bytes=60, must_wait_until=105.0, **asked)
+    policy = TurnPolicy()
+    plan = policy.decide([one], SharedCard(80), 100.0)
+    assert (plan.wake, plan.next_at) == ((), 105.0)
+    assert policy.decide([one], SharedCard(80), 105.0).wake == ("a",)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"wish": "sleep"}, {"idle_s": 1.0}], ids=["a wish", "an idle time"]
+)
+def test_a_sleep_that_failed_is_tried_again_at_the_end_of_its_pause(asked: dict[str, Any]) -> None:
+    one = Member("a", "awake", awake_bytes=60, must_wait_until=105.0, **asked)
+    policy = TurnPolicy()
+    plan = policy.decide([one], SharedCard(80), 100.0)
+    assert (plan.sleep, plan.next_at) == ((), 105.0)
+    assert policy.decide([one], SharedCard(80), 105.0).sleep == ("a",)
 
 
 def test_an_always_resident_worker_keeps_its_place_while_it_restarts() -> None:

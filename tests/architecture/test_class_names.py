@@ -1,11 +1,11 @@
 """One word, one meaning: a public class has a name that no other public class has."""
 
-import ast
+import re
 from collections import defaultdict
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.architecture.source_trees import ROOT, files_of
+
 PACKAGES: Final = (
     "gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma", "benchmarks",
     "training",
@@ -13,15 +13,17 @@ PACKAGES: Final = (
 TWICE: Final[dict[str, str]] = {}
 """Names that two classes may have, because the field itself uses them for both, with the reason."""
 
+_PUBLIC_CLASS: Final = re.compile(r"^class ([A-Za-z]\w*)[(:\[]", re.MULTILINE)
+
 
 def _places() -> dict[str, list[str]]:
     """The files of the public classes of each name."""
     places: dict[str, list[str]] = defaultdict(list)
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for path in files_of(*PACKAGES):
+        text = path.read_text(encoding="utf-8")
+        for found in _PUBLIC_CLASS.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            places[found[1]].append(f"{path.relative_to(ROOT)}:{line}")
     return places
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.source_trees import ROOT, parsed, statements
+
 PACKAGES = ("gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma")
 EXEMPT = ("protocol", "housekeeping", "kernels")
 """Flat: their files are imported directly."""
@@ -27,12 +28,12 @@ FILES = {
 @cache
 def _trees() -> dict[str, ast.Module]:
     """Parsed when the first test asks, not in each process that collects the tests."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+    return {name: parsed(path) for name, path in FILES.items()}
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
     """The modules that are named, and what is taken from them: `a.b` and `a.b.c`."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

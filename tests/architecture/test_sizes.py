@@ -1,6 +1,7 @@
 """Sizes: guides of 400 lines for a file and 40 for a function, and reviewed exceptions."""
 
 import ast
+import re
 import tomllib
 import warnings
 from functools import cache
@@ -9,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.source_trees import ROOT, files_of, parsed, statements
+
 PRODUCT = ("gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma")
 PACKAGES = (*PRODUCT, "training", "benchmarks", "tests")
 GUIDE_FILE_LINES = 400
@@ -22,7 +24,7 @@ REVIEWED = tomllib.loads((Path(__file__).parent / "long.toml").read_text(encodin
 
 
 def _sources() -> list[Path]:
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return files_of(*PACKAGES)
 
 
 def _product() -> list[Path]:
@@ -53,19 +55,23 @@ def _is_device_code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
+_MAY_PACK = re.compile(r"\*\s*[(\[]")
+"""Most files have no star before a bracket, and need no look at their expressions."""
+
+
 @cache
 def _parsed(path: Path) -> _Parsed:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     functions = [
         _Function(
             node.name, (node.end_lineno or node.lineno) - node.lineno + 1, _is_device_code(node)
         )
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     packed = [
         f"{path.relative_to(ROOT)}:{argument.lineno}"
-        for node in ast.walk(tree)
+        for node in (ast.walk(tree) if _MAY_PACK.search(path.read_text(encoding="utf-8")) else ())
         if isinstance(node, ast.Call)
         for argument in node.args
         if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple | ast.List)

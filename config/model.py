@@ -832,7 +832,7 @@ class WorkerConfig(_Table, frozen=True):
             )
         if self.tensor_parallel == 1:
             return
-        for key in ("speculation", "embedding", "cache", "host_bytes"):
+        for key in ("embedding", "cache", "host_bytes"):
             is_none = key == "cache" and not self.host_cache_bytes
             if getattr(self, key) != _NATIVE_KEYS[key] and not is_none:
                 raise ValueError(f"`{key}` is for one card: remove it, or `tensor_parallel`")

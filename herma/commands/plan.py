@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from config import (
     DEFAULT_PROFILE,
     DUMMY_PREFIX,
@@ -31,7 +33,7 @@ from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
 from herma.terminal import table_lines
 from protocol.errors import ConfigError
 from workers.engine.drafting.demand import draft_demand
-from workers.engine.drafting.description import names_head, read_drafter
+from workers.engine.drafting.description import MtpShape, names_head, read_drafter
 from workers.engine.load.checkpoint import INDEX_NAME
 from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
 from workers.engine.load.quantize import StoredFormat, stated_in
@@ -107,12 +109,12 @@ def _read(name: str, arguments: argparse.Namespace) -> PlannedModel:
         "plan", name, "plan", (), 1, head=arguments.head, embedding=arguments.embedding
     )
     form = vocabulary_form(asked, config)
-    chosen = _drafts(_drafter_of(name, arguments.speculation), directory, config, form)
     if arguments.cards > 1:
-        if arguments.speculation != "off" or arguments.embedding != "auto":
-            raise ConfigError("--cards has neither --speculation nor --embedding: leave them out")
+        if arguments.embedding != "auto":
+            raise ConfigError("--cards has no --embedding: leave it out")
         config = config_of(config, Share(0, arguments.cards))
-        chosen = PlannedDrafting("")
+    drafter = _drafter_of(name, arguments.speculation)
+    chosen = _drafts(drafter, directory, config, form, arguments.cards)
     return PlannedModel(config, _kept(directory), chosen, form, arguments.cards)
 
 
@@ -237,9 +239,11 @@ def _drafter_of(model: str, speculation: str) -> str:
 
 
 def _drafts(
-    speculation: str, directory: Path, config: ModelDescription, form: VocabularyForm
+    speculation: str, directory: Path, config: ModelDescription, form: VocabularyForm, cards: int
 ) -> PlannedDrafting:
-    """As a worker with this `speculation` would choose. Raises `ConfigError`."""
+    """As a worker with this `speculation` would choose; of several `cards` one card's share, as
+    `config` is. Raises `ConfigError`.
+    """
     has_head = names_head(directory)
     if speculation == "off":
         return PlannedDrafting("none; --speculation auto adds the checkpoint's MTP head" * has_head)
@@ -248,6 +252,9 @@ def _drafts(
         return PlannedDrafting("earlier text, on the host", demand, demand)
     path = directory if speculation == "auto" else _directory(speculation, drafter_dir)
     shape = read_drafter(path, config)
+    if cards > 1 and isinstance(shape, MtpShape):
+        network = config_of(shape.network, Share(0, cards))
+        shape = msgspec.structs.replace(shape, network=network)
     source = "the checkpoint's MTP head" if path == directory else path.name
     narrow = form.head != "auto"
     demands = [

@@ -79,7 +79,7 @@ def test_auto_drafts_by_what_comes_with_the_model() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ['speculation = "auto"', 'embedding = "host"', "host_bytes = 1", 'cache = { host = "1GiB" }'],
+    ['embedding = "host"', "host_bytes = 1", 'cache = { host = "1GiB" }'],
 )
 def test_what_one_card_has_is_refused_beside_tensor_parallel(key: str) -> None:
     text = f'[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"\n{key}\n'

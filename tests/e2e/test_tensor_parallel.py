@@ -1,4 +1,6 @@
-"""A worker of two ranks is served as any other: its answers, grammars, and the death of a rank."""
+"""A worker of two ranks, with drafts, is served as any other: its answers, grammars, and the death
+of a rank.
+"""
 
 import json
 import os
@@ -24,6 +26,7 @@ name = "pair"
 model = "builtin:herma-tiny"
 device = "cpu"
 tensor_parallel = 2
+speculation = { drafter = "builtin:herma-tiny/mtp", depth = 3 }
 
 [[workers]]
 name = "single"

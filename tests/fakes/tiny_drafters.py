@@ -174,3 +174,21 @@ def add_gated_head(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]
     own = load_file(path / "model.safetensors")
     save_file({**own, **tensors}, path / "model.safetensors", metadata={"format": "pt"})
     return config, tensors
+
+
+def make_gated_right(path: Path, *, influence: float) -> None:
+    """Change such a model so that the token that follows depends on the last one, but for what its
+    layers add, which is multiplied by `influence`; and the head so that it says what follows.
+    """
+    tensors = load_file(path / "model.safetensors")
+    hidden = tensors["mtp.fc.weight"].shape[0]
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+            tensor.mul_(0.0 if name.startswith("mtp.") else influence)
+    generator = torch.Generator().manual_seed(2)
+    embedding = tensors["model.embed_tokens.weight"]
+    embedding.copy_(torch.randn(embedding.shape, generator=generator))
+    tensors["mtp.fc.weight"].copy_(torch.eye(hidden, 2 * hidden))
+    tensors["mtp.pre_fc_norm_embedding.weight"].zero_()  # norms multiply by 1 + w
+    tensors["mtp.norm.weight"].copy_(tensors["model.norm.weight"])
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

@@ -449,14 +449,20 @@ def test_what_is_cut_for_several_cards_says_so_in_its_table(
 
 
 def test_two_cards_hold_a_share_each(capsys: pytest.CaptureFixture[str]) -> None:
-    """A head is cut, an embedding is not; drafts are for one card."""
+    """A head is cut, an embedding is not, and is for one card's memory alone."""
     asked = ["plan", "dummy:qwen3.6-27b", "--card", "32GB", "--cards", "2"]
     assert main(asked) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 such cards (tensor_parallel = 2)" in shown
     assert "head 1.18 GiB of them; embedding 2.37 GiB of them keys" in shown
-    assert main([*asked, "--speculation", "auto"]) == 2
-    assert "--cards has neither" in capsys.readouterr().err
+    assert main([*asked, "--speculation", "auto"]) == 0
+    shown = capsys.readouterr().out
+    assert 'speculation = "auto"' in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("drafts ")]
+    # Half of the layer and of the head's copy, and all of what joins embedding and state.
+    assert "MTP head, 884.4 MiB" in row
+    assert main([*asked, "--embedding", "host"]) == 2
+    assert "--cards has no --embedding" in capsys.readouterr().err
 
 
 def test_formats_are_those_that_load_and_what_is_in_the_way_of_others(

@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable
 from math import inf
 from threading import Thread
-from typing import TYPE_CHECKING, Any, NoReturn, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never, cast
 
 import msgspec
 from setproctitle import setproctitle
@@ -227,11 +227,14 @@ def _speculation(
     """
     if config.engine != "native" or config.drafting is None:
         return None, None, None
-    from workers.engine import runner as native
-    from workers.engine.drafting.speculating import drafting_of, kept_speculation
+    from workers.engine.drafting.speculating import (
+        DraftingRunner,
+        drafting_of,
+        kept_speculation,
+    )
 
-    assert isinstance(runner, native.ModelRunner)
-    return *kept_speculation(config, runner, os.environ), drafting_of(config, runner)
+    drafting = cast("DraftingRunner", runner)  # both runners of a native engine are
+    return *kept_speculation(config, drafting, os.environ), drafting_of(config, drafting)
 
 
 def _ready(

@@ -121,7 +121,7 @@ def load_runner(
             config,
             model,
             model_dir,
-            _drafter(config, model, model_dir, report),
+            _agreed_drafter(config, model, model_dir, report),
             report,
             sleep.num_bytes,
         )
@@ -292,6 +292,20 @@ def _drafter(
     return _own_head(config, model, model_dir, report) if config.speculation == "auto" else None
 
 
+def _agreed_drafter(
+    config: WorkerConfig, model: Network, model_dir: Path, report: Report
+) -> Drafter | None:
+    """As `_drafter`; a head that "auto" finds at all ranks, or at none."""
+    drafter = _drafter(config, model, model_dir, report)
+    if model.ranks is None or config.drafting is None:
+        return drafter
+    if model.ranks.agreed(drafter is not None):
+        return drafter
+    if drafter is not None:
+        _leave_out("another rank has none that it can use")
+    return None
+
+
 def _own_head(
     config: WorkerConfig, model: Network, model_dir: Path, report: Report
 ) -> Drafter | None:
@@ -362,12 +376,17 @@ def _divide(
         with _phase(report, "memory", "measuring room for keys and values"):
             found = _shared_room(model, beside_bytes)
             kept = states(config, model.config, dtype, device, found.num_bytes)
+            lacking = None
             try:
-                return drafter, kept, _num_blocks(config, model, model_dir, found, kept, drafter)
+                division = _num_blocks(config, model, model_dir, found, kept, drafter)
             except ConfigError as error:
                 if drafter is None or config.speculation != "auto":
                     raise
-                _leave_out(f"beside it {error}")
+                lacking = error
+            ranks = model.ranks
+            if (lacking is None) if ranks is None else ranks.agreed(lacking is None):
+                return drafter, kept, _least_division(division, ranks)
+            _leave_out(f"beside it {lacking or 'another rank lacks memory'}")
         drafter = None  # its weights have no other owner: the next reading finds their memory free
 
 
@@ -423,10 +442,15 @@ def _num_blocks(
         state_bytes=state_bytes if windows is None else windows.num_bytes,
     )
     num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
-    if model.ranks is not None:
-        num_blocks = model.ranks.least(num_blocks)
-        windows = None if windows is None else _least(windows, model.ranks)
     return _Division(num_blocks, windows, meter.passing_bytes, step_bytes)
+
+
+def _least_division(division: _Division, ranks: Ranks | None) -> _Division:
+    """With as many blocks as all ranks have room for."""
+    if ranks is None:
+        return division
+    windows = None if division.windows is None else _least(division.windows, ranks)
+    return division._replace(num_blocks=ranks.least(division.num_blocks), windows=windows)
 
 
 def _least(windows: WindowMemory, ranks: Ranks) -> WindowMemory:

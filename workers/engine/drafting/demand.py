@@ -47,15 +47,16 @@ def _weights(shape: Shape, target: ModelDescription, *, fp8: bool, copies: bool)
     match shape:
         case MtpShape():
             products = layers + _HALF * 2 * hidden * hidden
-            return products + _copy(target.vocab_size, hidden, fp8=copies)
+            return products + _copy(target.vocab_size // target.head_ranks, hidden, fp8=copies)
         case DFlashShape():
             own = _own_head(shape.vocab_size, target)
+            rows = shape.vocab_size // (1 if own else target.head_ranks)
             return (
                 layers
                 + _HALF * hidden * len(shape.taps) * target.hidden_size
                 + _context(network, fp8=fp8)
                 + own
-                + _copy(shape.vocab_size, hidden, fp8=fp8)
+                + _copy(rows, hidden, fp8=fp8)
                 + _extras(shape)
             )
         case Eagle3Shape():

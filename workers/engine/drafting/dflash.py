@@ -139,7 +139,7 @@ class DFlash:
         self._weights = weights
         model, others = weights.model, weights.others()
         self._context: Weight = weights.context
-        self._head = DraftingHead(model, fp8=fp8)
+        self._head = DraftingHead(model, target, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
             self._context = quantize_weight(weights.context)

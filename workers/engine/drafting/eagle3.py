@@ -17,7 +17,7 @@ from kernels.attention import AttentionPlan, PagedPlan, attend
 from kernels.linear import linear, linear_add, norm_swiglu
 from kernels.rms_norm import rms_norm
 from workers.engine.drafting.description import Eagle3Shape
-from workers.engine.drafting.weights import own_bytes, reading
+from workers.engine.drafting.weights import own_bytes, ranks_of_head, reading
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -95,7 +95,8 @@ class Eagle3Cell:
         self._shape = shape
         self._weights = weights
         # For its embedding, norm and head: the layer is computed here.
-        self._network = Network(shape.network, weights.model, window + 1)
+        ranks = ranks_of_head(weights.model, target)
+        self._network = Network(shape.network, weights.model, window + 1, ranks=ranks)
         self._angles = cos_sin(heads.rope, heads.head_dim, window + 1).to(target.device)
 
     def first_states(self, kept: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from workers.engine.drafting.description import DFlashShape, MtpShape, names_hea
 from workers.engine.drafting.dflash import DFlash, read_dflash
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.eagle3 import Eagle3Cell, read_eagle3
-from workers.engine.drafting.mtp import MtpCell, read_mtp
+from workers.engine.drafting.mtp import MtpCell, read_mtp, share_of_mtp
 from workers.engine.drafting.recurrent import RecurrentDrafter
 from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.models.description import ModelDescription
@@ -25,7 +25,8 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
     `ConfigError`, one line, before any weights are read if it is not for this target.
 
     With `fp8` DFlash and MTP heads compute in 8 bits, and choose by a copy of the head in 8 bits;
-    None: where `drafts_in_fp8`.
+    None: where `drafts_in_fp8`. Where the target has ranks, each computes its share of an MTP
+    head's layer, and the whole of other drafters; all load alike.
     """
     shape = read_drafter(path, target.config)
     fp8 = drafts_in_fp8(target) if fp8 is None else fp8
@@ -33,6 +34,8 @@ def load_drafter(path: Path, target: Network, window: int, *, fp8: bool | None =
         return DFlash(shape, read_dflash(path, shape, target), target, window, fp8=fp8)
     if isinstance(shape, MtpShape):
         weights = read_mtp(path, shape, target)
+        if target.ranks is not None:
+            shape, weights = share_of_mtp(shape, weights, target.ranks.share)
         return RecurrentDrafter(MtpCell(shape, weights, target, window, fp8=fp8), target)
     cell = Eagle3Cell(shape, read_eagle3(path, shape, target), target, window)
     return RecurrentDrafter(cell, target)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from workers.engine.drafting.weights import DraftingHead, own_bytes, reading
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, quantised
+from workers.engine.parallel.shares import LayerCut, Share, config_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,22 @@ def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
         )
 
 
+def share_of_mtp(shape: MtpShape, weights: MtpWeights, share: Share) -> tuple[MtpShape, MtpWeights]:
+    """What one rank computes of a head: its layer is cut as those of its target. The product that
+    joins embedding and state is whole on each rank. Raises `ConfigError`.
+    """
+    cut = LayerCut(shape.network, share)
+    layers = tuple([cut(layer) for layer in weights.model.layers])
+    part = msgspec.structs.replace(shape, network=config_of(shape.network, share))
+    return part, replace(weights, model=replace(weights.model, layers=layers))
+
+
 @final
 class MtpCell:
     """See `workers.engine.drafting.recurrent.RecurrentCell`; for sequences of up to `window`
-    tokens. With `fp8` the layer's products are in 8 bits, and drafts are chosen by a copy of the
-    head in 8 bits: of a 27B's pass that halves what is read, 3.4 GB.
+    tokens. Of a target with ranks, `shape` and `weights` are this rank's share. With `fp8` the
+    layer's products are in 8 bits, and drafts are chosen by a copy of the head in 8 bits: of a
+    27B's pass that halves what is read, 3.4 GB.
     """
 
     def __init__(
@@ -70,14 +83,14 @@ class MtpCell:
         self.reads_hidden = True
         self.config = shape.network
         self.like = weights.fc
-        self._head = DraftingHead(model, fp8=fp8)
+        self._head = DraftingHead(model, target, fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
         others = weights.fc, weights.embedding_norm, weights.state_norm
         self.num_bytes = own_bytes(model, target.weights, *others) + self._head.num_bytes
         self._target = target
         self._weights = weights
-        self._network = Network(shape.network, model, window + 1)
+        self._network = Network(shape.network, model, window + 1, ranks=target.ranks)
 
     def first_states(self, kept: Tensor) -> Tensor:
         """See `RecurrentCell`."""

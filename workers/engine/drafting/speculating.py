@@ -7,14 +7,16 @@ know how drafts are verified.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
 from config import INDEX_DRAFTERS, SpeculationConfig, WorkerConfig
+from protocol.messages import EngineFacts
 from workers.engine.drafting.description import promised_length
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.record import DraftRecord, FitOrigin
-from workers.engine.runner import ModelRunner
+from workers.engine.models.network import Network
 from workers.model_dir import drafter_dir, local_dir
 from workers.speculation import (
     FINE_SIZES,
@@ -35,7 +37,28 @@ from workers.speculation import (
 _NGRAM: Final = INDEX_DRAFTERS[0]
 
 
-def drafting_of(config: WorkerConfig, runner: ModelRunner) -> SpeculationConfig | None:
+class DraftingRunner(Protocol):
+    """What is read of a runner: a `ModelRunner`, or the first of several ranks, which alone chooses
+    drafts and depths; plans carry them to the others.
+    """
+
+    facts: EngineFacts
+    model: Network
+
+    @property
+    def lookahead(self) -> int:
+        """See `ModelRunner`."""
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """See `ModelRunner`."""
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """See `ModelRunner`."""
+
+
+def drafting_of(config: WorkerConfig, runner: DraftingRunner) -> SpeculationConfig | None:
     """How this engine drafts; with "auto" by the model's own head, if its start has found one."""
     chosen = config.drafting
     if chosen is None or runner.drafter is None or chosen.drafter not in INDEX_DRAFTERS:
@@ -44,7 +67,7 @@ def drafting_of(config: WorkerConfig, runner: ModelRunner) -> SpeculationConfig 
 
 
 def speculation_for(
-    config: WorkerConfig, runner: ModelRunner, fit: Fit | None = None
+    config: WorkerConfig, runner: DraftingRunner, fit: Fit | None = None
 ) -> Speculation | None:
     """The speculation of this worker's engine, None if it is off. It starts from the `fit` of an
     earlier engine.
@@ -81,7 +104,7 @@ def speculation_for(
 
 
 def kept_speculation(
-    config: WorkerConfig, runner: ModelRunner, environ: Mapping[str, str]
+    config: WorkerConfig, runner: DraftingRunner, environ: Mapping[str, str]
 ) -> tuple[Speculation | None, DraftRecord | None]:
     """`speculation_for`, started from what an earlier engine has recorded, and the record to which
     this one writes what it learns.

@@ -23,6 +23,7 @@ from workers.engine.models.network import Network
 from workers.engine.models.vocabulary import logits, norm_before
 from workers.engine.models.weight_reader import WeightReader
 from workers.engine.models.weights import LayerWeights, ModelWeights
+from workers.engine.parallel.ranks import Ranks
 
 _PREFIXES: Final = ("", "model.")
 _EMBEDDING: Final = "embed_tokens.weight"
@@ -139,13 +140,22 @@ def reading(
         reader.check_nothing_left(path, only)
 
 
+def ranks_of_head(model: ModelWeights, target: Network) -> Ranks | None:
+    """The ranks that hold the rows of a drafter's head together: those of its target, if the head
+    is the target's and they divide it. None: this process has all rows.
+    """
+    is_cut = model.head is target.weights.head and target.config.head_ranks > 1
+    return target.ranks if is_cut else None
+
+
 class DraftingHead:
-    """The norm and the head of `model` by which drafts are chosen: in 8 bits with `fp8`, by a copy
-    of `num_bytes`. A head in 8 or 4 bits serves as it is.
+    """The norm and the head of `model`, a drafter for `target`, by which drafts are chosen: in 8
+    bits with `fp8`, by a copy of `num_bytes`. A head in 8 or 4 bits serves as it is.
     """
 
-    def __init__(self, model: ModelWeights, *, fp8: bool) -> None:
+    def __init__(self, model: ModelWeights, target: Network, *, fp8: bool) -> None:
         self._head, self.num_bytes = model.head, 0
+        self._ranks = ranks_of_head(model, target)
         if fp8 and isinstance(model.head, Tensor):
             self._head = quantize_weight(model.head)
             self.num_bytes = self._head.nbytes
@@ -153,7 +163,8 @@ class DraftingHead:
 
     def logits(self, hidden: Tensor, eps: float) -> Tensor:
         """The logits of last hidden states [rows, hidden]."""
-        return logits(hidden, self._norm, eps, self._head)
+        found = logits(hidden, self._norm, eps, self._head)
+        return found if self._ranks is None else self._ranks.joined(found)
 
 
 def own_bytes(model: ModelWeights, target: ModelWeights, *others: Tensor | None) -> int:

@@ -29,6 +29,7 @@ import msgspec
 from config import WorkerConfig
 from housekeeping.own_code import module_argv
 from protocol.messages import EngineFacts, Grammar
+from workers.engine.drafting.drafter import Drafter
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.parallel.calls import (
     BeginRank,
@@ -190,6 +191,16 @@ class LeadingRunner:
     def lookahead(self) -> int:
         """See `ModelRunner`."""
         return self._runner.lookahead
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """See `ModelRunner`; of this rank. How many drafts it makes is a part of plans."""
+        return self._runner.drafter
+
+    @property
+    def verified_rows(self) -> tuple[int, ...]:
+        """See `ModelRunner`."""
+        return self._runner.verified_rows
 
     @property
     def tier(self) -> EngineTier | None:

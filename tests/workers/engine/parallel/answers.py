@@ -1,7 +1,9 @@
-"""`python -m tests.workers.engine.parallel.answers DIR RANKS [DEVICE]`: answers, as JSON.
+"""`python -m tests.workers.engine.parallel.answers DIR RANKS DEVICE DRAFTER`: answers.
 
-Run as a process of its own, because ranks meet once in the life of a process. Prints the tokens of
-requests that are batched, chunked, cached and preempted, and log-probabilities of first tokens.
+Run as a process of its own, because ranks meet once in the life of a process. Prints, as JSON, the
+tokens of requests that are batched, chunked, cached and preempted, and log-probabilities of first
+tokens. With a DRAFTER, a directory or "suffix" (empty: none), also how many of its drafts were
+accepted; it makes three at once, or as many as pay.
 """
 
 import json
@@ -9,19 +11,23 @@ import random
 import sys
 from array import array
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NoReturn
 
+import msgspec
 import torch
 
 from benchmarks.drive import Drive
-from config import WorkerConfig
+from config import SpeculationConfig, WorkerConfig
 from protocol.sampling import SamplingParams
+from workers.engine.drafting.speculating import speculation_for
 from workers.engine.parallel.leader import LeadingRunner
 from workers.engine.parallel.start import load_leading
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 from workers.scheduler.saving import SavePolicy
+from workers.speculation import Speculation
 
 NUM_OUTPUTS = 16
 LENGTHS = (1, 2, 31, 33, 100, 200)
@@ -29,10 +35,10 @@ FEW_BLOCKS = 20
 _SAVED = SavePolicy(grain=16, every=64, least=16)
 
 
-def load(model_dir: Path, num_ranks: int, **changes: Any) -> ModelRunner | LeadingRunner:
-    """The engine of one rank, or the first of several with all of them."""
+def configured(model_dir: Path, num_ranks: int, **changes: Any) -> WorkerConfig:
+    """The worker of these tests."""
     given = {"device": "cpu", "max_seqs": 8, "token_budget": 256, **changes}
-    config = WorkerConfig(
+    return WorkerConfig(
         name="tiny",
         model=str(model_dir),
         serves="tiny",
@@ -43,7 +49,11 @@ def load(model_dir: Path, num_ranks: int, **changes: Any) -> ModelRunner | Leadi
         tensor_parallel=num_ranks,
         **given,
     )
-    if num_ranks == 1:
+
+
+def load(config: WorkerConfig) -> ModelRunner | LeadingRunner:
+    """The engine of one rank, or the first of several with all of them."""
+    if config.tensor_parallel == 1:
         return load_runner(config, _silent)
     return load_leading(config, _silent, part)
 
@@ -96,17 +106,36 @@ def _silent(_phase: str, _share: float, _text: str) -> None:
 def main() -> None:
     """Answer, and print."""
     torch.set_num_threads(1)
-    device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
-    runner = load(Path(sys.argv[1]), int(sys.argv[2]), device=device, dtype="float32")
+    model_dir, num_ranks, device, drafter = sys.argv[1:]
+    keys: dict[str, Any] = {"device": device, "dtype": "float32"}
+    if drafter:
+        keys["speculation"] = SpeculationConfig(drafter, depth=3)
+    config = configured(Path(model_dir), int(num_ranks), **keys)
+    runner = load(config)
+    made = []
+
+    def proposer(**changes: Any) -> Speculation | None:
+        """A new one, which has learned nothing."""
+        chosen = msgspec.structs.replace(config, **changes)
+        found = speculation_for(chosen, runner)
+        if found is not None:
+            made.append(found.counters)
+        return found
+
     greedy = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
     drawn = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.9, top_p=0.9, ignore_eos=True)
     found = {
         "logprobs": log_probabilities(runner),
-        "batched": tokens(runner, greedy, times=2),
-        "chunked": tokens(runner, greedy, token_budget=24),
-        "drawn": tokens(runner, drawn),
-        "preempted": tokens(runner, greedy, num_blocks=FEW_BLOCKS),
+        "batched": tokens(runner, greedy, times=2, proposer=proposer()),
+        "chunked": tokens(runner, greedy, token_budget=24, proposer=proposer()),
+        "drawn": tokens(runner, drawn, proposer=proposer()),
+        "preempted": tokens(runner, greedy, num_blocks=FEW_BLOCKS, proposer=proposer()),
     }
+    if drafter:
+        measured = proposer(speculation=SpeculationConfig(drafter))
+        found["measured"] = tokens(runner, greedy, proposer=measured, clock=perf_counter)
+        found["drafts"] = sum([each.num_drafts for each in made])
+        found["accepted"] = sum([each.num_accepted for each in made])
     print(json.dumps(found))
 
 

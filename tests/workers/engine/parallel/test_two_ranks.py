@@ -9,7 +9,19 @@ import pytest
 import torch
 
 from tests.fakes.bounded_run import run_bounded
+from tests.fakes.tiny_drafters import (
+    DFLASH,
+    EAGLE3,
+    add_gated_head,
+    dflash_shapes,
+    drafted_ids,
+    eagle3_shapes,
+    make_gated_right,
+    random_drafter,
+    write_drafter,
+)
 from tests.fakes.tiny_families import FAMILIES, write_family
+from tests.fakes.tiny_models import write_tiny_model
 from tests.workers.engine.parallel.test_shares import UNCUT
 
 OFTEN = ("llama3", "qwen3_5", "gpt_oss")
@@ -18,9 +30,11 @@ OFTEN = ("llama3", "qwen3_5", "gpt_oss")
 BOUND_S = 300
 
 
-def answers(model_dir: Path, num_ranks: int, device: str = "cpu") -> dict[str, Any]:
+def answers(
+    model_dir: Path, num_ranks: int, device: str = "cpu", drafter: str = ""
+) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.workers.engine.parallel.answers"]
-    done = run_bounded([*command, str(model_dir), str(num_ranks), device], BOUND_S)
+    done = run_bounded([*command, str(model_dir), str(num_ranks), device, drafter], BOUND_S)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -38,6 +52,49 @@ def test_two_ranks_answer_as_one(tmp_path: Path, family: str) -> None:
     # 152 tokens, so that each rank has half of the head.
     write_family(tmp_path, family, vocab_size=152)
     assert_equal(answers(tmp_path, 1), answers(tmp_path, 2))
+
+
+@pytest.mark.parametrize(
+    ("family", "drafter"),
+    [
+        ("llama3", "suffix"),
+        ("qwen3_5", "mtp"),
+        pytest.param("qwen3_5", "suffix", marks=pytest.mark.slow),
+        pytest.param("qwen3_5_moe", "mtp", marks=pytest.mark.slow),
+        pytest.param("qwen3", "dflash", marks=pytest.mark.slow),
+        pytest.param("qwen3", "eagle3", marks=pytest.mark.slow),
+    ],
+)
+def test_two_ranks_with_drafts_answer_as_one_without(
+    tmp_path: Path, family: str, drafter: str
+) -> None:
+    """Some drafts are right, but of networks that are drawn at random."""
+    path, drafting = _with_drafter(tmp_path, family, drafter)
+    one, two = answers(path, 1), answers(path, 2, drafter=drafting)
+    num_drafts, num_accepted = two.pop("drafts"), two.pop("accepted")
+    assert num_drafts > 0
+    if drafter in ("suffix", "mtp"):
+        assert 0.1 * num_drafts < num_accepted < num_drafts
+    assert two.pop("measured") == one["chunked"]
+    assert_equal(one, two)
+
+
+def _with_drafter(room: Path, family: str, drafter: str) -> tuple[Path, str]:
+    """A model, and the drafter as a worker's `speculation` names it."""
+    path = room / "model"
+    if family == "qwen3":  # what the tiny drafters are made for
+        write_tiny_model(path, num_hidden_layers=5)
+    else:
+        write_family(path, family, vocab_size=152)
+    if drafter == "mtp":
+        add_gated_head(path)
+        make_gated_right(path, influence=0.03)
+        return path, str(path)
+    if drafter == "suffix":
+        return path, drafter
+    sizes, shapes = (DFLASH, dflash_shapes) if drafter == "dflash" else (EAGLE3, eagle3_shapes)
+    tensors = random_drafter(shapes(sizes)) | (drafted_ids(sizes) if drafter == "eagle3" else {})
+    return path, str(write_drafter(room / "drafter", sizes, tensors))
 
 
 @pytest.mark.gpu

@@ -25,10 +25,22 @@ DEPTHS: Final = (1, 2, 3, 4, 5, 7, 10, 15)
 """The depths to choose from: few, because a card captures a graph of a pass for each of them."""
 
 _TRIAL_EVERY: Final = 96
-"""After so many steps without drafts comes a trial with drafts."""
+_MOST_TRIAL_EVERY: Final = 12 * _TRIAL_EVERY
+_TRIAL_SHARE: Final = 0.003
+"""After `_TRIAL_EVERY` steps without drafts comes a trial with drafts, or after more steps, up to
+`_MOST_TRIAL_EVERY`, where the last trial cost more than `_TRIAL_SHARE` of the time between two. Of
+256 sequences of an 8B on an H200 a trial takes some 12 ms more than its tokens are worth, which
+every 96 steps is 1.4 % of the time."""
 
 _DEEPER_EVERY: Final = 64
-"""One of so many steps with drafts has the next greater depth than the one that seems best."""
+_UNKNOWN_EVERY: Final = 8
+"""One of so many steps with drafts has the next greater depth than the one that seems best; one of
+`_UNKNOWN_EVERY` has a greater depth whose rows are more than were ever measured, if that may
+pay."""
+
+_MAY_PAY: Final = 0.9
+"""The share of the best pace that a depth of unknown rows must promise to be tried. Their time is a
+hopeful guess, but for the steps in which graphs grow."""
 
 _BARE_EVERY: Final = 192
 _MOST_BARE_EVERY: Final = 8 * _BARE_EVERY
@@ -106,7 +118,7 @@ class DraftDepth:
         self._policy = policy
         self._depths = depths_up_to(most)
         self._last = 0
-        self._num_resting = _TRIAL_EVERY  # the first trial is soon
+        self._trial_every = self._num_resting = _TRIAL_EVERY  # the first trial is soon
         self._num_drafting = 0
         self._bare_every = _BARE_EVERY
         self._num_bare = 0
@@ -127,12 +139,12 @@ class DraftDepth:
         depth, pace = self._best(num_sequences, most)
         if pace > MARGIN * num_sequences / bare_s:
             self.mode = Mode.DRAFTING
-            deeper = self._depths[self._depths.index(depth) + 1 :]
-            if self._num_drafting % _DEEPER_EVERY == _DEEPER_EVERY - 1 and deeper:
+            deeper = self._deeper(depth, pace, num_sequences, most)
+            if deeper is not None:
                 self.mode = Mode.TRYING
-                return deeper[0]
+                return deeper
             return depth
-        self.mode = Mode.TRYING if self._num_resting >= _TRIAL_EVERY else Mode.RESTING
+        self.mode = Mode.TRYING if self._num_resting >= self._trial_every else Mode.RESTING
         return depth if self.mode is Mode.TRYING else 0
 
     def saved_s(self, num_sequences: int) -> float | None:
@@ -148,7 +160,7 @@ class DraftDepth:
 
     def try_now(self) -> None:
         """Let the next step be a trial, if drafts do not pay."""
-        self._num_resting = _TRIAL_EVERY
+        self._num_resting = self._trial_every
 
     def planned(self, depth: int) -> None:
         """A step was computed, and `depth` drafts were made for each sequence behind it."""
@@ -156,7 +168,7 @@ class DraftDepth:
         if not depth:
             self._num_resting += 1
             return
-        if self.mode is Mode.TRYING and self._num_resting >= _TRIAL_EVERY:
+        if self.mode is Mode.TRYING and self._num_resting >= self._trial_every:
             self._odds.fade(FADED_TRIES)
         self._num_resting = 0
         self._num_drafting += 1
@@ -172,14 +184,40 @@ class DraftDepth:
         bare_s = self._policy.ahead.seconds(num_sequences)
         if bare_s is not None and self.mode in (Mode.RESTING, Mode.TRYING):
             if num_tokens / seconds > MARGIN * num_sequences / bare_s:
-                self._num_resting = _TRIAL_EVERY
-            else:
-                self._bare_every = _BARE_EVERY
+                self._num_resting = self._trial_every
+                return
+            self._bare_every = _BARE_EVERY
+            lost_s = seconds - bare_s * num_tokens / num_sequences
+            every = int(lost_s / (_TRIAL_SHARE * bare_s))
+            self._trial_every = min(_MOST_TRIAL_EVERY, max(_TRIAL_EVERY, every))
+
+    def _deeper(self, depth: int, pace: float, num_sequences: int, most: int) -> int | None:
+        """The greater depth than `depth`, which has this `pace`, that this step tries: up to `most`
+        if its rows are unknown.
+        """
+        deeper = self._depths[self._depths.index(depth) + 1 :]
+        if self._num_drafting % _UNKNOWN_EVERY == _UNKNOWN_EVERY - 1:
+            lengths, largest = self._lengths(), self._policy.awaiting.largest
+            for more in deeper:
+                rows = num_sequences * (1 + more)
+                if more > most or rows <= largest:
+                    continue
+                seconds = self._policy.awaiting.seconds(rows) or 0.0
+                seconds += self.times.seconds(num_sequences, more)
+                if num_sequences * lengths[more] > _MAY_PAY * pace * seconds:
+                    return more
+        if deeper and self._num_drafting % _DEEPER_EVERY == _DEEPER_EVERY - 1:
+            return deeper[0]
+        return None
+
+    def _lengths(self) -> list[float]:
+        """The expected tokens of a sequence in a pass, by depth."""
+        chances = self._odds.chances(None, self._depths[-1])
+        return list(accumulate(accumulate(chances, mul), initial=1.0))
 
     def _best(self, num_sequences: int, most: int) -> tuple[int, float]:
         """The depth, at least 1, with the most tokens a second, and that pace."""
-        chances = self._odds.chances(None, self._depths[-1])
-        lengths: list[float] = list(accumulate(accumulate(chances, mul), initial=1.0))
+        lengths = self._lengths()
         best, best_pace = 1, 0.0
         for depth in self._depths:
             if depth > most and depth > 1:

@@ -113,6 +113,23 @@ def test_it_follows_when_drafts_become_good_or_bad(costs: Costs) -> None:
     assert run.fair_pace > 0.97 * pace_without(costs, 4)
 
 
+def test_trials_are_rarer_where_they_cost_much() -> None:
+    """Of 256 sequences a step that waits for the host takes half as long again: trials every 96
+    steps were 2 % of the time.
+    """
+    costs = Costs(ONE_PASS.ahead, lambda rows: _verify_s(rows) + 5e-3, draft=ONE_PASS.draft)
+    run = simulate_card(CONSTANT, costs, 256, sizes=SIZES).run(150).forget().run(600)
+    assert 1 <= sum(depth > 0 for depth in run.depths) <= 3
+    assert run.fair_pace > 0.99 * pace_without(costs, 256)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_depth_that_was_not_measured_is_tried_soon(seed: int) -> None:
+    """It took 64 steps with drafts; answers of 96 tokens end after some 20 of 7 drafts."""
+    run = simulate_card(CONSTANT, ONE_PASS, 32, sizes=SIZES, noise=0.02, seed=seed).run(48)
+    assert max(run.depths) >= 7
+
+
 def test_it_changes_seldom() -> None:
     """Of two depths that are as good it takes one."""
     run = simulate_card(CONSTANT, PASS_EACH, 16, noise=0.03, sizes=SIZES).run(300).forget().run(400)

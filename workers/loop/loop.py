@@ -136,7 +136,7 @@ class PrefixCopies(Protocol):
         """The transfers that have ended since the last call."""
 
     def take_opened(self) -> list[range]:
-        """The pages of the host that can be used from now on."""
+        """The pages of the host that can be used from now on; an empty range behind the last."""
 
 
 class Channel(Protocol):

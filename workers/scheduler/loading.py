@@ -99,6 +99,9 @@ class HostLoads:
                 sequence.awaits_host = following
             if sequence.awaits_host is not None:
                 return True
+            sequence.awaits_host = self._tier.opening(digests, num_cached)
+            if sequence.awaits_host is not None:
+                return True
         num_tokens = len(sequence.token_ids)
         if sequence.num_loads >= _MOST_LOADS or not self._blocks.can_admit(
             hit, num_tokens, reserve

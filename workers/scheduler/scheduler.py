@@ -294,7 +294,7 @@ class Scheduler:
         for transfer in over:
             self._blocks.tier.over(transfer, self._blocks.now)
 
-    def open_pages(self, pages: Iterable[int]) -> None:
+    def open_pages(self, pages: range) -> None:
         """These pages of the host can be used from now on."""
         assert self._blocks.tier is not None
         self._blocks.tier.pool.open(pages)

@@ -85,6 +85,7 @@ class EngineTier:
         tier.num_recovered = pool.recover(now)
         held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
         self.region.open(held)
+        pool.expect(held)
         for pages in self.region.take_opened():
             pool.open(pages)
         return tier

@@ -144,8 +144,8 @@ class HostTier:
 
     @property
     def is_copying(self) -> bool:
-        """Whether a transfer is under way or could begin."""
-        return bool(self._under_way or self._loads) or self.source.has_more
+        """Whether a transfer is under way, could begin, or will once its pages are open."""
+        return bool(self._under_way or self._loads) or self.source.has_more or self.pool.is_opening
 
     @property
     def part_pages(self) -> int:
@@ -309,6 +309,26 @@ class HostTier:
         """Whether the host can give what an entry holds now, and the card has it not."""
         return entry.where is Where.HOST and self.pool.is_open(entry.pages)
 
+    def opening(self, digests: Sequence[BlockDigest], first: int) -> Name | None:
+        """The first of what the host has of blocks from index `first` on, one behind the other, and
+        of the states behind them, that it can give once its pages are open.
+        """
+        if not self.pool.is_opening:
+            return None
+        for digest in digests[first:]:
+            if not self.has(digest):
+                return None
+            for kind in EntryKind:
+                if self._is_opening(name := Name(kind, digest)):
+                    return name
+        return None
+
+    def _is_opening(self, name: Name) -> bool:
+        entry = self.pool.get(name)
+        if entry is None or entry.where is not Where.HOST:
+            return False
+        return self.pool.will_open(entry.pages)
+
     def find(
         self, digests: Sequence[BlockDigest], blocks: Sequence[bytes], proof: bytes
     ) -> list[TierEntry]:
@@ -335,7 +355,9 @@ class HostTier:
     def is_coming(self, name: Name) -> bool:
         """Whether the entry is on its way to the card, or can be soon."""
         entry = self.pool.get(name)
-        return entry is not None and entry.where in (Where.LOADING, Where.PARTING)
+        if entry is None:
+            return False
+        return entry.where in (Where.LOADING, Where.PARTING) or self._is_opening(name)
 
     # Copies.
 
@@ -417,6 +439,11 @@ class HostTier:
         return self._begin(taken, load)
 
     def _next_store(self, now: float) -> Transfer | None:
+        """None while pages of an earlier engine open: they would be evicted for want of free ones,
+        which open behind them.
+        """
+        if self.pool.is_opening:
+            return None
         taken: list[tuple[TierEntry, int]] = []
         num_pages = 0
         self._lacks_room = False

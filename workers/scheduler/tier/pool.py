@@ -36,6 +36,7 @@ class TierPool:
         self._index = index
         self._is_open = [False] * num_pages
         self._num_open = 0
+        self._expected: set[int] = set()
         self._free: list[int] = []
         self._entries: dict[Name, TierEntry] = {}
         self._owners: dict[int, Name | int] = {}
@@ -74,8 +75,27 @@ class TierPool:
         """The entry of that name, if pages belong to it."""
         return self._entries.get(name)
 
-    def open(self, pages: Iterable[int]) -> None:
-        """Let these pages be used; those that have an owner already keep it."""
+    @property
+    def is_opening(self) -> bool:
+        """Whether a page that holds something will open."""
+        return bool(self._expected)
+
+    def expect(self, pages: Iterable[int]) -> None:
+        """All pages with an owner will open; `pages` are theirs."""
+        self._expected = {page for page in pages if not self._is_open[page]}
+
+    def will_open(self, pages: Iterable[int]) -> bool:
+        """Whether one of these pages is closed, and all that are will open."""
+        closed = [page for page in pages if not self._is_open[page]]
+        return bool(closed) and self._expected.issuperset(closed)
+
+    def open(self, pages: range) -> None:
+        """Let these pages be used; those that have an owner already keep it. Behind an empty range
+        no page opens any more.
+        """
+        if not pages:
+            self._expected.clear()
+        self._expected.difference_update(pages)
         for page in pages:
             if not self._is_open[page]:
                 self._is_open[page] = True

@@ -161,3 +161,46 @@ def _calls(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def _close(engine: Engine) -> list[int]:
+    """Close all pages, as a new engine finds them; returns those that hold something."""
+    tier = engine.scheduler._blocks.tier
+    assert tier is not None
+    pool = tier.pool
+    held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
+    pool._is_open = [False] * pool.num_pages
+    pool._num_open = 0
+    pool._free.clear()
+    pool.expect(held)
+    return held
+
+
+def test_a_prefix_is_waited_for_while_its_pages_open() -> None:
+    """Others go on meanwhile; it is not computed again, nor loaded piece by piece."""
+    engine, prompt = _parked(30)
+    held = _close(engine)
+    engine.submit(make_submit(2, prompt, max_tokens=1))
+    engine.submit(make_submit(3, [7, 8, 9], max_tokens=4))
+    for page in held:
+        engine.scheduler.open_pages(range(page, page + 1))
+        engine.step()
+        assert 2 not in engine.ledger.accepted
+    assert 3 in engine.ledger.finished
+    engine.drain()
+    assert engine.ledger.accepted[2].cached_tokens == 120
+
+
+def test_what_will_not_open_is_computed() -> None:
+    """The driver may lock no more memory: then nobody waits for the rest."""
+    engine, prompt = _parked(30)
+    held = _close(engine)
+    for page in held[:11]:
+        engine.scheduler.open_pages(range(page, page + 1))
+    engine.submit(make_submit(2, prompt, max_tokens=1))
+    engine.step()
+    assert engine.scheduler.is_copying
+    engine.scheduler.open_pages(range(0))
+    engine.drain()
+    assert engine.ledger.accepted[2].cached_tokens == 11 * 4
+    assert not engine.scheduler.is_copying

@@ -115,14 +115,16 @@ def _figures(
         return torch.randint(min(vocab_size, 10_000), (length,), generator=generator).tolist()
 
     for batch in _BATCHES:
-        times = []
+        times, wholes = [], []
         for _ in range(1 + _RUNS):
             answers, seconds = client.call(
                 [EngineRequest(drawn(prompt), outputs) for _ in range(batch)]
             )
             first = max(answer.first_s for answer in answers)
             times.append(1e3 * (seconds - first) / (outputs - 1))
+            wholes.append(1e3 * seconds)
         yield f"decode step, batch {batch}", median(times[1:])
+    yield f"{_BATCHES[-1]} answers of {outputs} tokens", median(wholes[1:])
     for length in prompts:
         firsts = []
         for _ in range(1 + _RUNS):

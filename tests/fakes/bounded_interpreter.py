@@ -5,7 +5,8 @@ no test sees it, until the memory behind it is not mapped and the process ends.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -43,6 +44,20 @@ class Bounds:
         raise OutOfBoundsError(f"{what} of [{low:#x}, {high:#x}) outside of {self._spans}")
 
 
+_BESIDE: list[torch.Tensor] = []
+"""Memory whose addresses a launch's tensors hold."""
+
+
+@contextmanager
+def reached(*tensors: torch.Tensor) -> Iterator[None]:
+    """Launches may reach these by addresses that they read."""
+    _BESIDE.extend(tensors)
+    try:
+        yield
+    finally:
+        del _BESIDE[-len(tensors) :]
+
+
 def bound() -> None:
     """Check all launches of this process from now on."""
     builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
@@ -53,7 +68,7 @@ def bound() -> None:
     @wraps(begin)
     def begun(self: Any, args: Any, kwargs: Any) -> Any:
         found = begin(self, args, kwargs)
-        current[0] = Bounds([*found[0], *found[1].values()])
+        current[0] = Bounds([*found[0], *found[1].values(), *_BESIDE])
         return found
 
     def checked(what: str, run: Callable[..., Any], mask_at: int) -> Callable[..., Any]:

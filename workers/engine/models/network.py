@@ -309,7 +309,7 @@ class Network:
             *given, routed, mlp.routing, mlp.activation, hidden, with_shared=together,
             invariant=invariant,
         )  # fmt: skip
-        return self._summed(mixed)
+        return mixed if self.ranks is None else self.ranks.add(mixed)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
@@ -418,21 +418,23 @@ class Network:
         """`hidden` plus the product of x, which is normed first if there is a `norm`; where the
         layer ends there may be a `scale` of its result, behind a norm.
         """
-        if norm is None:
-            residual = self._once(hidden)
-            return self._summed(linear_add(x, weight, residual, bias, invariant=self.invariant))
-        branch = self._summed(linear(x, weight, bias, invariant=self.invariant))
-        return norm_add(branch, norm, self.config.rms_norm_eps, hidden, scale)
+        ranks, invariant = self.ranks, self.invariant
+        if norm is None and ranks is None:
+            return linear_add(x, weight, hidden, bias, invariant=invariant)
+        branch = linear(x, weight, bias, invariant=invariant)
+        if ranks is not None:
+            branch = ranks.add(branch, hidden if norm is None else None)
+        return (
+            branch
+            if norm is None
+            else norm_add(branch, norm, self.config.rms_norm_eps, hidden, scale)
+        )
 
     def _once(self, residual: Tensor) -> Tensor:
         """What this rank adds its part of a product to: the residual at the first rank, else 0."""
         if self.ranks is None or self.ranks.share.is_first:
             return residual
         return torch.zeros_like(residual)
-
-    def _summed(self, part: Tensor) -> Tensor:
-        """The sum of all ranks' parts."""
-        return part if self.ranks is None else self.ranks.add(part)
 
 
 def _turn(mixer: Attention) -> tuple[Rope, int]:

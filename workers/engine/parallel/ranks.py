@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kernels.all_reduce import Mail, add_parts, mail_bytes, mail_of, takes
 from protocol.errors import ConfigError
 from workers.engine.parallel.shares import Share
 
@@ -26,14 +27,8 @@ _PATIENCE: Final = timedelta(minutes=10)
 later is waited for; a rank that dies ends the wait at once, because its connection breaks.
 """
 
-
-_SMALL_BYTES: Final = 2**20
-"""Sums of so many bytes are made by one kernel that reads the other card's part, larger ones by
-NCCL. With two cards both move as many bytes, and the kernel has one barrier less.
-"""
-
-_GRAIN: Final = 16
-"""Bytes that the kernel reads at a time."""
+_CHECKED_TURNS: Final = 3
+"""Sums over peer memory that are checked at the start: each half of a slot is used again."""
 
 _NO_MULTICAST: Final = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """Multicast gains nothing for two cards, and a fault in it can take a host's switch out of
@@ -94,7 +89,7 @@ class Ranks:
         for name, value in _NO_MULTICAST.items():
             os.environ.setdefault(name, value)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        self._mail: Tensor | None = None
+        self._mail: Mail | None = None
         try:
             dist.init_process_group(
                 backend,
@@ -124,19 +119,21 @@ class Ranks:
         """How small sums are made, for people."""
         return "one kernel over peer memory" if self._mail is not None else dist.get_backend()
 
-    def _shared_memory(self) -> Tensor | None:
-        """Memory that the other cards read; None where they cannot, or where a sum over it is
-        wrong. All ranks find the same.
+    def _shared_memory(self) -> Mail | None:
+        """Memory that the cards write to each other; None where they cannot, or where a sum over it
+        is wrong. All ranks find the same.
         """
         try:
-            mail = _opened(self.device)
-            part = torch.arange(64, dtype=torch.bfloat16, device=self.device)
-            found = _one_shot(mail, part).tolist()
-            is_right = found == [self.share.count * number for number in range(64)]
+            mail = _opened(self.share, self.device)
         except (ImportError, RuntimeError) as error:
             print(f"cards do not share memory, NCCL sums: {error}", file=sys.stderr)
-            is_right, mail = False, None
-        return mail if self.agreed(is_right) else None
+            mail = None
+        if not self.agreed(mail is not None) or mail is None:
+            return None
+        part = torch.arange(64, dtype=torch.bfloat16, device=self.device)
+        expected = [self.share.count * number for number in range(64)]
+        sums = [add_parts(part, None, mail, is_trial=True).tolist() for _ in range(_CHECKED_TURNS)]
+        return mail if self.agreed(sums == [expected] * _CHECKED_TURNS) else None
 
     def _check_sum(self) -> None:
         """A first sum, which opens the connections between the ranks: none may open in a capture.
@@ -150,12 +147,14 @@ class Ranks:
                 "connection is faulty; `herma doctor` looks at it, tensor_parallel = 1 does without"
             )
 
-    def add(self, part: Tensor) -> Tensor:
-        """The sum of all ranks' parts, in place of this one's; contiguous."""
-        if self._mail is not None and _is_small(part, self._mail):
-            return _one_shot(self._mail, part)
+    def add(self, part: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The sum of all ranks' parts and a residual, which all of them have; `part` is contiguous,
+        and may be overwritten.
+        """
+        if self._mail is not None and takes(part):
+            return add_parts(part, residual, self._mail)
         dist.all_reduce(part)
-        return part
+        return part if residual is None else part.add_(residual)
 
     def joined(self, part: Tensor) -> Tensor:
         """The columns [S, count N] of all ranks, each of which has [S, N] of them."""
@@ -186,27 +185,17 @@ def _backends(device: torch.device) -> list[Any]:
     return [_world()._get_backend(torch.device(kind)) for kind in kinds]  # noqa: SLF001
 
 
-def _opened(device: torch.device) -> Tensor:
+def _opened(share: Share, device: torch.device) -> Mail:
     from torch.distributed import _symmetric_memory as shared  # noqa: PLC0415 - cards only
 
-    mail = shared.empty(_SMALL_BYTES // 2, dtype=torch.bfloat16, device=device)
-    shared.rendezvous(mail, _world())
-    return mail
-
-
-def _one_shot(mail: Tensor, part: Tensor) -> Tensor:
-    """The sum of all ranks' parts, in place of this one's. Every rank adds all parts itself."""
-    room = mail[: part.numel()].view(part.shape)
-    name = _world().group_name
-    torch.ops.symm_mem.one_shot_all_reduce_copy_out(room, part, "sum", name, part)
-    return part
+    memory = shared.empty(mail_bytes(share.count), dtype=torch.uint8, device=device)
+    handle = shared.rendezvous(memory, _world())
+    memory.zero_()
+    torch.cuda.synchronize(device)  # before the others write; `agreed` waits for all
+    return mail_of(memory, handle.buffer_ptrs, share.index)
 
 
 def _world() -> dist.ProcessGroup:
     found = dist.group.WORLD
     assert found is not None  # this process has joined it
     return found
-
-
-def _is_small(part: Tensor, mail: Tensor) -> bool:
-    return part.dtype == mail.dtype and part.nbytes <= mail.nbytes and part.nbytes % _GRAIN == 0

@@ -67,7 +67,7 @@ def _ask_peer(peer: str, options: Options, num_ranks: int) -> Timed:
     """The same figures of vLLM on as many cards."""
     config = dummy_dir(f"{DUMMY_PREFIX}{options.name}") / CONFIG_NAME
     script = str(Path(__file__).with_name("ranks_peer.py"))
-    command = [*shlex.split(peer), script, str(config), str(num_ranks)]
+    command = [*shlex.split(peer), "-P", script, str(config), str(num_ranks)]
     command += ["--fp8"] * options.fp8
     with tempfile.TemporaryDirectory() as folder:  # a package `vllm` or ours must not lie there
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=folder)

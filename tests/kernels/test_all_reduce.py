@@ -155,9 +155,12 @@ def test_ranks_on_two_streams_of_a_card_get_the_same_bits(
     mails = _mails(memory)
     *parts, residual = [part.to(device) for part in _parts(shape, dtype, 3)]
     streams = torch.cuda.Stream(), torch.cuda.Stream()
-    for part, mail, stream in zip(parts, mails, streams, strict=True):
-        with torch.cuda.stream(stream):
-            launch(part, residual, mail)  # compiled before the capture
+    # Compiled and loaded where nobody waits: loading a kernel may wait for those that run.
+    sent = _memory(2, device)
+    for own in sent:
+        _views(own, dtype)[1].fill_(1)
+    for part, mail in zip(parts, _mails(sent), strict=True):
+        launch(part, residual, mail)
     torch.cuda.synchronize()
     graphs, outs = [], []
     for part, mail, stream in zip(parts, mails, streams, strict=True):

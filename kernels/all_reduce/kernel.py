@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.all_reduce import GRAIN, SLOT_BYTES, SLOTS, Mail
+from kernels.all_reduce.mail import GRAIN, SLOT_BYTES, SLOTS, Mail
 from kernels.choose import has_pdl
 from kernels.launch import Launch
 

@@ -4,17 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.all_reduce import (
-    SLOT_BYTES,
-    SLOTS,
-    Mail,
-    add_parts,
-    kernel,
-    mail_bytes,
-    mail_of,
-    reference,
-)
+from kernels.all_reduce import Mail, add_parts, kernel, mail_bytes, mail_of, reference
 from kernels.all_reduce.kernel import add_parts as launch
+from kernels.all_reduce.mail import SLOT_BYTES, SLOTS
 from tests.fakes.bounded_interpreter import reached
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1.2e-2, torch.float16: 1e-3}

@@ -443,9 +443,10 @@ def test_what_is_cut_for_several_cards_says_so_in_its_table(
     _, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", "24GB", "--cards", "2")
     table = tomllib.loads("[[workers]]" + out.split("\n[[workers]]", 1)[1])["workers"]
     assert table[0]["tensor_parallel"] == 2
-    status, out, error = _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB", "--cards", "2")
+    status, out, error = _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB", "--cards", "4")
     assert (status, out) == (2, "")
-    assert "does not cut weights stored as experts in MXFP4: take one card" in error
+    assert "leaves 720 columns of an expert to each rank" in error
+    assert _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB", "--cards", "2")[0] == 0
 
 
 def test_two_cards_hold_a_share_each(capsys: pytest.CaptureFixture[str]) -> None:

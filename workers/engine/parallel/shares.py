@@ -5,7 +5,7 @@ back to the hidden size by columns, so that a layer needs two sums over all rank
 and behind its feed-forward network. Must not know processes, nor how a sum is made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,8 +14,11 @@ from torch import Tensor
 
 from kernels.delta_rule import DeltaSizes, DeltaWeights
 from kernels.experts import ExpertWeights
-from kernels.fp8 import BLOCK, Fp8Weight
+from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
+from kernels.int4 import GROUPS, PER_WORD, Int4Weight
 from kernels.linear import Weight
+from kernels.mxfp4 import GROUP as POWER_COLUMNS
+from kernels.mxfp4 import Mxfp4Weight
 from protocol.errors import ConfigError
 from workers.engine.load.quantize import StoredFormat
 from workers.engine.models.description import (
@@ -49,23 +52,30 @@ class Share:
 
 def config_of(config: ModelDescription, share: Share) -> ModelDescription:
     """The network of one rank. Raises `ConfigError` naming what the ranks do not divide."""
-    is_uncut = any(mixer.value_norms or mixer.borrows for mixer in config.attentions)
-    if config.is_latent or is_uncut:
+    if any(mixer.value_norms or mixer.borrows for mixer in config.attentions):
         raise ConfigError(
             f"tensor_parallel does not cut {config.family} yet: leave it out, and take a card that "
             "holds the model, or weights in 8 or 4 bits"
         )
-    if config.stored.is_int4 or config.stored is StoredFormat.MXFP4:
-        raise ConfigError(
-            f"tensor_parallel does not cut weights stored as {config.stored}: take one card, or "
-            "the checkpoint in 16 bits, with `quantization` where they shall be narrower"
-        )
     layers = {layer: _layer_config(layer, share.count) for layer in set(config.layers)}
+    if config.stored is StoredFormat.MXFP4:
+        _check_powers(layers.values(), share.count)
     return msgspec.structs.replace(
         config,
         layers=tuple([layers[each] for each in config.layers]),
         head_ranks=share.count if divides_head(config, share) else 1,
     )
+
+
+def _check_powers(layers: Iterable[Layer], count: int) -> None:
+    """Raise `ConfigError` for experts in MXFP4 of which two ranks would share a power."""
+    for mlp in [layer.mlp for layer in layers]:
+        if isinstance(mlp, Experts) and mlp.width % POWER_COLUMNS:
+            raise ConfigError(
+                f"tensor_parallel = {count} leaves {mlp.width} columns of an expert to each rank, "
+                f"and experts in MXFP4 have a scale for {POWER_COLUMNS} of them: take fewer cards, "
+                "or the checkpoint in 16 bits"
+            )
 
 
 def divides_head(config: ModelDescription, share: Share) -> bool:
@@ -81,6 +91,8 @@ def _layer_config(layer: Layer, count: int) -> Layer:
         )
     if isinstance(mixer, DeltaRule):
         sides = {"num_key_heads": mixer.num_key_heads, "num_value_heads": mixer.num_value_heads}
+    elif isinstance(mixer, Latent):
+        sides = {"num_heads": mixer.num_heads}  # all read the one cached row
     else:
         sides = {"num_heads": mixer.num_heads, "num_kv_heads": mixer.num_kv_heads}
     widths = {"width": mlp.width}
@@ -105,7 +117,6 @@ def _uncut_trait(layer: Layer) -> str | None:
     """What of a layer has no cut, if anything."""
     mixer, mlp = layer.mixer, layer.mlp
     traits = {
-        "latent attention": isinstance(mixer, Latent),
         "keys that are values": isinstance(mixer, Attention) and mixer.keys_are_values,
         "keys and values of another layer": isinstance(mixer, Attention) and mixer.borrows,
         "a mixture apart from its dense network": isinstance(mlp, Experts) and mlp.apart,
@@ -127,6 +138,8 @@ class LayerCut:
         mixer = described.mixer
         if isinstance(mixer, DeltaRule):
             cut = _delta(weights, mixer, self._share)
+        elif isinstance(mixer, Latent):
+            cut = _latent(weights, mixer, self._share)
         else:
             cut = _attention(weights, mixer, self._share)
         mlp = described.mlp
@@ -160,11 +173,16 @@ def rows_of(weight: Weight, parts: Sequence[slice]) -> Weight:
         values = torch.cat([weight.values.view(torch.uint8)[part] for part in parts])
         scales = torch.cat([weight.scales[block] for block in blocks])
         return Fp8Weight(values.view(weight.values.dtype), scales)
+    if isinstance(weight, DualWeight):
+        raise TypeError("rows are cut before they are doubled")
+    chosen = [torch.arange(part.start, part.stop) for part in parts]
+    return weight.rows(torch.cat(chosen).to(_device_of(weight)))
+
+
+def _device_of(weight: Fp8Weight | Int4Weight | Mxfp4Weight) -> torch.device:
     if isinstance(weight, Fp8Weight):
-        device = weight.values.device
-        chosen = [torch.arange(part.start, part.stop, device=device) for part in parts]
-        return weight.rows(torch.cat(chosen))
-    raise ConfigError(_uncut(weight))
+        return weight.values.device
+    return (weight.words if isinstance(weight, Int4Weight) else weight.powers).device
 
 
 def columns_of(weight: Weight, part: slice) -> Weight:
@@ -177,7 +195,55 @@ def columns_of(weight: Weight, part: slice) -> Weight:
         if weight.is_blocked:
             scales = scales[:, _blocks(part)].contiguous()
         return Fp8Weight(values.view(weight.values.dtype), scales)
-    raise ConfigError(_uncut(weight))
+    if isinstance(weight, Int4Weight):
+        return _int4_columns(weight, part)
+    if isinstance(weight, Mxfp4Weight):
+        _check_groups(part, POWER_COLUMNS)
+        pairs = weight.pairs[:, part.start // 2 : part.stop // 2]
+        powers = weight.powers[:, part.start // POWER_COLUMNS : part.stop // POWER_COLUMNS]
+        return Mxfp4Weight(pairs.contiguous(), powers.contiguous())
+    raise TypeError("columns are cut before they are doubled")
+
+
+def _int4_columns(weight: Int4Weight, part: slice) -> Int4Weight:
+    """These columns. Where two parts would share a group, all groups become smaller ones, with the
+    same scales.
+    """
+    if weight.order is not None:
+        raise ConfigError(
+            "this checkpoint has sorted its columns by activations (desc_act, g_idx), so each of "
+            f"its groups of {weight.group} has columns of several ranks: take one card, a "
+            "checkpoint that is not sorted, or the one in 16 bits with `quantization`"
+        )
+    sizes = [size for size in GROUPS if size <= weight.group]
+    size = next((each for each in sizes if _are_apart(part, each)), sizes[-1])
+    _check_groups(part, size)
+    groups = slice(part.start // size, part.stop // size)
+    scales, zeros = [
+        None if each is None else _in_parts(each, weight.group // size)[:, groups].contiguous()
+        for each in (weight.scales, weight.zeros)
+    ]
+    assert scales is not None
+    words = weight.words[:, part.start // PER_WORD : part.stop // PER_WORD].contiguous()
+    return Int4Weight(words, scales, zeros)
+
+
+def _in_parts(scales: Tensor, times: int) -> Tensor:
+    return scales if times == 1 else scales.repeat_interleave(times, 1)
+
+
+def _are_apart(part: slice, size: int) -> bool:
+    return not (part.start % size or part.stop % size)
+
+
+def _check_groups(part: slice, size: int) -> None:
+    """Raise `ConfigError` if a group of `size` columns has some of two parts."""
+    if not _are_apart(part, size):
+        raise ConfigError(
+            f"a rank would have the columns {part.start} to {part.stop} of a matrix in 4 bits, and "
+            f"{size} of them have one scale: take fewer cards, or the checkpoint in 16 bits with "
+            "`quantization`"
+        )
 
 
 def _blocks(part: slice) -> slice:
@@ -188,13 +254,6 @@ def _blocks(part: slice) -> slice:
             'take the checkpoint in 16 bits with quantization = "fp8"'
         )
     return slice(part.start // BLOCK, part.stop // BLOCK)
-
-
-def _uncut(weight: Weight) -> str:
-    return (
-        f"weights stored as {type(weight).__name__} are not cut for tensor_parallel: take the "
-        "checkpoint in 16 bits, with `quantization` where they shall be narrower"
-    )
 
 
 def _moved(part: slice, by: int) -> slice:
@@ -221,6 +280,30 @@ def _attention(weights: LayerWeights, mixer: Attention, share: Share) -> LayerWe
         out_bias=weights.out_bias if share.is_first else None,
         gate=None if weights.gate is None else rows_of(weights.gate, [query]),
         sinks=_cut(weights.sinks, [of_heads]),
+    )
+
+
+def _latent(weights: LayerWeights, mixer: Latent, share: Share) -> LayerWeights:
+    """Each rank has the queries of its heads and what makes their keys and values of latents. The
+    latents are those of all heads, so what makes and caches them is whole on each rank, as is the
+    product that makes the queries' latents.
+    """
+    latent = weights.latent
+    assert latent is not None
+    first, cached, _ = mixer.side_rows
+    queries, heads = share.of(mixer.query_rows), share.of(mixer.num_heads)
+    query_up = latent.query_up
+    return replace(
+        weights,
+        qkv=weights.qkv
+        if mixer.query_rank
+        else rows_of(weights.qkv, [queries, slice(first, first + cached)]),
+        out=columns_of(weights.out, share.of(mixer.query_size)),
+        latent=latent._replace(
+            key_up=latent.key_up[heads].contiguous(),
+            value_up=latent.value_up[heads].contiguous(),
+            query_up=None if query_up is None else rows_of(query_up, [queries]),
+        ),
     )
 
 

@@ -59,7 +59,7 @@ PACKED: dict[str, object] = {
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
-def _twins(
+def expert_twins(
     folder: Path, source: Path, stated: dict[str, object], change: Change
 ) -> tuple[Path, Path]:
     """The model with experts changed to several tensors, of which the one that keeps its name is
@@ -147,7 +147,7 @@ def _fused_by_tensor(name: str, tensor: Tensor) -> dict[str, Tensor]:
     return found | {"numbers": values.float() * scales}
 
 
-def _packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
+def in_packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """Four bits, eight columns in a word, the first in its lowest bits; a scale for 32 columns."""
     if not _is_expert(name):
         return {}
@@ -165,7 +165,7 @@ def _packed(name: str, tensor: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:
+def in_mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """As gpt-oss ships it: rows of outputs, where the plain tensors have columns."""
     if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
         return {}
@@ -190,7 +190,7 @@ def _mxfp4(name: str, tensor: Tensor) -> dict[str, Tensor]:
         (
             "gpt_oss",
             {"quant_method": "mxfp4"},
-            _mxfp4,
+            in_mxfp4,
             {"hidden_size": 64, "intermediate_size": 32},
         ),
     ],
@@ -205,7 +205,7 @@ def test_experts_are_the_numbers_that_they_stand_for(
     source = write_family(tmp_path / "source", family, **sizes)
     if change is _fused_by_tensor:
         _fuse(source / "model.safetensors")
-    small, large = _twins(tmp_path, source, stated, change)
+    small, large = expert_twins(tmp_path, source, stated, change)
     found, wanted = (load_tiny(each).model for each in (small, large))
     ids = torch.arange(8)
     assert found.weights.num_bytes() < wanted.weights.num_bytes()
@@ -223,7 +223,7 @@ def test_experts_are_the_numbers_that_they_stand_for(
 def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> None:
     """In one line."""
     source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
-    small, _ = _twins(tmp_path, source, MXFP4, _mxfp4)
+    small, _ = expert_twins(tmp_path, source, MXFP4, in_mxfp4)
     tensors = load_file(small / "model.safetensors")
     del tensors["model.layers.0.mlp.experts.down_proj_scales"]
     save_file(tensors, small / "model.safetensors")
@@ -243,7 +243,7 @@ def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
 
     monkeypatch.setattr(start, "check_mxfp4", check)
     source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
-    for folder in _twins(tmp_path, source, MXFP4, _mxfp4):
+    for folder in expert_twins(tmp_path, source, MXFP4, in_mxfp4):
         shape = read_model_config(folder)
         weights = load_weights(folder, shape, CPU, torch.float32, lambda *_: None)
         start._check_experts(shape, weights, CPU, lambda *_: None)
@@ -260,7 +260,9 @@ def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
 
 def test_static_scales_of_activations_are_ignored_with_a_line(tmp_path: Path) -> None:
     """Rows are scaled by their own numbers, whatever was measured before."""
-    small, _ = _twins(tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_tensor)
+    small, _ = expert_twins(
+        tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_tensor
+    )
     said: list[str] = []
     load_weights(
         small, read_model_config(small), CPU, torch.float32, lambda *parts: said.append(parts[2])
@@ -274,6 +276,6 @@ def test_static_scales_of_activations_are_ignored_with_a_line(tmp_path: Path) ->
 
 def test_a_scale_by_tensor_that_is_none_is_named(tmp_path: Path) -> None:
     """Scales by row in a model that promises one for each matrix."""
-    small, _ = _twins(tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_row)
+    small, _ = expert_twins(tmp_path, write_family(tmp_path / "s", "qwen3_moe"), BY_TENSOR, _by_row)
     with pytest.raises(ConfigError, match=r"weight_scale has shape .* one scale for each matrix"):
         load_weights(small, read_model_config(small), CPU, torch.float32, lambda *_: None)

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from tests.fakes.bounded_run import run_bounded
+from tests.fakes.int4_files import twins
+from tests.fakes.latent_heads import make_right, write_with_head
 from tests.fakes.tiny_drafters import (
     DFLASH,
     EAGLE3,
@@ -22,10 +24,20 @@ from tests.fakes.tiny_drafters import (
 )
 from tests.fakes.tiny_families import FAMILIES, write_family
 from tests.fakes.tiny_models import write_tiny_model
+from tests.workers.engine.load.test_expert_formats import (
+    MXFP4,
+    PACKED,
+    expert_twins,
+    in_mxfp4,
+    in_packed,
+)
 from tests.workers.engine.parallel.test_shares import UNCUT
 
 OFTEN = ("llama3", "qwen3_5", "gpt_oss")
 """Dense with biases of no kind, hybrid, and a mixture with biases and sinks."""
+
+LATENT = ("glm4_moe_lite", "deepseek_v3")
+"""With latent attention, whose cached rows each rank has whole."""
 
 BOUND_S = 300
 
@@ -55,12 +67,41 @@ def test_two_ranks_answer_as_one(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "packed",
+        *[pytest.param(each, marks=pytest.mark.slow) for each in ("awq", "gptq", "mixture")],
+    ],
+)
+def test_two_ranks_of_a_checkpoint_in_4_bits_answer_as_one(tmp_path: Path, name: str) -> None:
+    """The head of 151 tokens is whole on each."""
+    if name == "mixture":
+        sizes = {"hidden_size": 64, "moe_intermediate_size": 64}
+        source = write_family(tmp_path / "source", "qwen3_moe", **sizes)
+        path, _ = expert_twins(tmp_path, source, PACKED, in_packed)
+    else:
+        path, _ = twins(tmp_path, name)
+    assert_equal(answers(path, 1), answers(path, 2))
+
+
+def test_two_ranks_of_experts_in_mxfp4_answer_as_one(tmp_path: Path) -> None:
+    """Each has one of the two powers of a row."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 152}
+    source = write_family(tmp_path / "source", "gpt_oss", **sizes)
+    path, _ = expert_twins(tmp_path, source, MXFP4, in_mxfp4)
+    assert_equal(answers(path, 1), answers(path, 2))
+
+
+@pytest.mark.parametrize(
     ("family", "drafter"),
     [
         ("llama3", "suffix"),
         ("qwen3_5", "mtp"),
         pytest.param("qwen3_5", "suffix", marks=pytest.mark.slow),
+        ("glm4_moe_lite", "mtp"),
         pytest.param("qwen3_5_moe", "mtp", marks=pytest.mark.slow),
+        pytest.param("deepseek_v3", "mtp", marks=pytest.mark.slow),
         pytest.param("qwen3", "dflash", marks=pytest.mark.slow),
         pytest.param("qwen3", "eagle3", marks=pytest.mark.slow),
     ],
@@ -82,6 +123,10 @@ def test_two_ranks_with_drafts_answer_as_one_without(
 def _with_drafter(room: Path, family: str, drafter: str) -> tuple[Path, str]:
     """A model, and the drafter as a worker's `speculation` names it."""
     path = room / "model"
+    if family in LATENT:
+        write_with_head(path, family)
+        make_right(path, influence=0.03)
+        return path, str(path)
     if family == "qwen3":  # what the tiny drafters are made for
         write_tiny_model(path, num_hidden_layers=5)
     else:

@@ -58,4 +58,5 @@ def _from_input(
         text = "'input' has a compaction_trigger, which belongs to /v1/responses."
         raise invalid("input", text)
     customs = {name: True for name, tool in asked.names.items() if tool.kind == "custom"}
-    return msgspec.structs.replace(asked.request, custom_tools=customs)
+    ignored = tuple(name for name in asked.request.ignored if name not in own)
+    return msgspec.structs.replace(asked.request, custom_tools=customs, ignored=ignored)

@@ -28,6 +28,7 @@ from gateway.api.request import (
     ToolChoice,
     continued,
     decode_object,
+    not_served,
     request_of,
     typed_body,
 )
@@ -45,7 +46,10 @@ _TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "tool_reference": "t
 _PICTURES: Final = "image_url"
 
 _NOT_SERVED: Final = frozenset(
-    {"functions", "function_call", "web_search_options", "audio", "mcp_servers"}
+    {
+        *("functions", "function_call", "web_search_options", "audio", "mcp_servers"),
+        *("best_of", "echo", "suffix"),
+    }
 )
 """Fields on which an answer would depend, and which only providers know."""
 
@@ -123,7 +127,9 @@ class ToolCallBody(msgspec.Struct):
 
 
 class MessageBody(msgspec.Struct):
-    """A message; `reasoning` is the older name of `reasoning_content`."""
+    """A message; `reasoning` is the older name of `reasoning_content`. A `refusal` stands for a
+    content that is null.
+    """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
     content: str | list[Part] | None = None
@@ -132,6 +138,7 @@ class MessageBody(msgspec.Struct):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
 
 
 class ChatBody(SamplingBody, kw_only=True):
@@ -238,8 +245,7 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         fingerprint=fingerprint,
         num_bytes=num_bytes,
     )
-    if not _NOT_SERVED.isdisjoint(raw):
-        ignored = tuple(sorted(name for name in _NOT_SERVED & raw.keys() if raw[name]))
+    if ignored := not_served(raw, _NOT_SERVED):
         request = msgspec.structs.replace(request, ignored=ignored)
     return continued(request, CONTINUE) if typed.continue_final_message else request
 
@@ -320,7 +326,9 @@ def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bo
     reasoning = body.reasoning if body.reasoning_content is None else body.reasoning_content
     return Message(
         role=role,
-        content=_text(body.content, f"{where}.content", others, is_past=is_past),
+        content=body.refusal
+        if body.content is None
+        else _text(body.content, f"{where}.content", others, is_past=is_past),
         name=body.name,
         tool_calls=calls,
         tool_call_id=body.tool_call_id,
@@ -328,9 +336,7 @@ def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bo
     )
 
 
-def _text(
-    content: str | list[Part] | None, where: str, others: list[OtherPart], *, is_past: bool
-) -> str | None:
+def _text(content: str | list[Part], where: str, others: list[OtherPart], *, is_past: bool) -> str:
     if not isinstance(content, list):
         return content
     texts = [
@@ -470,7 +476,7 @@ def _chosen_tools(
     if choice is None:
         return tools, "auto"
     if isinstance(choice, str):
-        known = _CHOICES.get(choice)
+        known = _CHOICES.get("required" if choice == "any" else choice)  # Mistral's word
         if known is None:
             raise _bad_choice(f"must be none, auto, required or an object, not {choice!r}")
         if known == "required" and not tools:

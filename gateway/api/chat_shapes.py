@@ -1,7 +1,8 @@
 """Chats in the shapes of other APIs, as some clients send them -> plain chats.
 
 Owns tools without the wrapper `function` (the Responses API's form), custom tools and their calls,
-and parts by the names of the Responses API. Cursor sends all of these to /chat/completions
+messages of the time before tools (`function_call`, role `function`), and parts by the names of the
+Responses API. Cursor sends all of these to /chat/completions
 (codex-proxy#707, codex-lb#833). Must not know templates, models, or deferred tools.
 """
 
@@ -37,7 +38,7 @@ def plain_chat(raw: Fields) -> tuple[Fields, dict[str, bool]]:
         changed["tool_choice"] = named
     messages = raw.get("messages")
     if isinstance(messages, list):
-        plain = [_message(message, customs) for message in messages]
+        plain = [_message(message, customs) for message in _with_tools(messages)]
         if any(new is not old for new, old in zip(plain, messages, strict=True)):
             changed["messages"] = plain
     return ({**raw, **changed} if changed else raw), customs
@@ -90,6 +91,29 @@ def _choice(choice: Fields) -> Fields | str:
                 fields = {"mode": given.get("mode", "auto"), "tools": plain}
                 return {"type": "allowed_tools", "allowed_tools": fields}
     return choice
+
+
+def _with_tools(messages: list[Any]) -> list[Any]:
+    """`messages` with calls of functions as calls of tools, and their results as those of tools.
+    They have no ids: each result is that of the call before it.
+    """
+    if not any(isinstance(one, dict) and one.get("role") == "function" for one in messages):
+        return messages
+    found: list[Any] = []
+    call_id = ""
+    for at, message in enumerate(messages):
+        one = message
+        if isinstance(message, dict):
+            rest = {key: value for key, value in message.items() if key != "function_call"}
+            function = message.get("function_call")
+            if isinstance(function, dict) and not message.get("tool_calls"):
+                call_id = f"call_{at}"
+                calls = [{"id": call_id, "type": "function", "function": function}]
+                one = {**rest, "tool_calls": calls}
+            elif message.get("role") == "function":
+                one = {**rest, "role": "tool", "tool_call_id": call_id}
+        found.append(one)
+    return found
 
 
 def _message(message: object, customs: Mapping[str, bool]) -> object:

@@ -17,6 +17,7 @@ from gateway.api.request import (
     SamplingBody,
     TokenId,
     decode_object,
+    not_served,
     request_of,
     typed_body,
 )
@@ -113,6 +114,8 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
         top_logprobs=typed.logprobs or 0,
         add_special_tokens=typed.add_special_tokens is not False,
     )
+    if ignored := not_served(raw):
+        shared = msgspec.structs.replace(shared, ignored=ignored)
     fingerprint = xxhash.xxh3_128_digest(body)
     echo = bool(typed.echo)
     is_scored = echo and typed.logprobs is not None and shared.grammar is None

@@ -24,6 +24,7 @@ from gateway.api.errors import invalid
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     MAX_SESSION_CHARS,
+    MAX_STOP_CHARS,
     MAX_STOPS,
     ChatRequest,
     OutputCap,
@@ -31,6 +32,8 @@ from gateway.api.request import (
     continued,
     decode_object,
     may_continue,
+    not_served,
+    text_of_result,
     typed_body,
 )
 from gateway.api.signatures import Signer
@@ -43,6 +46,8 @@ _BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
 _SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_FORCED: Final = frozenset({"any", "tool"})
+"""Choices that ask for a call."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _OUR_TOOLS: Final = frozenset({None, "custom"})
 """Types of tools that the client describes. It runs those of `client_tools.py` too; a server would
@@ -52,8 +57,13 @@ _SEARCH: Final = "tool_search_tool_"
 """Begins the types of a search that the server would run. None runs here, so that the tools which
 it would find are shown from the beginning.
 """
-_NOT_SERVED: Final = ("mcp_servers", "container", "response_format")
-"""Fields on which an answer would depend."""
+_NOT_SERVED: Final = frozenset(
+    {
+        *("mcp_servers", "container", "response_format", "stop", "n", "functions", "logprobs"),
+        *("max_completion_tokens", "presence_penalty", "frequency_penalty"),
+    }
+)
+"""Fields on which an answer would depend; most are those of chats."""
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
 _BLOCKS: Final = frozenset(
@@ -128,7 +138,7 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[Annotated[str, Meta(max_length=MAX_STOP_CHARS)]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
@@ -174,11 +184,27 @@ def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -
         for at, tool in enumerate(typed.tools or ())
         if not _is_ours(tool)
     ]
-    fields = [name for name in _NOT_SERVED if raw.get(name)]
-    kinds = {str(block.get("type")): None for one in typed.messages for block in _blocks(one)}
+    fields = list(not_served(raw, _NOT_SERVED))
+    if len([stop for stop in typed.stop_sequences or () if stop]) > MAX_STOPS:
+        fields.append(f"stop_sequences beyond {MAX_STOPS}")
+    if typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
+        named = typed.tool_choice.name
+        ours = [tool.get("name") for tool in typed.tools or () if _is_ours(tool)]
+        fields += [] if (ours if named is None else named in ours) else ["tool_choice"]
+    kinds = {str(kind): None for one in typed.messages for kind in _kinds(_blocks(one))}
     blocks = [f"messages ({kind})" for kind in kinds if kind not in _BLOCKS]
     edits = [f"context_management ({kind})" for kind in context.ignored]
     return (*tools, *fields, *edits, *blocks)
+
+
+def _kinds(blocks: Iterable[object]) -> Iterator[object]:
+    """The types of blocks, and of those in results of calls."""
+    for block in blocks:
+        if not isinstance(block, dict):
+            continue
+        yield block.get("type")
+        if block.get("type") == "tool_result" and isinstance(inner := block.get("content"), list):
+            yield from _kinds(inner)
 
 
 def _blocks(message: MessageParam) -> Sequence[Block]:
@@ -197,6 +223,8 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], Edite
     if stops := [stop for stop in typed.stop_sequences or () if stop]:
         chat["stop"] = stops[:MAX_STOPS]
     tools = _tools(typed.tools or ())
+    if not typed.tools and typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
+        raise invalid("tool_choice", "'tool_choice' asks for a call, but there are no tools.")
     if tools:
         chat["tools"] = cached_tools(tools)
         chat |= _tool_choice(typed.tool_choice)
@@ -369,15 +397,20 @@ def _user(blocks: list[Block], at: int) -> Iterator[dict[str, Any]]:
 def _result(block: Block, where: str) -> tuple[str | list[Block], list[Block]]:
     """The text of a call's result, or parts with references to tools; and all other parts."""
     inner = block.get("content")
-    parts = _parts(inner, where) if isinstance(inner, list) else []
+    parts = _parts(map(_as_block, inner), where) if isinstance(inner, list) else []
     said = [part for part in parts if part["type"] in _IN_RESULTS]
     others = [part for part in parts if part["type"] not in _IN_RESULTS]
     if any(part["type"] != "text" for part in said):
         return said, others
-    text = inner if isinstance(inner, str) else "\n".join(part["text"] for part in said)
+    texts = "\n".join(part["text"] for part in said)
+    text = texts if isinstance(inner, list) else text_of_result(inner)
     if not text and block.get("is_error"):
         text = "error"
     return text, others
+
+
+def _as_block(given: object) -> object:
+    return {"type": "text", "text": given} if isinstance(given, str) else given
 
 
 def _content(parts: list[Block]) -> str | list[Block]:

@@ -70,6 +70,19 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
+_NOT_SERVED: Final = frozenset(
+    {
+        *("allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier"),
+        *("include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens"),
+        *("mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids"),
+        *("truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability"),
+    }
+)
+"""Fields of vLLM, llama.cpp and others on which an answer would depend, and which native engines do
+not have.
+"""
+_WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical_p"})
+"""Those of them that change nothing if they are 1."""
 _SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
 _NO_KWARGS: Final[dict[str, Any]] = {}
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
@@ -410,6 +423,25 @@ def _check_options(typed: SamplingBody) -> None:
             raise invalid("logit_bias", text)
 
 
+def not_served(raw: Mapping[str, Any], also: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """The fields of a body that have a value, and that only other engines and providers serve:
+    those of all endpoints and `also`.
+    """
+    if _NOT_SERVED.isdisjoint(raw) and also.isdisjoint(raw):
+        return ()
+    found = (name for name in (_NOT_SERVED | also) & raw.keys() if raw[name])
+    return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))
+
+
+def text_of_result(value: object) -> str:
+    """The text of a call's result; one that is neither text nor parts, against all APIs, is its
+    JSON.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    return _encode(value).decode()
+
+
 def session_of(raw: dict[str, Any]) -> str | None:
     """The name that the fields of a body give to the conversation."""
     metadata = raw.get("metadata")
@@ -459,7 +491,8 @@ _MAIN_FIELDS: Final = {
 
 def other_api(raw: dict[str, Any], missing: str) -> str:
     """The hint that a body without its main field `missing` is one of another API; may be empty."""
-    others = [name for name in _MAIN_FIELDS if name in raw] if missing in _MAIN_FIELDS else []
+    given = [name for name in _MAIN_FIELDS if name in raw and name != missing]
+    others = given if missing in _MAIN_FIELDS else []
     return "".join(f" '{name}' is a field of {_MAIN_FIELDS[name]}." for name in others)
 
 

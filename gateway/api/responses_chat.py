@@ -15,6 +15,7 @@ from gateway.api.compaction import summary_text
 from gateway.api.custom_tools import arguments_of
 from gateway.api.deferred_tools import DEFER, reference
 from gateway.api.errors import invalid
+from gateway.api.request import text_of_result
 from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name
 from gateway.api.signatures import Signer
 from gateway.api.text_files import text_of_file
@@ -145,7 +146,8 @@ class ResponsesChat:
     def _parts(self, content: Iterable[object]) -> list[Item]:
         """Parts of a chat message; unknown ones are dropped."""
         parts: list[Item] = []
-        for part in content:
+        for given in content:
+            part = {"type": "text", "text": given} if isinstance(given, str) else given
             if not isinstance(part, dict):
                 continue
             match part.get("type"):
@@ -153,7 +155,9 @@ class ResponsesChat:
                     if (text := _text_of(part)) is not None:
                         parts.append({"type": "text", "text": text})
                 case "input_image":
-                    parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+                    named = {"url": part.get("image_url"), "detail": part.get("detail")}
+                    url = {name: value for name, value in named.items() if value is not None}
+                    parts.append({"type": "image_url", "image_url": {"url": None, **url}})
                 case "input_file" if (
                     text := text_of_file(part.get("file_data"), part.get("filename"))
                 ) is not None:
@@ -169,7 +173,7 @@ class ResponsesChat:
         """The result of a call; images in it follow as a message of the user."""
         output = item.get("output")
         parts = self._parts(output) if isinstance(output, list) else []
-        text = output if isinstance(output, str) else "\n".join(_texts(parts))
+        text = "\n".join(_texts(parts)) if isinstance(output, list) else text_of_result(output)
         yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
         if others := [part for part in parts if part["type"] != "text"]:
             yield {"role": "user", "content": others}

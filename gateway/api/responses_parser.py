@@ -24,12 +24,14 @@ from gateway.api.request import (
     StopText,
     cached_tools,
     decode_object,
+    not_served,
     other_api,
     session_of,
     typed_body,
 )
 from gateway.api.responses_chat import ResponsesChat
 from gateway.api.responses_tools import (
+    CHOICES,
     KNOWN_TOOLS,
     ToolName,
     is_search_by_server,
@@ -44,8 +46,13 @@ LOGPROBS: Final = "message.output_text.logprobs"
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
-_NOT_SERVED: Final = ("prompt", "max_tool_calls", "context_management", "response_format")
-"""Fields on which an answer would depend."""
+_NOT_SERVED: Final = frozenset(
+    {
+        *("prompt", "max_tool_calls", "context_management", "response_format", "messages", "n"),
+        *("max_tokens", "max_completion_tokens", "reasoning_effort", "functions", "logprobs"),
+    }
+)
+"""Fields on which an answer would depend; some are those of chats."""
 _OF_ANSWERS: Final = frozenset({"response_format", "stop"})
 """Fields of a chat that a summary does not have."""
 
@@ -81,6 +88,11 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     max_output_tokens: OutputCap | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -233,7 +245,16 @@ def _ignored(typed: ResponsesBody, raw: Mapping[str, Any], said: ResponsesChat) 
         if tool.get("type") not in KNOWN_TOOLS
     ]
     dropped = (f"input ({kind})" for kind in said.dropped)
-    return (*tools, *(name for name in _NOT_SERVED if raw.get(name)), *dropped)
+    fields = not_served(raw, _NOT_SERVED)
+    return (*tools, *fields, *_unmet_choice(typed.tool_choice, said), *dropped)
+
+
+def _unmet_choice(choice: str | dict[str, Any] | None, said: ResponsesChat) -> tuple[str, ...]:
+    """The choice of a tool that a server would run, or of any if all are such."""
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if isinstance(choice, dict) and kind not in CHOICES:
+        return (f"tool_choice ({kind})",)
+    return ("tool_choice",) if kind not in (None, "auto", "none") and not said.tools else ()
 
 
 def check_items(items: Iterable[Item], signer: Signer) -> None:
@@ -264,13 +285,13 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
     effort = typed.reasoning.effort if typed.reasoning is not None else None
     text = typed.text.format if typed.text is not None else None
     return {
-        "frequency_penalty": 0.0,
+        "frequency_penalty": typed.frequency_penalty or 0.0,
         "instructions": typed.instructions,
         "max_output_tokens": typed.max_output_tokens,
         "max_tool_calls": None,
         "metadata": raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {},
         "parallel_tool_calls": typed.parallel_tool_calls is not False,
-        "presence_penalty": 0.0,
+        "presence_penalty": typed.presence_penalty or 0.0,
         "prompt_cache_key": _text_or_none(raw.get("prompt_cache_key")),
         "reasoning": {"effort": effort, "summary": None},
         "safety_identifier": _text_or_none(raw.get("safety_identifier")),
@@ -311,6 +332,11 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
         "max_tokens": typed.max_output_tokens,
         "temperature": typed.temperature,
         "top_p": typed.top_p,
+        "top_k": typed.top_k,
+        "min_p": typed.min_p,
+        "presence_penalty": typed.presence_penalty,
+        "frequency_penalty": typed.frequency_penalty,
+        "repetition_penalty": typed.repetition_penalty,
         "seed": typed.seed,
         "stop": typed.stop,
         "reasoning_effort": typed.reasoning.effort if typed.reasoning is not None else None,
@@ -334,6 +360,11 @@ def _tool_fields(typed: ResponsesBody, said: ResponsesChat) -> dict[str, Any]:
     """The tools, and which of them may be called."""
     tools = said.tools
     choice, allowed = tool_choice(typed.tool_choice)
+    if choice == "required" and not tools and not typed.tools:
+        raise invalid("tool_choice", "'tool_choice' is 'required', but there are no tools.")
+    if unknown := (allowed or set()) - {name.name for name in said.names.values()}:
+        text = f"'tool_choice' allows {min(unknown)!r}, which is not among the tools."
+        raise invalid("tool_choice", text)
     if choice == "none" and said.compacts:
         choice = "auto"  # the prompt must begin as that of the last turn did
     if allowed is not None:

@@ -84,6 +84,9 @@ def is_search_by_server(tool: Item) -> bool:
 
 TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
 KNOWN_TOOLS: Final = TOOLS.keys()
+CHOICES: Final = frozenset({"function", "custom", "allowed_tools", SEARCH})
+"""Types of choices among tools that run here."""
+_NAMED: Final = frozenset({"function", "custom"})
 
 
 def tool_choice(
@@ -98,11 +101,13 @@ def tool_choice(
         tools = listed if isinstance(listed, list) else []
         mode = given.get("mode")
         return mode if isinstance(mode, str) else "auto", {
-            str(one.get("name")) for one in tools if isinstance(one, dict)
+            str(one.get("name"))
+            for one in tools
+            if isinstance(one, dict) and one.get("type", "function") in _NAMED
         }
     if kind == SEARCH:
         return {"type": "function", "function": {"name": SEARCH}}, None
-    if kind not in {"function", "custom"}:
+    if kind not in _NAMED:
         return "auto", None  # of a tool that a server would run
     name = given.get("name")
     if isinstance(space := given.get("namespace"), str):

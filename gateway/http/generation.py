@@ -84,7 +84,7 @@ class Generation:
         if request.continuous_usage:
             api = with_continuous_usage(api, request.n)
         answer = StreamedAnswer if request.stream else WholeAnswer
-        if request.ignored:
+        if request.ignored and not self._gets_all_fields(request.model):
             exchange.name_ignored(request)
         await answer(edge, self._metrics, request, caller, api, exchange.writer).run()
 
@@ -99,6 +99,7 @@ class Generation:
             await self.pass_through(exchange, given, body)
             return
         asked = await self._edge.read(caller, body, parse_completions, "prompt")
+        exchange.name_ignored(asked.requests[0])
         del body
         caller = msgspec.structs.replace(caller, cloud=False)
         run_turn: RunTurn = EachPrompt(self._edge.run_turn, asked.requests).run
@@ -153,6 +154,13 @@ class Generation:
 
     def _parse_chat(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
         return parse_any_chat(body, self._edge.signer, rewrite)
+
+    def _gets_all_fields(self, name: str) -> bool:
+        """Whether only text-level engines and providers answer for the model, which get a chat's
+        fields as they are.
+        """
+        model = model_named(self._edge.models(), name)
+        return model is not None and (model.relays or _has_only_providers(model))
 
     async def _model_of(self, caller: Caller, body: bytes) -> ModelView | None:
         named = await self._edge.read(caller, body, lambda body, _: named_body("", body))

@@ -50,6 +50,8 @@ _EXPOSED_HEADERS: Final = (
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
+_SLASHED: Final = "herma.slashed"
+"""The key of the scope as it came, where a slash at the end of its path was left out."""
 _NUM_OFTEN: Final = 4
 """Routes of the API that agents ask again and again; the first ones of `_api`."""
 _PREFLIGHT_S: Final = 600
@@ -77,7 +79,7 @@ def edge_app(edge: Edge) -> "Entrance":
 
     api = _api(on, edge, generation, metrics)
     often = [Route(f"/v1{route.path}", route.endpoint) for route in api[:_NUM_OFTEN]]
-    unrouted = Methods(edge, gate, {"POST": generation.other}, otherwise=_nothing)
+    unrouted = Unslashed(Methods(edge, gate, {"POST": generation.other}, otherwise=_nothing))
     below_v1 = Mount("/v1", Router(api, redirect_slashes=False, default=unrouted))
     pages = _pages(on, metrics)
     if edge.dashboard is not None:
@@ -89,7 +91,9 @@ def edge_app(edge: Edge) -> "Entrance":
             on("/dashboard/requests/{name}", GET=shown.request),
         ]
     routes = [*often, below_v1, *pages, *api]
-    return Entrance(Router(routes, redirect_slashes=False, default=unrouted), gate)
+    router = Router(routes, redirect_slashes=False, default=unrouted)
+    unrouted.router = router
+    return Entrance(router, gate)
 
 
 def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[Route]:
@@ -154,6 +158,26 @@ def _pages(on: On, metrics: Metrics) -> list[Route]:
         on("/admin/conversations", GET=_conversations),
         on("/debug/route", GET=_debug_route, POST=_debug_route),
     ]
+
+
+@final
+class Unslashed:
+    """The app for paths without a route. One that ends in a slash is looked for without it among
+    the routes, as some clients put one behind every path, and a redirect would cost them the body.
+    Anything else goes to `otherwise` as it came.
+    """
+
+    def __init__(self, otherwise: ASGIApp) -> None:
+        self.router: ASGIApp = otherwise
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given, path = scope.get(_SLASHED), scope["path"]
+        if given is None and len(path) > 1 and path[-1] == "/" != path[-2]:
+            plain = {**scope, "path": path[:-1], "root_path": "", _SLASHED: scope}
+            await self.router(plain, receive, send)
+        else:
+            await self._otherwise(given or scope, receive, send)
 
 
 @final

@@ -510,3 +510,12 @@ async def test_any_success_is_one(api: str, stream: bool) -> None:
     fake = OddProvider(status=201, body=whole(HELLO), streamed=STREAM)
     reply = await asked(api, fake, stream=stream)
     assert said_of(api, reply, stream=stream)["text"] == "Hello from afar"
+
+
+@each_api
+async def test_who_gets_a_field_is_not_told_that_it_is_ignored(api: str) -> None:
+    """Providers get all fields of a chat; those of the other APIs become a chat without them."""
+    fake = OddProvider(body=whole(HELLO))
+    reply = await asked(api, fake, stream=False, min_tokens=3)
+    assert reply.headers.get("x-herma-ignored") == (None if api == "chat" else "min_tokens")
+    assert ("min_tokens" in fake.requests[0].body) is (api == "chat")

@@ -106,6 +106,23 @@ async def test_chat_answers_without_the_prefix_too() -> None:
     assert (await Exchange(app, path="/chat/completions", body=chat_body()).run()).status == 200
 
 
+async def test_a_slash_behind_a_path_changes_nothing() -> None:
+    """Some clients put one behind every path. Two are no path of ours, and a path that is passed on
+    is passed on as it came.
+    """
+    script = Script()
+    async with served(edge_app(scripted_edge(script))) as url:
+        for path in ("/v1/chat/completions/", "/chat/completions/"):
+            assert (await ask(url, "POST", path, chat_body())).status == 200
+        assert (await ask(url, "GET", "/health/")).status == 200
+        assert (await ask(url, "GET", "/v1/chat/completions/")).status == 405
+        for path in ("/v1/chat/completions//", "/v1/rerank/", "/v1/", "/nothing/"):
+            reply = await ask(url, "POST", path, chat_body())
+            assert reply.status in (400, 404)
+            assert path in reply.json["error"]["message"] or reply.status == 400
+    assert len(script.requests) == 2
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/health", "/models/a"])
 async def test_a_line_break_in_a_path_is_read_as_one(path: str) -> None:
     """The pattern of a route would take it as nothing, and a provider would get it."""

@@ -456,7 +456,8 @@ def session_of(raw: dict[str, Any]) -> str | None:
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body` (UTF-8). Half of a surrogate pair, as programs in JavaScript leave
+    """The JSON object in `body` (UTF-8; a byte order mark and other forms of Unicode are read
+    too). Half of a surrogate pair, as programs in JavaScript leave
     it where they cut a text, is read as U+FFFD. Raises `ApiError` 400, which names the field of a
     NaN or an infinity.
     """
@@ -469,7 +470,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise _unreadable("The body is nested too deeply.") from error
     except msgspec.MsgspecError as error:
-        mended = without_halves(body)
+        mended = without_halves(_in_utf8(body))
         if mended != body:
             return decode_object(mended)
         if not body.strip():
@@ -554,6 +555,19 @@ def _unreadable(text: str) -> ApiError:
 def without_halves(text: bytes) -> bytes:
     """JSON with U+FFFD for each escaped half of a surrogate pair."""
     return _ESCAPE.sub(_without_half, text)
+
+
+def _in_utf8(body: bytes) -> bytes:
+    """JSON that begins with a byte order mark, as programs on Windows write it, or is UTF-16 or
+    UTF-32, in UTF-8 and without the mark; any other bytes as they are.
+    """
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8":
+        return body
+    try:
+        return body.decode(encoding).encode()
+    except UnicodeDecodeError:
+        return body
 
 
 def _without_half(escape: re.Match[bytes]) -> bytes:

@@ -5,13 +5,14 @@ exception of a request. Must not know routes.
 """
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVarTuple
 
 import msgspec
-from starlette.types import Send
+from starlette.types import Scope, Send
 
-from gateway.api import MAX_RETRY_AFTER_S, ApiError
+from gateway.api import MAX_RETRY_AFTER_S, ApiError, message_error
 from protocol.errors import ConfigError, HermaError, LinkError, WireError
 
 Header = tuple[bytes, bytes]
@@ -32,6 +33,8 @@ REQUEST_ID: Final = b"x-request-id"
 RETRY_AFTER: Final = b"retry-after"
 
 PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
+_OTHER_APIS: Final = ("/completions", "/responses", "/embeddings")
+"""Ends of paths whose errors are OpenAI's, whatever headers a client sends everywhere."""
 _encode = msgspec.json.Encoder().encode
 
 _STATUS: tuple[tuple[type[HermaError], int, str], ...] = (
@@ -117,9 +120,24 @@ def _shortened(retry_after: bytes) -> bytes:
     return seconds if is_short else b"%d" % MAX_RETRY_AFTER_S
 
 
-async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
-    """Send `error` as the whole response."""
-    await send_body(send, error.status, error.body(), headers=error_headers(error, headers))
+async def send_error(
+    send: Send, error: ApiError, headers: tuple[Header, ...] = (), scope: Scope | None = None
+) -> None:
+    """Send `error` as the whole response, in Anthropic's shape if the request in `scope` is one of
+    its clients'.
+    """
+    body, headers = error.body(), error_headers(error, headers)
+    if scope is not None and _is_message(scope):
+        request_id = f"req_{secrets.token_hex(12)}"
+        body = message_error(error, request_id)
+        headers = (*headers, header(b"request-id", request_id))
+    await send_body(send, error.status, body, headers=headers)
+
+
+def _is_message(scope: Scope) -> bool:
+    """Whether a request, perhaps to a path that is not served, is one of Anthropic's API."""
+    names = dict(scope["headers"])
+    return b"anthropic-version" in names and not scope["path"].endswith(_OTHER_APIS)
 
 
 def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[Header, ...]:

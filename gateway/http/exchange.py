@@ -127,7 +127,7 @@ class Exchange:
 
     async def send_error(self, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
         """Send `error` as the whole response."""
-        await send_error(self._send, error, headers)
+        await send_error(self._send, error, headers, self.scope)
 
     async def send_head(self, status: int = 200, headers: Iterable[Header] = SSE_HEADERS) -> None:
         """Begin a response that comes in parts; without arguments a stream of events."""

@@ -24,7 +24,7 @@ async def answer_plainly(app: ASGIApp, scope: Scope, receive: Receive, send: Sen
         extensions = {**scope.get("extensions", {}), EXTENSION: writer}
         error = await error_of(app, {**scope, "extensions": extensions}, receive, writer.send)
         if error is not None and not writer.has_begun:
-            await send_error(writer.send, error)
+            await send_error(writer.send, error, scope=scope)
         writer.close()
 
 

@@ -267,7 +267,7 @@ class ServerConnection:
             error = ApiError(500, "The gateway has no answer to this request.")
         if error is not None and not exchange.has_started:
             exchange.forget_head()
-            await send_error(exchange.send, error)
+            await send_error(exchange.send, error, scope=scope)
         if exchange.is_cut:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         if self._send_buffer.waiting:

@@ -653,3 +653,14 @@ def test_a_null_input_is_missing() -> None:
     with pytest.raises(ApiError) as refused:
         parse_responses(json.dumps({"model": "m", "input": None}).encode(), SIGNER)
     assert "is a field of" not in refused.value.message
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"])
+def test_bodies_of_programs_on_windows_are_read(encoding: str) -> None:
+    """With a byte order mark, and in the other forms of Unicode, as Python's decoder reads them."""
+    text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Grüße"}]})
+    text = text.replace("\\u00fc", "ü").replace("\\u00df", "ß")
+    request = parse_any_chat(text.encode(encoding), SIGNER)
+    assert request.messages[0].content == "Grüße"
+    with pytest.raises(ApiError, match="JSON"):
+        parse_any_chat(b"\xef\xbb\xbf{", SIGNER)

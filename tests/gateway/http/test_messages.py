@@ -234,3 +234,26 @@ async def test_a_provider_s_refusal_and_its_cut_are_errors_of_this_api() -> None
     cut = check_messages((await _by_provider(FakeProvider(cut_after=2), stream=True)).body)
     assert cut.error is not None
     assert json.dumps(cut.error).count("upstream connection lost") == 1
+
+
+async def test_errors_of_other_paths_have_the_shape_of_the_client() -> None:
+    """Anthropic's clients name its version in every request, also to what is not served here."""
+    async with served(edge_app(scripted_edge(Script(), models=(model_view("alpha"),)))) as url:
+        for method, path, status in (
+            ("POST", "/v1/messages/batches", 404),
+            ("GET", "/v1/files", 404),
+            ("GET", "/v1/messages", 405),
+            ("GET", "/v1/models/nope", 404),
+            ("POST", "/v1/v1/messages", 404),
+        ):
+            reply = await ask(url, method, path, b"{}", anthropic_version="2023-06-01")
+            error = reply.json["error"]
+            assert (reply.status, reply.json["type"]) == (status, "error"), path
+            assert error["type"] in ("not_found_error", "invalid_request_error")
+            assert error.keys() == {"type", "message"}
+            assert reply.headers["request-id"] == reply.json["request_id"]
+            plain = (await ask(url, method, path, b"{}")).json
+            assert plain["error"]["message"] == error["message"]
+            assert "code" in plain["error"]
+        wrong = await ask(url, "POST", "/v1/responses", b"{}", anthropic_version="2023-06-01")
+        assert "param" in wrong.json["error"]

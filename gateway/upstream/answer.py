@@ -183,10 +183,8 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     # Each call of a whole answer is one, whatever its index says.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     found += [part for part in calls.end() if part.id is not None]
-    if end is not End.LENGTH and calls.is_cut:
-        raise NotAnAnswer("cut a tool call in its arguments")
-    if end is not End.LENGTH and calls.has_nameless:
-        raise NotAnAnswer("sent a tool call without a name")
+    if end is not End.LENGTH and (flaw := calls.flaw()):
+        raise NotAnAnswer(flaw)
     written = [
         {
             "id": part.id,

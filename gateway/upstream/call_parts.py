@@ -9,6 +9,7 @@ behind the arguments or in pieces, and no arguments at all. Must not know chunks
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from typing import Any, Final, final
 
 import msgspec
@@ -42,7 +43,7 @@ class CallIds:
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
         self._raw = raw or {}
         self._taken: set[str] | None = None
-        self._tools: frozenset[str] | None = None
+        self._tools: set[str] | None = None
         self._seed = b""
 
     def unique(self, given: str, position: int) -> str:
@@ -57,9 +58,16 @@ class CallIds:
 
     def begins_name(self, text: str) -> bool:
         """Whether `text` is no tool of the request, but the beginning of one's name."""
-        if self._tools is None:
-            self._tools = frozenset(_names_of(self._raw.get("tools")))
-        return text not in self._tools and any(name.startswith(text) for name in self._tools)
+        names = self._tools
+        if names is None:
+            names = self._tools = set()
+            tools = self._raw.get("tools")
+            for tool in tools if isinstance(tools, list) else ():
+                function = tool.get("function") if isinstance(tool, dict) else None
+                name = function.get("name") if isinstance(function, dict) else None
+                if isinstance(name, str):
+                    names.add(name)
+        return text not in names and any(map(str.startswith, names, repeat(text)))
 
     def has_tool(self, name: str) -> bool:
         """Whether the request has a tool of that name."""
@@ -90,13 +98,6 @@ def _ids_of(messages: object) -> Iterable[str]:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict) and isinstance(call_id := call.get("id"), str):
                 yield call_id
-
-
-def _names_of(tools: object) -> Iterable[str]:
-    for tool in tools if isinstance(tools, list) else ():
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
-            yield name
 
 
 @final
@@ -175,28 +176,33 @@ class CallParts:
                 rest.append(self._begin(call) if number is None else CallPart(number, "{}"))
         return rest
 
-    @property
-    def has_nameless(self) -> bool:
-        """Whether there is a call with arguments and without a name, which nobody can make."""
-        return any(not call.name and call.text.strip() for call in self._calls)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the arguments of a call break off."""
-        return any(
-            call.num_chars <= MAX_ARGUMENTS_CHARS and breaks_off(call.text) for call in self._calls
-        )
+    def flaw(self) -> str:
+        """Why a client could not make the calls of an answer that is over; "" if it can: the
+        arguments of one break off, or it has no name.
+        """
+        for call in self._calls:
+            text = call.text
+            if len(text) <= MAX_ARGUMENTS_CHARS and breaks_off(text):
+                return "cut a tool call in its arguments"
+            if text and not call.name and not text.isspace():
+                return "sent a tool call without a name"
+        return ""
 
     def _take(self, part: dict[str, Any], at: int, count: int) -> list[CallPart]:
         given = part.get("function")
         function = given if isinstance(given, dict) else part
-        call_id, name = _text(part.get("id")), _text(function.get("name"))
+        call_id, name = part.get("id"), function.get("name")
+        call_id = call_id if isinstance(call_id, str) else ""
+        name = name if isinstance(name, str) else ""
         arguments = _arguments(function.get("arguments"))
         call = self._call_of(part.get("index"), call_id, name, at if count > 1 else None)
         if call is None:
             return []
         call.source_id = call.source_id or call_id
-        call.name = call.name + name if self._goes_on(call, call_id, name) else call.name or name
+        if call.name and name and self._goes_on(call, call_id, name):
+            call.name += name
+        else:
+            call.name = call.name or name
         call.extra |= {key: value for key, value in part.items() if key not in _KNOWN}
         if call.number is not None:
             if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
@@ -229,7 +235,7 @@ class CallParts:
         number = index if isinstance(index, int) and not isinstance(index, bool) else None
         found = self._latest(number, call_id, at)
         if found is not None and (
-            self._goes_on(found, call_id, name) or not _is_another(found, call_id, name)
+            not _is_another(found, call_id, name) or self._goes_on(found, call_id, name)
         ):
             return found
         if len(self._calls) >= MAX_CALLS:
@@ -265,10 +271,6 @@ def _is_another(call: _Call, call_id: str, name: str) -> bool:
     if name != call.name and not call_id:
         return True
     return _is_whole(call.text)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _arguments(value: object) -> str:

@@ -298,12 +298,12 @@ class Provider:
             if answer.status != 200:
                 return answer
             relay.take(stream_of(answer.body))
-        else:
+        elif not splitter.is_done:
             self._end(splitter, relay)
         return None
 
     def _end(self, splitter: ProviderEventSplitter, relay: StreamRelay) -> None:
-        """Take the end of a response's body."""
+        """Take the end of a response's body in which no [DONE] has come yet."""
         relay.take(splitter.flush())
         if splitter.is_done:
             return

@@ -156,7 +156,7 @@ def kind_of(event: bytes) -> EventKind:
         return EventKind.COMMENT if _FIELD.search(event) is None else EventKind.HOLLOW
     if data.lstrip(b" \t").startswith(b"[DONE]"):
         return EventKind.DONE
-    if _is_error_event(event):
+    if b"error" in event and _ERROR_EVENT.search(event) is not None:
         return EventKind.ERROR
     try:
         chunk = _decode_chunk(data)
@@ -180,10 +180,6 @@ def error_of_event(event: bytes) -> object:
     return (value.get("error") or value) if isinstance(value, dict) else value
 
 
-def _is_error_event(event: bytes) -> bool:
-    return b"error" in event and _ERROR_EVENT.search(event) is not None
-
-
 def has_text(event: bytes) -> bool:
     """Whether one whole chunk has a part of the answer, beside the reason of its end."""
     choices = _decode_chunk(data_of(event)).choices
@@ -195,7 +191,7 @@ def kind_within(event: bytes) -> EventKind:
     `CONTENT`, because the difference no longer matters.
     """
     data = data_of(event)
-    if not data.startswith(b"{") or _is_error_event(event):
+    if not data.startswith(b"{") or (b"error" in event and _ERROR_EVENT.search(event) is not None):
         return kind_of(event)
     return _kind_of_object(data)
 

@@ -56,6 +56,7 @@ class StreamEnd:
         self.kept = bytearray()
         self.steady: tuple[bytes, bytes] | None = None
         self._steady_number = 0
+        self._steady_choice: _Choice | None = None
         self._thoughts = bytearray()
         self._has_plain_end = False
 
@@ -98,7 +99,9 @@ class StreamEnd:
         before: list[bytes] = []
         is_changed = False
         for choice in _dicts(chunk.get("choices")):
-            index = index_of(choice)
+            index = choice.get("index")
+            if index.__class__ is not int:
+                index = index_of(choice)
             state = self._choices.get(index)
             if state is None:
                 state = self._choices[index] = _Choice(self._ids)
@@ -149,7 +152,7 @@ class StreamEnd:
         found = state.calls.take(given)
         self.steady = None
         if found and self.is_single and state.calls.is_open(number := found[-1].number):
-            self._steady_number = number
+            self._steady_number, self._steady_choice = number, state
             self.steady = (
                 b'"tool_calls":[{"index":%d,"function":{"arguments":' % number,
                 b'"tool_calls": [{"index": %d, "function": {"arguments": ' % number,
@@ -167,10 +170,8 @@ class StreamEnd:
         if end is End.BROKEN:
             text = f"ended its answer with finish_reason {reason[:64]!r}"
             raise BrokenEnd(text, words_in(choice.get("error")))
-        if end in (End.STOPPED, End.CALLS) and state.calls.is_cut:
-            raise BrokenEnd("cut a tool call in its arguments")
-        if end is not End.LENGTH and state.calls.has_nameless:
-            raise BrokenEnd("sent a tool call without a name")
+        if end in (End.STOPPED, End.CALLS) and (flaw := state.calls.flaw()):
+            raise BrokenEnd(flaw)
         state.end = end
         return state.calls.end() if end is not End.LENGTH else []
 
@@ -185,8 +186,7 @@ class StreamEnd:
                 for part in _dicts(delta.get("tool_calls") if isinstance(delta, dict) else None):
                     given = part.get("function")
                     text = given.get("arguments") if isinstance(given, dict) else None
-                    state = self._choices.get(index_of(choice))
-                    if isinstance(text, str) and state is not None:
+                    if isinstance(text, str) and (state := self._steady_choice) is not None:
                         state.calls.add_arguments(self._steady_number, text)
 
 

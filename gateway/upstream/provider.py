@@ -298,13 +298,14 @@ class Provider:
             if answer.status != 200:
                 return answer
             relay.take(stream_of(answer.body))
-        elif not splitter.is_done:
+        else:
             self._end(splitter, relay)
         return None
 
     def _end(self, splitter: ProviderEventSplitter, relay: StreamRelay) -> None:
-        """Take the end of a response's body in which no [DONE] has come yet."""
-        relay.take(splitter.flush())
+        """Take the end of a response's body."""
+        if not splitter.is_done:
+            relay.take(splitter.flush())
         if splitter.is_done:
             return
         if not relay.is_whole:

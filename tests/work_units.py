@@ -23,7 +23,12 @@ LONG: Final = (
     "tests/training/",
     "tests/kernels/",
     "tests/benchmarks/",
+    "tests/gateway/http/test_loop_stretches.py",
+    "tests/gateway/test_disconnects.py",
+    "tests/test_",
+    "tests/architecture/",
     "tests/workers/engine/",
+    "tests/workers/loop/",
     "tests/workers/scheduler/",
     "tests/herma/",
 )

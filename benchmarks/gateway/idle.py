@@ -1,8 +1,9 @@
 """The memory of streams that stand and say nothing.
 
 Owns their sockets, in the process that measures: thousands of clients that have sent a request and
-got the head of the answer. A step of the engine lasts 5 s, and only the first hundred streams get a
-token. Must not know what the gateway keeps for a stream.
+got the head of the answer. A step of the engine lasts 5 s, and only the first hundred streams get
+tokens. A small run has shorter steps, since its engine's start takes some, and heads that are held
+for a second. Must not know what the gateway keeps for a stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from benchmarks.gateway.processes import MeasuredFleet
 from benchmarks.gateway.words import NUM_SEEDS, request
 
 NUM_STREAMS: Final = 10_000
-STEP_MS: Final = 5_000.0
+STEP_MS: Final = 5_000
+HEAD_HOLD_S: Final = 10
+_NUM_TOKENS: Final = 64
 _NUM_WARM: Final = 100
 _PATIENCE_S: Final = 120.0
 _SPARE_DESCRIPTORS: Final = 500
@@ -31,7 +34,12 @@ def idle(bench: GatewayBench) -> dict[str, Any]:
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
     count = min(bench.size.of(NUM_STREAMS, 100), most)
-    fleet = MeasuredFleet(STEP_MS, _NUM_WARM, max_waiting=count + 2 * _NUM_WARM)
+    fleet = MeasuredFleet(
+        bench.size.of(STEP_MS, 500),
+        _NUM_WARM,
+        max_waiting=count + 2 * _NUM_WARM,
+        head_hold_s=bench.size.of(HEAD_HOLD_S, 1),
+    )
     with bench.gateway(fleet, is_own=True) as gateway, _standing(gateway.port, _NUM_WARM):
         before_mb = gateway.memory_mb("VmRSS")
         bench.report_progress(f"idle: {count} streams")
@@ -63,7 +71,7 @@ def _standing(port: int, count: int) -> Iterator[None]:
 
 
 def _asked(port: int, number: int) -> socket.socket:
-    body = request(number % NUM_SEEDS, number, 16, stream=True)
+    body = request(number % NUM_SEEDS, number, _NUM_TOKENS, stream=True)
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"

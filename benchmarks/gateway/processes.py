@@ -36,7 +36,8 @@ _CPU_CLOCK: Final = 2
 @dataclass(frozen=True, slots=True)
 class MeasuredFleet:
     """The servers behind a gateway of `processes` processes: a synthetic worker at `pace`,
-    optionally a provider. With a price each request to the provider is reserved on disk.
+    optionally a provider. With a price each request to the provider is reserved on disk. The head
+    of a stream is held for `head_hold_s`.
     """
 
     step_ms: float = 0.0
@@ -45,6 +46,7 @@ class MeasuredFleet:
     has_price: bool = False
     processes: int = 1
     max_waiting: int = 4096
+    head_hold_s: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,7 @@ insecure_local = true
 processes = {fleet.processes}
 max_queue = {fleet.max_waiting}
 disconnect_grace_s = 1
+head_hold_s = {fleet.head_hold_s}
 
 [ledger]
 path = "{folder}/ledger.sqlite"

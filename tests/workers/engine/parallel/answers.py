@@ -103,14 +103,12 @@ def _silent(_phase: str, _share: float, _text: str) -> None:
     """The start is of no interest here."""
 
 
-def main() -> None:
-    """Answer, and print."""
-    torch.set_num_threads(1)
-    model_dir, num_ranks, device, drafter = sys.argv[1:]
+def all_answers(model_dir: Path, num_ranks: int, device: str, drafter: str) -> dict[str, Any]:
+    """As they are printed, but for JSON's lists in the place of pairs."""
     keys: dict[str, Any] = {"device": device, "dtype": "float32"}
     if drafter:
         keys["speculation"] = SpeculationConfig(drafter, depth=3)
-    config = configured(Path(model_dir), int(num_ranks), **keys)
+    config = configured(model_dir, num_ranks, **keys)
     runner = load(config)
     made = []
 
@@ -136,7 +134,14 @@ def main() -> None:
         found["measured"] = tokens(runner, greedy, proposer=measured, clock=perf_counter)
         found["drafts"] = sum([each.num_drafts for each in made])
         found["accepted"] = sum([each.num_accepted for each in made])
-    print(json.dumps(found))
+    return found
+
+
+def main() -> None:
+    """Answer, and print."""
+    torch.set_num_threads(1)
+    model_dir, num_ranks, device, drafter = sys.argv[1:]
+    print(json.dumps(all_answers(Path(model_dir), int(num_ranks), device, drafter)))
 
 
 if __name__ == "__main__":

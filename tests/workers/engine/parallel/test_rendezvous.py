@@ -73,25 +73,19 @@ def test_two_ranks_that_meet_by_an_address_answer_as_one(tmp_path: Path) -> None
 def test_two_ranks_that_keep_only_windows_answer_as_one_that_keeps_all(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batched, behind saved windows, and in chunks."""
+    """Batched, behind saved windows, and in chunks. Then the second one dies, and the first ends
+    with its name.
+    """
     write_family(tmp_path, family, vocab_size=152)
     one, port = answers(tmp_path, 1), _port()
     monkeypatch.setenv("HERMA_TEST_WINDOWS", "1")
-    with _rank(tmp_path, 1, port), _rank(tmp_path, 0, port) as first:
+    with _rank(tmp_path, 1, port) as second, _rank(tmp_path, 0, port) as first:
         assert first.stdout is not None
         line = first.stdout.readline()
         assert line, first.communicate(timeout=BOUND_S)[1]
         found = json.loads(line)
-    assert found["batched"] == one["batched"]
-    assert found["chunked"] == one["chunked"]
-
-
-def test_a_rank_that_dies_ends_the_first_with_its_name(tmp_path: Path) -> None:
-    write_family(tmp_path, "llama3", vocab_size=152)
-    port = _port()
-    with _rank(tmp_path, 1, port) as second, _rank(tmp_path, 0, port) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline()
+        assert found["batched"] == one["batched"]
+        assert found["chunked"] == one["chunked"]
         second.send_signal(signal.SIGKILL)
         # `part` of the test ends a thread; the text is what the supervisor would be told.
         assert first.stderr is not None

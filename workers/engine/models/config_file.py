@@ -4,6 +4,7 @@ Owns the texts of these errors. Must not know families.
 """
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,9 @@ from protocol.errors import ConfigError
 from workers.model_dir import POOLING_NAME
 
 _REMEDY: Final = "choose another model"
+_MOST: Final = 2**31 - 1
+_MOST_LAYERS: Final = 10_000
+"""No model has more; a broken number would take the host's memory before anything is refused."""
 
 
 class ConfigFile:
@@ -26,14 +30,17 @@ class ConfigFile:
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(f"{key} is {value!r}, not a positive integer: fetch it again")
+        if value > (most := _MOST_LAYERS if key == "num_hidden_layers" else _MOST):
+            raise self.error(f"{key} is {value}, more than {most}: fetch it again")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
+        """A positive, finite number."""
         value = self._value(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= sys.float_info.max:  # type: ignore[operator]
             raise self.error(f"{key} is {value!r}, not a positive number: fetch it again")
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """A truth value."""
@@ -68,7 +75,7 @@ class ConfigFile:
         if not isinstance(value, list) or len(value) < count:
             raise self.error(f"{key} is no list of {count} names: fetch it again")
         for word in value[:count]:
-            if word not in known:
+            if not isinstance(word, str) or word not in known:
                 raise self.lacks(f"{key} with {word!r}")
         return tuple(value[:count])
 

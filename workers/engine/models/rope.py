@@ -77,7 +77,7 @@ def scaled_window(file: ConfigFile, rope: Rope) -> int:
 
 def _kind(stated: ConfigFile) -> RopeKind:
     spelling = stated.raw.get("rope_type") or stated.raw.get("type") or RopeKind.DEFAULT.value
-    if spelling not in _SPELLINGS:
+    if not isinstance(spelling, str) or spelling not in _SPELLINGS:
         raise stated.error(
             f"rope scaling {spelling!r} is not supported: remove it to serve the original window, "
             "or choose another model"

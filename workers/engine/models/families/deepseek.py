@@ -21,6 +21,7 @@ ARCHITECTURES: Final = ("Glm4MoeLiteForCausalLM", "DeepseekV3ForCausalLM")
 
 _FAMILIES: Final = {_LITE: "GLM-4.7-Flash", "deepseek_v3": "DeepSeek-V3"}
 
+_FURTHER: Final = "num_nextn_predict_layers"
 _COMMON: Final[dict[str, Any]] = {
     "kv_lora_rank": 512,
     "qk_rope_head_dim": 64,
@@ -142,8 +143,8 @@ def _kinds(file: ConfigFile) -> tuple[str, ...]:
 
 def _names(file: ConfigFile, count: int) -> TensorNames:
     """Layers behind the last one draft further tokens."""
-    further = file.raw.get("num_nextn_predict_layers") or 0
+    further = file.count(_FURTHER) if file.raw.get(_FURTHER) else 0
     return TensorNames(
         shared="mlp.shared_experts",
-        skipped=tuple([f"model.layers.{count + index}." for index in range(int(further))]),
+        skipped=tuple([f"model.layers.{count + index}." for index in range(further)]),
     )

@@ -99,20 +99,34 @@ def read_model_files(model_dir: Path) -> ModelFiles:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises `ConfigError` if there is none."""
+    data = b""
     try:
+        data = path.read_bytes()
         # Bare Infinity and NaN are read too, which Python's json writes for limits that are none.
-        value = json.loads(path.read_bytes().decode("utf-8-sig"))
+        value = json.loads(data.decode("utf-8-sig"))
     except FileNotFoundError:
         if (other := other_form(path.parent)) is not None:
             raise ConfigError(other.error(path.parent)) from None
         raise ConfigError(f"{path} does not exist: give a complete model directory") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        if is_pointer(data):
+            raise ConfigError(pointer_text(path)) from None
         raise ConfigError(f"{path} is not readable JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds no JSON object: fetch it again")
     return value
+
+
+def is_pointer(head: bytes) -> bool:
+    """Whether a file that begins so is what git leaves in the place of a large one."""
+    return head.startswith(_POINTER)
+
+
+def pointer_text(path: Path) -> str:
+    """The line for such a file."""
+    return f"{path} is a pointer of git-lfs, not the file: run git lfs pull"
 
 
 class OtherForm(NamedTuple):
@@ -174,8 +188,8 @@ def check_text_files(config: WorkerConfig) -> None:
     if not path.exists():
         raise ConfigError(_no_tokenizer(model_dir))
     with path.open("rb") as file:
-        if file.read(len(_POINTER)) == _POINTER:
-            raise ConfigError(f"{path} is a pointer of git-lfs, not the file: run git lfs pull")
+        if is_pointer(file.read(len(_POINTER))):
+            raise ConfigError(pointer_text(path))
     for name in MODEL_FILES:
         if name.endswith(".json") and (model_dir / name).exists():
             read_json(model_dir / name)

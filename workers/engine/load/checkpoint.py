@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protocol.errors import ConfigError
 from workers.engine.load.file_stream import FileStream
-from workers.model_dir import check_form, read_json
+from workers.model_dir import check_form, is_pointer, pointer_text, read_json
 
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -103,9 +103,11 @@ class Checkpoint:
         """What `read_into` has copied so far."""
         return self._copied_bytes + (0 if self._stream is None else self._stream.done_bytes)
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor `name`, on the CPU. Raises `ConfigError` if missing or of another shape."""
-        path = self._check(name, shape)
+    def read(self, name: str, shape: tuple[int, ...], *, is_float: bool = False) -> Tensor:
+        """The tensor `name`, on the CPU. Raises `ConfigError` if missing or of another shape, and
+        with `is_float` for integers: those of a format that nothing states are no weights yet.
+        """
+        path = self._check(name, shape, is_float=is_float)
         try:
             tensor: Tensor = self._files[self._where[name]].get_tensor(name)
         except SafetensorError as error:
@@ -118,11 +120,11 @@ class Checkpoint:
         Raises as `read`; with a stream the copy is done after `settle`.
         """
         if self._stream is None:
-            tensor = self.read(name, tuple(out.shape))
+            tensor = self.read(name, tuple(out.shape), is_float=out.is_floating_point())
             out.copy_(tensor)
             self._copied_bytes += tensor.nbytes
             return
-        self._check(name, tuple(out.shape))
+        self._check(name, tuple(out.shape), is_float=out.is_floating_point())
         self._stream.put(*self._places[name], out)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -144,18 +146,24 @@ class Checkpoint:
         except OSError as error:
             raise ConfigError(f"{self._dir} cannot be read ({error}): {_REMEDY}") from error
 
-    def _check(self, name: str, shape: tuple[int, ...]) -> Path:
+    def _check(self, name: str, shape: tuple[int, ...], *, is_float: bool = False) -> Path:
         if name not in self._where:
             raise self._missing(name)
         path = self._dir / self._where[name]
         try:
-            found = tuple(self._files[self._where[name]].get_slice(name).get_shape())
+            tensor = self._files[self._where[name]].get_slice(name)
+            found = tuple(tensor.get_shape())
         except SafetensorError as error:
             raise ConfigError(f"{path}: {name} cannot be read ({error}): {_REMEDY}") from error
         if found != shape:
             raise ConfigError(
                 f"{path}: {name} has shape {list(found)}, but config.json asks for "
                 f"{list(shape)}: {_REMEDY}"
+            )
+        if is_float and (kind := str(tensor.get_dtype()))[0] in "UIB" and kind != "BF16":
+            raise ConfigError(
+                f"{path}: {name} holds integers ({kind}), so it is quantised in a way that "
+                "config.json does not state: take the quantization_config of its makers"
             )
         return path
 
@@ -182,9 +190,12 @@ class Checkpoint:
         if not path.is_file():
             raise ConfigError(f"{path} does not exist: {_REMEDY}, with all its safetensors files")
         try:
-            path.open("rb").close()  # the library calls a file without rights a missing one
+            with path.open("rb") as file:  # the library calls a file without rights a missing one
+                head = file.read(64)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        if is_pointer(head):
+            raise ConfigError(pointer_text(path))
         try:
             self._files[file_name] = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:

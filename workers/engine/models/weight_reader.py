@@ -590,7 +590,7 @@ class WeightReader:
             self._report("load", 1.0, f"{self._num_widened} {text}")
 
     def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = self._checkpoint.read(name, shape)
+        tensor = self._checkpoint.read(name, shape, is_float=True)
         self._taken.add(name)
         # copy=True: what safetensors gives may be a view of the mapped file.
         return tensor.to(self._device, dtype or self._dtype, copy=True)

@@ -27,7 +27,7 @@ from config.environment import (
 )
 from config.found_file import FILE_NAME, found_config
 from config.list_prices import ListedProvider, ListPrices, list_prices, listed_price
-from config.load import find_mistakes, load_config, parse_config, with_gateway
+from config.load import find_mistakes, load_config, parse_config, read_text, with_gateway
 from config.mistakes import Place, line_of
 from config.model import (
     DUMMY_PREFIX,
@@ -128,6 +128,7 @@ __all__ = [
     "parse_config",
     "profiles",
     "provider_api_key",
+    "read_text",
     "reference",
     "responses_path",
     "secret_of",

@@ -8,6 +8,7 @@ left out.
 
 import tomllib
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,9 @@ def all_mistakes(
     file may leave out; `toml_error` splits tomllib's message into its words and `:LINE`.
     """
     found: list[tuple[int | None, str]] = []
-    text = _without_syntax_errors(text, toml_error, found)
+    given, text = text, _without_syntax_errors(text, toml_error, found)
+    pairs = zip_longest(lines_of(given), lines_of(text), fillvalue="")
+    unread = [line for line, kept in pairs if not kept]
     raw = tomllib.loads(text)
     fill(raw)
     numbers = _numbers(raw)
@@ -38,6 +41,8 @@ def all_mistakes(
 
     def record(mistake: Mistake) -> None:
         words = " ".join(mistake.text.splitlines())
+        if found and _may_stand_in(unread, mistake):
+            return
         if words not in seen:
             seen.add(words)
             found.append((line_of(_original(raw, mistake.place, numbers), text), words))
@@ -61,13 +66,30 @@ def all_mistakes(
     return sorted(found[:MAX_MISTAKES], key=_by_line)
 
 
+def _may_stand_in(unread: list[str], mistake: Mistake) -> bool:
+    """Whether a mistake may be none, because of lines that are no TOML: the key that a table needs
+    may stand in one, and the head of a table with keys that are unknown above it.
+    """
+    if mistake.text.startswith("unknown key "):
+        return any(line.lstrip().startswith("[") for line in unread)
+    if " needs `" not in mistake.text:
+        return False
+    key = str(_needed(mistake)[-1])
+    return any(line.lstrip().startswith(key) for line in unread)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file of any system."""
+    return text.replace("\r\n", "\n").split("\n")
+
+
 def _without_syntax_errors(
     text: str,
     toml_error: Callable[[str], tuple[str, str]],
     found: list[tuple[int | None, str]],
 ) -> str:
     """`text` without the lines that are not TOML; each is a mistake."""
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = lines_of(text)
     while True:
         try:
             tomllib.loads("\n".join(lines))

@@ -40,7 +40,7 @@ def secret_of(
         return secret
     if path is not None:
         try:
-            secret = Path(path).read_text(encoding="utf-8").strip()
+            secret = Path(path).read_text(encoding="utf-8-sig").strip()
         except (OSError, ValueError) as error:  # no such file; bytes that are not UTF-8
             raise ConfigError(f"{place}: cannot read its key file: {error}") from error
         if not secret:

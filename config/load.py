@@ -31,13 +31,20 @@ def load_config(path: Path) -> Config:
     place and the remedy.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         why = error.strerror or error
         raise ConfigError(f"{path}: cannot read the configuration: {why}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: the configuration is not UTF-8 text: {error}") from error
     return parse_config(text, str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that people write: without the byte order mark that editors of Windows
+    put before it. Raises `OSError` and `UnicodeDecodeError`.
+    """
+    return path.read_text(encoding="utf-8-sig")
 
 
 def parse_config(text: str, source: str) -> Config:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from config import Config, Place, line_of
+from config import Config, Place, line_of, read_text
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _FROM_PROFILE: Final = frozenset({"token_budget", "max_gap_ms", "max_context"})
@@ -25,7 +25,7 @@ def effective_lines(config: Config, path: Path) -> Iterator[str]:
     """A line for each key of each table: its value, then `# FILE:LINE`, `# profile NAME` or
     `# default`. A key without a value is left out.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     profiles = {model.name: model.profile for model in config.models}
     source = _Source(path, text, tomllib.loads(text), profiles)
     for name in config.__struct_fields__:

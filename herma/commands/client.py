@@ -58,7 +58,7 @@ def _write(setup: Setup, path: Path) -> None:
     """Merge the configuration into `path`, with a backup of what is there."""
     path = path.resolve()  # a link to a file elsewhere stays one
     try:
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        old = path.read_text(encoding="utf-8-sig") if path.exists() else ""
         new = setup.merge(old)
         if new == old:
             _say(f"{path} has it already")

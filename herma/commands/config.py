@@ -24,6 +24,7 @@ from config import (
     find_mistakes,
     found_config,
     load_config,
+    read_text,
     reference,
 )
 from herma import EXIT_EXPLAINED
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _mistakes(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError):
         return []  # `load_config` says why
     return find_mistakes(text, str(path))

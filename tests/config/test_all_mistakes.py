@@ -99,6 +99,25 @@ def test_a_key_that_is_wrong_is_not_missing_too() -> None:
     assert "needs `url`, where that engine listens" in only
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        # A path of Windows in quotes that read escapes.
+        ('[[workers]]\nname = "w"\nmodel = "C:\\models\\q"\nserves = "m"\n', 3),
+        ("[gateway\nport = 8080\n", 1),
+        ("[[models]]\nname = “m”\n", 2),
+        ("[providers.p]\nbase_url = http://127.0.0.1/v1\n", 2),
+        ('[[models]]\nname = "m"\n[workers]]\nname = "w"\nmodel = "m"\n', 3),
+        ('[[models]]\nname = "m"\n[[workers]]\nname = "w"\nserves = """m\nmodel = "q"\n', 7),
+    ],
+)
+def test_what_follows_from_a_line_that_is_no_toml_is_no_mistake(text: str, line: int) -> None:
+    """The key stands there, and the table has a head: only the line is wrong."""
+    found = _by_line(text)
+    assert all("not valid TOML" in words for words in found.values())
+    assert min(found) == line
+
+
 def test_an_open_text_ends_what_can_be_read() -> None:
     found = _by_line('[gateway]\nprot = 1\nhost = """\nnever closed\n')
     assert "unknown key `prot`" in found[2]

@@ -24,6 +24,15 @@ def test_a_key_file_is_read(tmp_path: Path) -> None:
     assert provider_api_key("p", provider, {}) == "secret"
 
 
+@pytest.mark.parametrize("data", [b"\xef\xbb\xbfsecret\r\n", b"secret\r\n", b"  secret"])
+def test_a_key_file_of_windows_is_read(data: bytes, tmp_path: Path) -> None:
+    """Its editors begin a file with a mark, which no header can hold."""
+    path = tmp_path / "key"
+    path.write_bytes(data)
+    provider = ProviderConfig(base_url=URL, api_key_file=str(path))
+    assert provider_api_key("p", provider, {}) == "secret"
+
+
 def test_no_key_is_needed_when_none_is_named() -> None:
     """A provider without key settings is called without a key."""
     assert provider_api_key("p", ProviderConfig(base_url=URL), {}) is None

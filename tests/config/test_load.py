@@ -13,6 +13,7 @@ from config import (
     builtin_models,
     load_config,
     parse_config,
+    read_text,
 )
 from protocol.errors import ConfigError
 
@@ -336,6 +337,17 @@ def test_a_mistake_is_named_with_its_line(old: str, new: str, said: str) -> None
     text = str(caught.value)
     assert text.startswith(f"herma.toml:{said}")
     assert "\n" not in text
+
+
+def test_the_byte_order_mark_of_an_editor_is_no_key(tmp_path: Path) -> None:
+    """Notepad and PowerShell write it before the first line, where nobody sees it."""
+    path = tmp_path / "herma.toml"
+    path.write_bytes(b"\xef\xbb\xbf[gateway]\r\nport = 9000\r\n")
+    assert load_config(path).gateway.port == 9000
+    path.write_bytes(b"\xef\xbb\xbf[gateway]\r\nprot = 9000\r\n")
+    with pytest.raises(ConfigError, match=r":2: unknown key `prot`"):
+        load_config(path)
+    assert read_text(path).startswith("[gateway]")
 
 
 def test_one_list_for_another_is_told_how_it_is_written() -> None:

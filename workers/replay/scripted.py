@@ -6,6 +6,7 @@ and limits are those of every engine. Must not import torch.
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import sys
@@ -240,7 +241,7 @@ def _tokenizer(model_dir: Path) -> Tokenizer:
 
     path = model_dir / TOKENIZER_NAME
     try:
-        return Tokenizer.from_buffer(path.read_bytes())
+        return Tokenizer.from_buffer(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 

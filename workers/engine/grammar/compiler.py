@@ -205,7 +205,8 @@ def _load(path: Path, vocab_size: int, eos_ids: list[int]) -> _Library:
     # For the first grammar: most engines see none.
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer  # noqa: PLC0415
 
-    tokenizer = LLTokenizer(path.read_text(encoding="utf-8"), n_vocab=vocab_size, eos_token=eos_ids)
+    source = path.read_text(encoding="utf-8-sig")
+    tokenizer = LLTokenizer(source, n_vocab=vocab_size, eos_token=eos_ids)
     limits = LLParserLimits(
         initial_lexer_fuel=_COMPILE_FUEL,
         step_lexer_fuel=_STEP_FUEL,

@@ -107,7 +107,7 @@ def pools_last_token(model_dir: Path) -> bool:
     if not path.exists():
         return False
     try:
-        pooling = json.loads(path.read_bytes())
+        pooling = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(pooling, dict) or pooling.get("pooling_mode_lasttoken") is not True:

@@ -61,6 +61,17 @@ def test_each_kind_allows_what_it_says(
     assert EOS in _allowed(follower, ids)
 
 
+def test_a_tokenizer_behind_a_byte_order_mark_is_read(
+    model_dir: Path, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """As gateways read it: the model would answer, and refuse every grammar."""
+    data = (model_dir / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(b"\xef\xbb\xbf" + data)
+    compiler = LlGuidanceCompiler(tmp_path, VOCABULARY, frozenset({EOS}))
+    follower = compiler.compile(Grammar("regex", "7"), NO_OUTPUTS)
+    assert _allowed(follower, []) == {tokenizer.token_to_id("7")}
+
+
 def test_a_resumed_sequence_goes_on_after_every_token(
     compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:

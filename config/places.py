@@ -21,6 +21,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LAST_PROCESS: Final = "-63"
 """The end of the address of the last of 64 gateway processes."""
 _ID_CHARS: Final = 12
+_REMEDY: Final = "name a folder that can be written in XDG_STATE_HOME"
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
@@ -73,7 +74,9 @@ def make_place(address: str, environ: Mapping[str, str]) -> None:
     except ConfigError:
         return
     except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be made: {error.strerror}") from error
+        raise ConfigError(
+            f"{error.filename} cannot be made: {error.strerror}; {_REMEDY}"
+        ) from error
 
 
 def _id_of(source: str, more: str = "") -> str:

@@ -4,8 +4,10 @@ Must not know any command.
 """
 
 import argparse
+import difflib
+import re
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 MAX_PORT = 65_535
 MAX_PROCESSES = 64
@@ -16,6 +18,13 @@ _MAX_HELP_COLUMN: Final = 30
 
 _MIN_NAME_WIDTH: Final = 15
 """`    speculation`: argparse measures the names of commands without their indent."""
+
+
+_WRONG_CHOICE: Final = re.compile(
+    r"argument (?P<kind>COMMAND|ACTION): invalid choice: '(?P<name>[^']*)' "
+    r"\(choose from (?P<known>.*)\)"
+)
+_LEFT_OVER: Final = re.compile(r"unrecognized arguments: (?P<words>.*)")
 
 
 class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
@@ -29,6 +38,24 @@ class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
         if not action.default or "default:" in (action.help or ""):
             return action.help
         return super()._get_help_string(action)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Names what was probably meant by a wrong command, and the option for a file that stands
+    alone.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse. The list of all commands is for `--help`."""
+        if (wrong := _WRONG_CHOICE.search(message)) is not None:
+            known = [name.strip("'") for name in wrong["known"].split(", ")]
+            near = difflib.get_close_matches(wrong["name"], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
+            what = "command" if wrong["kind"] == "COMMAND" else wrong["kind"].lower()
+            message = f"there is no {what} {wrong['name']!r}: {hint}"
+        elif (left := _LEFT_OVER.fullmatch(message)) is not None and ".toml" in left["words"]:
+            message += " (the file is named by --config FILE)"
+        super().error(message)
 
 
 def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentParser:

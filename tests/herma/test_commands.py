@@ -151,6 +151,33 @@ def test_a_port_that_is_none_is_refused(here: Run, port: str) -> None:
     assert f"'{port}' is not a port" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("upp",), "herma: error: there is no command 'upp': did you mean up?"),
+        (("serve",), "herma: error: there is no command 'serve': `herma --help` lists what is"),
+        (("config", "chek"), "there is no action 'chek': did you mean check?"),
+        (("up", "herma.toml"), "arguments: herma.toml (the file is named by --config FILE)"),
+        (("up", "--prot", "1"), "unrecognized arguments: --prot 1"),
+    ],
+)
+def test_a_wrong_command_is_told_which_was_meant(
+    words: tuple[str, ...], said: str, here: Run
+) -> None:
+    done = here(*words)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(said)
+
+
+@pytest.mark.parametrize("path", ["/proc/herma.toml", "/dev/null/herma.toml", f"/{'x' * 300}"])
+def test_a_file_that_cannot_be_written_is_named(path: str, here: Run) -> None:
+    done = here("init", "--model", "builtin:herma-tiny", "--output", path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("herma: ")
+    assert path[:9] in line
+
+
 def test_config_check_says_what_is_set_up(here: Run, tmp_path: Path) -> None:
     """A valid file is summarised; nothing is started."""
     done = here("config", "check", _file(tmp_path, WORKER.format(folder=tmp_path, model="/m")))

@@ -5,7 +5,6 @@ config check` does not load torch. A `HermaError` is printed as one line with ex
 """
 
 import argparse
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from herma import EXIT_EXPLAINED
 from herma.attach.options import add_attach_options
 from herma.clients.options import CLIENTS, add_clients
 from herma.commands.bench import add_bench
+from herma.file_errors import explained_file_error
 from herma.options import (
     CommandParser,
     Commands,
@@ -37,22 +37,8 @@ from protocol.version import VERSION
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 EXIT_ON_TRIAL = 1
-EXIT_FULL = 1
 _MODULES: Final = {"rollback": "upgrade", **dict.fromkeys(CLIENTS, "client")}
 """The modules of commands that share one."""
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_OF_FILES: Final = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-)
-"""What is wrong with a file that someone named, or with the folder of one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,29 +86,11 @@ def _explained(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     except OSError as error:
-        explained = _of_a_file(error)
+        explained = explained_file_error(error)
         if explained is None:
             raise
         return explained
     return status
-
-
-def _of_a_file(error: OSError) -> int | None:
-    """Print an error of a file that someone named, or of the folder, in one line, and return the
-    status; None for any other error.
-    """
-    if error.errno == errno.ENOENT and error.filename is None:  # from getcwd
-        print("herma: the current directory is gone: change to another", file=sys.stderr)
-        return EXIT_EXPLAINED
-    if error.errno in _OF_FILES and isinstance(error.filename, str):
-        print(f"herma: {error.filename}: {error.strerror}", file=sys.stderr)
-        return EXIT_EXPLAINED
-    if error.errno not in _FULL:
-        return None
-    place = error.filename or "the output"
-    print(f"herma: cannot write {place}: {error.strerror}", file=sys.stderr)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_FULL
 
 
 def _take_found_config(arguments: argparse.Namespace) -> None:

@@ -260,7 +260,9 @@ class Network:
         gates = linear(hidden, weights.gate, None, invariant=self.invariant)
         gelu = partial(F.gelu, approximate="tanh")
         gated = (by_rows(gelu, gates) if self.invariant else gelu(gates)).mul_(side)
-        return self._added(hidden, gated, weights.out, None, weights.norm, layer.scale)
+        # Whole on each rank: it is narrow, and a sum would take longer than its products.
+        branch = linear(gated, weights.out, None, invariant=self.invariant)
+        return norm_add(branch, weights.norm, self.config.rms_norm_eps, hidden, layer.scale)
 
     def _mixed_apart(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:
         """A mixture that is `apart`, and the network beside it."""
@@ -276,7 +278,6 @@ class Network:
             is_gelu=mlp.gate is Gate.GELU_TANH, invariant=invariant,
         )  # fmt: skip
         beside = linear(gated, experts.shared_down, None, invariant=invariant)
-        beside = rms_norm(beside, norms.behind_shared, eps)
         routed = route(
             rms_norm(hidden, norms.router, eps), experts, mlp.routing, invariant=invariant
         )
@@ -284,6 +285,9 @@ class Network:
             rms_norm(hidden, norms.before, eps), layer.gate_up, layer.down, experts, routed,
             mlp.routing, mlp.activation, torch.zeros_like(hidden), invariant=invariant,
         )  # fmt: skip
+        if self.ranks is not None:  # one sum for two products
+            beside, made = self.ranks.add(torch.cat((beside, made))).chunk(2)
+        beside = rms_norm(beside, norms.behind_shared, eps)
         both = norm_add(made, norms.behind, eps, beside)
         return norm_add(both, layer.mlp_out_norm, eps, hidden, layer.scale)
 

@@ -49,14 +49,18 @@ class Share:
         each = size // self.count
         return slice(self.index * each, (self.index + 1) * each)
 
+    def of_keys(self, num_heads: int) -> slice:
+        """This rank's part of the keys' heads. Where there are fewer heads than ranks it is the one
+        that its queries read, which other ranks have too.
+        """
+        if num_heads % self.count == 0:
+            return self.of(num_heads)
+        head = self.index * num_heads // self.count
+        return slice(head, head + 1)
+
 
 def config_of(config: ModelDescription, share: Share) -> ModelDescription:
     """The network of one rank. Raises `ConfigError` naming what the ranks do not divide."""
-    if any(mixer.value_norms or mixer.borrows for mixer in config.attentions):
-        raise ConfigError(
-            f"tensor_parallel does not cut {config.family} yet: leave it out, and take a card that "
-            "holds the model, or weights in 8 or 4 bits"
-        )
     layers = {layer: _layer_config(layer, share.count) for layer in set(config.layers)}
     if config.stored is StoredFormat.MXFP4:
         _check_powers(layers.values(), share.count)
@@ -85,10 +89,6 @@ def divides_head(config: ModelDescription, share: Share) -> bool:
 
 def _layer_config(layer: Layer, count: int) -> Layer:
     mixer, mlp = layer.mixer, layer.mlp
-    if (trait := _uncut_trait(layer)) is not None:
-        raise ConfigError(
-            f"tensor_parallel does not cut {trait}, which this model has: take one card"
-        )
     if isinstance(mixer, DeltaRule):
         sides = {"num_key_heads": mixer.num_key_heads, "num_value_heads": mixer.num_value_heads}
     elif isinstance(mixer, Latent):
@@ -99,30 +99,18 @@ def _layer_config(layer: Layer, count: int) -> Layer:
     if isinstance(mlp, Experts) and mlp.shared_width:
         widths["shared_width"] = mlp.shared_width
     for name, size in (*sides.items(), *widths.items()):
-        if size % count:
+        if size % count and (name != "num_kv_heads" or count % size):
             raise ConfigError(
                 f"tensor_parallel = {count} does not divide the {size} of {name} in a layer of "
                 "this model: take a divisor of it"
             )
-    parts = {name: size // count for name, size in sides.items()}
+    parts = {name: max(1, size // count) for name, size in sides.items()}
     narrow = {name: size // count for name, size in widths.items()}
     return msgspec.structs.replace(
         layer,
         mixer=msgspec.structs.replace(mixer, **parts),
         mlp=msgspec.structs.replace(mlp, **narrow),
     )
-
-
-def _uncut_trait(layer: Layer) -> str | None:
-    """What of a layer has no cut, if anything."""
-    mixer, mlp = layer.mixer, layer.mlp
-    traits = {
-        "keys that are values": isinstance(mixer, Attention) and mixer.keys_are_values,
-        "keys and values of another layer": isinstance(mixer, Attention) and mixer.borrows,
-        "a mixture apart from its dense network": isinstance(mlp, Experts) and mlp.apart,
-        "side inputs of layers": layer.side_width > 0,
-    }
-    return next((trait for trait, is_so in traits.items() if is_so), None)
 
 
 class LayerCut:
@@ -261,16 +249,18 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def _attention(weights: LayerWeights, mixer: Attention, share: Share) -> LayerWeights:
-    """Merged rows are queries, keys, values, by head. Norms and sinks are by head too."""
+    """Merged rows are queries, keys, values, by head; a layer that borrows has queries alone. Norms
+    and sinks are by head too.
+    """
     heads, kv_heads, dim = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
-    query, key = share.of(heads * dim), share.of(kv_heads * dim)
-    merged = [
-        query,
-        _moved(key, heads * dim),
-        _moved(key, (heads + kv_heads) * dim),
-    ]
-    of_heads = share.of(heads)
-    norms = [of_heads, _moved(share.of(kv_heads), heads)]
+    of_heads, of_keys = share.of(heads), share.of_keys(kv_heads)
+    norms = [of_heads]
+    if not mixer.borrows:
+        norms += [_moved(of_keys, heads), _moved(of_keys, heads + kv_heads)]
+    merged = [slice(part.start * dim, part.stop * dim) for part in norms]
+    query = merged[0]
+    if not mixer.value_norms:
+        norms = norms[:2]
     return replace(
         weights,
         qkv=rows_of(weights.qkv, merged),

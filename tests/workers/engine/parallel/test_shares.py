@@ -28,11 +28,7 @@ from workers.engine.parallel.shares import (
 CPU = torch.device("cpu")
 
 
-UNCUT = {"gemma4", "gemma4_unified", "gemma4-experts", "gemma4-e"}
-"""They have traits that no rank has a share of."""
-
-
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in UNCUT])
+@pytest.mark.parametrize("family", list(FAMILIES))
 def test_two_shares_are_as_large_as_their_descriptions_say(tmp_path: Path, family: str) -> None:
     config = read_model_config(write_family(tmp_path, family, vocab_size=152))
     whole = draw_weights(config, CPU, torch.float32)
@@ -63,23 +59,20 @@ def _numbers(config: ModelDescription, share: Share) -> tuple[int, int]:
 
 
 def _of_heads(layer: LayerWeights) -> list[Weight]:
-    """The products of which each head has its part, and no part is of all."""
-    latent = layer.latent
-    if latent is None:
-        return [layer.qkv, layer.out]
-    ups = latent.key_up.flatten(1), latent.value_up.flatten(1)
-    return [layer.out, *ups, *([] if latent.query_up is None else [latent.query_up])]
+    """The products of which each rank has a part, and no two ranks the same."""
+    return [layer.out, layer.gate_up, layer.down]
 
 
 def _size(weight: Weight) -> int:
     return int(weight.shape[0]) * int(weight.shape[1])
 
 
-@pytest.mark.parametrize("family", sorted(UNCUT))
-def test_what_has_no_share_is_refused(tmp_path: Path, family: str) -> None:
-    config = read_model_config(write_family(tmp_path, family))
-    with pytest.raises(ConfigError, match="tensor_parallel does not cut"):
-        config_of(config, Share(0, 2))
+def test_keys_heads_are_repeated_where_there_are_fewer_than_ranks() -> None:
+    """Each rank has the one that its queries read."""
+    parts = [Share(index, 4).of_keys(2) for index in range(4)]
+    assert [(part.start, part.stop) for part in parts] == [(0, 1), (0, 1), (1, 2), (1, 2)]
+    parts = [Share(index, 2).of_keys(6) for index in range(2)]
+    assert [(part.start, part.stop) for part in parts] == [(0, 3), (3, 6)]
 
 
 def test_an_odd_number_of_heads_is_refused(tmp_path: Path) -> None:

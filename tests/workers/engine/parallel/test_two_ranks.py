@@ -32,7 +32,6 @@ from tests.workers.engine.load.test_expert_formats import (
     in_packed,
 )
 from tests.workers.engine.parallel.answers import all_answers
-from tests.workers.engine.parallel.test_shares import UNCUT
 
 OFTEN = ("llama3", "qwen3_5", "gpt_oss")
 """Dense with biases of no kind, hybrid, and a mixture with biases and sinks."""
@@ -62,11 +61,7 @@ def answers(
 
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow)
-        for name in FAMILIES
-        if name not in UNCUT
-    ],
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in FAMILIES],
 )
 def test_two_ranks_answer_as_one(tmp_path: Path, family: str) -> None:
     # 152 tokens, so that each rank has half of the head.

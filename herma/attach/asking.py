@@ -16,6 +16,9 @@ from protocol.errors import ConfigError
 _TIMEOUT_S: Final = 5.0
 _MAX_BYTES: Final = 4 * 2**20
 _LOCKED: Final = (401, 403)
+_NOT_YET: Final = (502, 503, 504)
+"""llama-server says 503 until its model is loaded, and a proxy one of these before a server."""
+_ERRORS: Final = 400
 _OPENER: Final = build_opener(ProxyHandler({}))
 """Engines are on our own network: no proxy of the environment stands before them."""
 
@@ -61,8 +64,15 @@ def ask_server(root: str, key: str | None) -> RecognisedServer:
         )
     server = recognise(answers)
     if server is None:
+        listed = answers[MODELS]
+        said = f" ({listed.words})" if listed.status >= _ERRORS and listed.words else ""
+        if listed.status in _NOT_YET:
+            raise ConfigError(
+                f"{root} answers GET {MODELS} with status {listed.status}{said}: it is not ready "
+                "yet; wait until it has loaded its model"
+            )
         raise ConfigError(
-            f"{root} answers GET /v1/models with status {answers[MODELS].status} and no list of "
+            f"{root} answers GET {MODELS} with status {listed.status}{said} and no list of "
             "models: is it a server with OpenAI's API?"
         )
     if not server.models:
@@ -78,12 +88,20 @@ def _get(url: str, headers: dict[str, str]) -> Answered:
             return Answered(response.status, _json_object(response.read(_MAX_BYTES)))
     except HTTPError as error:
         with error:
-            return Answered(error.code, None)
+            return Answered(error.code, _json_object(_rest(error)))
+
+
+def _rest(error: HTTPError) -> bytes:
+    """The body of an error, as far as it comes."""
+    try:
+        return error.read(_MAX_BYTES)
+    except (OSError, HTTPException):
+        return b""
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

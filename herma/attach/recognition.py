@@ -16,6 +16,9 @@ MODELS: Final = "/v1/models"
 FREE_PATHS: Final = (MODELS, "/version", "/get_model_info", "/props", "/api/version")
 """Paths that generate no token on any of these servers."""
 _MAX_MODELS: Final = 16
+_MAX_WORDS: Final = 200
+_MAX_WINDOW: Final = 2**31 - 1
+"""Tokenizers of transformers say 1e30 where they have no limit, and servers pass that on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,15 @@ class Answered:
 
     status: int
     body: Mapping[str, Any] | None
+
+    @property
+    def words(self) -> str:
+        """What the server says of an error, in one line; "" if nothing."""
+        error = (self.body or {}).get("error", self.body or {})
+        text = error if isinstance(error, str) else ""
+        if isinstance(error, Mapping):
+            text = _text(error, "message") or _text(error, "detail") or ""
+        return " ".join(text.split())[:_MAX_WORDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +112,6 @@ def _text(table: Mapping[str, Any], key: str) -> str | None:
 
 def _number(table: Mapping[str, Any], key: str) -> int | None:
     value = table.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value <= _MAX_WINDOW else None

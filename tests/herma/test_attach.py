@@ -11,6 +11,7 @@ import tomllib
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -147,6 +148,54 @@ def test_what_is_no_address_is_said(given: str) -> None:
 def test_an_address_where_nothing_answers() -> None:
     with pytest.raises(ConfigError, match=r"nothing answers at http.*start that server first"):
         ask_server(f"http://127.0.0.1:{free_ports(1)}", None)
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A server that gives each GET the same answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (503, b'{"error": {"message": "Loading model"}}', "503 (Loading model): it is not ready"),
+        (502, b"<html>", "status 502: it is not ready yet; wait until it has loaded its model"),
+        (500, b'{"detail": "no\\nroute"}', "500 (no route) and no list of models: is it a"),
+        (404, b'{"error": "no such path"}', "404 (no such path) and no list of models"),
+        (200, b"[" * 100_000, "status 200 and no list of models"),
+        (200, b'{"data": [{"id": "m"}', "status 200 and no list of models"),
+    ],
+)
+def test_a_server_without_a_list_of_models_is_said(status: int, body: bytes, said: str) -> None:
+    """One that still loads is another case than one with another API."""
+    with answering(status, body) as root, pytest.raises(ConfigError) as caught:
+        ask_server(root, None)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("window", [10**15, int(1e30), 0, -1, True, "32768", None])
+def test_a_window_that_is_none_is_not_taken(window: object) -> None:
+    """1e30 is what a tokenizer says that has no limit; the file that was written did not load."""
+    found = recognise(_answers(models=_listed("q", max_model_len=window)))
+    assert found is not None
+    assert found.models[0].context_length is None
 
 
 def test_a_missing_key_is_named() -> None:

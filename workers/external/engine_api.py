@@ -21,6 +21,7 @@ from protocol.grammars import GrammarForm
 from protocol.messages import Grammar, Submit, TokenLogprobs
 from protocol.sampling import SamplingParams
 
+_MOST: Final = 2**31 - 1
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """By default SGLang repeats all ids of an answer in each event."""
 
@@ -270,14 +271,18 @@ def json_object(answers: Mapping[str, bytes], target: str) -> dict[str, Any]:
     """The JSON object in the answer to `target`; empty if there is none."""
     try:
         value = msgspec.json.decode(answers.get(target, b"{}"))
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def positive(value: object) -> int | None:
-    """`value` if it is a positive integer, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    """`value` if it is a positive integer, else None; so is one beyond any count, as the 1e30 of
+    tokenizers without a limit.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 < value <= _MOST else None
 
 
 def error_text(value: object) -> str:

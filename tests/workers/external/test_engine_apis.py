@@ -27,6 +27,7 @@ from workers.external import (
     SglangApi,
     VllmApi,
 )
+from workers.external.engine_api import json_object, positive
 
 APIS: dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]] = {
     "vllm": VllmApi,
@@ -449,3 +450,15 @@ def test_another_answer_inside_a_grammar_is_no_continuation() -> None:
     answer = answer_to(sampling(), [41, 50], Grammar("regex", "a+"))
     with pytest.raises(EngineError, match="otherwise than before"):
         play(VllmApi(), engine, answer)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff\xfe", b'{"a": "\xff"}', b"[]", b"null"])
+def test_an_answer_that_is_no_object_says_nothing(body: bytes) -> None:
+    """Also of one that is nested without an end."""
+    assert json_object({"/x": body}, "/x") == {}
+
+
+def test_a_window_beyond_any_count_is_none() -> None:
+    """Tokenizers without a limit say 1e30."""
+    assert [positive(one) for one in (1, 2**31 - 1)] == [1, 2**31 - 1]
+    assert [positive(one) for one in (2**31, int(1e30), True, 0)] == [None] * 4

@@ -39,10 +39,10 @@ def _short_id(draw: Callable[[int], bytes]) -> str:
 class ToolFormat:
     """How a family of models writes calls.
 
-    `markers` begin a section; they share their first character. A `bare`
-    marker counts only at the start of an answer. `ends` are tags that may be cut off behind a call.
-    `tags` are all tags of the format. With `number_id` ids are of the name of a function and the
-    number of the call in the conversation.
+    `markers` begin a section; they share their first character. A `bare` marker, one of these
+    characters, counts only at the start of an answer. `ends` are tags that may be cut off behind a
+    call. `tags` are all tags of the format. With `number_id` ids are of the name of a function and
+    the number of the call in the conversation.
     """
 
     def __init__(
@@ -96,7 +96,13 @@ _ALL: Final = (
         ends=(hermes.CLOSE, qwen_coder.SEED_CLOSE),
         inner=(qwen_coder.PARAMETER, qwen_coder.END_PARAMETER, qwen_coder.END_FUNCTION),
     ),
-    ToolFormat("llama3_json", llama.read, (llama.PYTHON_TAG,), bare=llama.BARE),
+    ToolFormat(
+        "llama3_json",
+        llama.read,
+        (llama.PYTHON_TAG, llama.PYTHON_START),
+        ends=(llama.PYTHON_END,),
+        bare=llama.BARE,
+    ),
     ToolFormat(
         "mistral",
         mistral.read,
@@ -199,9 +205,12 @@ _SIGNS: Final = (
     ("[TOOL_CALLS]", "mistral"),
     (minimax.OPEN_1, "minimax_m1"),
     ("<tool_call>", "hermes"),
-    ("<|python_tag|>", "llama3_json"),
+    (llama.PYTHON_TAG, "llama3_json"),
+    (llama.PYTHON_START, "llama3_json"),
 )
 """What templates contain, the clearest signs first."""
+_LLAMA_HEADS: Final = ("<|start_header_id|>", "<|header_start|>")
+"""Of turns, in Llama 3 and 4."""
 _SHOWS_TOOLS: Final = re.compile(r"\b(tools|tool_calls|functions)\b")
 
 
@@ -222,5 +231,5 @@ def is_known_format(template: str) -> bool:
 def _sign_in(template: str) -> str | None:
     if (name := next((name for sign, name in _SIGNS if sign in template), None)) is not None:
         return name
-    is_llama = '"parameters": ' in template and "<|start_header_id|>" in template
+    is_llama = '"parameters": ' in template and any(head in template for head in _LLAMA_HEADS)
     return "llama3_json" if is_llama else None

@@ -148,7 +148,7 @@ class ToolParser:
         if self._is_start:
             start = whole.lstrip()
             self._is_start = not start and len(whole) < MAX_SPACE
-            if start and len(whole) - len(start) < MAX_SPACE and start[0] == self._format.bare:
+            if start and len(whole) - len(start) < MAX_SPACE and start[0] in self._format.bare:
                 self._pending = whole[: len(whole) - len(start)]
                 self._enter(start[0])
                 return start[1:]

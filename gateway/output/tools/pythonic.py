@@ -42,18 +42,22 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     if char == "{":
         yield from read_array(calls, "[", char)
     else:
-        yield from _calls(calls, char)
+        yield from read_calls(calls, char)
     calls.drop()
     if (yield from skip_space()) != CLOSE[0]:
         raise NotACall
     yield from literal(CLOSE, 1)
 
 
-def _calls(calls: CallSink, first: str) -> Read[None]:
-    """The calls behind `[`, and the bracket that closes it."""
+def read_calls(calls: CallSink, first: str, *, strict: bool = False) -> Read[None]:
+    """The calls behind `[`, and the bracket that closes it. `strict` is for text that nothing else
+    marks as calls: the names must be of tools of the request.
+    """
     char = first
     while char != "]":
         name = yield from _name(calls, char)
+        if strict and not calls.is_tool(name):
+            raise NotACall
         yield from _call(calls, name)
         char = yield from skip_space()
         if char == ",":

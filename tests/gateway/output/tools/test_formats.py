@@ -36,6 +36,7 @@ ALSO = {
     "phi4_mini": "respond only with <|tool_call|> followed by a JSON list of tools used",
     "qwen3_coder": "<seed:tool_call>\n<function=f>",
     "lfm2": "<|tool_call_start|>[",
+    "llama3_json": '{"name": function name, "parameters": dictionary}. <|header_start|>',
 }
 """Other templates of the same formats."""
 

@@ -413,3 +413,46 @@ def test_calls_in_a_list_between_hermes_tags_are_calls() -> None:
         ["<tool_call>[1, 2]</tool_call>"],
         False,
     )
+
+
+SEARCH = ("search", {"query": "a, (b) ]"})
+EXEC = ("exec", {"command": "ls"})
+NO_ARGUMENTS = ("search", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("[search(query='a, (b) ]')]", [SEARCH]),
+        ('[search(query="a, (b) ]"), exec(command="ls")]', [SEARCH, EXEC]),
+        ("\n[exec(command='ls')]\n", [EXEC]),
+        ("<|python_start|>[exec(command='ls')]<|python_end|>", [EXEC]),
+        ('<|python_start|>{"name": "exec", "parameters": {"command": "ls"}}<|python_end|>', [EXEC]),
+        ("<|python_tag|>[search()]", [NO_ARGUMENTS]),
+        ("[exec(command='ls')]; [search()]", [EXEC, NO_ARGUMENTS]),
+        ('{"name": "search", "parameters": {}}; [exec(command="ls")]', [NO_ARGUMENTS, EXEC]),
+    ],
+)
+def test_llama_4_writes_calls_as_python(text: str, calls: list[Any]) -> None:
+    """Its own template asks for that form; small models of Llama 3.2 write it too."""
+    assert called("llama3_json", text) == calls
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2, 3]",
+        "[]",
+        '["a", "b"]',
+        "[search]",
+        "[search](http://x)",
+        "[unknown(x=1)]",
+        "- [ ] search",
+        "Do this: [exec(command='ls')]",
+        "<|python_start|>print(1)<|python_end|>",
+        "[search(for x in y)]",
+    ],
+)
+def test_a_list_that_is_no_call_is_llamas_text(text: str) -> None:
+    """An answer may begin with a bracket for other reasons."""
+    assert read("llama3_json", text) == ([text], False)

@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
-from kernels.attention.config import LIBRARY_GRAIN, SharingCosts
+from kernels.attention.config import (
+    LIBRARY_GRAIN,
+    SHORT_CONTEXT,
+    SharingCosts,
+)
 from kernels.attention.cpu import AttentionPlan, Segment, kept_from, plan_attention, plan_windows
 from kernels.attention.plan import (
     NO_ROW,
@@ -26,6 +30,7 @@ __all__ = [
     "LIBRARY_GRAIN",
     "MAX_LEVELS",
     "NO_ROW",
+    "SHORT_CONTEXT",
     "AttentionPlan",
     "ExtendSegment",
     "PagedPlan",
@@ -43,6 +48,7 @@ __all__ = [
     "prepared",
     "rope_angles",
     "sharing_costs",
+    "short_rows",
     "write_context",
 ]
 
@@ -71,6 +77,13 @@ def prepared(
 def sharing_costs(num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> SharingCosts:
     """The costs of letting decodes of `dtype` attend to common cached tokens together."""
     return choose.sharing_costs(num_heads, key_cache, dtype)
+
+
+def short_rows(key_cache: Tensor) -> tuple[int, ...]:
+    """The numbers of decodes that attend by a launch of their own where none has more than
+    `SHORT_CONTEXT` cached tokens (`PagedPlan.longest`).
+    """
+    return choose.short_rows(key_cache.shape[3], key_cache.dtype)
 
 
 def bucket_for(

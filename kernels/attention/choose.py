@@ -14,6 +14,8 @@ from kernels.attention.config import (
     FIXED_PIECE,
     MULTIPROCESSORS,
     NO_LIBRARY,
+    SHORT_CONTEXT,
+    SHORT_ROWS,
     DecodeConfig,
     PrefillConfig,
     SharingCosts,
@@ -37,8 +39,12 @@ def write_config() -> WriteConfig:
 
 
 @cache
-def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> DecodeConfig:
-    """How `num_rows` decodes attend. Raises `ValueError` for more rows than any launch takes."""
+def decode_config(
+    num_rows: int, head_dim: int, cache_dtype: torch.dtype, longest: int = 0
+) -> DecodeConfig:
+    """How `num_rows` decodes attend, which have up to `longest` cached tokens each (0: any number).
+    Raises `ValueError` for more rows than any launch takes.
+    """
     rows = next((capacity for capacity in _ROW_CAPACITIES if num_rows <= capacity), None)
     if rows is None:
         raise ValueError(f"{num_rows} decodes in one step; at most {_ROW_CAPACITIES[-1]}")
@@ -52,11 +58,19 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
         return DecodeConfig(tile=32, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     # Within 4 % of the best for every size measured on an H200 (docs/log.md), except one row of
     # 32k tokens: 7 %.
+    if 0 < longest <= SHORT_CONTEXT and num_rows in short_rows(head_dim, cache_dtype):
+        # Programs without a share cost too: a layer of a 0.6B took 21.1 us with 264, 20.1 with 64.
+        return DecodeConfig(tile=32, warps=2, stages=3, target=64 * num_rows, rows=rows)
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
     # All programs run at once: their shared memory allows four per multiprocessor.
     target, start = 4 * MULTIPROCESSORS, 3 if num_rows <= 16 else 6
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
+
+
+def short_rows(head_dim: int, cache_dtype: torch.dtype) -> tuple[int, ...]:
+    """The numbers of decodes that have a configuration of their own for short contexts."""
+    return SHORT_ROWS if head_dim <= 128 and cache_dtype != torch.float32 else ()
 
 
 def prefill_config(

@@ -10,6 +10,12 @@ MULTIPROCESSORS: Final = 132
 """Multiprocessors of an H200."""
 
 
+SHORT_CONTEXT: Final = 512
+SHORT_ROWS: Final = (1, 2)
+"""So many decodes that all have at most `SHORT_CONTEXT` cached tokens have a launch of their own,
+of fewer programs (`kernels.attention.choose`)."""
+
+
 class WriteConfig(NamedTuple):
     """Heads of one row that a program takes."""
 

@@ -34,7 +34,7 @@ def prepared(
         is_scoped=is_scoped,
     )
     shared = None if work is None else work.shared
-    shares = plan_decodes(plan.positions, plan.num_decodes, keys, shared)
+    shares = plan_decodes(plan.positions, plan.num_decodes, keys, shared, plan.longest)
     return replace(plan, work=work, shares=shares)
 
 
@@ -77,15 +77,19 @@ def plan_prefills(
 
 
 def plan_decodes(
-    positions: Tensor, num_decodes: int, keys: Tensor, shared: Tensor | None = None
+    positions: Tensor,
+    num_decodes: int,
+    keys: Tensor,
+    shared: Tensor | None = None,
+    longest: int = 0,
 ) -> Tensor | None:
     """`PagedPlan.shares` of the rows [0, num_decodes) at `positions`, of which `shared` says what
-    they share; None if there are none.
+    they share, with up to `longest` cached tokens; None if there are none.
     """
     if not num_decodes:
         return None
     num_kv, head_dim = keys.shape[2:]
-    config = choose.decode_config(num_decodes, head_dim, keys.dtype)
+    config = choose.decode_config(num_decodes, head_dim, keys.dtype, longest)
     return decode_shares(positions, num_decodes, num_kv, config, shared)
 
 
@@ -158,5 +162,6 @@ def _decode(
 ) -> None:
     keys, plan = operands[4], operands[-1]
     if plan.num_decodes:
-        config = choose.decode_config(plan.num_decodes, keys.shape[3], keys.dtype)
+        sizes = plan.num_decodes, keys.shape[3]
+        config = choose.decode_config(*sizes, keys.dtype, plan.longest)
         decode(*operands, config, out, scope, sinks)

@@ -93,7 +93,8 @@ class PagedPlan:
     `prefills`. `window_tables` name the blocks of layers that keep only their window, where a
     network has such; entries of what is behind the window are never read. `others` are the same
     rows prepared for the other kinds of heads of a network. With `invariant` a row's result is bit
-    for bit the same in every plan; then all rows are those of segments.
+    for bit the same in every plan; then all rows are those of segments. No decode has more than
+    `longest` cached tokens; 0: any number.
     """
 
     positions: Tensor
@@ -107,6 +108,7 @@ class PagedPlan:
     runs: tuple[SharedRun, ...] = ()
     others: tuple["PagedPlan", ...] = ()
     window_tables: Tensor | None = None
+    longest: int = 0
 
     @property
     def first_prepared(self) -> int:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.attention import SHORT_CONTEXT, choose, paged
 from kernels.attention import prefill as prefill_file
 from kernels.attention.config import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import _counters, decode
@@ -93,6 +94,25 @@ def test_decodes_equal_the_definition(
     case = make_case(segments, Shape(dtype=dtype)).to(device)
     check_case(case, run_decode(case, SMALL._replace(start=start)))
     assert not _counters(device).any()
+
+
+@pytest.mark.parametrize("contexts", [(0,), (1,), (33,), (512,), (31, 511), (0, 32)])
+def test_few_short_contexts_equal_the_definition(
+    contexts: tuple[int, ...], device: torch.device
+) -> None:
+    """By fewer programs, which plan and launch both know of."""
+    shape = Shape(heads=6, kv=2, dim=48, block_size=32, dtype=torch.bfloat16)
+    case = make_case(tuple((context, 1) for context in contexts), shape).to(device)
+    assert len(contexts) in choose.short_rows(shape.dim, torch.bfloat16)
+    plan = dataclasses.replace(case.paged_plan(), longest=SHORT_CONTEXT)
+    plan = paged.prepared(plan, shape.heads, case.keys, shape.dtype)
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    out = paged.attend(*args, shape.scope)
+    check_case(case, out)
+    assert plan.shares is not None
+    any_context = dataclasses.replace(plan, longest=0)
+    with pytest.raises(ValueError, match="configuration"):
+        paged.attend(*args[:-1], any_context, shape.scope)
 
 
 def test_a_program_serves_several_rows(device: torch.device) -> None:

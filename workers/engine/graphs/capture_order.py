@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
+from kernels.attention import SHORT_CONTEXT
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.step.draws import DrawKind
 
@@ -29,12 +30,14 @@ _SHARED_SIZES: Final = (4, 8, 16, 32, 48, 64, 96, 128, 160, 208, 256)
 
 class Decode(NamedTuple):
     """A graph for steps of single rows. If it `shares`, rows may attend to common prefixes
-    together, by two more launches in each layer.
+    together, by two more launches in each layer. It serves rows of up to `longest` cached tokens;
+    0: any number.
     """
 
     num_rows: int
     kind: DrawKind
     shares: bool = False
+    longest: int = 0
 
 
 Graph: TypeAlias = Decode | GraphBucket
@@ -63,13 +66,20 @@ class CaptureOrder:
     """The order of captures: decodes of up to `max_rows` rows, then mixed steps in the order of
     `buckets`, then decodes that share prefixes (if `shares`). A graph that a step missed is
     pending; pending graphs go first. Buckets with `least_sampled` serve few steps, so they are
-    captured only when a step misses them.
+    captured only when a step misses them. `short_rows` decodes with short contexts have a graph of
+    their own, behind that for any context; no step misses it, because that one serves too.
     """
 
     def __init__(
-        self, max_rows: int, buckets: Sequence[GraphBucket] = (), *, shares: bool = False
+        self,
+        max_rows: int,
+        buckets: Sequence[GraphBucket] = (),
+        *,
+        shares: bool = False,
+        short_rows: Sequence[int] = (),
     ) -> None:
         self.sizes = graph_sizes(max_rows)
+        self._short_rows = short_rows
         self._shared_sizes = [
             size
             for size in self.sizes
@@ -78,7 +88,10 @@ class CaptureOrder:
         self._buckets = sorted(buckets, key=lambda bucket: bucket.num_rows)
         self._captured: set[Graph] = set()
         self._pending: dict[Graph, None] = {}
-        decodes = [Decode(size, DrawKind.PLAIN) for size in capture_sizes(max_rows)]
+        decodes: list[Decode] = []
+        for size in capture_sizes(max_rows):
+            decodes.append(Decode(size, DrawKind.PLAIN))
+            decodes += self._short(decodes[-1])
         sharing = [
             Decode(size, DrawKind.PLAIN, shares=True) for size in reversed(self._shared_sizes)
         ]
@@ -95,12 +108,23 @@ class CaptureOrder:
         """Whether a step has missed a graph."""
         return bool(self._pending)
 
-    def decode(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode | None:
-        """The smallest captured graph for `num_rows`, or None. If a smaller one would do but is not
-        captured, it becomes pending.
+    def decode(
+        self,
+        num_rows: int,
+        kind: DrawKind,
+        *,
+        shares: bool = False,
+        longest: int = SHORT_CONTEXT + 1,
+    ) -> Decode | None:
+        """The smallest captured graph for `num_rows` of up to `longest` cached tokens, or None. If
+        a smaller one would do but is not captured, it becomes pending.
         """
         sizes = self._shared_sizes if shares else self.sizes
-        return self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
+        found = self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
+        if found is None or longest > SHORT_CONTEXT:
+            return found
+        short = found._replace(longest=SHORT_CONTEXT)
+        return short if short in self._captured else found
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The smallest captured bucket for the step, or None. If a smaller one would do but is not
@@ -112,6 +136,13 @@ class CaptureOrder:
         """Record that the graph exists."""
         self._captured.add(graph)
         self._pending.pop(graph, None)
+        if isinstance(graph, Decode):
+            self._order += [short for short in self._short(graph) if short not in self._order]
+
+    def _short(self, graph: Decode) -> list[Decode]:
+        """Its form for short contexts, if it has one."""
+        has_one = graph.num_rows in self._short_rows and not (graph.shares or graph.longest)
+        return [graph._replace(longest=SHORT_CONTEXT)] if has_one else []
 
     def next(self, *, pending_only: bool) -> Graph | None:
         """What to capture now: the oldest pending graph, else what a later step may need."""

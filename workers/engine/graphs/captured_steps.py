@@ -70,8 +70,11 @@ class NoGraphs:
         del pending_only
         return False
 
-    def for_decodes(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode:
+    def for_decodes(
+        self, num_rows: int, kind: DrawKind, longest: int, *, shares: bool = False
+    ) -> Decode:
         """The step of just this size."""
+        del longest
         return Decode(num_rows, kind, shares)
 
     def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
@@ -137,13 +140,17 @@ class Graphs:
         self._order.captured(graph)
         return True
 
-    def for_decodes(self, num_rows: int, kind: DrawKind, *, shares: bool = False) -> Decode:
-        """The graph that serves `num_rows` decodes. If none that `shares` is captured it is one
-        that does not, which is faster than launches; if none at all is captured, the result names
-        the step to launch kernel by kernel.
+    def for_decodes(
+        self, num_rows: int, kind: DrawKind, longest: int, *, shares: bool = False
+    ) -> Decode:
+        """The graph that serves `num_rows` decodes of up to `longest` cached tokens. If none that
+        `shares` is captured it is one that does not, which is faster than launches; if none at all
+        is captured, the result names the step to launch kernel by kernel.
         """
         found = self._order.decode(num_rows, kind, shares=True) if shares else None
-        return found or self._order.decode(num_rows, kind) or Decode(num_rows, kind, shares)
+        if found is None:
+            found = self._order.decode(num_rows, kind, longest=longest)
+        return found or Decode(num_rows, kind, shares)
 
     def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The graph that will serve such a step, if one can."""

@@ -144,6 +144,7 @@ class DecodeStep:
             size.num_rows,
             work=bucket.work(self._work[: bucket.num_words]) if size.shares else None,
             window_tables=self._tables.window_tables,
+            longest=size.longest,
         )
         return self._model.prepared(plan, self._cache)
 

@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.attention import SharingCosts, sharing_costs
+from kernels.attention import SharingCosts, sharing_costs, short_rows
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
@@ -122,7 +122,12 @@ class DeviceSteps:
             draft_pass, model, cache, self._tables, self._decode_step, self._mixed_step, self._kept
         )
         self._graphs = graphs_of(
-            CaptureOrder(0 if model.invariant else max_rows, held, shares=costs is not None),
+            CaptureOrder(
+                0 if model.invariant else max_rows,
+                held,
+                shares=costs is not None,
+                short_rows=_short_rows(model, cache),
+            ),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(model, spare_bytes),
@@ -264,11 +269,11 @@ class DeviceSteps:
             chunks, rows = [chunks[i] for i in order.rows], [rows[i] for i in order.rows]
         members = [states[chunk.seq] for chunk in chunks]
         kind = self._token_draws.arrange(members)
-        graph = self._graphs.for_decodes(num_rows, kind, shares=order is not None)
+        starts = [chunk.start for chunk in chunks]
+        graph = self._graphs.for_decodes(num_rows, kind, max(starts), shares=order is not None)
         self.used_graph = self._graphs.holds(graph)
         indices = [row.index for row in rows]
         self._decode_step.share(graph, order, indices)
-        starts = [chunk.start for chunk in chunks]
         positions, table_rows = self._decode_step.fill(starts, indices, self._kept.folds(chunks))
         result = self._graphs.run(graph)[:num_rows]
         draft = self._drafts.behind_decodes(graph, num_rows, chunks)
@@ -438,6 +443,16 @@ def _can_share(model: Network) -> bool:
     """
     config = model.config
     return not model.invariant and not config.is_scoped and len(config.head_sizes) == 1
+
+
+def _short_rows(model: Network, cache: KvCache) -> tuple[int, ...]:
+    """The numbers of decodes that have a graph of their own for short contexts: where all layers
+    have the same heads.
+    """
+    config = model.config
+    if config.is_latent or len(config.head_sizes) != 1:
+        return ()
+    return short_rows(cache.keys_of(0))
 
 
 def _sharing_on(model: Network, cache: KvCache) -> SharingCosts | None:

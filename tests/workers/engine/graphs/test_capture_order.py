@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernels.attention import SHORT_CONTEXT
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph, graph_sizes
 from workers.engine.step.draws import DrawKind
@@ -102,3 +103,30 @@ def test_graphs_that_share_come_last_and_serve_for_no_others() -> None:
     assert order.decode(7, DrawKind.PLAIN, shares=True) == Decode(8, DrawKind.PLAIN, shares=True)
     assert order.decode(9, DrawKind.FILTERED, shares=True) is None
     assert order.next(pending_only=True) == Decode(16, DrawKind.FILTERED, shares=True)
+
+
+def test_short_contexts_have_graphs_that_no_step_misses() -> None:
+    """They are captured behind those for any context, which serve meanwhile, and of each kind of
+    draw that steps have. One row among many is served by a graph of many.
+    """
+    order = CaptureOrder(8, short_rows=(1, 2))
+    general, short = Decode(1, DrawKind.PLAIN), Decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT)
+    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) is None
+    assert order.next(pending_only=True) == general
+    order.captured(general)
+    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) == general
+    assert order.next(pending_only=True) is None
+    order.captured(short)
+    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) == short
+    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT + 1) == general
+    assert order.decode(1, DrawKind.PLAIN) == general
+    order.captured(Decode(8, DrawKind.PLAIN))
+    assert order.decode(3, DrawKind.PLAIN, longest=1) == Decode(8, DrawKind.PLAIN)
+    order.captured(Decode(2, DrawKind.FILTERED))
+    captured: list[Graph] = []
+    while (graph := order.next(pending_only=False)) is not None:
+        captured.append(graph)
+        order.captured(graph)
+    assert captured.count(Decode(2, DrawKind.PLAIN, longest=SHORT_CONTEXT)) == 1
+    assert Decode(2, DrawKind.FILTERED, longest=SHORT_CONTEXT) in captured
+    assert not any(graph in captured for graph in (general, short))

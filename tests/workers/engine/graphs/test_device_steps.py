@@ -15,6 +15,7 @@ from tests.workers.engine.step_cases import (
     plans_of,
     start_of,
 )
+from workers.engine.graphs import capture_order, device_steps
 from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
@@ -165,6 +166,28 @@ def test_a_number_is_given_to_another_sequence(
         for run in (runner, host):
             run.run(StepPlan(3, (), (), (1,)))
         assert said[0] == said[1]
+
+
+def test_few_decodes_with_short_contexts_have_a_graph_of_their_own(
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves up to the last context that its launches are meant for, and one for any context
+    serves from there on; the tokens are the same.
+    """
+    monkeypatch.setattr(device_steps, "short_rows", lambda _: (1,))
+    monkeypatch.setattr(capture_order, "SHORT_CONTEXT", 23)
+    runner, longest, prepared = as_on_card(host, run_again), [], host.model.prepared
+
+    def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        longest.append(plan.longest)
+        return prepared(plan, cache)
+
+    monkeypatch.setattr(host.model, "prepared", see)
+    plans = [StepPlan(1, (start_of(1, GREEDY),), (Chunk(1, 0, 21, (0, 1), samples=True),), ())]
+    plans += [StepPlan(2, (), (Chunk(1, 21 + n, 1, (0, 1), samples=True),), ()) for n in range(5)]
+    said = [runner.run(plan).sampled[0].ids for plan in plans]
+    assert longest[-5:] == [23, 23, 23, 0, 0]
+    assert said == [host.run(plan).sampled[0].ids for plan in plans]
 
 
 def test_a_decode_tells_whether_it_was_replayed(host: ModelRunner) -> None:

@@ -75,21 +75,47 @@ def _tile(
 
 
 @triton.jit
+def _own_place(table_ptr, position, kv, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Where a row's own key and value of a key head lie in the cache."""
+    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
+    return ((slot + position % BLOCK_SIZE) * KV + kv) * D
+
+
+@triton.jit
+def _own_weights(
+    qk_norm_ptr, kv, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
+    NORMED: tl.constexpr, BORROWS: tl.constexpr,
+):  # fmt: skip
+    """The norm's weights of a key head, as `load_pairs` has them, and of its values
+    [2 HALF]; ones where nothing is normed here.
+    """
+    ones = tl.full([1, 2, HALF], 1.0, tl.float32)
+    own, partner = ones, ones
+    of_values = tl.full([2 * HALF], 1.0, tl.float32)
+    zero = tl.zeros([1, 1, 1], tl.int32)
+    columns = tl.arange(0, 2 * HALF)
+    if NORMED > 0 and not BORROWS:
+        own, partner = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
+    if NORMED > H + KV and not BORROWS:
+        at = qk_norm_ptr + (H + KV + kv) * D + columns
+        of_values = tl.load(at, mask=columns < D, other=0.0).to(tl.float32)
+    return own, partner, of_values
+
+
+@triton.jit
 def _own_token(
     qkv_ptr,  # [H + 2 KV, D], the row's
-    qk_norm_ptr,  # [NORMED, D], weights of the heads' norms
+    weights,  # what `_own_weights` has returned
     angles,  # the row's cosines and sines
     eps,  # of the norms
     kv,  # key head
     keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
     values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
-    table_ptr,  # int32, the row's blocks
-    position,  # of the row
+    slot,  # where both lie, `_own_place`
     is_first,  # whether this is the row's first part
     H: tl.constexpr,  # query heads
     KV: tl.constexpr,  # key heads
     D: tl.constexpr,  # numbers of a head
-    BLOCK_SIZE: tl.constexpr,  # tokens of a block
     HALF: tl.constexpr,  # half of BLOCK_D
     NORMED: tl.constexpr,  # heads that are normed, of queries, keys, values
     BORROWS: tl.constexpr,  # whether another layer writes keys and values
@@ -100,8 +126,6 @@ def _own_token(
     The key [1, 2, HALF], the value [2 HALF].
     """
     columns = tl.arange(0, 2 * HALF)
-    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
-    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
     half, pair = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
     places = slot + half * (D // 2) + pair
     if BORROWS:  # by way of L2: the tiles may have brought what stood there before
@@ -111,19 +135,14 @@ def _own_token(
         )
         return key.to(tl.float32), value.to(tl.float32)
     zero = tl.zeros([1, 1, 1], tl.int32)
-    weights = angles
-    if NORMED:
-        weights = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     key = load_pairs(qkv_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     value = tl.load(qkv_ptr + (H + KV + kv) * D + columns, mask=columns < D, other=0.0)
     key = turned(key, weights, angles, eps, D, value.dtype, NORMED > 0)
     key = to_cache(key, keys_ptr.dtype.element_ty)
     wide = value.to(tl.float32)
     if NORMED > H + KV:
-        own = qk_norm_ptr + (H + KV + kv) * D + columns
-        weight = tl.load(own, mask=columns < D, other=0.0).to(tl.float32)
         scale = tl.rsqrt(tl.sum(wide * wide, 0) / D + eps)
-        wide = ((wide * scale).to(value.dtype).to(tl.float32) * weight).to(value.dtype)
+        wide = ((wide * scale).to(value.dtype).to(tl.float32) * weights[2]).to(value.dtype)
         wide = wide.to(tl.float32)
     value = to_cache(wide, values_ptr.dtype.element_ty)
     tl.store(keys_ptr + places, key, mask=(pair < D // 2) & is_first)
@@ -288,14 +307,16 @@ def _row(
     weights = angles
     if NORMED:
         weights = load_pairs(qk_norm_ptr, starts, ours, D, BLOCK_D // 2)
+    own_weights = _own_weights(qk_norm_ptr, kv, H, KV, D, BLOCK_D // 2, NORMED, BORROWS)
+    own_slot = _own_place(table_ptr, position, kv, KV, D, BLOCK_SIZE)
     if PDL:
         tl.extra.cuda.gdc_wait()
     query = load_pairs(qkv_ptr, starts, ours, D, BLOCK_D // 2)
     query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty, NORMED > 0)
     is_first = begin == skipped
     own_key, own_value = _own_token(
-        qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
-        H, KV, D, BLOCK_SIZE, BLOCK_D // 2, NORMED, BORROWS,
+        qkv_ptr, own_weights, angles, eps, kv, keys_ptr, values_ptr, own_slot, is_first, H, KV, D,
+        BLOCK_D // 2, NORMED, BORROWS,
     )  # fmt: skip
     # The row's own token starts the softmax of its first part.
     score = tl.sum(tl.sum(query * own_key, 2), 1)

@@ -90,8 +90,15 @@ def _gemv_kernel(
                 ),
             )  # type: ignore[assignment]  # fmt: skip
     row_scales = tl.load(scale_ptr + rows) if SCALE_BLOCK == 1 else 1.0
+    size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    columns = tile * size + tl.arange(0, size)
+    bias = tl.load(bias_ptr + columns, columns < num_out, 0.0).to(tl.float32) if BIAS else 0.0
     if PDL:
         tl.extra.cuda.gdc_wait()
+    # With x, not behind the sums: there a program would wait for them once more.
+    added = ()
+    for row in tl.static_range(ROWS):
+        added += (_residual(residual_ptr, row, columns, num_out, RESIDUAL),)  # type: ignore[assignment]
     for row in tl.static_range(ROWS):
         products = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([BLOCK_K // 8 if GROUP > 0 else BLOCK_K], tl.float32)
@@ -111,39 +118,25 @@ def _gemv_kernel(
             sums *= tl.rsqrt(tl.sum(squares, 0) / K + eps)
         if SCALE_BLOCK == 1:
             sums *= row_scales
-        _finish(
-            sums, row, bias_ptr, residual_ptr, out_ptr, num_out, BLOCK_N, BIAS, RESIDUAL, SWIGLU,
-            GELU,
-        )  # fmt: skip
+        if SWIGLU:
+            gate, up = sums.reshape(size, 2).split()
+            sums = opened(gate, GELU) * up
+        if BIAS:
+            sums += bias
+        if RESIDUAL:
+            sums += added[row]
+        out = sums.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row * num_out + columns, out, columns < num_out)
 
 
 @triton.jit
-def _finish(
-    sums,  # float32 [BLOCK_N], of a row of x
-    row,  # number of that row
-    bias_ptr,  # [num_out]
-    residual_ptr,  # [T, num_out]
-    out_ptr,  # [T, num_out]
-    num_out,  # columns of the result
-    BLOCK_N: tl.constexpr,  # weight rows of a tile
-    BIAS: tl.constexpr,  # whether there is one
-    RESIDUAL: tl.constexpr,  # whether there is one
-    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
-    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
-):
-    """A row's sums, with what follows a product, to `out_ptr`."""
-    size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
-    if SWIGLU:
-        gate, up = sums.reshape(size, 2).split()
-        sums = opened(gate, GELU) * up
-    columns = tl.program_id(0) * size + tl.arange(0, size)
-    inside = columns < num_out
-    if BIAS:
-        sums += tl.load(bias_ptr + columns, inside, 0.0).to(tl.float32)
+def _residual(residual_ptr, row, columns, num_out, RESIDUAL: tl.constexpr):
+    """What is added to a row's sums, float32; 0 without a residual."""
     if RESIDUAL:
-        sums += tl.load(residual_ptr + row * num_out + columns, inside, 0.0).to(tl.float32)
-    out = sums.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * num_out + columns, out, inside)
+        at = residual_ptr + row * num_out + columns
+        return tl.load(at, columns < num_out, 0.0).to(tl.float32)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return 0.0
 
 
 def gemv(

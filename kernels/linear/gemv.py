@@ -35,6 +35,7 @@ from kernels.linear.loaders import (
     parts_for,
     words_added,
     words_held,
+    x_held,
 )
 from kernels.linear.parts import weight_rows
 from kernels.silu_mul.kernel import opened
@@ -96,9 +97,12 @@ def _gemv_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
     # With x, not behind the sums: there a program would wait for them once more.
-    added = ()
+    added, xs = (), ()
     for row in tl.static_range(ROWS):
         added += (_residual(residual_ptr, row, columns, num_out, RESIDUAL),)  # type: ignore[assignment]
+        for start in tl.static_range(0, K, BLOCK_K):
+            if GROUP == 0 and ROWS > 1:  # the second row's too: the first one's sums are a barrier
+                xs += (x_held(x_ptr + row * K, start, K, BLOCK_K),)  # type: ignore[assignment]
     for row in tl.static_range(ROWS):
         products = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([BLOCK_K // 8 if GROUP > 0 else BLOCK_K], tl.float32)
@@ -109,9 +113,13 @@ def _gemv_kernel(
                     start // 8, K, BLOCK_N, BLOCK_K // 8, NORM,
                 )  # fmt: skip
             else:
+                if ROWS > 1:
+                    x = xs[row * ((K + BLOCK_K - 1) // BLOCK_K) + start // BLOCK_K]
+                else:
+                    x = x_held(x_ptr, start, K, BLOCK_K)
                 products, squares = numbers_added(
-                    products, squares, held[start // BLOCK_K], x_ptr + row * K, start, K, BLOCK_N,
-                    BLOCK_K, SCALE_BLOCK, NORM,
+                    products, squares, held[start // BLOCK_K], x, BLOCK_N, BLOCK_K, SCALE_BLOCK,
+                    NORM,
                 )  # fmt: skip
         sums = tl.sum(products, 1)
         if NORM:

@@ -92,21 +92,25 @@ def numbers_held(
 
 
 @triton.jit
+def x_held(x_ptr, START: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """`gemv`: the columns of a chunk of a row of x."""
+    lanes = tl.arange(0, BLOCK_K)
+    return tl.load(x_ptr + START + lanes, START + lanes < K, 0.0)
+
+
+@triton.jit
 def numbers_added(
     products,  # float32 [BLOCK_N, BLOCK_K / 8], sums so far
     squares,  # float32 [BLOCK_K], of x
     held,  # what `numbers_held` has returned
-    x_ptr,  # [K], a row of x
-    START: tl.constexpr,  # first column of the chunk
-    K: tl.constexpr,  # depth: columns of x and of the weight
+    x,  # [BLOCK_K], the chunk's of a row of x
     BLOCK_N: tl.constexpr,  # weight rows of a tile
     BLOCK_K: tl.constexpr,  # columns at once
     SCALE_BLOCK: tl.constexpr,  # as in `WeightForm`
     NORM: tl.constexpr,  # whether x is normed
 ):
     """`gemv`: the products of a chunk and a row of x, added to those so far."""
-    lanes = tl.arange(0, BLOCK_K)
-    x = tl.load(x_ptr + START + lanes, START + lanes < K, 0.0).to(tl.float32)
+    x = x.to(tl.float32)
     if NORM:
         squares += x * x
         x *= held[1].to(tl.float32)

@@ -297,6 +297,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   float sums[MT][NT][4] = {}, parts[MT][NT * CHAINS][4] = {}, squares[NT][4] = {};
   u32 zero_pairs[MT][2], factor_pairs[MT][2];
   float factors[MT][2];
+  float added = 0.0f;
   const int lane_row = lane % 8, lane_tile = lane / 8;
   u32 words_at[MT];
 #pragma unroll
@@ -352,6 +353,13 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   }
   wait_all(group_sums, made[0], made[1]);
 #else
+  // With the row, not behind its sums: there a program would wait for the L2 cache once more.
+  if (LONE && RESIDUAL) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const int own = FEATURES * (int)split / SPLITS + threadIdx.x;
+    const int feature = tile * FEATURES + own;
+    if (own < FEATURES && feature < num_out) added = wide(residual[feature], HALF);
+  }
   if (LONE) wait(row_full, 0);
   for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
@@ -489,7 +497,9 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     if (SWIGLU) v = opened(v) * up;
     if (BIAS) v += wide(bias[feature], HALF);
     const long where = (long)(first_row + row) * num_out + feature;
-    if (RESIDUAL) v += wide(residual[where], HALF);
+    if (RESIDUAL)
+      v += LONE && i == all * (int)split / SPLITS + (int)threadIdx.x ? added
+                                                                    : wide(residual[where], HALF);
     out[where] = narrow(v);
   }
   // No program ends while others still read what it staged.

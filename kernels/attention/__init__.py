@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.attention import choose, reference
 from kernels.attention.config import (
     LIBRARY_GRAIN,
-    SHORT_CONTEXT,
+    SHORT_CONTEXTS,
     SharingCosts,
 )
 from kernels.attention.cpu import AttentionPlan, Segment, kept_from, plan_attention, plan_windows
@@ -30,7 +30,7 @@ __all__ = [
     "LIBRARY_GRAIN",
     "MAX_LEVELS",
     "NO_ROW",
-    "SHORT_CONTEXT",
+    "SHORT_CONTEXTS",
     "AttentionPlan",
     "ExtendSegment",
     "PagedPlan",
@@ -80,8 +80,8 @@ def sharing_costs(num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> Shar
 
 
 def short_rows(key_cache: Tensor) -> tuple[int, ...]:
-    """The numbers of decodes that attend by a launch of their own where none has more than
-    `SHORT_CONTEXT` cached tokens (`PagedPlan.longest`).
+    """The numbers of decodes that attend by a launch of their own where none has more cached tokens
+    than one of `SHORT_CONTEXTS` says (`PagedPlan.longest`).
     """
     return choose.short_rows(key_cache.shape[3], key_cache.dtype)
 

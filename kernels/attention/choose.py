@@ -14,7 +14,7 @@ from kernels.attention.config import (
     FIXED_PIECE,
     MULTIPROCESSORS,
     NO_LIBRARY,
-    SHORT_CONTEXT,
+    SHORT_CONTEXTS,
     SHORT_ROWS,
     DecodeConfig,
     PrefillConfig,
@@ -58,9 +58,11 @@ def decode_config(
         return DecodeConfig(tile=32, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     # Within 4 % of the best for every size measured on an H200 (docs/log.md), except one row of
     # 32k tokens: 7 %.
-    if 0 < longest <= SHORT_CONTEXT and num_rows in short_rows(head_dim, cache_dtype):
-        # Programs without a share cost too: a layer of a 0.6B took 21.1 us with 264, 20.1 with 64.
-        return DecodeConfig(tile=32, warps=2, stages=3, target=64 * num_rows, rows=rows)
+    if 0 < longest <= SHORT_CONTEXTS[-1] and num_rows in short_rows(head_dim, cache_dtype):
+        # Programs without a share cost too, and so does the merge of parts.
+        if longest <= SHORT_CONTEXTS[0]:
+            return DecodeConfig(tile=256, warps=8, stages=1, target=8 * num_rows, rows=rows)
+        return DecodeConfig(tile=64, warps=4, stages=2, target=64 * num_rows, rows=rows)
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
     # All programs run at once: their shared memory allows four per multiprocessor.

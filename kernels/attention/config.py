@@ -10,10 +10,10 @@ MULTIPROCESSORS: Final = 132
 """Multiprocessors of an H200."""
 
 
-SHORT_CONTEXT: Final = 512
+SHORT_CONTEXTS: Final = (256, 1024)
 SHORT_ROWS: Final = (1, 2)
-"""So many decodes that all have at most `SHORT_CONTEXT` cached tokens have a launch of their own,
-of fewer programs (`kernels.attention.choose`)."""
+"""So many decodes that all have at most as many cached tokens as one of `SHORT_CONTEXTS` says have
+a launch of their own, of fewer programs (`kernels.attention.choose`)."""
 
 
 class WriteConfig(NamedTuple):
@@ -40,6 +40,10 @@ class DecodeConfig(NamedTuple):
     fan: int = 8
     start: int = 0
     slack: int = 0
+
+    def programs(self, num_kv: int) -> int:
+        """How many programs each key head has."""
+        return max(1, self.target // num_kv)
 
 
 FIXED_PIECE: Final = 1024

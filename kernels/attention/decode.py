@@ -75,7 +75,9 @@ def _tile(
 
 
 @triton.jit
-def _own_place(table_ptr, position, kv, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+def _own_place(
+    table_ptr, position, kv, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
     """Where a row's own key and value of a key head lie in the cache."""
     slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
     return ((slot + position % BLOCK_SIZE) * KV + kv) * D
@@ -469,7 +471,7 @@ def decode(
     scope = scope or Scope(head_dim**-0.5)
     num_heads = qkv.shape[1] // head_dim - (0 if scope.borrows else 2 * num_kv)
     rows, shares = plan.num_decodes, plan.shares
-    if shares is None or shares.shape[0] != config.target // num_kv:
+    if shares is None or shares.shape[0] != config.programs(num_kv):
         raise ValueError("a plan with decodes needs `shares` for this configuration")
     shared, parts, behind = shares, (out, out), _NOT_SHARED  # none of which is read
     if plan.work is not None and plan.work.shared is not None:
@@ -521,7 +523,7 @@ def _ready(
     """`behind` slots of partial results of shared tokens, or `_NOT_SHARED`."""
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
-    programs = config.target // num_kv
+    programs = config.programs(num_kv)
     slots = programs + rows
     is_shared, per_slot = behind != _NOT_SHARED, num_heads * (head_dim + 1)
     first = max(0, behind) * per_slot

@@ -97,7 +97,7 @@ def decode_shares(
 
     Returns int32 [programs per key head, `SHARE_NUMBERS`]. Launch it ahead of a step's first layer.
     """
-    programs = config.target // num_kv
+    programs = config.programs(num_kv)
     shares = torch.empty((programs, SHARE_NUMBERS), dtype=torch.int32, device=positions.device)
     words = 0 if shared is None else SHARED_WORDS
     _launch_of(config.tile, config.start, config.slack, config.rows, words)(

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.attention import SHORT_CONTEXT, choose, paged
+from kernels.attention import SHORT_CONTEXTS, choose, paged
 from kernels.attention import prefill as prefill_file
 from kernels.attention.config import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import _counters, decode
@@ -96,15 +96,22 @@ def test_decodes_equal_the_definition(
     assert not _counters(device).any()
 
 
-@pytest.mark.parametrize("contexts", [(0,), (1,), (33,), (512,), (31, 511), (0, 32)])
+@pytest.mark.parametrize(
+    ("contexts", "longest"),
+    [
+        *(((context,), 256) for context in (0, 1, 33, 255, 256)),
+        *(((0, 32), 256), ((255, 256), 256), ((64,), 1024), ((1000, 3), 1024), ((1024,), 1024)),
+    ],
+)
 def test_few_short_contexts_equal_the_definition(
-    contexts: tuple[int, ...], device: torch.device
+    contexts: tuple[int, ...], longest: int, device: torch.device
 ) -> None:
     """By fewer programs, which plan and launch both know of."""
     shape = Shape(heads=6, kv=2, dim=48, block_size=32, dtype=torch.bfloat16)
     case = make_case(tuple((context, 1) for context in contexts), shape).to(device)
+    assert longest in SHORT_CONTEXTS
     assert len(contexts) in choose.short_rows(shape.dim, torch.bfloat16)
-    plan = dataclasses.replace(case.paged_plan(), longest=SHORT_CONTEXT)
+    plan = dataclasses.replace(case.paged_plan(), longest=longest)
     plan = paged.prepared(plan, shape.heads, case.keys, shape.dtype)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     out = paged.attend(*args, shape.scope)

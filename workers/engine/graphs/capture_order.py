@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
-from kernels.attention import SHORT_CONTEXT
+from kernels.attention import SHORT_CONTEXTS
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.step.draws import DrawKind
 
@@ -66,8 +66,8 @@ class CaptureOrder:
     """The order of captures: decodes of up to `max_rows` rows, then mixed steps in the order of
     `buckets`, then decodes that share prefixes (if `shares`). A graph that a step missed is
     pending; pending graphs go first. Buckets with `least_sampled` serve few steps, so they are
-    captured only when a step misses them. `short_rows` decodes with short contexts have a graph of
-    their own, behind that for any context; no step misses it, because that one serves too.
+    captured only when a step misses them. `short_rows` decodes with short contexts have graphs of
+    their own, behind that for any context; no step misses them, because that one serves too.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class CaptureOrder:
         kind: DrawKind,
         *,
         shares: bool = False,
-        longest: int = SHORT_CONTEXT + 1,
+        longest: int | None = None,
     ) -> Decode | None:
-        """The smallest captured graph for `num_rows` of up to `longest` cached tokens, or None. If
-        a smaller one would do but is not captured, it becomes pending.
+        """The smallest captured graph for `num_rows` of up to `longest` cached tokens (None: any
+        number), or None. If a smaller one would do but is not captured, it becomes pending.
         """
         sizes = self._shared_sizes if shares else self.sizes
         found = self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
-        if found is None or longest > SHORT_CONTEXT:
+        if found is None or longest is None or found.num_rows not in self._short_rows:
             return found
-        short = found._replace(longest=SHORT_CONTEXT)
-        return short if short in self._captured else found
+        fitting = (found._replace(longest=most) for most in SHORT_CONTEXTS if longest <= most)
+        return next((short for short in fitting if short in self._captured), found)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
         """The smallest captured bucket for the step, or None. If a smaller one would do but is not
@@ -140,9 +140,10 @@ class CaptureOrder:
             self._order += [short for short in self._short(graph) if short not in self._order]
 
     def _short(self, graph: Decode) -> list[Decode]:
-        """Its form for short contexts, if it has one."""
-        has_one = graph.num_rows in self._short_rows and not (graph.shares or graph.longest)
-        return [graph._replace(longest=SHORT_CONTEXT)] if has_one else []
+        """Its forms for short contexts, if it has some."""
+        if graph.num_rows not in self._short_rows or graph.shares or graph.longest:
+            return []
+        return [graph._replace(longest=longest) for longest in SHORT_CONTEXTS]
 
     def next(self, *, pending_only: bool) -> Graph | None:
         """What to capture now: the oldest pending graph, else what a later step may need."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.attention import SHORT_CONTEXT
+from kernels.attention import SHORT_CONTEXTS
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph, graph_sizes
 from workers.engine.step.draws import DrawKind
@@ -110,15 +110,20 @@ def test_short_contexts_have_graphs_that_no_step_misses() -> None:
     draw that steps have. One row among many is served by a graph of many.
     """
     order = CaptureOrder(8, short_rows=(1, 2))
-    general, short = Decode(1, DrawKind.PLAIN), Decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT)
-    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) is None
+    general = Decode(1, DrawKind.PLAIN)
+    shorter, short = (general._replace(longest=longest) for longest in SHORT_CONTEXTS)
+    few, some = SHORT_CONTEXTS
+    assert order.decode(1, DrawKind.PLAIN, longest=few) is None
     assert order.next(pending_only=True) == general
     order.captured(general)
-    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) == general
+    assert order.decode(1, DrawKind.PLAIN, longest=few) == general
     assert order.next(pending_only=True) is None
     order.captured(short)
-    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT) == short
-    assert order.decode(1, DrawKind.PLAIN, longest=SHORT_CONTEXT + 1) == general
+    assert order.decode(1, DrawKind.PLAIN, longest=few) == short
+    order.captured(shorter)
+    assert order.decode(1, DrawKind.PLAIN, longest=few) == shorter
+    assert order.decode(1, DrawKind.PLAIN, longest=few + 1) == short
+    assert order.decode(1, DrawKind.PLAIN, longest=some + 1) == general
     assert order.decode(1, DrawKind.PLAIN) == general
     order.captured(Decode(8, DrawKind.PLAIN))
     assert order.decode(3, DrawKind.PLAIN, longest=1) == Decode(8, DrawKind.PLAIN)
@@ -127,6 +132,7 @@ def test_short_contexts_have_graphs_that_no_step_misses() -> None:
     while (graph := order.next(pending_only=False)) is not None:
         captured.append(graph)
         order.captured(graph)
-    assert captured.count(Decode(2, DrawKind.PLAIN, longest=SHORT_CONTEXT)) == 1
-    assert Decode(2, DrawKind.FILTERED, longest=SHORT_CONTEXT) in captured
-    assert not any(graph in captured for graph in (general, short))
+    for kind in (DrawKind.PLAIN, DrawKind.FILTERED):
+        assert captured.count(Decode(2, kind, longest=few)) == 1
+        assert captured.count(Decode(2, kind, longest=some)) == 1
+    assert not any(graph in captured for graph in (general, shorter, short))

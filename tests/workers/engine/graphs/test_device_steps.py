@@ -168,14 +168,14 @@ def test_a_number_is_given_to_another_sequence(
         assert said[0] == said[1]
 
 
-def test_few_decodes_with_short_contexts_have_a_graph_of_their_own(
+def test_few_decodes_with_short_contexts_have_a_graphs_of_their_own(
     host: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It serves up to the last context that its launches are meant for, and one for any context
+    """Each serves up to the last context that its launches are meant for, and one for any context
     serves from there on; the tokens are the same.
     """
     monkeypatch.setattr(device_steps, "short_rows", lambda _: (1,))
-    monkeypatch.setattr(capture_order, "SHORT_CONTEXT", 23)
+    monkeypatch.setattr(capture_order, "SHORT_CONTEXTS", (22, 24))
     runner, longest, prepared = as_on_card(host, run_again), [], host.model.prepared
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
@@ -186,7 +186,7 @@ def test_few_decodes_with_short_contexts_have_a_graph_of_their_own(
     plans = [StepPlan(1, (start_of(1, GREEDY),), (Chunk(1, 0, 21, (0, 1), samples=True),), ())]
     plans += [StepPlan(2, (), (Chunk(1, 21 + n, 1, (0, 1), samples=True),), ()) for n in range(5)]
     said = [runner.run(plan).sampled[0].ids for plan in plans]
-    assert longest[-5:] == [23, 23, 23, 0, 0]
+    assert longest[-5:] == [22, 22, 24, 24, 0]
     assert said == [host.run(plan).sampled[0].ids for plan in plans]
 
 

@@ -96,13 +96,9 @@ def _gemv_kernel(
     bias = tl.load(bias_ptr + columns, columns < num_out, 0.0).to(tl.float32) if BIAS else 0.0
     if PDL:
         tl.extra.cuda.gdc_wait()
-    # With x, not behind the sums: there a program would wait for them once more.
-    added, xs = (), ()
-    for row in tl.static_range(ROWS):
-        added += (_residual(residual_ptr, row, columns, num_out, RESIDUAL),)  # type: ignore[assignment]
-        for start in tl.static_range(0, K, BLOCK_K):
-            if GROUP == 0 and ROWS > 1:  # the second row's too: the first one's sums are a barrier
-                xs += (x_held(x_ptr + row * K, start, K, BLOCK_K),)  # type: ignore[assignment]
+    # Ahead of the sums, which are barriers: behind them a program would wait for each once more.
+    residuals = _residuals(residual_ptr, columns, num_out, ROWS, RESIDUAL)
+    xs = _rows_held(x_ptr, K, BLOCK_K, ROWS, GROUP == 0 and ROWS > 1)
     for row in tl.static_range(ROWS):
         products = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([BLOCK_K // 8 if GROUP > 0 else BLOCK_K], tl.float32)
@@ -113,10 +109,7 @@ def _gemv_kernel(
                     start // 8, K, BLOCK_N, BLOCK_K // 8, NORM,
                 )  # fmt: skip
             else:
-                if ROWS > 1:
-                    x = xs[row * ((K + BLOCK_K - 1) // BLOCK_K) + start // BLOCK_K]
-                else:
-                    x = x_held(x_ptr, start, K, BLOCK_K)
+                x = _chunk_of(xs, x_ptr, row, start, K, BLOCK_K, ROWS)
                 products, squares = numbers_added(
                     products, squares, held[start // BLOCK_K], x, BLOCK_N, BLOCK_K, SCALE_BLOCK,
                     NORM,
@@ -126,25 +119,76 @@ def _gemv_kernel(
             sums *= tl.rsqrt(tl.sum(squares, 0) / K + eps)
         if SCALE_BLOCK == 1:
             sums *= row_scales
-        if SWIGLU:
-            gate, up = sums.reshape(size, 2).split()
-            sums = opened(gate, GELU) * up
-        if BIAS:
-            sums += bias
-        if RESIDUAL:
-            sums += added[row]
-        out = sums.to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + row * num_out + columns, out, columns < num_out)
+        _finish(
+            sums, bias, residuals[row], out_ptr + row * num_out, columns, num_out, BLOCK_N, BIAS,
+            RESIDUAL, SWIGLU, GELU,
+        )  # fmt: skip
 
 
 @triton.jit
-def _residual(residual_ptr, row, columns, num_out, RESIDUAL: tl.constexpr):
-    """What is added to a row's sums, float32; 0 without a residual."""
-    if RESIDUAL:
-        at = residual_ptr + row * num_out + columns
-        return tl.load(at, columns < num_out, 0.0).to(tl.float32)
+def _residuals(residual_ptr, columns, num_out, ROWS: tl.constexpr, RESIDUAL: tl.constexpr):
+    """What is added to the sums of each row, float32; 0 without a residual."""
+    found = ()
+    for row in tl.static_range(ROWS):
+        if RESIDUAL:
+            at = residual_ptr + row * num_out + columns
+            found += (tl.load(at, columns < num_out, 0.0).to(tl.float32),)  # type: ignore[assignment]
+        else:
+            found += (0.0,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def _rows_held(
+    x_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr
+):
+    """The chunks of all rows of x, row after row, if they are HELD."""
+    found = ()
+    if HELD:
+        for row in tl.static_range(ROWS):
+            for start in tl.static_range(0, K, BLOCK_K):
+                found += (x_held(x_ptr + row * K, start, K, BLOCK_K),)  # type: ignore[assignment]
+    else:
+        found += (0.0,)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def _chunk_of(
+    xs, x_ptr, row: tl.constexpr, start: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """A chunk of a row of x: one that `_rows_held` holds, or of the only row."""
+    if ROWS > 1:
+        return xs[row * ((K + BLOCK_K - 1) // BLOCK_K) + start // BLOCK_K]
     else:  # noqa: RET505 - what follows a return is compiled all the same
-        return 0.0
+        return x_held(x_ptr, start, K, BLOCK_K)
+
+
+@triton.jit
+def _finish(
+    sums,  # float32 [BLOCK_N], of a row of x
+    bias,  # float32 [columns]
+    residual,  # float32 [columns], of the row
+    out_ptr,  # [num_out], of the row
+    columns,  # of the result
+    num_out,  # columns of the result
+    BLOCK_N: tl.constexpr,  # weight rows of a tile
+    BIAS: tl.constexpr,  # whether there is one
+    RESIDUAL: tl.constexpr,  # whether there is one
+    SWIGLU: tl.constexpr,  # whether the weight has gates and ups
+    GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
+):
+    """A row's sums, with what follows a product, to `out_ptr`."""
+    if SWIGLU:
+        gate, up = sums.reshape(BLOCK_N // 2, 2).split()
+        sums = opened(gate, GELU) * up
+    if BIAS:
+        sums += bias
+    if RESIDUAL:
+        sums += residual
+    out = sums.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + columns, out, columns < num_out)
 
 
 def gemv(

@@ -50,6 +50,11 @@ from workers.engine.step.tables import HELD_LAST, SequenceTables, TableRow
 from workers.engine.tier.copies import NoSwapper, Swapper
 from workers.scheduler import ON_CARD, Chunk, DraftTiming, SequenceMoves
 
+_SHORT_BYTES: Final = 256 * 2**20
+"""The most bytes of a layer's weights for which few programs of attention pay. A program of 256
+tokens needs nearly a whole multiprocessor: with 386 MB (8B, 16 bits) a layer took 1.1 us more, with
+193 MB 1.7 less (H200, docs/log.md)."""
+
 
 class _Work(NamedTuple):
     """What is left of a step once its network is launched: the draw of its tokens, and the draft
@@ -446,13 +451,15 @@ def _can_share(model: Network) -> bool:
 
 
 def _short_rows(model: Network, cache: KvCache) -> tuple[int, ...]:
-    """The numbers of decodes that have a graph of their own for short contexts: where all layers
-    have the same heads.
+    """The numbers of decodes that have graphs of their own for short contexts: where all layers
+    have the same heads, and reading a layer's weights does not outlast what such a graph saves.
     """
-    config = model.config
+    config, weights = model.config, model.weights
     if config.is_latent or len(config.head_sizes) != 1:
         return ()
-    return short_rows(cache.keys_of(0))
+    bits = 4 if weights.is_int4 else 8 if weights.is_fp8 else 16
+    is_long = config.active_weights // config.num_layers * bits // 8 > _SHORT_BYTES
+    return () if is_long else short_rows(cache.keys_of(0))
 
 
 def _sharing_on(model: Network, cache: KvCache) -> SharingCosts | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from kernels.attention import NO_ROW, PagedPlan
+from kernels.attention.config import SHORT_ROWS
 from protocol.sampling import SamplingParams
 from tests.workers.engine.step_cases import (
     DRAWN,
@@ -17,6 +18,7 @@ from tests.workers.engine.step_cases import (
 )
 from workers.engine.graphs import capture_order, device_steps
 from workers.engine.graphs.capture import Capture, run_again
+from workers.engine.graphs.capture_order import CaptureOrder
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.models.kv_cache import KvCache
@@ -188,6 +190,24 @@ def test_few_decodes_with_short_contexts_have_a_graphs_of_their_own(
     said = [runner.run(plan).sampled[0].ids for plan in plans]
     assert longest[-5:] == [22, 22, 24, 24, 0]
     assert said == [host.run(plan).sampled[0].ids for plan in plans]
+
+
+@pytest.mark.parametrize(("most", "found"), [(2**30, SHORT_ROWS), (1, ())])
+def test_long_layers_have_no_graphs_for_short_contexts(
+    host: ModelRunner, monkeypatch: pytest.MonkeyPatch, most: int, found: tuple[int, ...]
+) -> None:
+    """Where weights take longer to read, more programs are on their way to them."""
+    asked: list[tuple[int, ...]] = []
+
+    def order(*args: object, short_rows: tuple[int, ...], **named: object) -> CaptureOrder:
+        asked.append(short_rows)
+        return CaptureOrder(*args, short_rows=short_rows, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(device_steps, "_SHORT_BYTES", most)
+    monkeypatch.setattr(device_steps, "short_rows", lambda _: SHORT_ROWS)
+    monkeypatch.setattr(device_steps, "CaptureOrder", order)
+    as_on_card(host)
+    assert asked == [found]
 
 
 def test_a_decode_tells_whether_it_was_replayed(host: ModelRunner) -> None:

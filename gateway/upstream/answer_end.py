@@ -21,7 +21,9 @@ class End(Enum):
 
 _ENDS: Final = {
     **dict.fromkeys(
-        ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token"), End.STOPPED
+        # The last is Cohere's.
+        ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "complete"),
+        End.STOPPED,
     ),
     # The second is Mistral's, the last Z.ai's: https://docs.z.ai/api-reference/llm/chat-completion
     **dict.fromkeys(
@@ -37,12 +39,16 @@ _ENDS: Final = {
     **dict.fromkeys(("tool_calls", "function_call", "tool_use", "tool_call"), End.CALLS),
     # The second is Z.ai's, the others those of Gemini behind some proxies.
     **dict.fromkeys(
-        ("content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered"),
+        (
+            *("content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered"),
+            *("blocklist", "prohibited_content", "spii", "image_safety"),
+            "guardrail_intervened",  # Bedrock's
+        ),
         End.FILTERED,
     ),
 }
 
 
 def end_of(reason: str) -> End:
-    """What `reason` means."""
-    return _ENDS.get(reason.lower(), End.BROKEN)
+    """What `reason` means. Gemini's have a prefix behind some proxies."""
+    return _ENDS.get(reason.lower().removeprefix("finish_reason_"), End.BROKEN)

@@ -6,14 +6,38 @@ or an infinity, which Python writes for a missing log-probability. Must not know
 """
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
 
 from gateway.api import without_halves
 
+_HIGH_LAST: Final = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})"')
+_LOW_FIRST: Final = re.compile(rb'"(\\u[dD][c-fC-F][0-9a-fA-F]{2})')
+"""The first and the second half of a character, at an end of a text."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
+
+
+class TextMender:
+    """Mends the data of one stream's events. Half a character at the end of a text is the beginning
+    of the next one, as JavaScript's programs cut between any two halves.
+    """
+
+    def __init__(self) -> None:
+        self._half = b""
+
+    def mended(self, data: bytes) -> bytes | None:
+        """As the function `mended`."""
+        half, self._half = self._half, b""
+        if half:
+            data = _LOW_FIRST.sub(lambda found: b'"' + half + found[1], data, count=1)
+        if (found := _HIGH_LAST.search(data)) is not None:
+            self._half = found[1]
+            data = data[: found.start(1)] + data[found.end(1) :]
+        return mended(data)
 
 
 def mended(data: bytes) -> bytes | None:

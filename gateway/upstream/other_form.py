@@ -31,8 +31,11 @@ def is_stream(body: bytes) -> bool:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether the first bytes of a body that should be a stream are those of a JSON object."""
-    return data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+    """Whether the first bytes of a body that should be a stream are not those of one: they are of a
+    JSON object, or the white space by which some servers keep a connection alive before it.
+    """
+    begun = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return begun.startswith(b"{") or not begun
 
 
 def stream_of(body: bytes) -> bytes:

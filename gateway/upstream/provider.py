@@ -279,7 +279,7 @@ class Provider:
             if splitter.is_between_events and relay.pass_single(data):
                 return splitter.is_done
             if whole or (splitter.is_new and is_whole(data)):
-                self._add(whole, data)
+                self._add(whole, data if whole else data.lstrip())
                 return False
             relay.take(splitter.push(data))
             return splitter.is_done
@@ -533,7 +533,8 @@ class Provider:
         if status not in _ABOUT_REQUEST:
             return None
         if status in _TOO_LARGE:
-            return error_of(status, body) or ApiError(status, f"{self.name} takes no such size.")
+            text = f"{self.name} takes no request of this size."
+            return error_of(status, body) or ApiError(status, text)
         return error_of(status, body)
 
     def _no_answer(self, error: NotAnAnswer, status: int) -> ProviderUnavailable:

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.api import ApiError
 from gateway.upstream.error_words import OVERFLOW, error_in, error_of, is_about_request, quoted
-from gateway.upstream.mended_json import mended
+from gateway.upstream.mended_json import TextMender
 from gateway.upstream.sse import (
     EventKind,
     data_of,
@@ -78,6 +78,7 @@ class StreamRelay:
         self._has_events = False
         self._is_over = False
         self._words = ""
+        self._mender: TextMender | None = None
         self.has_begun = False
 
     @property
@@ -158,8 +159,8 @@ class StreamRelay:
             if self._is_over:
                 break
             event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
-            if kind is EventKind.GARBAGE and (data := mended(data_of(given))) is not None:
-                event = b"data: " + data + b"\n\n"
+            if kind is EventKind.GARBAGE:
+                event = self._mended(given)
                 kind = kind_within(event) if self.has_begun else kind_of(event)
             try:
                 checked = self._checked(event, kind)
@@ -174,6 +175,13 @@ class StreamRelay:
             if self.has_begun or kind is not EventKind.COMMENT:
                 good.append(checked)
         self._pass_on(b"".join(good))
+
+    def _mended(self, event: bytes) -> bytes:
+        """`event` if its data cannot be read even so."""
+        if self._mender is None:
+            self._mender = TextMender()
+        data = self._mender.mended(data_of(event))
+        return event if data is None else b"data: " + data + b"\n\n"
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""

@@ -47,7 +47,7 @@ class ProviderEventSplitter:
 
     def push(self, data: bytes) -> bytes:
         """The whole events that `data` completes, unchanged and in order; b"" if none. A byte-order
-        mark before the first event is dropped.
+        mark before the first event is dropped, and blank lines are.
 
         Raises `EventTooLarge` for an event of more than 8 MiB.
         """
@@ -78,7 +78,7 @@ class ProviderEventSplitter:
             self._pending += data  # it may be only the beginning of the mark
             return b""
         self._has_begun = True
-        return data.removeprefix(codecs.BOM_UTF8)
+        return data.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
 
     def flush(self) -> bytes:
         """A last event without its blank line, which some providers omit; b"" if there is none."""

@@ -348,7 +348,49 @@ async def test_json_that_is_almost_right_is_read(api: str, stream: bool, name: s
         fake = OddProvider(body=faulty(message), streamed=faulty(told) + rest)
         reply = await asked(api, fake, stream=stream)
         said = said_of(api, reply, stream=stream)["text"]
-        assert said == (begun + expected if stream else expected)
+        if stream and name == "half":
+            assert said == begun + "Hello"  # the other half would come with the next text
+        else:
+            assert said == (begun + expected if stream else expected)
+
+
+@each_api
+@pytest.mark.parametrize(
+    "texts", [("\\ud83d", "\\ude00"), ("a \\ud83d", "\\ude00 b"), ("\\ud83d", "x")]
+)
+async def test_a_character_that_was_cut_in_two_is_one(api: str, texts: tuple[str, str]) -> None:
+    """Programs in JavaScript cut texts between any two halves."""
+    cut = 'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n'
+    told = [(cut % text).encode() for text in texts]
+    body = b"".join([*TOLD[:1], *told, chunk({}, "stop"), DONE])
+    reply = await asked(api, OddProvider(streamed=body), stream=True)
+    expected = json.loads(f'"Hello{"".join(texts)}"') if "de00" in texts[1] else "Hellox"
+    assert said_of(api, reply, stream=True)["text"] == expected
+
+
+@each_api
+async def test_white_space_before_an_answer_keeps_a_connection_alive(api: str) -> None:
+    """Before one in the other form too, and before a stream."""
+    for body in (b"\n \n" + whole(HELLO), b"\n\n\n" + STREAM):
+        for stream in (False, True):
+            reply = await asked(api, OddProvider(body=body), stream=stream)
+            assert said_of(api, reply, stream=stream)["text"] == "Hello from afar"
+
+
+@each_api
+@pytest.mark.parametrize(
+    ("finish", "end"),
+    [
+        ("COMPLETE", ENDS),
+        ("FINISH_REASON_STOP", ENDS),
+        ("FINISH_REASON_MAX_TOKENS", {"messages": "max_tokens", "responses": "max_output_tokens"}),
+        ("PROHIBITED_CONTENT", {"messages": "refusal", "responses": "content_filter"}),
+    ],
+)
+async def test_ends_by_other_names_are_ends(api: str, finish: str, end: dict[str, str]) -> None:
+    """Those of Cohere and Gemini, behind proxies."""
+    reply = await asked(api, FakeProvider(finish=finish), stream=True)
+    assert last_of(api, reply, stream=True) == (finish if api == "chat" else end[api])
 
 
 def _calls(*deltas: dict[str, Any]) -> bytes:

@@ -16,9 +16,6 @@ from gateway.upstream.usage import StreamUsage
 
 _DONE: Final = b"data: [DONE]\n\n"
 _EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b": ", b":\n")
-_LISTS: Final = ("content", "refusal")
-"""Fields of the log-probabilities of a choice, each a list with an entry per token."""
-
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -98,25 +95,32 @@ def _folded(events: bytes) -> bytes:
             if isinstance(choice, dict):
                 _add(choices, choice)
         answer |= {name: value for name, value in chunk.items() if value is not None}
-    answer |= {"object": "chat.completion", "choices": [choices[at] for at in sorted(choices)]}
+    is_raw = any("text" in choice for choice in choices.values())
+    kind = "text_completion" if is_raw else "chat.completion"
+    answer |= {"object": kind, "choices": [choices[at] for at in sorted(choices)]}
     return _encode(answer)
 
 
 def _add(choices: dict[int, Fields], part: Fields) -> None:
     """Add what a chunk says of one choice."""
     index = index_of(part)
-    empty = {"index": index, "message": {"role": "assistant", "content": None}}
-    choice = choices.setdefault(index, {**empty, "finish_reason": None})
-    delta = part.get("delta")
-    for name, value in (delta if isinstance(delta, dict) else {}).items():
-        _join(choice["message"], name, value)
+    choice = choices.setdefault(index, {"index": index, "finish_reason": None})
+    delta, text = part.get("delta"), part.get("text")
+    if isinstance(text, str):  # of a raw prompt
+        choice["text"] = choice.get("text", "") + text
+    elif "text" not in choice:
+        message = choice.setdefault("message", {"role": "assistant", "content": None})
+        for name, value in (delta if isinstance(delta, dict) else {}).items():
+            _join(message, name, value)
     if part.get("finish_reason"):
         choice["finish_reason"] = part["finish_reason"]
     scores = part.get("logprobs")
-    for name in _LISTS:
-        if isinstance(scores, dict) and isinstance(scores.get(name), list):
-            whole = choice.setdefault("logprobs", dict.fromkeys(_LISTS))
-            whole[name] = [*(whole[name] or ()), *scores[name]]
+    for name, values in (scores if isinstance(scores, dict) else {}).items():
+        whole = choice.setdefault("logprobs", {})
+        if isinstance(values, list):  # with an entry for each token
+            whole[name] = [*(whole.get(name) or ()), *values]
+        else:
+            whole.setdefault(name, values)
 
 
 def _join(message: Fields, name: str, value: object) -> None:

@@ -106,6 +106,10 @@ _EXCHANGE_ERRORS: Final = (HttpError, BadStream, EventTooLarge)
 _encode = msgspec.json.Encoder().encode
 
 
+class _Asked(msgspec.Struct):
+    stream: Any = None
+
+
 class ProviderClient(Protocol):
     """The client that sends requests; see `HttpClient`."""
 
@@ -342,7 +346,7 @@ class Provider:
                     raise
                 pieces = BoundedBody(response.body, self.config.read_s)
                 bounded = HttpResponse(response.status, response.headers, pieces)
-                checked = await self._checked(path, bounded)
+                checked = await self._checked(path, bounded, body)
                 has_begun = True
                 await respond(checked, self._forwarded(response))
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
@@ -353,16 +357,17 @@ class Provider:
                 raise failed from error
             await respond(self._refused(error.refusal), ())
 
-    async def _checked(self, path: str, response: HttpResponse) -> HttpResponse:
-        """`response` with a body in which an error is in the API's form, and which ends well if it
-        answers raw prompts. Raises `ProviderUnavailable` and `BadStream`.
+    async def _checked(self, path: str, response: HttpResponse, asked: bytes) -> HttpResponse:
+        """`response` to the body `asked` with a body in which an error is in the API's form, and
+        which ends well if it answers raw prompts. Raises `ProviderUnavailable` and `BadStream`.
         """
-        kind = dict(response.headers).get(b"content-type", _JSON)
-        if response.status == 200 and path == _COMPLETIONS:
-            if kind.startswith(_EVENTS):
+        kind = dict(response.headers).get(b"content-type", b"")
+        if response.status < 300 and path == _COMPLETIONS:
+            is_other = not kind.startswith(_JSON) and _asks_stream(asked)
+            if kind.startswith(_EVENTS) or is_other:
                 stream = CheckedStream(response.body, may_end=self._given_client is not None)
                 await stream.begin()
-                return HttpResponse(200, response.headers, stream)
+                return HttpResponse(200, [(b"content-type", _EVENTS)], stream)
             answer = await self._whole(response, self.config.read_s)
             headers = response.headers if answer.status == 200 else [(b"content-type", _JSON)]
             return HttpResponse(answer.status, headers, WholeBody(answer.body))
@@ -579,6 +584,14 @@ class Provider:
             words=words,
             filtered=filtered,
         )
+
+
+def _asks_stream(body: bytes) -> bool:
+    """Whether a JSON body asks for a stream."""
+    try:
+        return msgspec.json.decode(body, type=_Asked).stream is True
+    except (msgspec.MsgspecError, RecursionError):
+        return False
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from gateway.http.routes import edge_app
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.fakes.served import Reply, ask, served
+from tests.gateway.http.test_odd_answers import OddProvider
 
 DONE = b"data: [DONE]\n\n"
 
@@ -84,6 +85,35 @@ async def test_where_nothing_was_sent_the_next_one_answers(bad: list[bytes] | by
     """Streamed and whole."""
     reply = await asked(bad, whole("stop") if isinstance(bad, bytes) else GOOD)
     assert (reply.status, reply.headers["x-herma-served-by"]) == (200, "cloud:p1")
+
+
+async def test_a_stream_in_the_place_of_a_whole_answer_is_one() -> None:
+    """With all texts and scores of its choices."""
+    scored = {"tokens": ["c"], "token_logprobs": [-0.5]}
+    choice = {"index": 1, "text": "c", "finish_reason": "stop", "logprobs": scored}
+    other = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+    reply = await asked(b"".join([chunk("a"), other, *GOOD[1:]]))
+    assert (reply.status, reply.json["object"]) == (200, "text_completion")
+    first, second = reply.json["choices"]
+    assert (first["text"], first["finish_reason"]) == ("a b", "stop")
+    assert (second["text"], second["logprobs"]) == ("c", scored)
+    assert (await asked(chunk("a") + DONE)).status == 502
+
+
+@pytest.mark.parametrize("kind", ["text/plain", ""])
+async def test_a_stream_of_another_type_is_one(kind: str) -> None:
+    """The client, who asked for one, reads it as it comes."""
+    fake = OddProvider(body=b"".join(GOOD), kind=kind)
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            body = msgspec.json.encode({"model": "alpha", "prompt": "Hi", "stream": True})
+            reply = await ask(url, "POST", "/v1/completions", body)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert reply.body == b"".join(GOOD)
 
 
 async def test_a_refusal_is_in_the_api_s_form() -> None:

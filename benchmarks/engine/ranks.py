@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,9 +71,19 @@ def _ask_peer(peer: str, options: Options, num_ranks: int) -> Timed:
     command = [*shlex.split(peer), "-P", script, str(config), str(num_ranks)]
     command += ["--fp8"] * options.fp8
     with tempfile.TemporaryDirectory() as folder:  # a package `vllm` or ours must not lie there
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=folder)
-    found: Timed = json.loads(done.stdout.splitlines()[-1])
-    return found
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=folder, start_new_session=True
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    found: Timed = json.loads(line)
+                    return found
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # its ranks outlive it, and hold its output
+            process.wait()
+    raise SystemExit(f"{peer} printed no figures: see its error above")
 
 
 def _table(found: dict[str, Timed], peer: Timed) -> str:

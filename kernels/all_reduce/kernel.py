@@ -104,9 +104,14 @@ def _add_parts_kernel(  # noqa: C901, PLR0912 - device code is not cut into piec
 
 
 def add_parts(
-    part: Tensor, residual: Tensor | None, mail: Mail, *, is_trial: bool = False
+    part: Tensor,
+    residual: Tensor | None,
+    mail: Mail,
+    *,
+    is_trial: bool = False,
+    most_programs: int = SLOTS,
 ) -> Tensor:
-    """See `kernels.all_reduce.add_parts`."""
+    """See `kernels.all_reduce.add_parts`; all ranks have as many `most_programs`."""
     out = torch.empty_like(part)
     size = part.element_size()
     if not part.numel():
@@ -116,7 +121,7 @@ def add_parts(
     launch = _launch_of(part.device, size, pushed, mail.rank, mail.ranks, adds, is_trial)
     given = residual.contiguous() if residual is not None else part
     operands = part, given, out, mail.parts, mail.flags, mail.counts
-    programs = min(SLOTS, triton.cdiv(part.nbytes, pushed))
+    programs = min(most_programs, triton.cdiv(part.nbytes, pushed))
     launch((programs, 1, 1), operands, (part.nbytes // GRAIN,))
     return out
 

@@ -11,7 +11,12 @@ from tests.fakes.bounded_interpreter import reached
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1.2e-2, torch.float16: 1e-3}
 SHAPES = [(1, 8), (1, 2560), (3, 40), (64, 4096), (900, 5120)]
-"""Less than a block, odd ends, all slots once, and several turns of a slot."""
+"""Less than a block, odd ends, a turn and several turns of a slot."""
+
+FEW = 48
+"""Programs of a rank. Both run on one card here, where a rank's programs that wait must leave room
+for the other's.
+"""
 
 
 def _memory(ranks: int, device: torch.device) -> Tensor:
@@ -74,6 +79,23 @@ def test_a_rank_adds_what_the_others_have_sent(
             for other in range(ranks):
                 if other != rank:
                     _assert_sent(parts[rank], memory[other], rank, turn)
+
+
+def test_a_slot_takes_turns_within_a_launch(device: torch.device) -> None:
+    """Both halves of the one slot are read in their order, and written in it."""
+    memory = _memory(2, device)
+    mail = _mails(memory)[0]
+    own, other = _parts((2, 512), torch.float32, 2)
+    parts, flags = _views(memory[0], torch.float32)
+    parts[1, 0, :, :512] = other.to(device)
+    flags[1, 0] = 2
+    with reached(memory):
+        out = launch(own.to(device), None, mail, most_programs=1)
+    _assert_near(out, reference.add_parts([own, other], None))
+    parts, flags = _views(memory[1], torch.float32)
+    assert torch.equal(parts[0, 0, :, :512].cpu(), own)
+    assert flags[0].tolist() == [2] + [0] * (SLOTS - 1)
+    assert mail.counts.tolist() == [2] + [0] * (SLOTS - 1)
 
 
 def _send(part: Tensor, memory: Tensor, source: int, turn: int) -> None:
@@ -152,13 +174,14 @@ def test_ranks_on_two_streams_of_a_card_get_the_same_bits(
     for own in sent:
         _views(own, dtype)[1].fill_(1)
     for part, mail in zip(parts, _mails(sent), strict=True):
-        launch(part, residual, mail)
+        launch(part, residual, mail, most_programs=FEW)
     torch.cuda.synchronize()
     graphs, outs = [], []
     for part, mail, stream in zip(parts, mails, streams, strict=True):
         graphs.append(graph := torch.cuda.CUDAGraph())
         with torch.cuda.graph(graph, stream=stream):
-            outs.append([launch(part, residual, mail) for _ in range(3)])
+            made = [launch(part, residual, mail, most_programs=FEW) for _ in range(3)]
+            outs.append(made)
     for seed in range(1, 6):
         for part, drawn in zip(parts, _parts(shape, dtype, 2, seed), strict=True):
             part.copy_(drawn)

@@ -189,13 +189,15 @@ class ChunkFormatter:
     __slots__ = (
         "_arguments_of",
         "_before_arguments",
-        "_before_first_reasoning",
-        "_before_first_text",
+        "_before_reasoning",
+        "_before_text",
         "_envelope",
         "_finished",
         "_include_usage",
         "_num_choices",
+        "_reasoning_of",
         "_started",
+        "_text_of",
     )
 
     def __init__(self, head: AnswerHead) -> None:
@@ -209,11 +211,11 @@ class ChunkFormatter:
         self._include_usage = head.include_usage
         self._started: Started | None = None
         self._num_choices = 1
-        self._finished: set[int] = set()
-        self._before_first_text = self._envelope + _BEFORE_TEXT % 0
-        self._before_first_reasoning = self._envelope + _BEFORE_REASONING % 0
+        self._finished: frozenset[int] = frozenset()
+        # What stands before the text of the choice, and the call, that came last.
+        self._text_of = self._reasoning_of = -1
         self._arguments_of = -1, -1
-        self._before_arguments = b""
+        self._before_text = self._before_reasoning = self._before_arguments = b""
 
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
@@ -235,18 +237,16 @@ class ChunkFormatter:
             if event.logprobs is not None:
                 delta = ChatDelta(content=event.text)
                 return self._choice(event.index, delta, ChatLogprobs(event.logprobs, None))
-            # Most answers have one choice.
-            index = event.index
-            before = self._envelope + _BEFORE_TEXT % index if index else self._before_first_text
-            return before + _encode(event.text) + _AFTER_TEXT
+            if event.index != self._text_of:
+                self._text_of = event.index
+                self._before_text = self._envelope + _BEFORE_TEXT % event.index
+            return self._before_text + _encode(event.text) + _AFTER_TEXT
         if type(event) is ReasoningDelta:
-            text, index = _encode(event.text), event.index
-            before = (
-                self._envelope + _BEFORE_REASONING % index
-                if index
-                else self._before_first_reasoning
-            )
-            return before + text + _BETWEEN_REASONING + text + _AFTER_TEXT
+            if event.index != self._reasoning_of:
+                self._reasoning_of = event.index
+                self._before_reasoning = self._envelope + _BEFORE_REASONING % event.index
+            text = _encode(event.text)
+            return self._before_reasoning + text + _BETWEEN_REASONING + text + _AFTER_TEXT
         if type(event) is ToolCallArguments:
             call = event.index, event.call_index
             if call != self._arguments_of:
@@ -266,7 +266,7 @@ class ChunkFormatter:
             case ToolCallEnd():
                 return b""  # clients join the arguments of one index until another one begins
             case ChoiceFinished():
-                self._finished.add(event.index)
+                self._finished |= {event.index}
                 return self._envelope + _FINISHED % (event.index, event.reason.encode())
             case Usage():
                 if not self._include_usage:

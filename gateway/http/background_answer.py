@@ -32,6 +32,8 @@ from gateway.responses import BackgroundRun, ResponseRecord
 class BackgroundAnswer(ClientAnswer):
     """The stream of a response, which goes only to its record."""
 
+    __slots__ = ("_formatter", "_record")
+
     def begin(self, record: ResponseRecord) -> dict[str, Any]:
         """Record the response as queued; returns it in that state."""
         formatter = self._api.streamed(self._head)

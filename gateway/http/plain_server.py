@@ -22,15 +22,17 @@ async def answer_plainly(app: ASGIApp, scope: Scope, receive: Receive, send: Sen
         writer = SendingWriter(send, nursery)
         nursery.start_soon(writer.run)
         extensions = {**scope.get("extensions", {}), EXTENSION: writer}
-        error = await error_of(app, {**scope, "extensions": extensions}, receive, writer.send)
-        if error is not None and not writer.has_begun:
-            await send_error(writer.send, error, scope=scope)
+        with writer.answering:
+            error = await error_of(app, {**scope, "extensions": extensions}, receive, writer.send)
+            if error is not None and not writer.has_begun:
+                await send_error(writer.send, error, scope=scope)
         writer.close()
 
 
 class SendingWriter:
     """A `ResponseWriter` whose messages wait for `run`, which sends them. A client that leaves is
-    noticed by the error of `send`, which ends the nursery and with it the app.
+    noticed by the error of `send`, which ends the nursery and with it the app, which runs within
+    `answering`.
     """
 
     is_gone = False
@@ -39,6 +41,7 @@ class SendingWriter:
         self.wrote_at = 0.0
         self.extra_headers: Sequence[Header] = ()
         self.has_begun = False
+        self.answering = trio.CancelScope()
         self._send = send
         self._nursery = nursery
         self._watching = trio.CancelScope()
@@ -91,6 +94,10 @@ class SendingWriter:
     def end(self, last: bytes = b"") -> None:
         """See `ResponseWriter`."""
         self._put(last, is_last=True)
+
+    def give_up(self) -> None:
+        """See `ResponseWriter`."""
+        self.answering.cancel()
 
     def watch(self, look: Look, at: float) -> None:
         """See `ResponseWriter`."""

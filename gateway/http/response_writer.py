@@ -83,3 +83,9 @@ class ResponseWriter(Protocol):
         ended when its handler returns, so that the client notices.
         """
         ...
+
+    def give_up(self) -> None:
+        """Cancel the handler, whose client does not read. What was written is still sent, as long
+        as the client takes any of it.
+        """
+        ...

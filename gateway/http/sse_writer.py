@@ -83,6 +83,23 @@ class ClientAnswer:
     request's end for metrics, even if the head of a stream said 200.
     """
 
+    __slots__ = (
+        "_api",
+        "_edge",
+        "_error",
+        "_foreign",
+        "_head",
+        "_metrics",
+        "_writer",
+        "caller",
+        "request",
+        "started",
+        "state",
+        "status",
+        "trace",
+        "usage",
+    )
+
     def __init__(
         self,
         edge: Edge,
@@ -202,25 +219,24 @@ class StreamedAnswer(ClientAnswer):
     callback, before the turn's task wakes.
     """
 
-    _announced: Started | None = None
-    _comments_since: float | None = None
-    _from_provider = False
-    _last = b""
+    __slots__ = ("_announced", "_comments_since", "_formatter", "_from_provider", "_last")
 
     async def run(self) -> None:
         """Run the turn and stream its answer; an error before the head is a whole response."""
         self._formatter = self._api.streamed(self._head)
-        self._work = trio.CancelScope()
+        self._announced: Started | None = None
+        self._comments_since: float | None = None
+        self._from_provider = False
+        self._last = b""
         self._writer.watch(
             self._break_silence, self.trace.received_at + self._edge.settings.config.head_hold_s
         )
         try:
-            with self._work:
-                error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
-                if error is None and self._is_silent and self.state not in DEAF:
-                    error = connection_lost()
-                if error is not None:
-                    self._fail(error)
+            error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
+            if error is None and self._is_silent and self.state not in DEAF:
+                error = connection_lost()
+            if error is not None:
+                self._fail(error)
             if self.state is not AnswerState.ENDED:
                 self._end()
         finally:
@@ -326,7 +342,8 @@ class StreamedAnswer(ClientAnswer):
     def _give_up(self) -> None:
         text = "The client has stopped reading its stream."
         self._fail(ApiError(408, text, code="client_too_slow"))
-        self._work.cancel()
+        self._end()
+        self._writer.give_up()
 
     def _open(self, chunk: bytes) -> bool:
         """Send the head, the opening and `chunk`."""

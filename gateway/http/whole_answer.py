@@ -49,6 +49,8 @@ class WholeAnswer(ClientAnswer):
     its accounting.
     """
 
+    __slots__ = ("_builder", "_num_unfinished")
+
     async def run(self) -> None:
         """Run the turn and send its whole answer."""
         self._begin_anew()
@@ -121,6 +123,8 @@ class WholeAnswer(ClientAnswer):
 
 class EmbeddingsAnswer(WholeAnswer):
     """An answer of embeddings. Each comes as an event before the `ChoiceFinished` of its prompt."""
+
+    __slots__ = ()
 
     def emit(self, event: TurnEvent) -> None:
         """Add an event of the turn."""

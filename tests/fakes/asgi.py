@@ -135,6 +135,7 @@ class FakeResponseWriter:
         self.wrote_at = 0.0
         self.is_gone = False
         self.num_refused = 0
+        self.answering = trio.CancelScope()
         self._is_watched = False
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
@@ -178,6 +179,9 @@ class FakeResponseWriter:
 
     def end(self, last: bytes = b"") -> None:
         self._part(last, more=False)
+
+    def give_up(self) -> None:
+        self.answering.cancel()
 
     def whole_body(self, max_bytes: int) -> bytes | None:  # noqa: ARG002
         return None
@@ -230,7 +234,7 @@ class Exchange:
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_gone, nursery.cancel_scope)
-            with suppress(ClientGone):
+            with suppress(ClientGone), self.writer.answering:
                 error = await error_of(self.app, scope, self._receive, self._send)
                 if error is not None and not self.writes:
                     await send_error(self._send, error)

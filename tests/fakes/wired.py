@@ -66,19 +66,20 @@ async def wired(
     theirs.setblocking(False)
     batch = WriteBatch()
     readers = Readers()
-    service = Service(
-        app=app,
-        limits=limits or ParserLimits(),
-        deadlines=deadlines or Deadlines(),
-        silent_peer_s=SILENT_PEER_S,
-        date=HttpDate(lambda: 0.0),
-        batch=batch,
-        readers=readers,
-        budget=budget or BodyBudget(),
-    )
-    connections = Connections(service, None)
     with closing(readers), trio.fail_after(LONGEST_S):
         async with trio.open_nursery() as upkeep:
+            service = Service(
+                app=app,
+                limits=limits or ParserLimits(),
+                deadlines=deadlines or Deadlines(),
+                silent_peer_s=SILENT_PEER_S,
+                date=HttpDate(lambda: 0.0),
+                batch=batch,
+                readers=readers,
+                budget=budget or BodyBudget(),
+                senders=upkeep,
+            )
+            connections = Connections(service, None)
             upkeep.start_soon(connections.sweep)
             upkeep.start_soon(readers.run)
             async with trio.open_nursery() as nursery:

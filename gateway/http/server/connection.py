@@ -37,7 +37,8 @@ Address = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Service:
     """What all connections of a server share. `date` gives the current `Date` line; `readers` is
-    the task that reads; `budget` bounds the bodies that are being read.
+    the task that reads; `budget` bounds the bodies that are being read; `senders` has the tasks
+    that send what a kernel did not take at once.
     """
 
     app: ASGIApp
@@ -48,15 +49,35 @@ class Service:
     batch: WriteBatch
     readers: "Readers"
     budget: BodyBudget
+    senders: trio.Nursery
 
 
 class ServerConnection:
-    """One accepted socket. `serve` runs in a task of `nursery`, which ends with the connection.
-    `Readers` calls `read` meanwhile, as long as the parser has room.
+    """One accepted socket. `serve` runs within `scope`, which ends the connection. `Readers` calls
+    `read` meanwhile, as long as the parser has room.
 
     `here` is the server's own address. `_is_last`: take no request beyond those that have arrived.
     `_takes_one`: take no request beyond the first.
     """
+
+    __slots__ = (
+        "_changed",
+        "_deadlines",
+        "_exchange_now",
+        "_has_read_all",
+        "_here",
+        "_is_answering",
+        "_is_last",
+        "_is_read",
+        "_num_answered",
+        "_parser",
+        "_peer",
+        "_scope",
+        "_send_buffer",
+        "_service",
+        "_socket",
+        "_takes_one",
+    )
 
     def __init__(
         self,
@@ -64,15 +85,15 @@ class ServerConnection:
         connection: socket.socket,
         peer: Address | None,
         here: Address | None,
-        nursery: trio.Nursery,
+        scope: trio.CancelScope,
     ) -> None:
         self._service = service
         self._socket = connection
         self._peer = peer
         self._here = here
-        self._scope = nursery.cancel_scope
+        self._scope = scope
         self._parser = RequestParser(service.limits)
-        self._send_buffer = SendBuffer(connection, nursery, service.batch, self._on_gone)
+        self._send_buffer = SendBuffer(connection, service.senders, service.batch, self._on_gone)
         self._deadlines = ReadDeadlines(service.deadlines, trio.current_time())
         self._changed = Wakeup()
         self._is_read = False
@@ -184,6 +205,14 @@ class ServerConnection:
             )
             self._changed.ring()
 
+    def give_up(self) -> None:
+        """End the connection once the client has what was written: its request is cancelled."""
+        self._scope.cancel()
+
+    async def flushed(self) -> None:
+        """Return once everything is with the kernel, or the peer is gone."""
+        await self._send_buffer.flushed()
+
     async def wait_for_change(self) -> None:
         """Return once more of a request has arrived, or its peer is gone."""
         await self._changed.wait()
@@ -261,15 +290,16 @@ class ServerConnection:
         scope = exchange.scope(self._peer, self._here)
         try:
             error = await error_of(service.app, scope, exchange.receive, exchange.send)
+            if error is None and not exchange.has_started:
+                error = ApiError(500, "The gateway has no answer to this request.")
+            if error is not None and not exchange.has_started:
+                exchange.forget_head()
+                await send_error(exchange.send, error, scope=scope)
         except ClientGone:
             return False
-        if error is None and not exchange.has_started:
-            error = ApiError(500, "The gateway has no answer to this request.")
-        if error is not None and not exchange.has_started:
-            exchange.forget_head()
-            await send_error(exchange.send, error, scope=scope)
-        if exchange.is_cut:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        finally:
+            if exchange.is_cut:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         if self._send_buffer.waiting:
             await self._send_buffer.flushed()
         return exchange.keeps_alive
@@ -363,21 +393,21 @@ class Connections:
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
         """Serve one connection to its end."""
         with accepted:
-            async with trio.open_nursery() as nursery:
-                connection = ServerConnection(self._service, accepted, peer, self._here, nursery)
-                self._open.add(connection)
-                if self._is_ending:
-                    connection.end_soon()
-                elif self._drained is not None:
-                    connection.take_one()
-                try:
-                    with suppress(ClientGone):
-                        await connection.serve()
-                    nursery.cancel_scope.cancel()
-                finally:
-                    self._open.discard(connection)
-                    connection.close()
-                    self._leave(connection)
+            scope = trio.CancelScope()
+            connection = ServerConnection(self._service, accepted, peer, self._here, scope)
+            self._open.add(connection)
+            if self._is_ending:
+                connection.end_soon()
+            elif self._drained is not None:
+                connection.take_one()
+            try:
+                with scope, suppress(ClientGone):
+                    await connection.serve()
+                await connection.flushed()
+            finally:
+                self._open.discard(connection)
+                connection.close()
+                self._leave(connection)
 
     async def sweep(self) -> None:
         """Check the deadlines of all connections until cancelled. A failure is logged and ends one

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import trio
 from starlette.types import Message, Scope
 
-from gateway.http.error_responses import ClientGone, Header
+from gateway.http.error_responses import ClientGone, Header, error_of
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
@@ -73,13 +73,14 @@ class SendBuffer:
 
     `waiting` holds the bytes that the kernel has not taken, or was not offered yet because the
     `batch` is open. It is the `bytes` of the only write, as in most batches, or else a bytearray.
-    `stuck_since` is when the kernel last took bytes while more waited; None while none wait.
+    `stuck_since` is when the kernel last took bytes while more waited; None while none wait. Then a
+    task of `senders` waits for the kernel.
     """
 
     __slots__ = (
         "_emptied",
-        "_nursery",
         "_on_gone",
+        "_senders",
         "_socket",
         "batch",
         "is_gone",
@@ -90,12 +91,12 @@ class SendBuffer:
     def __init__(
         self,
         connection: socket.socket,
-        nursery: trio.Nursery,
+        senders: trio.Nursery,
         batch: WriteBatch,
         on_gone: Callable[[], None],
     ) -> None:
         self._socket = connection
-        self._nursery = nursery
+        self._senders = senders
         self.batch = batch
         self._on_gone = on_gone
         self._emptied = Wakeup()
@@ -147,10 +148,12 @@ class SendBuffer:
         self._on_gone()
 
     def close(self) -> None:
-        """Send nothing more, and forget whom to call."""
+        """Send nothing more, and forget whom to call. The socket is about to be closed."""
         self.is_gone = True
         self.waiting = b""
         self._on_gone = _nothing
+        if self.stuck_since is not None:
+            trio.lowlevel.notify_closing(self._socket)
 
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""
@@ -165,11 +168,19 @@ class SendBuffer:
     def _send_later(self, rest: bytes | bytearray) -> None:
         self.waiting = bytearray(rest)
         self.stuck_since = trio.current_time()
-        self._nursery.start_soon(self._send_on)
+        self._senders.start_soon(self._send_rest)
+
+    async def _send_rest(self) -> None:
+        """A failure is logged and ends this connection alone."""
+        if await error_of(self._send_on) is not None:
+            self.lose()
 
     async def _send_on(self) -> None:
         while isinstance(self.waiting, bytearray) and self.waiting:
-            await trio.lowlevel.wait_writable(self._socket)
+            try:
+                await trio.lowlevel.wait_writable(self._socket)
+            except trio.ClosedResourceError:
+                return  # by `close`
             try:
                 num_sent = self._socket.send(self.waiting[:_MAX_SEND_BYTES])
             except OSError as error:
@@ -198,6 +209,10 @@ class BodySource(Protocol):
 
     def on_body_taken(self) -> None:
         """The app has taken a part of the body, so there is room for more."""
+        ...
+
+    def give_up(self) -> None:
+        """Cancel the request once the client has what was written."""
         ...
 
 
@@ -402,6 +417,10 @@ class ServerExchange:
     def end(self, last: bytes = b"") -> None:
         """Send the last part."""
         self._put(last, is_last=True)
+
+    def give_up(self) -> None:
+        """See `ResponseWriter`."""
+        self._body.give_up()
 
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""

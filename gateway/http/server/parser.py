@@ -113,7 +113,7 @@ class RequestParser:
 
     def __init__(self, limits: ParserLimits) -> None:
         self._limits = limits
-        self._llhttp = httptools.HttpRequestParser(self)
+        self._llhttp: httptools.HttpRequestParser | None = None
         self._rest = b""
         self._num_quiet_bytes = 0
         self._target = b""
@@ -183,10 +183,12 @@ class RequestParser:
         """
         self.is_over = True
         self._rest = b""
-        del self._llhttp
+        self._llhttp = None
 
     def _parse(self, data: bytes) -> None:
         self._num_quiet_bytes += len(data)
+        if self._llhttp is None:
+            self._llhttp = httptools.HttpRequestParser(self)
         try:
             self._llhttp.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -199,6 +201,9 @@ class RequestParser:
             if not isinstance(reason, ApiError):
                 reason = _refusal(400, f"The request is not valid HTTP/1.1: {error}.")
             self.fail(reason)
+        if self.body_of is None and not self.is_in_head:
+            # Between requests llhttp knows nothing, and its 0.9 KB would wait for a long answer.
+            self._llhttp = None
         if self._num_quiet_bytes > self._limits.max_head_bytes:
             self.fail(self._too_long())
         elif self.is_in_head and len(self._headers) > self._limits.max_headers:
@@ -220,9 +225,9 @@ class RequestParser:
         framing = b"".join(
             b"%b: %b\r\n" % header for header in self.body_of.headers if header[0] in _FRAMING
         )
-        self._llhttp = httptools.HttpRequestParser(self)
+        self._llhttp = llhttp = httptools.HttpRequestParser(self)
         self._is_replaying = True
-        self._llhttp.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+        llhttp.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
         self._is_replaying = False
         self._parse(rest)
 
@@ -256,6 +261,7 @@ class RequestParser:
         if self._is_replaying:
             return
         llhttp = self._llhttp
+        assert llhttp is not None
         method = llhttp.get_method().decode("ascii")
         request = ParsedRequest(
             method,
@@ -279,7 +285,10 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         request = self.body_of
-        if request is None or (self._llhttp.should_upgrade() and not self._is_replaying):
+        if request is None:
+            return
+        assert self._llhttp is not None
+        if self._llhttp.should_upgrade() and not self._is_replaying:
             return
         request.is_complete = True
         self.body_of = None

@@ -69,20 +69,20 @@ async def serve(
     Raises `ConfigError` when the address cannot be bound.
     """
     listener = await listen(host, port, silent_peer_s=silent_peer_s, is_shared=is_shared)
-    readers = Readers()
-    service = Service(
-        app=app,
-        limits=limits or ParserLimits(),
-        deadlines=deadlines or Deadlines(),
-        silent_peer_s=silent_peer_s,
-        date=HttpDate(time.time),
-        batch=write_batch,
-        readers=readers,
-        budget=BodyBudget(),
-    )
-    connections = Connections(service, listener.getsockname()[:2])
-    with closing(readers):
+    with closing(Readers()) as readers:
         async with trio.open_nursery() as upkeep:
+            service = Service(
+                app=app,
+                limits=limits or ParserLimits(),
+                deadlines=deadlines or Deadlines(),
+                silent_peer_s=silent_peer_s,
+                date=HttpDate(time.time),
+                batch=write_batch,
+                readers=readers,
+                budget=BodyBudget(),
+                senders=upkeep,
+            )
+            connections = Connections(service, listener.getsockname()[:2])
             upkeep.start_soon(connections.sweep)
             upkeep.start_soon(readers.run)
             async with trio.open_nursery() as handlers:

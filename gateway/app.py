@@ -539,7 +539,7 @@ async def _serve_to_the_end(
         certificates = Certificates(gateway.tls_certificate_file, gateway.tls_key_file)
     start = functools.partial(
         serve,
-        edge_app(process.edge),
+        edge_app(process.edge).enter,
         host=gateway.host,
         shutdown_trigger=process.services.draining.wait,
         drain_s=gateway.drain_s,

@@ -182,7 +182,9 @@ class Unslashed:
 
 @final
 class Entrance:
-    """The app: checks the origin of a request, then lets the router find its handler."""
+    """The app: checks the origin of a request, then lets the router find its handler. Our server
+    calls `enter`; the app itself is a coroutine function, as test clients ask.
+    """
 
     def __init__(self, router: Router, gate: Gatekeeper) -> None:
         self.routes = router.routes
@@ -191,25 +193,28 @@ class Entrance:
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.enter(scope, receive, send)
+
+    def enter(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """What answers the request. A coroutine here would live as long as the answer, and be
+        passed through whenever the request is resumed.
+        """
         if scope["type"] != "http":
-            await self._route(scope, receive, send)
-            return
+            return self._route(scope, receive, send)
         if EXTENSION not in scope.get("extensions", ()):
-            await answer_plainly(self, scope, receive, send)
-            return
+            return answer_plainly(self, scope, receive, send)
         is_of_page = b"origin" in dict(scope["headers"])
         origin = self._gate.origin_of(scope) if is_of_page else None
         if origin is not None:
             if scope["method"] == "OPTIONS" and header_of(scope, b"access-control-request-method"):
-                await _allow_origin(scope, origin, send)
-                return
+                return _allow_origin(scope, origin, send)
             scope["extensions"][EXTENSION].extra_headers = _cors_headers(origin)
         if "\n" in scope["path"]:
             # The pattern of a route, which ends with `$`, would take one line break as nothing.
             if scope["method"] == "POST":
                 check_target(scope["raw_path"])
             raise nothing_at(scope["path"])
-        await self._route(scope, receive, send)
+        return self._route(scope, receive, send)
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:

@@ -111,6 +111,22 @@ class RequestParser:
     own body is broken. `is_over`: nothing more is parsed.
     """
 
+    __slots__ = (
+        "_headers",
+        "_is_replaying",
+        "_limits",
+        "_llhttp",
+        "_num_quiet_bytes",
+        "_num_trailers",
+        "_rest",
+        "_target",
+        "body_of",
+        "error",
+        "is_in_head",
+        "is_over",
+        "waiting",
+    )
+
     def __init__(self, limits: ParserLimits) -> None:
         self._limits = limits
         self._llhttp: httptools.HttpRequestParser | None = None

@@ -1,7 +1,10 @@
 """Pushed and sent responses, to peers that read, read slowly, or leave."""
 
+import gc
 from collections.abc import Awaitable, Callable
+from math import inf
 
+import httptools
 import pytest
 import trio
 from hypothesis import given
@@ -354,3 +357,71 @@ async def test_a_stream_that_never_waits_does_not_run_alone(autojump_clock: Mock
 
     async with wired(app) as peer:
         assert await _ask(peer) == (200, b"x" * 160)
+
+
+async def test_a_handler_that_gives_up_has_its_answer_sent(autojump_clock: MockClock) -> None:
+    """It is cancelled, a client that reads on gets what was written, and the connection ends."""
+    ends: list[str] = []
+    part = b"x" * 2**19
+
+    async def work(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
+        assert writer.write(part)
+        writer.end(b"too slow")
+        writer.give_up()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends.append("cancelled" if trio.current_effective_deadline() == -inf else "went on")
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(GET + GET)
+        await trio.sleep(5)
+        assert ends == ["cancelled"]
+        received = await peer.rest()
+    assert received.count(b"HTTP/1.1 200") == 1
+    assert received.endswith(b"too slow\r\n0\r\n\r\n")
+
+
+async def test_a_client_that_is_given_up_and_reads_nothing_is_left(
+    autojump_clock: MockClock,
+) -> None:
+    """After the time that any peer has for what was sent."""
+
+    async def work(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
+        writer.write(b"x" * 2**19)
+        writer.end(b"too slow")
+        writer.give_up()
+        await trio.sleep_forever()
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(GET)
+        await trio.sleep(2 * SILENT_PEER_S)
+        assert b"too slow" not in await peer.rest()
+
+
+async def test_an_answer_holds_no_parser(autojump_clock: MockClock) -> None:
+    """Only bytes of a request have one: a long answer would hold 0.9 KB."""
+    asked, go_on = trio.Event(), trio.Event()
+
+    async def work(writer: ResponseWriter) -> None:
+        asked.set()
+        await go_on.wait()
+        writer.respond(200, HEADERS, b"")
+
+    def num_parsers() -> int:
+        return sum(type(one) is httptools.HttpRequestParser for one in gc.get_objects())
+
+    async with wired(_pushing(work)) as peer:
+        before = num_parsers()
+        await peer.send(GET)
+        await asked.wait()
+        assert num_parsers() == before
+        await peer.send(GET[:9])
+        await wait_all_tasks_blocked()
+        assert num_parsers() == before + 1
+        go_on.set()
+        await peer.until(b"HTTP/1.1 200")
+        await peer.send(GET[9:])
+        await peer.until(b"HTTP/1.1 200")

@@ -832,10 +832,8 @@ class WorkerConfig(_Table, frozen=True):
             )
         if self.tensor_parallel == 1:
             return
-        for key in ("embedding", "cache", "host_bytes"):
-            is_none = key == "cache" and not self.host_cache_bytes
-            if getattr(self, key) != _NATIVE_KEYS[key] and not is_none:
-                raise ValueError(f"`{key}` is for one card: remove it, or `tensor_parallel`")
+        if self.embedding != _NATIVE_KEYS["embedding"]:
+            raise ValueError("`embedding` is for one card: remove it, or `tensor_parallel`")
 
     def _check_group(self) -> None:
         if self.group is None:

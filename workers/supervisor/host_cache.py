@@ -14,8 +14,11 @@ from workers.host_cache import FD_VARIABLE, REGION_NAME, taken_fd
 
 
 def may_keep(config: WorkerConfig) -> bool:
-    """Whether an engine of this configuration may keep prefixes in the host's memory."""
-    return config.engine == "native" and config.host_cache_bytes != 0
+    """Whether an engine of this configuration may keep prefixes in the host's memory beyond its
+    own life. Ranks have memory of their own.
+    """
+    is_whole = config.engine == "native" and config.tensor_parallel == 1
+    return is_whole and config.host_cache_bytes != 0
 
 
 @final

@@ -2,7 +2,7 @@
 
 Owns the frames on the connection between two processes of one engine. All run the same code, and
 the others trust the first rank, so Python's own pickling carries plans. The first rank trusts
-nobody: what it reads is numbers. Must not know runners, nor processes.
+nobody: what it reads is numbers, of 64 bits with a sign. Must not know runners, nor processes.
 """
 
 import pickle
@@ -14,9 +14,12 @@ from typing import Final, NamedTuple, TypeAlias
 from config import WorkerConfig
 from protocol.messages import Grammar
 from workers.scheduler import StepPlan
+from workers.scheduler.tier import Transfer
 
 _LENGTH: Final = struct.Struct("<Q")
-_REPORT: Final = struct.Struct("<QQ")
+_REPORT: Final = struct.Struct("<II")
+_MOST_NUMBERS: Final = 2**20
+"""A report has fewer: one for each page of a transfer."""
 
 
 class BeginRank(NamedTuple):
@@ -46,6 +49,12 @@ class PrepareCall(NamedTuple):
     pending_only: bool
 
 
+class TransferCall(NamedTuple):
+    """Begin these copies from or to the host, behind the steps that are launched."""
+
+    transfer: Transfer
+
+
 class DigestReport(NamedTuple):
     """From a follower: the digest of all tokens that its first `steps` steps sampled."""
 
@@ -53,7 +62,24 @@ class DigestReport(NamedTuple):
     digest: int
 
 
-Call: TypeAlias = BeginRank | LaunchCall | CollectCall | PrepareCall
+class TransferredReport(NamedTuple):
+    """From a follower: the transfer `number` is over; `sums` are those of its pages, one after the
+    other.
+    """
+
+    number: int
+    sums: tuple[int, ...]
+
+
+class OpenedReport(NamedTuple):
+    """From a follower: these pages of its host memory can be used; none, when no more will be."""
+
+    start: int
+    stop: int
+
+
+Call: TypeAlias = BeginRank | LaunchCall | CollectCall | PrepareCall | TransferCall
+Report: TypeAlias = DigestReport | TransferredReport | OpenedReport
 
 
 class CallChannel:
@@ -78,14 +104,35 @@ class CallChannel:
         found: Call = pickle.loads(data)  # noqa: S301 - from our own parent or child
         return found
 
-    def report(self, report: DigestReport) -> None:
+    def report(self, report: Report) -> None:
         """Write a report to the first rank. Raises `OSError` if it is gone."""
-        self._socket.sendall(_REPORT.pack(*report))
+        match report:
+            case DigestReport():
+                kind, numbers = 0, array("q", report)
+            case OpenedReport():
+                kind, numbers = 1, array("q", report)
+            case TransferredReport(number, sums):
+                kind, numbers = 2, array("q", (number, *sums))
+        self._socket.sendall(_REPORT.pack(kind, len(numbers)) + numbers.tobytes())
 
-    def take_report(self) -> DigestReport | None:
-        """The next report; None at the end of the other process."""
-        data = self._read(_REPORT.size)
-        return None if data is None else DigestReport(*_REPORT.unpack(data))
+    def take_report(self) -> Report | None:
+        """The next report; None at the end of the other process, or of what makes sense."""
+        head = self._read(_REPORT.size)
+        if head is None:
+            return None
+        kind, count = _REPORT.unpack(head)
+        data = self._read(8 * count) if count < _MOST_NUMBERS else None
+        if data is None:
+            return None
+        numbers = array("q", data)
+        match kind, count:
+            case 0, 2:
+                return DigestReport(*numbers)
+            case 1, 2:
+                return OpenedReport(*numbers)
+            case 2, _ if count:
+                return TransferredReport(numbers[0], tuple(numbers[1:]))
+        return None
 
     def _read(self, num_bytes: int) -> bytes | None:
         data = bytearray()

@@ -8,7 +8,6 @@ import queue
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterator
 from typing import Final, final
 
 import msgspec
@@ -22,7 +21,10 @@ from workers.engine.parallel.calls import (
     CollectCall,
     DigestReport,
     LaunchCall,
+    OpenedReport,
     PrepareCall,
+    TransferCall,
+    TransferredReport,
 )
 from workers.engine.parallel.leader import TokenDigest
 from workers.engine.runner import InFlight, ModelRunner
@@ -32,16 +34,30 @@ from workers.scheduler import StepPlan
 _MOST_CALLS: Final = 16
 """Calls that wait: the first rank is at most a few ahead."""
 
+_LOOK_S: Final = 0.002
+"""How often a rank without a call looks for the end of copies: one of 64 MiB takes 1.2 ms."""
+
 
 def follow(runner: ModelRunner, channel: CallChannel) -> None:
     """Make the first rank's calls to its end."""
     follower = FollowingRank(runner, channel)
-    for call in _arriving(channel):
+    calls = _arriving(channel)
+    while True:
+        try:
+            call = calls.get(timeout=_LOOK_S if follower.is_copying else None)
+        except queue.Empty:
+            follower.report_copies()
+            continue
+        if call is None:
+            return
         follower.make(call)
+        follower.report_copies()
 
 
-def _arriving(channel: CallChannel) -> Iterator[Call]:
-    """The calls, read ahead by a thread, so that the first rank does not wait for this one."""
+def _arriving(channel: CallChannel) -> "queue.Queue[Call | None]":
+    """The calls, read ahead by a thread, so that the first rank does not wait for this one; None at
+    its end.
+    """
     calls: queue.Queue[Call | None] = queue.Queue(_MOST_CALLS)
 
     def read() -> None:
@@ -50,7 +66,7 @@ def _arriving(channel: CallChannel) -> Iterator[Call]:
         calls.put(None)
 
     threading.Thread(target=read, name="calls", daemon=True).start()
-    return iter(calls.get, None)
+    return calls
 
 
 @final
@@ -63,6 +79,28 @@ class FollowingRank:
         self._flying: deque[InFlight] = deque()
         self._digest = TokenDigest()
         self._compiler: LlGuidanceCompiler | None = None
+        self._num_copying = 0
+        self._is_opening = runner.tier is not None
+        if runner.tier is not None:
+            runner.tier.region.open()
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether `report_copies` will have something to say though no call comes."""
+        return self._num_copying > 0 or self._is_opening
+
+    def report_copies(self) -> None:
+        """Tell the first rank of transfers that are over here, and of pages that are open."""
+        if self._runner.tier is None or not self.is_copying:
+            return
+        copies = self._runner.tier.copies
+        for pages in copies.take_opened():
+            self._is_opening = len(pages) > 0
+            self._channel.report(OpenedReport(pages.start, pages.stop))
+        for done in copies.take_done():
+            self._num_copying -= 1
+            sums = tuple([each for sums in done.checksums for each in sums])
+            self._channel.report(TransferredReport(done.number, sums))
 
     def make(self, call: Call) -> None:
         """Make a call of the first rank's runner."""
@@ -74,6 +112,10 @@ class FollowingRank:
                     self._channel.report(DigestReport(self._digest.steps, self._digest.value))
             case PrepareCall(pending_only):
                 self._runner.prepare(pending_only=pending_only)
+            case TransferCall(transfer):
+                assert self._runner.tier is not None  # all ranks have one, or none
+                self._num_copying += 1
+                self._runner.tier.copies.begin(transfer)
             case _:
                 raise AssertionError(f"the first rank sent {call}")
 

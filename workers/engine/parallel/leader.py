@@ -9,6 +9,7 @@ again.
 """
 
 import os
+import queue
 import shutil
 import socket
 import subprocess
@@ -35,9 +36,12 @@ from workers.engine.parallel.calls import (
     BeginRank,
     CallChannel,
     CollectCall,
+    DigestReport,
     LaunchCall,
     PrepareCall,
+    TransferCall,
 )
+from workers.engine.parallel.copies import RankReport, RanksCopies
 from workers.engine.runner import InFlight, ModelRunner
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
@@ -52,13 +56,15 @@ CHECKED_STEPS: Final = 100
 
 class OtherRanks(ABC):
     """The other ranks of an engine, told by `channels`, that of rank 1 first. `part` ends this
-    process with a cause, from any thread.
+    process with a cause, from any thread. `copied` holds what they report of their copies.
     """
 
     def __init__(self, channels: Sequence[CallChannel], part: Callable[[str], NoReturn]) -> None:
         self._part = part
         self._channels = channels
         self._digests: dict[int, int] = {}
+        self.num_others = len(channels)
+        self.copied: queue.SimpleQueue[RankReport] = queue.SimpleQueue()
 
     @abstractmethod
     def why(self, error: Exception) -> str:
@@ -79,7 +85,7 @@ class OtherRanks(ABC):
                 target=self._watch, args=(index, channel), name=f"rank {index}", daemon=True
             ).start()
 
-    def tell(self, call: LaunchCall | CollectCall | PrepareCall) -> None:
+    def tell(self, call: LaunchCall | CollectCall | PrepareCall | TransferCall) -> None:
         """Have all other ranks make this call."""
         for index, channel in enumerate(self._channels, 1):
             try:
@@ -97,7 +103,10 @@ class OtherRanks(ABC):
 
     def _watch(self, index: int, channel: CallChannel) -> None:
         while (report := channel.take_report()) is not None:
-            self.compare(index, report.steps, report.digest)
+            if isinstance(report, DigestReport):
+                self.compare(index, report.steps, report.digest)
+            else:
+                self.copied.put((index, report))
         self.leave(self.end_of(index))
 
 
@@ -186,6 +195,9 @@ class LeadingRunner:
         self._part = part
         self._digest = TokenDigest()
         self._is_prepared = False
+        if runner.tier is not None:
+            own, others = runner.tier.copies, followers
+            runner.tier.copies = RanksCopies(own, others.num_others, others.tell, others.copied)
 
     @property
     def lookahead(self) -> int:
@@ -204,7 +216,9 @@ class LeadingRunner:
 
     @property
     def tier(self) -> EngineTier | None:
-        """See `ModelRunner`. Moves are parts of plans, and each rank moves its share."""
+        """See `ModelRunner`. Moves are parts of plans, and each rank moves its share; its copies
+        are those of all ranks.
+        """
         return self._runner.tier
 
     @property

@@ -38,7 +38,7 @@ from workers.model_dir import CONFIG_NAME
 _COMPARED: Final = (
     "dtype", "quantization", "kv_dtype", "head", "prefill", "invariant", "token_budget",
     "kv_tokens", "max_seqs", "snapshots", "context_length", "max_context", "block_size",
-    "tensor_parallel", "speculation",
+    "tensor_parallel", "speculation", "cache", "host_bytes",
 )  # fmt: skip
 """Keys of a worker that must be alike on all hosts."""
 

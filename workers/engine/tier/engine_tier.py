@@ -86,7 +86,7 @@ class EngineTier:
         held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
         self.region.open(held)
         pool.expect(held)
-        for pages in self.region.take_opened():
+        for pages in self.copies.take_opened():
             pool.open(pages)
         return tier
 

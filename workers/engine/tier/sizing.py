@@ -37,9 +37,12 @@ _SMALLEST_PAGES: Final = 8
 
 
 def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report: Report) -> None:
-    """Give `runner` its host tier, if the configuration or the default want one. Raises
-    `ConfigError` if what the configuration asks for does not fit.
+    """Give `runner` its host tier, if the configuration or the default want one. A rank has its
+    share of it in memory of its own, which ends with the engine, and as many pages as all others.
+    Raises `ConfigError` if what the configuration asks for does not fit.
     """
+    ranks = runner.model.ranks
+    fd = fd if ranks is None else None
     wanted, cache = config.host_cache_bytes, runner.cache
     device = cache.memories[0].device
     drafter = runner.drafter
@@ -58,7 +61,10 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
     if wanted == 0:
         return
     identity = memories.identity(_model_hash(config, runner.model_dir, device))
-    layout = _layout(identity, memories.words.page_bytes, wanted, fd, config)
+    on_host = 1 if ranks is None or config.group is not None else ranks.share.count
+    layout = _layout(identity, memories.words.page_bytes, wanted // on_host, fd, config)
+    if ranks is not None:
+        layout = layout._replace(num_pages=ranks.least(layout.num_pages))
     if layout.num_pages < _SMALLEST_PAGES:
         if config.host_cache_bytes is None:
             return

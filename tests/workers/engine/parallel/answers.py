@@ -31,8 +31,9 @@ from workers.speculation import Speculation
 
 NUM_OUTPUTS = 16
 LENGTHS = (1, 2, 31, 33, 100, 200)
-FEW_BLOCKS = 20
-_SAVED = SavePolicy(grain=16, every=64, least=16)
+NUM_LONG = 60
+FEW_BLOCKS = 18
+SAVED = SavePolicy(grain=16, every=64, least=16)
 
 
 def configured(model_dir: Path, num_ranks: int, **changes: Any) -> WorkerConfig:
@@ -77,12 +78,26 @@ def tokens(
     runner: Any, sampling: SamplingParams, *, times: int = 1, **limits: Any
 ) -> list[list[int]]:
     """The answers to all prompts; from the second of `times` on their blocks are cached."""
-    drive = Drive(runner, max_seqs=4, save_policy=_SAVED, **limits)
+    drive = driven(runner, sampling, times=times, **limits)
+    return [answer.outputs for answer in drive.answers.values()]
+
+
+def preempted_tokens(runner: Any, **limits: Any) -> list[list[int]]:
+    """Longer answers, for which some sequences must give up their blocks."""
+    sampling = SamplingParams(max_tokens=NUM_LONG, temperature=0.0, ignore_eos=True)
+    drive = driven(runner, sampling, num_blocks=FEW_BLOCKS, **limits)
+    assert drive.num_preemptions > 0
+    return [answer.outputs for answer in drive.answers.values()]
+
+
+def driven(runner: Any, sampling: SamplingParams, *, times: int = 1, **limits: Any) -> Drive:
+    """A scheduler over this runner that has answered all prompts."""
+    drive = Drive(runner, max_seqs=4, save_policy=SAVED, **limits)
     for _ in range(times):
         for number, prompt in enumerate(prompts()):
             drive.submit(prompt, sampling, seed=number)
         drive.finish()
-    return [answer.outputs for answer in drive.answers.values()]
+    return drive
 
 
 def log_probabilities(runner: Any) -> list[list[tuple[int, float]]]:
@@ -127,7 +142,7 @@ def all_answers(model_dir: Path, num_ranks: int, device: str, drafter: str) -> d
         "batched": tokens(runner, greedy, times=2, proposer=proposer()),
         "chunked": tokens(runner, greedy, token_budget=24, proposer=proposer()),
         "drawn": tokens(runner, drawn, proposer=proposer()),
-        "preempted": tokens(runner, greedy, num_blocks=FEW_BLOCKS, proposer=proposer()),
+        "preempted": preempted_tokens(runner, proposer=proposer()),
     }
     if drafter:
         measured = proposer(speculation=SpeculationConfig(drafter))

@@ -40,6 +40,7 @@ embeddings.
 
 _TEKKEN_NAME: Final = "tekken.json"
 _ADAPTER_NAME: Final = "adapter_config.json"
+_MAX_ID: Final = 2**32 - 1
 _POINTER: Final = b"version https://git-lfs"
 _OTHER_WEIGHTS: Final = {
     "pytorch_model*.bin": "PyTorch's pickles, which can run code",
@@ -242,7 +243,7 @@ def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
 def _stated_ids(path: Path, table: Mapping[str, Any]) -> tuple[int, ...]:
     value = table.get("eos_token_id")
     ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(token_id) is int and token_id >= -1 for token_id in ids):
+    if not all(type(token_id) is int and -1 <= token_id <= _MAX_ID for token_id in ids):
         raise ConfigError(f"{path}: eos_token_id is {value!r}, not one or several token ids")
     return tuple([token_id for token_id in ids if token_id >= 0])
 

@@ -8,6 +8,7 @@ threads at once. Must not know workers, routes or HTTP.
 import codecs
 import copy
 import json
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -31,6 +32,7 @@ from gateway.prompt.prompt_encoder import PromptEncoder
 from gateway.prompt.token_bound import token_bound
 from gateway.prompt.tokenizer import Encoder, TokenizerFaults, encode_batch, is_byte_level
 from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from gateway.prompt.chat_template import ChatTemplate
@@ -94,7 +96,7 @@ class ModelText:
         sources = _template_sources(files, config)
         self.chat_template = "\n".join(sources.values()) or None
         self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
-        self.sampling_defaults = _sampling_defaults(generation)
+        self.sampling_defaults, self._misstated = _sampling_defaults(generation)
         self._control = ControlTokens(self.encoder.control)
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
@@ -134,7 +136,7 @@ class ModelText:
     @property
     def remarks(self) -> list[str]:
         """What an operator should know of the model's text files, a line each."""
-        remarks = [] if self.eos_ids else [_ENDLESS]
+        remarks = [*self._misstated] if self.eos_ids else [_ENDLESS, *self._misstated]
         for name, template in self._templates.items():
             which = "" if name == _DEFAULT else f" {name}"
             remarks += [f"its chat template{which}: {remark}" for remark in template.remarks]
@@ -369,8 +371,38 @@ def _token_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float]:
+def _sampling_defaults(generation: dict[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """What the model's authors advise, and a line for each value that no sampler takes. Every
+    request that states nothing has these values, so a wrong one would refuse them all.
+    """
     if generation.get("do_sample") is False:
-        return {"temperature": 0.0}
-    found = {name: generation.get(name) for name in _SAMPLING_DEFAULTS}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+        return {"temperature": 0.0}, []
+    taken: dict[str, float] = {}
+    remarks = []
+    for name in _SAMPLING_DEFAULTS:
+        if (stated := generation.get(name)) is None:
+            continue
+        value = _sampling_value(name, stated)
+        if value is None:
+            remarks.append(
+                f"generation_config.json: {name} = {stated!r} is no value of it: ignored"
+            )
+        else:
+            taken[name] = value
+    return taken, remarks
+
+
+def _sampling_value(name: str, stated: object) -> float | None:
+    """The value as samplers take it; None if it is none. `top_k` is off at -1 too, and a whole
+    number where a program wrote it as 50.0.
+    """
+    if not isinstance(stated, int | float) or isinstance(stated, bool):
+        return None
+    value: float = stated
+    if name == "top_k" and math.isfinite(value) and value == int(value):
+        value = max(int(value), 0)
+    try:
+        SamplingParams(1, **{name: value})  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return None
+    return value if name != "top_k" or isinstance(value, int) else None

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from gateway.prompt import encode_raw
 from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText, read_model_text
 from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
 from workers.model_dir import read_eos_ids, read_model_files
 
@@ -217,6 +219,41 @@ def test_the_authors_sampling_advice_is_read() -> None:
     assert ModelText(files).sampling_defaults == {"temperature": 0.6, "top_k": 20}
     files["generation_config.json"] = b'{"do_sample": false}'
     assert ModelText(files).sampling_defaults == {"temperature": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "taken"),
+    [
+        ("top_k", -1, 0),
+        ("top_k", 0, 0),
+        ("top_k", 50.0, 50),
+        ("top_k", 50.5, None),
+        ("top_k", True, None),
+        ("top_k", float("inf"), None),
+        ("top_p", 2.0, None),
+        ("top_p", 1, 1),
+        ("temperature", "0.7", None),
+        ("temperature", float("nan"), None),
+        ("temperature", -1, None),
+        ("temperature", 1000, None),
+        ("min_p", -0.1, None),
+        ("repetition_penalty", 0, None),
+        ("repetition_penalty", 1.05, 1.05),
+    ],
+)
+def test_advice_that_no_sampler_takes_refuses_no_request(
+    name: str, stated: object, taken: float | None
+) -> None:
+    """Every request that states nothing would be a 400, for a fault of the model's file."""
+    files = make_text_files() | {"generation_config.json": json.dumps({name: stated}).encode()}
+    text = ModelText(files)
+    assert text.sampling_defaults == ({} if taken is None else {name: taken})
+    assert type(text.sampling_defaults.get(name)) is type(taken)
+    request = parse_chat_request(b'{"model": "m", "messages": [{"role": "user", "content": "x"}]}')
+    sent = msgspec.msgpack.encode(request.sampling(8, text.sampling_defaults))
+    assert msgspec.msgpack.decode(sent, type=SamplingParams).max_tokens == 8
+    said = [remark for remark in text.remarks if "generation_config.json: " in remark]
+    assert [name in remark for remark in said] == [True] * (taken is None)
 
 
 def test_a_template_may_stand_in_the_tokenizer_config() -> None:

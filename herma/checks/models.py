@@ -59,18 +59,22 @@ def missing_models(config: Config) -> Iterator[str]:
 
 def check_model_texts(config: Config) -> Iterator[str]:
     """One line for each thing that an operator should know of the text files of a model directory
-    of this host. Raises `ConfigError` for files that no gateway could use; those of built-in models
-    are tested.
+    of this host. Raises `ConfigError` for files that no gateway could use, and for weights in a
+    form that Herma's own engine does not read; those of built-in models are tested.
     """
     from gateway.prompt import encode_raw, read_model_text
-    from workers.model_dir import check_text_files, read_model_files
+    from workers.model_dir import check_form, check_text_files, read_model_files
 
     for worker in config.workers:
         is_own = worker.model in builtin_models() or worker.model.startswith(DUMMY_PREFIX)
         path = None if worker.engine == TEXT_ENGINE or is_own else found(worker.model)
-        if path is None or not any((path / name).exists() for name in _MODEL_SIGNS):
+        if path is None:
             continue
         try:
+            if worker.engine == "native":
+                check_form(path)
+            if not any((path / name).exists() for name in _MODEL_SIGNS):
+                continue
             check_text_files(worker)
             text = read_model_text(read_model_files(path).files)
             encode_raw(text, _SAMPLE)

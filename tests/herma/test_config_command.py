@@ -95,6 +95,34 @@ def test_text_files_that_no_gateway_could_use_are_refused(
         checked.notes(HEAD + WORKER, model=str(checked.folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("q4_k_m.gguf", "holds GGUF files and no safetensors: serve it with engine = "),
+        ("adapter_config.json", "holds an adapter for base/m, not a model: merge both"),
+        ("pytorch_model.bin", "holds pytorch_model"),
+        ("inner/config.json", "has no config.json, but inner in it has: give "),
+    ],
+)
+@pytest.mark.parametrize("has_texts", [False, True])
+def test_weights_that_the_own_engine_does_not_read_are_refused(
+    checked: Checked, name: str, words: str, *, has_texts: bool
+) -> None:
+    """The file was ok, and the worker did not start. llama.cpp may read them."""
+    files = {name: b'{"base_model_name_or_path": "base/m"}'}
+    if has_texts:
+        config = {} if name.startswith("inner") else {"config.json": b"{}"}
+        files |= make_text_files() | config
+    for each, content in files.items():
+        (checked.folder / each).parent.mkdir(exist_ok=True)
+        (checked.folder / each).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"worker `w`: .* {words}"):
+        checked.notes(HEAD + WORKER, model=str(checked.folder))
+    foreign = 'engine = "llama-cpp"\nurl = "http://127.0.0.1:9"\n'
+    if has_texts and name.endswith("gguf"):
+        assert checked.notes(HEAD + WORKER + foreign, model=str(checked.folder)) == []
+
+
 def test_what_a_template_cannot_show_is_noted(checked: Checked) -> None:
     """And an answer that no token ends."""
     files = {**make_text_files(), "config.json": b"{}"}

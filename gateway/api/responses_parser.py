@@ -250,7 +250,13 @@ def _ignored(typed: ResponsesBody, raw: Mapping[str, Any], said: ResponsesChat) 
 
 
 def _unmet_choice(choice: str | dict[str, Any] | None, said: ResponsesChat) -> tuple[str, ...]:
-    """The choice of a tool that a server would run, or of any if all are such."""
+    """The choice of a tool that a server would run, or of any if all are such; and allowed tools
+    that there are not.
+    """
+    _, allowed = tool_choice(choice)
+    if allowed is not None:
+        unknown = allowed - {name.name for name in said.names.values()}
+        return tuple(f"tool_choice ({name})" for name in sorted(unknown))
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if isinstance(choice, dict) and kind not in CHOICES:
         return (f"tool_choice ({kind})",)
@@ -362,9 +368,6 @@ def _tool_fields(typed: ResponsesBody, said: ResponsesChat) -> dict[str, Any]:
     choice, allowed = tool_choice(typed.tool_choice)
     if choice == "required" and not tools and not typed.tools:
         raise invalid("tool_choice", "'tool_choice' is 'required', but there are no tools.")
-    if unknown := (allowed or set()) - {name.name for name in said.names.values()}:
-        text = f"'tool_choice' allows {min(unknown)!r}, which is not among the tools."
-        raise invalid("tool_choice", text)
     if choice == "none" and said.compacts:
         choice = "auto"  # the prompt must begin as that of the last turn did
     if allowed is not None:

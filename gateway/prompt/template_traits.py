@@ -2,8 +2,8 @@
 
 Owns these conversations, and the forms that conversations take for a template that refuses the
 usual one or leaves calls and results out without a word: Gemma 2 has no system turns, Llama 3.1 has
-one call in a turn, gpt-oss shows only the first one, and no system turn behind the first. Must not
-know Jinja.
+one call in a turn, gpt-oss shows only the first one, and no system turn behind the first, which
+those of DeepSeek move to the beginning, before all that is cached. Must not know Jinja.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,6 +66,7 @@ _INSTRUCTED_AGAIN: Final = (
     {"role": "system", "content": "Ll2"},
     _LATER_USER,
 )
+_REMINDED: Final = (_SYSTEM, _USER, _ANSWER, {"role": "system", "content": "Ll2"}, _LATER_USER)
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
 _SAID: Final = (
     *(_USER, with_calls({**_SILENT, "content": "Hh8"}, _CALLS[:1]), _RESULTS[0]),
@@ -132,10 +133,18 @@ class _Probe:
 
     def shown(self, turns: Sequence[Turn], *words: str, tools: object = _TOOLS) -> bool:
         """Whether all words are in the prompt."""
+        text = self._text(turns, tools)
+        return text is not None and all(word in text for word in words)
+
+    def _text(self, turns: Sequence[Turn], tools: object) -> str | None:
         for form in self.forms:
             turns = form(turns)
-        text = self._show(turns, tools)  # type: ignore[arg-type]
-        return text is not None and all(word in text for word in words)
+        return self._show(turns, tools)  # type: ignore[arg-type]
+
+    def _comes_first(self, word: str, turns: Sequence[Turn]) -> bool:
+        """Whether a prompt has the word before what the user has asked first."""
+        text = self._text(turns, self._no_tools) or ""
+        return 0 <= text.find(word) < text.find("Bb2")
 
     def find_instructions(self) -> None:
         """Forms for system turns."""
@@ -144,6 +153,10 @@ class _Probe:
         self._try(folded_system, [_SYSTEM, _USER], tools=none)
         words = "Kk1", "Ll2"
         self._try(later_instructions, _INSTRUCTED_AGAIN, *words, tools=none, is_silent=True)
+        if self._comes_first("Ll2", _REMINDED):
+            self.forms.append(later_instructions)
+            if self._comes_first("Ll2", _REMINDED):
+                self.forms.pop()
 
     def find_calls(self, write: Writer | None) -> bool:
         """Forms for calls, and what is said beside them; whether they become text."""

@@ -515,6 +515,35 @@ def test_a_later_system_turn_is_not_lost(roles: tuple[str, ...], prompt: str) ->
     assert "".join(template.render(request.messages, (), NOW)) == prompt
 
 
+ALL_SYSTEM_FIRST = """\
+{%- for m in messages if m.role == 'system' %}
+    {{- ('s:' if loop.first else '\\n\\n') + m.content }}
+    {%- if loop.last %}{{ '|' }}{% endif %}
+{%- endfor %}
+{%- for m in messages if m.role != 'system' %}
+    {{- m.role[0] + ':' + m.content }}
+    {%- for c in m.tool_calls or [] %}{{ '(' + (c.function.arguments | tojson) + ')' }}{% endfor %}
+    {{- '|' }}
+{%- endfor %}
+"""
+"""DeepSeek V3.1 to V4, Hunyuan 3, Solar: all system turns are one, before everything else."""
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("s:S|u:A", "s:S|u:A"),
+        ("s:S|s:T|u:A", "s:S\n\nT|u:A"),
+        ("s:S|u:A|a:B|s:T|u:C", "s:S|u:A|a:B|u:T|u:C"),
+        ("s:S|u:A|a1:|t1:R|s:T", 's:S|u:A|a:({"x": 1})|t:R|u:T'),
+        ("u:A|s:T", "u:A|u:T"),
+    ],
+)
+def test_a_reminder_does_not_change_the_beginning_of_a_prompt(given: str, seen: str) -> None:
+    """Before everything else it would make the cache of the whole conversation worthless."""
+    assert rendered(given, ALL_SYSTEM_FIRST) == seen
+
+
 NAMES_DEVELOPER = """\
 {#- What a developer says stands in the developer instruction. -#}
 {%- for m in messages if m.role in ['system', 'user', 'assistant'] %}

@@ -1,5 +1,5 @@
-"""A worker of two ranks, with drafts, is served as any other: its answers, grammars, and the death
-of a rank.
+"""A worker of two ranks, with drafts and a host cache, is served as any other: its answers,
+grammars, and the death of a rank.
 """
 
 import json
@@ -26,6 +26,7 @@ name = "pair"
 model = "builtin:herma-tiny"
 device = "cpu"
 tensor_parallel = 2
+cache = { host = "64MiB" }
 speculation = { drafter = "builtin:herma-tiny/mtp", depth = 3 }
 
 [[workers]]

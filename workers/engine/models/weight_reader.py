@@ -590,7 +590,8 @@ class WeightReader:
             self._report("load", 1.0, f"{self._num_widened} {text}")
 
     def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = self._checkpoint.read(name, shape, is_float=True)
+        wanted = dtype or self._dtype
+        tensor = self._checkpoint.read(name, shape, is_float=wanted.is_floating_point)
         self._taken.add(name)
         # copy=True: what safetensors gives may be a view of the mapped file.
-        return tensor.to(self._device, dtype or self._dtype, copy=True)
+        return tensor.to(self._device, wanted, copy=True)

@@ -13,6 +13,7 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.http.server import serve
+from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.stream_checker import is_stream
 from tests.fakes.stream_checkers import checker_of
 
@@ -21,11 +22,13 @@ PATIENCE_S = 90.0
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, patience_s: float = PATIENCE_S) -> AsyncIterator[str]:
+async def served(
+    app: ASGIApp, patience_s: float = PATIENCE_S, deadlines: Deadlines | None = None
+) -> AsyncIterator[str]:
     """The base URL of `app`, served on a free port for the length of the block."""
     with trio.fail_after(patience_s):
         async with trio.open_nursery() as nursery:
-            start = functools.partial(serve, app, host="127.0.0.1", port=0)
+            start = functools.partial(serve, app, host="127.0.0.1", port=0, deadlines=deadlines)
             url: str = await nursery.start(start)
             yield url
             nursery.cancel_scope.cancel()

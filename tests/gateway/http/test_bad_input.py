@@ -12,8 +12,9 @@ from config import KeyConfig, hash_api_key
 from gateway.api.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
+from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.asgi import ANSWER, STARTED, Script, chat_body, scripted_edge
-from tests.fakes.served import Reply, ask, connected, served
+from tests.fakes.served import PATIENCE_S, Reply, ask, connected, served
 
 CHAT = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hi"}]
@@ -97,10 +98,12 @@ async def test_every_bad_request_is_one_clear_error() -> None:
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_body_of_forty_megabytes_is_413(declared: bool) -> None:
     """A body over the bound is refused with an answer that the client can read, whether or not
-    Content-Length tells its size, and the server stays well.
+    Content-Length tells its size, and the server stays well. It reads and drops the rest for as
+    long as the client here may take for forty megabytes.
     """
     script = Script()
-    async with served(edge_app(scripted_edge(script))) as url:
+    deadlines = Deadlines(linger_s=PATIENCE_S)
+    async with served(edge_app(scripted_edge(script)), deadlines=deadlines) as url:
         body = _body(messages=[{"role": "user", "content": "x" * 40_000_000}])
         for _ in range(3):
             async with connected(url) as client:
@@ -119,8 +122,9 @@ async def test_an_early_refusal_of_a_large_body_is_readable() -> None:
     connection does not stay behind.
     """
     keys = (KeyConfig(name="agents", hash=hash_api_key("secret")),)
-    body = b"x" * 5_000_000
-    async with served(edge_app(scripted_edge(Script(), keys=keys))) as url:
+    body, deadlines = b"x" * 5_000_000, Deadlines(linger_s=PATIENCE_S)
+    app = edge_app(scripted_edge(Script(), keys=keys))
+    async with served(app, deadlines=deadlines) as url:
         for path, status in ((CHAT, 401), ("/nothing", 404), ("/v1/models", 405)):
             for _ in range(3):
                 assert (await ask(url, "POST", path, body)).status == status

@@ -347,6 +347,45 @@ def test_a_trial_has_one_try_and_a_rank_any_number() -> None:
     assert tries[-1] is None
 
 
+def test_a_trial_that_failed_lengthens_no_later_delay() -> None:
+    """Of the version before, which starts again once the hold has ended."""
+    life = Lifecycle(WorkerHold(0.0, LEASE_S), RestartPolicy(0.5))
+
+    def judged() -> float | None:
+        return life.delay_after_death(1.0, is_permanent=False, is_outside=False, is_rank=False)
+
+    assert judged() is None
+    life.hold.end()
+    assert [judged(), judged()] == [0.5, 1.0]
+
+
+def test_each_new_state_is_told_once() -> None:
+    """After it was taken. An event that leaves the state, or is refused, is told to nobody."""
+    life, seen = Lifecycle(), list[EngineState]()
+    life.on_change = lambda: seen.append(life.state)
+    for event in (LifeEvent.RESTART, LifeEvent.START, LifeEvent.LOADED, LifeEvent.LOADED):
+        life.on(event)
+    with pytest.raises(ImpossibleEventError):
+        life.on(LifeEvent.WAKE)
+    assert seen == [EngineState.STARTING, EngineState.PROBING]
+
+
+def test_what_sleeps_is_refused_as_one_that_comes_back() -> None:
+    """A gateway that hears `draining` sends nothing more; one that hears `not_ready` waits."""
+    reasons = {state: reason for state, (reason, _) in REFUSALS.items()}
+    comes_back = (
+        EngineState.DROWSY,
+        EngineState.FALLING_ASLEEP,
+        EngineState.ASLEEP,
+        EngineState.DORMANT,
+        EngineState.WAKING,
+    )
+    assert {reasons[state] for state in comes_back} == {"not_ready"}
+    words = {state: REFUSALS[state][1] for state in comes_back}
+    for state in comes_back:  # the same word as in the worker's status
+        assert words[state] == f"the engine is {SHOWN[state]}"
+
+
 def test_every_state_has_its_words() -> None:
     """A status and a refusal; what no engine serves is refused as a draining or a missing one."""
     assert {*SHOWN} == {*REFUSALS} == {*EngineState}

@@ -1,49 +1,77 @@
-"""The table of a device, whose one worker is the test."""
+"""The table of a device, whose workers are the test."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import trio
+import trio.testing
 
 from tests.fakes.fixed_card import GIB, FixedCard
 from tests.fakes.worker_process import BOUND_S
-from workers.supervisor.card_memory import CardMemory
-from workers.supervisor.turn_table import TurnTable, lines_of, opened_at
-from workers.turns import MemberReport, MemberState, Order, decode_order, encode_line
+from workers.supervisor.card_memory import CardMemory, CardUse
+from workers.supervisor.turn_table import TurnTable, card_of, lines_of, opened_at
+from workers.turns import (
+    Member,
+    MemberReport,
+    MemberState,
+    Order,
+    SharedCard,
+    decode_order,
+    encode_line,
+)
 
 
 class Worker:
-    """Its connection: it has one request, and needs 60 GiB."""
+    """A connection. Unless told otherwise it has one request, and needs 60 GiB."""
 
     def __init__(self, stream: trio.SocketStream, lines: AsyncIterator[bytes]) -> None:
-        self._stream = stream
+        self.stream = stream
         self._lines = lines
 
-    async def say(self, state: MemberState, *, waits_s: float = 0.0, order: int = 0) -> None:
-        report = MemberReport(
-            "w", state, awake_bytes=60 * GIB, waiting=1, waited_s=1.0, oldest_ago_s=1.0,
-            waits_s=waits_s, order=order,
-        )  # fmt: skip
-        await self._stream.send_all(encode_line(report))
+    async def say(self, state: MemberState, **facts: Any) -> None:
+        """Report, and let the table think about it."""
+        said = {"awake_bytes": 60 * GIB, "waiting": 1, "waited_s": 1.0, "oldest_ago_s": 1.0}
+        report = MemberReport("w", state, **(said | facts))
+        await self.stream.send_all(encode_line(report))
+        await trio.testing.wait_all_tasks_blocked(0.02)
 
     async def hear(self) -> Order:
         with trio.fail_after(BOUND_S):
             return decode_order(await anext(self._lines))
 
+    async def news(self) -> list[Order]:
+        """The orders up to the first that says why it does not wake, without mere forecasts."""
+        told = [await self.hear()]
+        while not told[-1].why:
+            told.append(await self.hear())
+        return [one for one in told if one.do is not None or one.why]
+
+
+@asynccontextmanager
+async def seated(address: Path) -> AsyncIterator[Worker]:
+    stream = await trio.open_unix_socket(str(address))
+    assert isinstance(stream, trio.SocketStream)
+    lines = cast("AsyncGenerator[bytes, None]", lines_of(stream))
+    async with stream, aclosing(lines):
+        yield Worker(stream, lines)
+
+
+@asynccontextmanager
+async def opened(card: FixedCard, folder: Path) -> AsyncIterator[Path]:
+    """The address of a table."""
+    one = TurnTable(cast("CardMemory", card), lambda _: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.serve, opened_at(folder / "table"))
+        yield folder / "table"
+        nursery.cancel_scope.cancel()
+
 
 @asynccontextmanager
 async def table(card: FixedCard, folder: Path) -> AsyncIterator[Worker]:
-    one = TurnTable(cast("CardMemory", card), lambda _: None)
-    address = folder / "table"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.serve, opened_at(address))
-        stream = await trio.open_unix_socket(str(address))
-        assert isinstance(stream, trio.SocketStream)
-        async with stream, aclosing(lines_of(stream)) as lines:
-            yield Worker(stream, lines)
-        nursery.cancel_scope.cancel()
+    async with opened(card, folder) as address, seated(address) as worker:
+        yield worker
 
 
 async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
@@ -60,7 +88,67 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
         card.others = 79 * GIB
         await worker.say("waking", order=first.number)
         await worker.say("asleep", order=first.number, waits_s=0.05)
-        order = await worker.hear()
-        while order.do is None and not order.why:  # a forecast
-            order = await worker.hear()
+        (order,) = await worker.news()
         assert (order.do, "other processes hold 79.0 GiB" in order.why) == (None, True)
+
+
+async def test_an_order_that_was_not_taken_yet_is_not_given_again(tmp_path: Path) -> None:
+    """The worker may report something else before."""
+    card = FixedCard(tmp_path)
+    async with table(card, tmp_path) as worker:
+        await worker.say("asleep")
+        assert (await worker.hear()).do == "wake"
+        await worker.say("asleep", waiting=2)
+        card.others = 79 * GIB
+        await worker.say("asleep", order=1, waits_s=0.05)
+        assert [one.do for one in await worker.news()] == [None]
+
+
+async def test_the_place_of_a_worker_that_left_is_free(tmp_path: Path) -> None:
+    card = FixedCard(tmp_path)
+    async with opened(card, tmp_path) as address, seated(address) as worker:
+        async with seated(address) as other:
+            await other.say("away", is_always=True, waiting=0)
+            await worker.say("asleep")
+            (order,) = await worker.news()
+            assert "always resident models hold 60.0 GiB" in order.why
+        while (order := await worker.hear()).do is None:
+            pass
+        assert order.do == "wake"
+
+
+async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -> None:
+    reads: list[float] = []
+
+    class CountedCard(FixedCard):
+        async def read(self) -> CardUse:
+            reads.append(trio.current_time())
+            return await super().read()
+
+    async with table(CountedCard(tmp_path), tmp_path) as worker:
+        for state in ("waking", "falling asleep"):
+            await worker.say(state)
+            assert not reads
+        await worker.say("awake")
+        with trio.fail_after(BOUND_S):
+            while not reads:  # noqa: ASYNC110 (a reading tells nobody)
+                await trio.sleep(0.01)
+
+
+async def test_a_first_look_begins_once_the_table_has_settled(tmp_path: Path) -> None:
+    """Without another event: other workers have had the time to come."""
+    async with table(FixedCard(tmp_path), tmp_path) as worker:
+        await worker.say("asleep", waiting=0, waited_s=0.0, oldest_ago_s=None, wants_look=True)
+        assert (await worker.hear()).do == "wake"
+
+
+def test_what_no_worker_holds_is_others() -> None:
+    """By what each holds awake or asleep. Beside one that was not measured nothing can be told."""
+    used = CardUse(80, 70)
+    asleep = Member("a", "asleep", awake_bytes=60, asleep_bytes=5)
+    awake = Member("b", "awake", awake_bytes=40)
+    before = SharedCard(80, 7)
+    assert card_of(used, [asleep, awake], before) == SharedCard(80, 25)
+    assert card_of(used, [asleep, Member("c", "awake")], before) == before
+    assert card_of(CardUse(80, 30), [awake], before) == SharedCard(80, 0)
+    assert card_of(None, [awake], before) == SharedCard()

@@ -309,3 +309,27 @@ def test_what_is_cached_before_the_pages_are_open_is_stored_later() -> None:
     pool.open([2])
     (transfer,) = tier.transfers(0.0)
     assert transfer.copies[0].pages == (2,)
+
+
+def test_what_goes_before_its_page_is_open_frees_it_once() -> None:
+    """The page of an entry that an earlier engine left, when it opens and not before."""
+    region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
+
+    def pool_on_it() -> TierPool:
+        return TierPool(4, index=Index(memoryview(region), TierLayout(IDENTITY, 4096, 4)))
+
+    first, digest = pool_on_it(), BlockDigest(b"d" * 16)
+    first.open(range(4))
+    tier = HostTier(TierRoom(4), first)
+    tier.computed(digest, 0, ROOT, b"1000", is_first=True)
+    _store_all(tier)
+    pool = pool_on_it()
+    assert pool.recover(0.0) == 1
+    entry = pool.get(Name(EntryKind.BLOCK, digest))
+    assert entry is not None
+    assert pool.evict(entry) == [entry]
+    assert (pool.num_free, pool.num_used) == (0, 0)
+    pool.check_integrity()
+    pool.open(range(4))
+    assert pool.num_free == 4
+    pool.check_integrity()

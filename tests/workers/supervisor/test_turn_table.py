@@ -5,11 +5,13 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 import trio.testing
 
 from tests.fakes.fixed_card import GIB, FixedCard
 from tests.fakes.worker_process import BOUND_S
+from workers.supervisor import turn_table
 from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.supervisor.turn_table import TurnTable, card_of, lines_of, opened_at
 from workers.turns import (
@@ -135,8 +137,11 @@ async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -
                 await trio.sleep(0.01)
 
 
-async def test_a_first_look_begins_once_the_table_has_settled(tmp_path: Path) -> None:
+async def test_a_first_look_begins_once_the_table_has_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without another event: other workers have had the time to come."""
+    monkeypatch.setattr(turn_table, "READ_EVERY_S", 10 * BOUND_S)
     async with table(FixedCard(tmp_path), tmp_path) as worker:
         await worker.say("asleep", waiting=0, waited_s=0.0, oldest_ago_s=None, wants_look=True)
         assert (await worker.hear()).do == "wake"

@@ -265,7 +265,6 @@ class Sleeper:
                 life.process.kill(f"the engine did not wake: {why}")
             return
         took_s, self._began_at, self._before = trio.current_time() - self._began_at, 0.0, None
-        self.turns.is_on_trial = False
         self._lifecycle.on(LifeEvent.PROVEN)
         life.serve_again()
         await self.turns.measured(wake_s=took_s)

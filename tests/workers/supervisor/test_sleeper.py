@@ -294,6 +294,21 @@ async def test_a_way_that_fails_leaves_the_next_one(
         assert (len(one.troubles), one.num_faults) == (1, 0)
 
 
+async def test_all_ways_that_failed_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So none of them is tried by turns with another for ever."""
+    ways = {"more_ways": [(CHECKPOINT, "")], "on_sleep": "it answers 500"}
+    monkeypatch.setattr(sleeper_file, "host_reading", lambda: CardUse(2**40, 0))
+    async with world(tmp_path, monkeypatch, **ways) as one:
+        for tried in ([WAY], [WAY, CHECKPOINT], [WAY, CHECKPOINT]):
+            await one.sleep()
+            assert one.state is EngineState.ASLEEP
+            assert list(one.turns.record.refusals) == tried
+            await one.wake()
+        assert (len(one.troubles), one.num_faults) == (2, 0)
+
+
 async def test_where_no_way_is_left_it_sleeps_by_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from tests.fakes.checked_http import checked_client
 from tests.fakes.foreign_engine import next_id
 from tests.fakes.foreign_process import pids_of, stub_argv
-from tests.fakes.herma_process import HermaProcess, herma_up
+from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.ports import free_ports
 from workers.model_dir import builtin_dir
 
@@ -208,9 +208,20 @@ def test_a_killed_engine_costs_no_byte(fleet: Fleet, victim: str) -> None:
 
 
 def _kill_serving(fleet: Fleet, names: tuple[str, ...]) -> str:
-    """Kill the engine that has a sequence now."""
-    for name in names:
-        if httpx.get(fleet.stub(name), timeout=BOUND_S).json()["running"]:
-            fleet.kill_engine(name)
-            return name
-    raise AssertionError("no engine runs the stream")
+    """Kill the engine that has a sequence. None has for a moment where the stream has just moved,
+    as it does from an engine whose probes a loaded machine lets wait.
+    """
+
+    def serving() -> list[str]:
+        return [name for name in names if _is_running(fleet.stub(name))]
+
+    (name, *_) = wait_until(serving, "an engine that runs the stream", timeout_s=BOUND_S)
+    fleet.kill_engine(name)
+    return name
+
+
+def _is_running(stub: str) -> bool:
+    try:
+        return bool(httpx.get(stub, timeout=BOUND_S).json()["running"])
+    except httpx.TransportError:  # it starts again
+        return False

@@ -1,5 +1,5 @@
 """A worker of two ranks, with drafts and a host cache, is served as any other: its answers,
-grammars, and the death of a rank.
+grammars, and a rank that ends, stops or is slow.
 """
 
 import json
@@ -100,6 +100,12 @@ def _rank(host: HermaProcess) -> int | None:
     return next((pid for pid in pids if title_of(pid) == "herma engine pair rank 1"), None)
 
 
+def _running_rank(host: HermaProcess) -> int:
+    pid = wait_until(lambda: _rank(host), "rank 1")
+    assert pid is not None
+    return pid
+
+
 def test_a_grammar_holds_on_both_ranks(host: HermaProcess) -> None:
     answers = _crowd(host, lambda _: None, max_tokens=80, response_format=STRICT)
     for answer in answers:
@@ -108,21 +114,48 @@ def test_a_grammar_holds_on_both_ranks(host: HermaProcess) -> None:
     assert any(answer.end == "stop" for answer in answers if answer.worker == "pair")
 
 
-def test_a_dead_rank_ends_the_worker_and_no_stream(host: HermaProcess) -> None:
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        (signal.SIGKILL, "rank 1 of the engine ended by signal 9"),
+        (signal.SIGSTOP, "hung: no step finished"),
+    ],
+)
+def test_a_lost_rank_ends_the_worker_and_no_stream(
+    host: HermaProcess, how: signal.Signals, cause: str
+) -> None:
     """Its streams go on at the other worker, and both ranks come back."""
-    killed = wait_until(lambda: _rank(host), "rank 1")
-    dead = threading.Event()
-
-    def kill(worker: str) -> None:
-        if worker == "pair" and not dead.is_set():
-            dead.set()
-            os.kill(killed, signal.SIGKILL)
-
-    answers = _crowd(host, kill, max_tokens=150, ignore_eos=True)
-    assert dead.is_set()
+    lost = _running_rank(host)
+    answers = _crowd(host, _once(lambda: os.kill(lost, how)), max_tokens=150, ignore_eos=True)
     assert {answer.end for answer in answers} == {"length"}
-    wait_until(lambda: (pid := _rank(host)) is not None and pid != killed, "rank 1 again")
+    wait_until(lambda: (pid := _rank(host)) is not None and pid != lost, "rank 1 again")
     host.wait_models_ready({"m": 2})
-    wait_until(
-        lambda: any("rank 1 of the engine ended by signal 9" in x for x in host.output), "it"
-    )
+    wait_until(lambda: any(cause in line for line in host.output), cause)
+
+
+def test_a_slow_rank_slows_its_worker_alone(host: HermaProcess) -> None:
+    """It stands still for a while, and the same processes go on."""
+    slow = _running_rank(host)
+
+    def pause() -> None:
+        os.kill(slow, signal.SIGSTOP)
+        threading.Timer(2.0, os.kill, (slow, signal.SIGCONT)).start()
+
+    answers = _crowd(host, _once(pause), max_tokens=150, ignore_eos=True)
+    assert {answer.end for answer in answers} == {"length"}
+    assert _rank(host) == slow
+
+
+def _once(act: Callable[[], None]) -> Callable[[str], None]:
+    """Act at the first piece that the pair sends."""
+    lock, is_done = threading.Lock(), False
+
+    def seen(worker: str) -> None:
+        nonlocal is_done
+        with lock:
+            if worker != "pair" or is_done:
+                return
+            is_done = True
+        act()
+
+    return seen

@@ -27,7 +27,13 @@ from workers.engine.drafting.captured import Blocks, CapturedDrafts, Taken
 from workers.engine.drafting.description import DFlashShape
 from workers.engine.drafting.dflash2 import BranchConv, Conv, PairScores, walk
 from workers.engine.drafting.drafter import Capture, Drafted, DraftStep
-from workers.engine.drafting.weights import DrafterReader, DraftingHead, own_bytes, reading
+from workers.engine.drafting.weights import (
+    DrafterReader,
+    DraftingHead,
+    own_bytes,
+    ranks_of_head,
+    reading,
+)
 from workers.engine.models.angles import cos_sin
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
@@ -139,7 +145,7 @@ class DFlash:
         self._weights = weights
         model, others = weights.model, weights.others()
         self._context: Weight = weights.context
-        self._head = DraftingHead(model, target, fp8=fp8)
+        self._head = DraftingHead(model, ranks_of_head(model, target), fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
             self._context = quantize_weight(weights.context)

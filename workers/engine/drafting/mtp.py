@@ -19,7 +19,7 @@ from kernels.attention import AttentionPlan, PagedPlan
 from kernels.linear import linear
 from kernels.rms_norm import rms_norm
 from workers.engine.drafting.description import MtpShape
-from workers.engine.drafting.weights import DraftingHead, own_bytes, reading
+from workers.engine.drafting.weights import DraftingHead, own_bytes, ranks_of_head, reading
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights, quantised
@@ -83,7 +83,7 @@ class MtpCell:
         self.reads_hidden = True
         self.config = shape.network
         self.like = weights.fc
-        self._head = DraftingHead(model, target, fp8=fp8)
+        self._head = DraftingHead(model, ranks_of_head(model, target), fp8=fp8)
         if fp8:
             model = replace(model, layers=tuple([quantised(layer) for layer in model.layers]))
         others = weights.fc, weights.embedding_norm, weights.state_norm

@@ -149,13 +149,14 @@ def ranks_of_head(model: ModelWeights, target: Network) -> Ranks | None:
 
 
 class DraftingHead:
-    """The norm and the head of `model`, a drafter for `target`, by which drafts are chosen: in 8
-    bits with `fp8`, by a copy of `num_bytes`. A head in 8 or 4 bits serves as it is.
+    """The norm and the head of the drafter `model`, by which drafts are chosen: in 8 bits with
+    `fp8`, by a copy of `num_bytes`. A head in 8 or 4 bits serves as it is. `ranks`: see
+    `ranks_of_head`.
     """
 
-    def __init__(self, model: ModelWeights, target: Network, *, fp8: bool) -> None:
+    def __init__(self, model: ModelWeights, ranks: Ranks | None, *, fp8: bool) -> None:
         self._head, self.num_bytes = model.head, 0
-        self._ranks = ranks_of_head(model, target)
+        self._ranks = ranks
         if fp8 and isinstance(model.head, Tensor):
             self._head = quantize_weight(model.head)
             self.num_bytes = self._head.nbytes

@@ -112,7 +112,7 @@ def test_a_drafter_takes_a_narrow_head_as_it_is() -> None:
         (int4.quantize(head), True, 0),
     ):
         model = ModelWeights(head, (), _draw(32), given)
-        drafting = DraftingHead(model, fp8=fp8)
+        drafting = DraftingHead(model, None, fp8=fp8)
         assert drafting.num_bytes == copied
         used = small if copied else given
         expected = logits(_draw(3, 32), model.norm, 1e-6, used)

@@ -7,6 +7,7 @@ were found, how many pages came from the host, and how many sequences were preem
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from time import sleep
@@ -53,7 +54,8 @@ def main() -> None:
     """Answer, and print."""
     torch.set_num_threads(1)
     model_dir, num_ranks, host_bytes = sys.argv[1:]
-    print(json.dumps(host_answers(Path(model_dir), int(num_ranks), int(host_bytes))))
+    print(json.dumps(host_answers(Path(model_dir), int(num_ranks), int(host_bytes))), flush=True)
+    os._exit(0)  # as an engine ends: threads of the library wait for ranks that have gone
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ def said_first(turns: Sequence[Turn]) -> list[Turn]:
 
 def begun_by_user(turns: Sequence[Turn]) -> list[Turn]:
     """An empty turn of the user's stands before calls that begin the conversation: with tools, the
-    templates of Llama 3 write the text of the first turn as the user's, whoever's it is.
+    templates of Llama 3 write the first turn's text as the user's, even an assistant's.
     """
     count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
     if not any("tool_calls" in turn for turn in turns[count : count + 1]):

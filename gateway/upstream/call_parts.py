@@ -69,9 +69,9 @@ class CallIds:
                     names.add(name)
         return text not in names and any(map(str.startswith, names, repeat(text)))
 
-    def has_tool(self, name: str) -> bool:
-        """Whether the request has a tool of that name."""
-        return not self.begins_name(name) and name in (self._tools or ())
+    def may_name(self, text: str) -> bool:
+        """Whether `text` is a tool of the request, or the beginning of one's name."""
+        return self.begins_name(text) or text in (self._tools or ())
 
     def _known(self) -> set[str]:
         if self._taken is None:
@@ -228,7 +228,7 @@ class CallParts:
             return False
         joined = call.name + name
         is_same = call_id in ("", call.source_id)
-        return is_same and (self._ids.begins_name(joined) or self._ids.has_tool(joined))
+        return is_same and self._ids.may_name(joined)
 
     def _call_of(self, index: object, call_id: str, name: str, at: int | None) -> _Call | None:
         """The call that a part belongs to, which may be a new one; None for one call too many."""

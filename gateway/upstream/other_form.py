@@ -4,6 +4,7 @@ Owns how each becomes the other. Some servers know no streams for some models an
 object, some proxies know nothing but streams. Must not know connections.
 """
 
+import codecs
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -24,15 +25,19 @@ Fields = dict[str, Any]
 
 def is_stream(body: bytes) -> bool:
     """Whether a body that should be a JSON object is a stream of events."""
-    return body.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(_EVENT_STARTS)
+    return _begun(body).startswith(_EVENT_STARTS)
 
 
 def is_whole(data: bytes) -> bool:
     """Whether the first bytes of a body that should be a stream are not those of one: they are of a
     JSON object, or the white space by which some servers keep a connection alive before it.
     """
-    begun = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    begun = _begun(data)
     return begun.startswith(b"{") or not begun
+
+
+def _begun(data: bytes) -> bytes:
+    return data.removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 def stream_of(body: bytes) -> bytes:

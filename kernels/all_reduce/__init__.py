@@ -1,9 +1,9 @@
 """The sum of what several cards have computed, over memory that each card writes to the others.
 
-Owns the checked entry. Every rank pushes its part into the others'
-mail, raises a flag there, waits for theirs and adds all parts itself, in the order of the ranks: so
-all ranks get the same bits, and one launch replaces two barriers and a copy. Must not know how
-cards are joined, nor which of them are there.
+Owns the checked entry. Every rank pushes its part into the others' mail, raises a flag there, waits
+for theirs and adds all parts itself, in the order of the ranks: so all ranks get the same bits, and
+one launch replaces two barriers and a copy. Must not know how cards are joined, nor which of them
+are there.
 """
 
 from torch import Tensor

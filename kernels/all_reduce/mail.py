@@ -1,6 +1,6 @@
 """The memory that ranks write to each other: its layout, and how one rank sees it.
 
-Owns the sizes. Must not know who launches what.
+Owns the sizes. Must not know the kernel that uses it.
 """
 
 from collections.abc import Sequence

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
-from kernels.attention.config import (
-    LIBRARY_GRAIN,
-    SHORT_CONTEXTS,
-    SharingCosts,
-)
+from kernels.attention.config import LIBRARY_GRAIN, SHORT_CONTEXTS, SharingCosts
 from kernels.attention.cpu import AttentionPlan, Segment, kept_from, plan_attention, plan_windows
 from kernels.attention.plan import (
     NO_ROW,

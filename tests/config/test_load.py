@@ -337,7 +337,7 @@ def test_a_mistake_is_named_with_its_line(old: str, new: str, said: str) -> None
 
 
 def test_the_byte_order_mark_of_an_editor_is_no_key(tmp_path: Path) -> None:
-    """Notepad and PowerShell write it before the first line, where nobody sees it."""
+    """Notepad and PowerShell write the mark before the first line, and editors do not show it."""
     path = tmp_path / "herma.toml"
     path.write_bytes(b"\xef\xbb\xbf[gateway]\r\nport = 9000\r\n")
     assert load_config(path).gateway.port == 9000

@@ -137,7 +137,7 @@ def _on(device: torch.device, tensor: Tensor | None) -> Tensor | None:
 
 
 def test_a_trial_ends_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a sum that waits for nobody in a trial is not the sum."""
+    """A trial that no other rank answers returns after its polls, with a wrong sum."""
     monkeypatch.setitem(kernel._MOST_POLLS, True, 4)
     kernel._launch_of.cache_clear()
     memory = _memory(2, torch.device("cpu"))
@@ -163,13 +163,13 @@ def test_a_part_that_is_no_whole_number_of_grains_is_refused() -> None:
 def test_ranks_on_two_streams_of_a_card_get_the_same_bits(
     dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
-    """Both run at the same time, from graphs, and neither is told when the other starts."""
+    """Both ranks replay their graphs at the same time, without events between the streams."""
     device = torch.device("cuda")
     memory = _memory(2, device)
     mails = _mails(memory)
     *parts, residual = [part.to(device) for part in _parts(shape, dtype, 3)]
     streams = torch.cuda.Stream(), torch.cuda.Stream()
-    # Compiled and loaded where nobody waits: loading a kernel may wait for those that run.
+    # These launches load the kernels while no rank spins: a load may wait for running kernels.
     sent = _memory(2, device)
     for own in sent:
         _views(own, dtype)[1].fill_(1)

@@ -97,9 +97,8 @@ class HostLoads:
             sequence.awaits_host = self._coming.get(digests[num_cached])
             if sequence.awaits_host is None and self._tier.is_coming(following):
                 sequence.awaits_host = following
-            if sequence.awaits_host is not None:
-                return True
-            sequence.awaits_host = self._tier.opening(digests, num_cached)
+            if sequence.awaits_host is None:
+                sequence.awaits_host = self._tier.opening(digests, num_cached)
             if sequence.awaits_host is not None:
                 return True
         num_tokens = len(sequence.token_ids)

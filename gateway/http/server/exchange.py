@@ -148,7 +148,7 @@ class SendBuffer:
         self._on_gone()
 
     def close(self) -> None:
-        """Send nothing more, and forget whom to call. The socket is about to be closed."""
+        """Send nothing more, and drop the callback. The caller closes the socket next."""
         self.is_gone = True
         self.waiting = b""
         self._on_gone = _nothing

@@ -26,7 +26,7 @@ def test_fields_of_other_engines_are_named(fields: dict[str, Any], named: tuple[
 
 
 def test_fields_of_chats_are_named_elsewhere() -> None:
-    """A client that mixes APIs is told what it does not get."""
+    """Fields of another API are named in the header of ignored fields."""
     assert message(stop=["x"], n=2, presence_penalty=1).ignored == ("n", "presence_penalty", "stop")
     assert response(max_tokens=5, n=2).ignored == ("max_tokens", "n")
     assert chat(best_of=2, echo=True).ignored == ("best_of", "echo")

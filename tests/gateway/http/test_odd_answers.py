@@ -476,7 +476,7 @@ async def test_a_call_of_an_odd_form_is_one(api: str, name: str) -> None:
 @each_api
 @each_way
 async def test_a_call_without_a_name_is_an_error(api: str, stream: bool) -> None:
-    """Nobody can make it, and an answer without it would be another."""
+    """No client can run such a call, and the answer without it would say something else."""
     call = {"index": 0, "id": "a", "type": "function", "function": {"arguments": ARGUMENTS}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     fake = OddProvider(body=whole(message, "tool_calls"), streamed=_calls(call))

@@ -102,7 +102,7 @@ async def test_a_stream_in_the_place_of_a_whole_answer_is_one() -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", ""])
 async def test_a_stream_of_another_type_is_one(kind: str) -> None:
-    """The client, who asked for one, reads it as it comes."""
+    """A client that asked for a stream gets the stream as the provider sends it."""
     fake = OddProvider(body=b"".join(GOOD), kind=kind)
     async with open_provider(fake):
         model, tables = chain_of({"p0": fake})

@@ -123,17 +123,24 @@ class Ranks:
         """Memory that the cards write to each other; None where they cannot, or where a sum over it
         is wrong. All ranks find the same.
         """
+        mail, is_right = None, False
         try:
             mail = _opened(self.share, self.device)
         except (ImportError, RuntimeError) as error:
-            print(f"cards do not share memory, NCCL sums: {error}", file=sys.stderr)
-            mail = None
+            _say_that_nccl_sums(error)
         if not self.agreed(mail is not None) or mail is None:
             return None
+        try:
+            is_right = self._adds_right(mail)
+        except RuntimeError as error:
+            _say_that_nccl_sums(error)
+        return mail if self.agreed(is_right) else None
+
+    def _adds_right(self, mail: Mail) -> bool:
         part = torch.arange(64, dtype=torch.bfloat16, device=self.device)
         expected = [self.share.count * number for number in range(64)]
         sums = [add_parts(part, None, mail, is_trial=True).tolist() for _ in range(_CHECKED_TURNS)]
-        return mail if self.agreed(sums == [expected] * _CHECKED_TURNS) else None
+        return sums == [expected] * _CHECKED_TURNS
 
     def _check_sum(self) -> None:
         """A first sum, which opens the connections between the ranks: none may open in a capture.
@@ -183,6 +190,10 @@ def _backends(device: torch.device) -> list[Any]:
     """Torch's own objects for sums, which keep the timeout of the start."""
     kinds = ("cpu",) if device.type == "cpu" else ("cpu", "cuda")
     return [_world()._get_backend(torch.device(kind)) for kind in kinds]  # noqa: SLF001
+
+
+def _say_that_nccl_sums(error: Exception) -> None:
+    print(f"cards do not share memory, NCCL sums: {error}", file=sys.stderr)
 
 
 def _opened(share: Share, device: torch.device) -> Mail:

@@ -123,7 +123,8 @@ def all_answers(model_dir: Path, num_ranks: int, device: str, drafter: str) -> d
     """As they are printed, but for JSON's lists in the place of pairs."""
     keys: dict[str, Any] = {"device": device, "dtype": "float32"}
     if drafter:
-        keys["speculation"] = SpeculationConfig(drafter, depth=3)
+        # The further tokens of a text that repeats by chance are seldom right.
+        keys["speculation"] = SpeculationConfig(drafter, depth=2 if drafter == "suffix" else 3)
     config = configured(model_dir, num_ranks, **keys)
     runner = load(config)
     made = []

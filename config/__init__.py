@@ -2,7 +2,6 @@
 
 from config.addresses import dials_made_keys, takes_made_keys
 from config.builtin_models import (
-    BUILTIN_MODEL,
     BUILTIN_PREFIX,
     DEFAULT_PROFILE,
     builtin_config,
@@ -14,7 +13,7 @@ from config.builtin_models import (
     no_model,
     profiles,
 )
-from config.changes import ConfigChanges, gateway_changes
+from config.changes import gateway_changes
 from config.environment import (
     audit_path,
     clear_password,
@@ -26,7 +25,7 @@ from config.environment import (
     signing_key_path,
 )
 from config.found_file import FILE_NAME, found_config
-from config.list_prices import ListedProvider, ListPrices, list_prices, listed_price
+from config.list_prices import ListPrices, list_prices, listed_price
 from config.load import find_mistakes, load_config, parse_config, read_text, with_gateway
 from config.mistakes import Place, line_of
 from config.model import (
@@ -64,78 +63,3 @@ from config.model import (
 )
 from config.places import keys_dir, make_place, state_dir, worker_address
 from config.reference import reference
-
-__all__ = [
-    "BUILTIN_MODEL",
-    "BUILTIN_PREFIX",
-    "DEFAULT_PROFILE",
-    "DUMMY_PREFIX",
-    "ENGINE_KINDS",
-    "EXTERNAL_ENGINES",
-    "FILE_NAME",
-    "INDEX_DRAFTERS",
-    "TEXT_ENGINE",
-    "AlertConfig",
-    "AllLimitsConfig",
-    "Config",
-    "ConfigChanges",
-    "ConversationLimitsConfig",
-    "FallbackConfig",
-    "GatewayConfig",
-    "HostConfig",
-    "KeyConfig",
-    "KvEventsConfig",
-    "LaunchConfig",
-    "LedgerConfig",
-    "LimitsConfig",
-    "ListPrices",
-    "ListedProvider",
-    "LoopsConfig",
-    "ModelConfig",
-    "Name",
-    "ParamsConfig",
-    "Place",
-    "PriceConfig",
-    "ProviderConfig",
-    "RateLimitConfig",
-    "RepairConfig",
-    "ResponsesConfig",
-    "SpeculationConfig",
-    "TariffConfig",
-    "TracesConfig",
-    "WorkerConfig",
-    "audit_path",
-    "builtin_config",
-    "builtin_drafters",
-    "builtin_models",
-    "clear_password",
-    "dials_made_keys",
-    "find_mistakes",
-    "found_config",
-    "gateway_changes",
-    "hash_api_key",
-    "is_hub_id",
-    "keys_dir",
-    "ledger_path",
-    "line_of",
-    "list_prices",
-    "listed_price",
-    "load_config",
-    "make_place",
-    "no_builtin",
-    "no_drafter",
-    "no_model",
-    "parse_config",
-    "profiles",
-    "provider_api_key",
-    "read_text",
-    "reference",
-    "responses_path",
-    "secret_of",
-    "signing_key_path",
-    "state_dir",
-    "takes_made_keys",
-    "wildcard_of",
-    "with_gateway",
-    "worker_address",
-]

@@ -21,24 +21,6 @@ Owns the tree. Must not know HTTP statuses: `gateway/http/error_responses.py` ma
 
 from housekeeping.errors import ConfigError, HermaError
 
-__all__ = [
-    "ConfigError",
-    "ConnectError",
-    "ConnectTimeout",
-    "HermaError",
-    "HttpError",
-    "KeptConnectionClosed",
-    "LinkError",
-    "LinkFull",
-    "LocalProtocolError",
-    "PeerUnknown",
-    "ReadError",
-    "ReadTimeout",
-    "RemoteProtocolError",
-    "WireError",
-    "WriteTimeout",
-]
-
 
 class WireError(HermaError):
     """A frame is truncated, oversize, of an unknown tag or of a wrong shape."""

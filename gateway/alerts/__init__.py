@@ -3,7 +3,5 @@
 Must not know how requests run: its only sources are the event feed and the spending figures.
 """
 
-from gateway.alerts.alert import ALERT_KINDS, Alert, AlertKind, alert_of
+from gateway.alerts.alert import alert_of
 from gateway.alerts.alerting import Alerting
-
-__all__ = ["ALERT_KINDS", "Alert", "AlertKind", "Alerting", "alert_of"]

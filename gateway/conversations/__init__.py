@@ -5,15 +5,10 @@ argument, and what is decided is carried out by `gateway.turn`.
 """
 
 from gateway.conversations.book import ConversationBook, ConversationVisit
-from gateway.conversations.conversation import (
-    ConversationList,
-    ConversationRow,
-    KnownConversation,
-    row_of,
-)
+from gateway.conversations.conversation import ConversationList, ConversationRow, KnownConversation
 from gateway.conversations.hints import hint_of
 from gateway.conversations.loops import Loop, LoopFinder
-from gateway.conversations.names import ClientNames, named_by
+from gateway.conversations.names import named_by
 from gateway.conversations.prefix_doctor import (
     PrefixDoctor,
     PrefixFinding,
@@ -23,28 +18,4 @@ from gateway.conversations.prefix_doctor import (
     tools_of,
 )
 from gateway.conversations.repairs import Repair
-from gateway.conversations.returns import Expected, Hint, ReturnModel
-
-__all__ = [
-    "ClientNames",
-    "ConversationBook",
-    "ConversationList",
-    "ConversationRow",
-    "ConversationVisit",
-    "Expected",
-    "Hint",
-    "KnownConversation",
-    "Loop",
-    "LoopFinder",
-    "PrefixDoctor",
-    "PrefixFinding",
-    "PrefixList",
-    "PrefixRow",
-    "Repair",
-    "ReturnModel",
-    "SentPrompt",
-    "hint_of",
-    "named_by",
-    "row_of",
-    "tools_of",
-]
+from gateway.conversations.returns import ReturnModel

@@ -4,12 +4,11 @@ Owns the rows, how they follow from the gateway's data, and the page. Must not k
 terminals.
 """
 
-from gateway.dashboard.dashboard import Clients, Dashboard
-from gateway.dashboard.explanation import AttemptRow, Explanation, StageSpan, explain
+from gateway.dashboard.dashboard import Dashboard
+from gateway.dashboard.explanation import Explanation, explain
 from gateway.dashboard.overview import OverviewSource, condition_of, event_row, overview_of
 from gateway.dashboard.page_file import page
 from gateway.dashboard.rows import (
-    ClientRow,
     DashboardState,
     EventLog,
     EventRow,
@@ -18,34 +17,6 @@ from gateway.dashboard.rows import (
     Overview,
     ProviderRow,
     RequestRow,
-    Totals,
     WorkerRow,
 )
 from gateway.dashboard.siblings import Siblings, merged
-
-__all__ = [
-    "AttemptRow",
-    "ClientRow",
-    "Clients",
-    "Dashboard",
-    "DashboardState",
-    "EventLog",
-    "EventRow",
-    "Explanation",
-    "LimitRow",
-    "ModelRow",
-    "Overview",
-    "OverviewSource",
-    "ProviderRow",
-    "RequestRow",
-    "Siblings",
-    "StageSpan",
-    "Totals",
-    "WorkerRow",
-    "condition_of",
-    "event_row",
-    "explain",
-    "merged",
-    "overview_of",
-    "page",
-]

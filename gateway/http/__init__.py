@@ -7,13 +7,3 @@ know how a turn runs.
 from gateway.http.edge import Edge, EdgeSettings, FleetGauges
 from gateway.http.routes import edge_app
 from gateway.http.server import Certificates, serve, write_batch
-
-__all__ = [
-    "Certificates",
-    "Edge",
-    "EdgeSettings",
-    "FleetGauges",
-    "edge_app",
-    "serve",
-    "write_batch",
-]

@@ -14,7 +14,6 @@ from gateway.output.detokenizer import (
     StreamTokenBytes,
     TokenBytes,
 )
-from gateway.output.reasoning import ReasoningSplitter
 from gateway.output.sequence_output import (
     EventSink,
     OutputPipeline,
@@ -23,25 +22,3 @@ from gateway.output.sequence_output import (
     spelled_logprob,
 )
 from gateway.output.stop_strings import NO_STOPS, StopMatcher
-
-__all__ = [
-    "AUTO",
-    "BYTE_OF",
-    "NONE",
-    "NO_STOPS",
-    "AnswerFormat",
-    "ByteDetokenizer",
-    "ByteTable",
-    "Detokenizer",
-    "EventSink",
-    "OutputPipeline",
-    "Reason",
-    "ReasoningSplitter",
-    "SequenceOutput",
-    "StopMatcher",
-    "StreamDetokenizer",
-    "StreamTokenBytes",
-    "TokenBytes",
-    "answer_format",
-    "spelled_logprob",
-]

@@ -16,19 +16,3 @@ from gateway.prompt.model_text import (
 from gateway.prompt.prompt_encoder import DigestCache, Draft
 from gateway.prompt.stepwise import STEP_CHARS, StepwiseDraft, StepwiseText
 from gateway.prompt.token_bound import TokenBound
-
-__all__ = [
-    "STEP_CHARS",
-    "DigestCache",
-    "Draft",
-    "ModelText",
-    "StepwiseDraft",
-    "StepwiseText",
-    "TokenBound",
-    "check_template",
-    "checked_ids",
-    "decode_raw",
-    "encode_raw",
-    "read_model_text",
-    "token_strings",
-]

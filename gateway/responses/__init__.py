@@ -7,5 +7,3 @@ and the history of a request. Must not know HTTP, nor SQL.
 from gateway.responses.background import BackgroundRun
 from gateway.responses.record import ResponseOrigin, ResponseRecord
 from gateway.responses.stored import StoredResponses, no_item
-
-__all__ = ["BackgroundRun", "ResponseOrigin", "ResponseRecord", "StoredResponses", "no_item"]

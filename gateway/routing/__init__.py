@@ -14,24 +14,3 @@ from gateway.routing.route_preview import RoutePreview
 from gateway.routing.shown_worker import WorkerView
 from gateway.routing.work_line import LineVisit, WorkLine
 from gateway.routing.worker_registry import ModelView, with_refusals
-
-__all__ = [
-    "PROOF_TOKENS",
-    "Breaker",
-    "Demand",
-    "Dispatcher",
-    "Lease",
-    "LineVisit",
-    "ModelView",
-    "Probe",
-    "ProbeResult",
-    "QueuePosition",
-    "RequestIdentity",
-    "RoutePreview",
-    "RouteRequest",
-    "UseProvider",
-    "WorkLine",
-    "WorkerView",
-    "in_order",
-    "with_refusals",
-]

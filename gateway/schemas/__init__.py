@@ -4,8 +4,6 @@ Owns the forms in which engines get schemas and patterns, and what is left out o
 know requests, tools or engines' grammars.
 """
 
-from gateway.schemas.enforceable import Enforceable, LeftOut, enforceable
+from gateway.schemas.enforceable import LeftOut, enforceable
 from gateway.schemas.formats import FORMAT_PATTERNS
-from gateway.schemas.references import pointer_to, resolved
-
-__all__ = ["FORMAT_PATTERNS", "Enforceable", "LeftOut", "enforceable", "pointer_to", "resolved"]
+from gateway.schemas.references import resolved

@@ -9,25 +9,4 @@ from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.rate_limits import Charge, RateLimits
 from gateway.spending.refusals import soonest_refusal
 from gateway.spending.spending import Bill, Spending
-from gateway.spending.thresholds import Passed, Thresholds
-
-__all__ = [
-    "MICRO",
-    "UNCAPPED_TOKENS",
-    "Bill",
-    "Charge",
-    "LimitWindow",
-    "Passed",
-    "Period",
-    "RateLimits",
-    "Saving",
-    "Spending",
-    "SpendingFigures",
-    "Thresholds",
-    "day_of",
-    "most_tokens",
-    "show_amount",
-    "soonest_refusal",
-    "to_micro",
-    "window_of",
-]
+from gateway.spending.thresholds import Thresholds

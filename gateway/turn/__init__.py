@@ -17,24 +17,3 @@ from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
 from gateway.turn.services import Services
 from gateway.turn.turn import answer_request
-
-__all__ = [
-    "Caller",
-    "Conversing",
-    "Encoding",
-    "HealthProbes",
-    "KnownText",
-    "OpenTurns",
-    "PathRequest",
-    "PromptRoom",
-    "ProviderHealth",
-    "Respond",
-    "RetryBudget",
-    "Services",
-    "answer_request",
-    "known_text",
-    "pass_through",
-    "preview_route",
-    "prompt_room",
-    "read_model_prompts",
-]

@@ -34,35 +34,3 @@ from gateway.upstream.sent_answer import SentAnswer
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.thinking_switch import switch_at
 from gateway.upstream.usage import UsageTail
-
-__all__ = [
-    "AnswerFiltered",
-    "CallsMade",
-    "CannotContinue",
-    "ChatEvents",
-    "ContinuedStream",
-    "Header",
-    "KeptCalls",
-    "NotContinued",
-    "Provider",
-    "ProviderAnswer",
-    "ProviderCut",
-    "ProviderEventSplitter",
-    "ProviderRequest",
-    "ProviderUnavailable",
-    "SentAnswer",
-    "StopReached",
-    "UsageTail",
-    "apply_params",
-    "continued",
-    "ended_by_length",
-    "form_at",
-    "forwarded_to_provider",
-    "is_same_model",
-    "limit_of",
-    "needs_dropped",
-    "provider_request",
-    "session_name",
-    "stops_of",
-    "switch_at",
-]

@@ -8,20 +8,3 @@ from herma.boot.drill import Drill, local_url, only_this, run_drill
 from herma.boot.stopping import stop_running, systemctl
 from herma.boot.unit_files import BootUnit, read_units
 from herma.boot.units import UnitOptions, enabling, needed_variables, unit_files
-
-__all__ = [
-    "BootUnit",
-    "Drill",
-    "UnitOptions",
-    "compose_file",
-    "containerfile",
-    "enabling",
-    "local_url",
-    "needed_variables",
-    "only_this",
-    "read_units",
-    "run_drill",
-    "stop_running",
-    "systemctl",
-    "unit_files",
-]

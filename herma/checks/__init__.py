@@ -22,19 +22,4 @@ from herma.checks.settings import (
     launch_problems,
     unserved_models,
 )
-from herma.checks.table import CHECKS, Check, Outcome, check_host, look_at_files
-
-__all__ = [
-    "CHECKS",
-    "Check",
-    "Outcome",
-    "check_aliases",
-    "check_host",
-    "check_process_ports",
-    "check_providers",
-    "claim_port",
-    "known_model",
-    "launch_problems",
-    "look_at_files",
-    "unserved_models",
-]
+from herma.checks.table import check_host, look_at_files

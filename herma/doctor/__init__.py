@@ -12,21 +12,3 @@ from herma.doctor.gpu import is_ours
 from herma.doctor.host import Host, QueryOutput, this_host
 from herma.doctor.network import holder_of
 from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
-
-__all__ = [
-    "OF_CONFIG",
-    "OF_HOST",
-    "Change",
-    "Finding",
-    "Fix",
-    "Host",
-    "QueryOutput",
-    "examine",
-    "folder_of",
-    "holder_of",
-    "is_ours",
-    "recorded_names",
-    "since_last_good",
-    "this_host",
-    "worst",
-]

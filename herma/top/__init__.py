@@ -8,13 +8,3 @@ from herma.top.frame import View, draw
 from herma.top.source import GatewayPage, TopData, admin_key
 from herma.top.terminal import follow
 from herma.top.text import STYLES
-
-__all__ = [
-    "STYLES",
-    "GatewayPage",
-    "TopData",
-    "View",
-    "admin_key",
-    "draw",
-    "follow",
-]

@@ -4,29 +4,8 @@ Owns the plan and its steps: a version is installed beside the others, proved, t
 then used by the rest, and made current; or all workers go back. Must not know what a worker does.
 """
 
-from herma.upgrade.carry_out import Interrupted, UpgradeSteps, carry_out, load_plan, save_plan
+from herma.upgrade.carry_out import Interrupted, UpgradeSteps, carry_out, load_plan
 from herma.upgrade.install import InstallSource, adopt, image_runner, install, prune
 from herma.upgrade.plan import UpgradePlan, given_up, resumed, rollback
 from herma.upgrade.smoke import Smoke
 from herma.upgrade.workers import MoveBounds, Mover, VersionRejected
-
-__all__ = [
-    "InstallSource",
-    "Interrupted",
-    "MoveBounds",
-    "Mover",
-    "Smoke",
-    "UpgradePlan",
-    "UpgradeSteps",
-    "VersionRejected",
-    "adopt",
-    "carry_out",
-    "given_up",
-    "image_runner",
-    "install",
-    "load_plan",
-    "prune",
-    "resumed",
-    "rollback",
-    "save_plan",
-]

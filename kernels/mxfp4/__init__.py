@@ -4,5 +4,3 @@ Owns the layout, as published checkpoints of gpt-oss have it, and its definition
 """
 
 from kernels.mxfp4.weight import GROUP, Mxfp4Weight, dequantise
-
-__all__ = ["GROUP", "Mxfp4Weight", "dequantise"]

@@ -20,7 +20,7 @@ from protocol.transport.curve import (
     worker_key_file,
     write_curve_pair,
 )
-from protocol.transport.dealer import DealerSocket, DealerStatistics
+from protocol.transport.dealer import DealerSocket
 from protocol.transport.http_body import Body
 from protocol.transport.http_client import HttpClient, HttpResponse
 from protocol.transport.inline_reads import enable_inline_reads
@@ -30,33 +30,3 @@ from protocol.transport.local_socket import is_local
 from protocol.transport.router import RouterSocket, RouterStatistics
 from protocol.transport.sockets import check_ipc_is_free
 from protocol.transport.subscriber import Subscriber
-
-__all__ = [
-    "MAX_BACKLOG_BYTES",
-    "Body",
-    "ControlSocket",
-    "CurveClient",
-    "CurvePair",
-    "CurveServer",
-    "DealerSocket",
-    "DealerStatistics",
-    "HttpClient",
-    "HttpResponse",
-    "LocalDealer",
-    "LocalRouter",
-    "RouterSocket",
-    "RouterStatistics",
-    "Subscriber",
-    "ask_control",
-    "check_ipc_is_free",
-    "enable_inline_reads",
-    "gateway_key_file",
-    "is_local",
-    "kept_pair",
-    "load_curve_client",
-    "load_curve_server",
-    "make_pair",
-    "read_curve_pair",
-    "worker_key_file",
-    "write_curve_pair",
-]

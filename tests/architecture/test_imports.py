@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.architecture.source_trees import ROOT, parsed, statements
+from tests.architecture.source_trees import ROOT, files_of, parsed, statements
 
 PACKAGES = ("gateway", "workers", "kernels", "protocol", "housekeeping", "config", "herma")
 EXEMPT = ("protocol", "housekeeping", "kernels")
 """Flat: their files are imported directly."""
+REEXPORTING = ("protocol.errors",)
+"""Draws the tree of errors, the two of the package below included."""
 
 
 def _module_of(path: Path) -> str:
@@ -82,10 +84,26 @@ def _is_package(name: str) -> bool:
     return FILES[name].name == "__init__.py"
 
 
-def _has_list(name: str) -> bool:
-    return any(
-        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for node in _trees()[name].body
+@cache
+def _taken(module: str) -> frozenset[str]:
+    """The names that a module imports for itself."""
+    return frozenset(
+        alias.asname or alias.name
+        for node in statements(_trees()[module])
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    )
+
+
+@cache
+def _offered(package: str) -> frozenset[str]:
+    """The names that a package offers: those that its `__init__` imports from its own files."""
+    return frozenset(
+        alias.asname or alias.name
+        for node in _trees()[package].body
+        if isinstance(node, ast.ImportFrom) and _is_inside(node.module or "", package)
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in FILES
     )
 
 
@@ -101,7 +119,7 @@ def _past_the_package(importer: str, imported: str) -> bool:
     if importer.startswith("kernels.") and imported.startswith("kernels."):
         return False  # device code calls device code
     here = importer if _is_package(importer) else importer.rpartition(".")[0]
-    return _has_list(package) and not (_is_inside(here, package) or _is_inside(package, here))
+    return bool(_offered(package)) and not (_is_inside(here, package) or _is_inside(package, here))
 
 
 def test_imports_make_no_circle() -> None:
@@ -118,6 +136,39 @@ def test_other_subjects_are_imported_by_their_package() -> None:
         if isinstance(node, ast.ImportFrom) and _past_the_package(importer, node.module or "")
     ]
     assert not found, "\n".join(found)
+
+
+def test_names_come_from_their_file_or_its_package() -> None:
+    """A file that imports a name for itself does not hand it on: readers find a name where it is
+    defined, and mypy's `implicit_reexport` serves packages alone.
+    """
+    found = [
+        f"{importer} takes {alias.name} from {node.module}"
+        for importer, tree in _trees().items()
+        for node in statements(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in FILES
+        if not _is_package(node.module) and node.module not in REEXPORTING
+        for alias in node.names
+        if alias.name in _taken(node.module)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_packages_offer_only_what_others_take() -> None:
+    """A name that no file outside of the package imports, its tests included, is the package's."""
+    taken: dict[str, set[str]] = defaultdict(set)
+    for path in files_of(*PACKAGES, "tests", "benchmarks", "training"):
+        importer = _module_of(path)
+        for node in statements(_trees().get(importer) or parsed(path)):
+            if isinstance(node, ast.ImportFrom) and not _is_inside(importer, node.module or ""):
+                taken[node.module or ""] |= {alias.name for alias in node.names}
+    unused = [
+        f"{package} offers {name}"
+        for package in FILES
+        if _is_package(package) and package.partition(".")[0] not in EXEMPT
+        for name in sorted(_offered(package) - taken[package])
+    ]
+    assert not unused, "\n".join(unused)
 
 
 def test_the_product_imports_no_tests() -> None:

@@ -21,12 +21,13 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from tests.fakes.card import Failing, FakeRunner, Sample
 from workers.ipc.framing import BROADCAST
+from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.drafting import Proposer
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.saving import PrefixStates, SavePolicy
-from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.scheduler import Scheduler
 from workers.scheduler.swapping import SwapSpace
 from workers.scheduler.tier import HostTier, TierPool, TierRoom
 from workers.scheduler.windows import WindowPool

@@ -7,5 +7,3 @@ external engine instead of computing.
 
 from workers.bridge.rank import serve_rank
 from workers.bridge.serve import serve_external
-
-__all__ = ["serve_external", "serve_rank"]

@@ -5,10 +5,8 @@ caches.
 from workers.external.answer import AnswerPiece, ExternalAnswer
 from workers.external.approximate import ApproximateBlocks, CacheExpectation
 from workers.external.engine_api import (
-    AnswerReader,
     EngineApi,
     EngineError,
-    EngineEvent,
     EngineEventSplitter,
     EngineJob,
     EngineLimits,
@@ -25,33 +23,3 @@ from workers.external.sglang_api import SglangApi
 from workers.external.start_lines import phase_of
 from workers.external.vllm_api import VllmApi
 from workers.external.vllm_feed import Heard, VllmFeed
-
-__all__ = [
-    "AnswerPiece",
-    "AnswerReader",
-    "ApproximateBlocks",
-    "CacheExpectation",
-    "CopyReports",
-    "EngineApi",
-    "EngineError",
-    "EngineEvent",
-    "EngineEventSplitter",
-    "EngineJob",
-    "EngineLimits",
-    "EngineQuestions",
-    "EngineTrouble",
-    "ExternalAnswer",
-    "Heard",
-    "HeldBlocks",
-    "HttpRequest",
-    "LlamaCppApi",
-    "OpenAiApi",
-    "Proof",
-    "SglangApi",
-    "SleepCalls",
-    "VllmApi",
-    "VllmFeed",
-    "is_lenient",
-    "model_roots",
-    "phase_of",
-]

@@ -63,7 +63,7 @@ from workers.ipc import (
 )
 from workers.loop.heartbeat import EngineStatus, cache_line, drafting_line
 from workers.loop.napping import Napping, NativeSleep
-from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
+from workers.loop.pipeline import InFlight, Pipeline, Runner
 from workers.scheduler import (
     BlockManager,
     Key,
@@ -77,8 +77,6 @@ from workers.scheduler import (
     WindowSizes,
 )
 from workers.scheduler.tier import HostTier, Transfer, Transferred
-
-__all__ = ["Channel", "CompiledGrammar", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
 LOAD_EVERY_S: Final = 0.1
 ALIVE_EVERY_S: Final = 1.0

@@ -3,10 +3,3 @@
 from workers.replay.script import load_script
 from workers.replay.scripted import PacedChannel, load_scripted
 from workers.replay.synthetic import load_synthetic
-
-__all__ = [
-    "PacedChannel",
-    "load_script",
-    "load_scripted",
-    "load_synthetic",
-]

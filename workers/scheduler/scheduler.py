@@ -47,8 +47,6 @@ from workers.scheduler.step_cost import StepCost
 from workers.scheduler.tier import Transfer, Transferred
 from workers.scheduler.windows import WindowPool
 
-__all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
-
 
 @final
 class Scheduler:

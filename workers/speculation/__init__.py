@@ -1,7 +1,6 @@
 """Drafts for the next steps: where they come from, how likely they are right, how many pay."""
 
-from workers.speculation.counters import DraftCounters
-from workers.speculation.draft_depth import DraftDepth, DraftTimes, Mode, depths_up_to
+from workers.speculation.draft_depth import DraftDepth, DraftTimes, depths_up_to
 from workers.speculation.fit import Fit
 from workers.speculation.offers import MatchOdds, Offer, Rate
 from workers.speculation.pass_cost import FINE_SIZES, TimeTable
@@ -11,26 +10,3 @@ from workers.speculation.sources import CardSource, TextSource
 from workers.speculation.speculation import Speculation
 from workers.speculation.taking_in import Expense, Mean, TakingIn
 from workers.speculation.text_drafter import NUM_TEXT_SOURCES
-
-__all__ = [
-    "FINE_SIZES",
-    "NUM_TEXT_SOURCES",
-    "CardSource",
-    "DraftCounters",
-    "DraftDepth",
-    "DraftTimes",
-    "Expense",
-    "Fit",
-    "MatchOdds",
-    "Mean",
-    "Mode",
-    "Offer",
-    "PlaceOdds",
-    "Rate",
-    "Speculation",
-    "SpeculationPolicy",
-    "TakingIn",
-    "TextSource",
-    "TimeTable",
-    "depths_up_to",
-]

@@ -4,7 +4,7 @@ Owns the record, the reading of its facts from a host, the file in the state dir
 comparison in words. Must not know processes, engines' APIs or torch.
 """
 
-from workers.starts.compare import SLOWER, StartDifference, differences, slower_than
+from workers.starts.compare import SLOWER, StartDifference, differences
 from workers.starts.deep import deep_differences, hashes_path
 from workers.starts.gather import (
     MachineOrigin,
@@ -27,34 +27,3 @@ from workers.starts.store import (
     starts_dir,
     with_steps,
 )
-from workers.starts.withheld import WITHHELD
-
-__all__ = [
-    "SLOWER",
-    "WITHHELD",
-    "Library",
-    "MachineOrigin",
-    "SpeedWatch",
-    "StartDifference",
-    "StartRecord",
-    "StartRecords",
-    "StartVerdict",
-    "WeightFile",
-    "deep_differences",
-    "differences",
-    "driver_version",
-    "gather",
-    "hashes_path",
-    "judged",
-    "load_starts",
-    "model_folder",
-    "read_libraries",
-    "read_weights",
-    "record_path",
-    "recorded_workers",
-    "save_starts",
-    "slower_than",
-    "starts_dir",
-    "this_origin",
-    "with_steps",
-]

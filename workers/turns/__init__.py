@@ -15,8 +15,6 @@ from workers.turns.messages import (
     encode_line,
 )
 from workers.turns.policy import (
-    MAX_PATIENCE_ROUNDS,
-    MIN_PATIENCE_S,
     Member,
     MemberState,
     SharedCard,
@@ -33,29 +31,3 @@ from workers.turns.record import (
     records_dir,
     write_record,
 )
-
-__all__ = [
-    "MAX_PATIENCE_ROUNDS",
-    "MIN_PATIENCE_S",
-    "Change",
-    "Member",
-    "MemberReport",
-    "MemberState",
-    "Order",
-    "SharedCard",
-    "TurnPlan",
-    "TurnPolicy",
-    "TurnRecord",
-    "bytes_in_words",
-    "decode_order",
-    "decode_report",
-    "encode_line",
-    "engine_id",
-    "overfull",
-    "read_record",
-    "read_records",
-    "record_path",
-    "records_dir",
-    "together",
-    "write_record",
-]

@@ -4,26 +4,5 @@ Owns the folder of an installation, its links and records, and what stands for `
 worker's launch. Must not install, start or judge anything.
 """
 
-from workers.versions.installation import (
-    HERMA,
-    Installation,
-    InstalledVersion,
-    VersionKind,
-    installation_of,
-    versions_dir,
-)
+from workers.versions.installation import HERMA, Installation, InstalledVersion, installation_of
 from workers.versions.resolve import BASE, PLACEHOLDER, launch_problems, launch_version, resolved
-
-__all__ = [
-    "BASE",
-    "HERMA",
-    "PLACEHOLDER",
-    "Installation",
-    "InstalledVersion",
-    "VersionKind",
-    "installation_of",
-    "launch_problems",
-    "launch_version",
-    "resolved",
-    "versions_dir",
-]

@@ -6,5 +6,3 @@ Owns sockets, framing, deadlines and the end of a connection. Must not know rout
 from gateway.http.server.exchange import write_batch
 from gateway.http.server.serving import serve
 from gateway.http.server.tls import Certificates
-
-__all__ = ["Certificates", "serve", "write_batch"]

@@ -21,18 +21,3 @@ from gateway.output.tools.formats import (
     is_known_format,
 )
 from gateway.output.tools.parser import ToolParser, begins_call
-
-__all__ = [
-    "ARGUMENTS",
-    "TOOL_FORMATS",
-    "CallGrammar",
-    "CallableTool",
-    "Opening",
-    "ToolFormat",
-    "ToolParser",
-    "begins_call",
-    "call_syntax",
-    "detect_tool_format",
-    "forced_opening",
-    "is_known_format",
-]

@@ -21,11 +21,12 @@ from protocol.hashing import block_digests, root_digest
 from protocol.messages import Finished, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
+from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
 from workers.scheduler.saving import PrefixStates, SavePolicy
-from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.scheduler import Scheduler
 
 MODEL = "tiny"
 PREFILL_S, ATTENTION_S = 1e-4, 1e-8

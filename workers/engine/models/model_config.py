@@ -13,8 +13,6 @@ from workers.engine.models.description import ModelDescription
 from workers.engine.models.families import ARCHITECTURES, MODEL_TYPES, TYPE_FORMATS
 from workers.model_dir import CONFIG_NAME, read_json
 
-__all__ = ["LACKING", "ModelDescription", "read_model_config"]
-
 LACKING: Final = {
     "deepseek_v32": "DeepSeek-V3.2 chooses keys by an index",
     "deepseek_v4": "DeepSeek-V4 compresses its keys and chooses them by an index",

@@ -21,6 +21,7 @@ from typing import Any, Final
 from benchmarks.engine.host_tier import HostTierBench, config_of, timed_start
 from protocol.sampling import SamplingParams
 from workers.host_cache import FD_VARIABLE, REGION_NAME, taken_fd
+from workers.loop import COPYING_POLL_S
 
 _ONE: Final = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 _MANY: Final = SamplingParams(max_tokens=3000, temperature=0.0, ignore_eos=True)
@@ -126,7 +127,8 @@ class _Agents:
         times: dict[int, float] = {}
         numbers = [self._drive.submit(prompt, _ONE) for prompt in self._prompts]
         while len(times) < len(numbers):
-            self._drive.step()
+            if self._drive.step() is None:
+                time.sleep(COPYING_POLL_S)  # as the engine's loop does
             now = time.perf_counter()
             for number in numbers:
                 if self._drive.answers[number].finished is not None:

@@ -3,6 +3,7 @@
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
 from workers.loop.loop import (
+    COPYING_POLL_S,
     Channel,
     CompiledGrammar,
     EngineLoop,

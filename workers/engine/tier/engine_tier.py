@@ -72,13 +72,17 @@ class EngineTier:
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
         self.room = TierRoom(layout.num_pages, words.state_pages, rows, layout.page_bytes)
         self._index = Index(self.region.index, layout)
+        # Behind a restart the first requests want these pages: they open beside the first steps and
+        # the captures of graphs. Fresh pages, which are dearer and which nobody waits for, do not.
+        if kept := [page for page, _ in self._index.records()]:
+            self.region.open(kept)
 
     def __repr__(self) -> str:
         return f"<EngineTier {self.region!r}>"
 
     def host_tier(self, now: float) -> HostTier:
-        """The books of the tier, with what the region holds already; begins to open its pages. Call
-        it once. `now` is in seconds of the scheduler's clock.
+        """The books of the tier, with what the region holds already; its pages open from now on, if
+        they do not yet. Call it once. `now` is in seconds of the scheduler's clock.
         """
         pool = TierPool(self.layout.num_pages, index=self._index)
         tier = HostTier(self.room, pool)

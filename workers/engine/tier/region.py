@@ -63,12 +63,16 @@ class HostRegion:
         self._locked: list[int] = []
         self._is_closing = False
         self._thread: Thread | None = None
+        self._has_begun = False
 
     def __repr__(self) -> str:
         return f"<HostRegion of {self.layout.num_pages} pages>"
 
     def open(self, first: Iterable[int] = ()) -> None:
-        """Begin to open the pages, those of `first` before the others."""
+        """Begin to open the pages, those of `first` before the others. Only the first call does."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         pieces = self._pieces()
         if self._card is None:
             for piece in pieces:

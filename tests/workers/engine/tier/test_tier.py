@@ -227,6 +227,27 @@ def test_a_foreign_layout_is_never_used(
     assert books.pool.num_used == 0
 
 
+def test_pages_of_an_earlier_engine_open_while_the_next_one_starts(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Before the loop asks for the books: the first requests behind a restart want these pages."""
+    host = _host(tmp_path, "qwen2", "cpu")
+    fd = os.memfd_create("herma-cache")
+    request.addfinalizer(lambda: os.close(fd))
+    first = _runner(host, "cpu")
+    fresh = tier_for(first, NUM_PAGES, fd)
+    request.addfinalizer(fresh.close)
+    assert fresh.copies.take_opened() == []
+    _ask(_drive(first, "cpu"), _prompts(1)[:3])
+    again = tier_for(_runner(host, "cpu"), NUM_PAGES, fd)
+    request.addfinalizer(again.close)
+    opened = again.copies.take_opened()
+    assert [page for pages in opened for page in pages] == list(range(NUM_PAGES))
+    books = again.host_tier(0.0)
+    assert books.num_recovered > 0
+    assert again.copies.take_opened() == []
+
+
 def test_the_books_are_cleared_on_both_tiers(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -13,17 +13,12 @@ from msgspec.structs import replace
 from config.model import Config, GatewayConfig
 
 _FIXED: Final = (
-    *("host", "port", "processes", "process_port", "worker_bind", "drain_s"),
+    "host", "port", "processes", "process_port", "worker_bind", "drain_s",
     "hang_s",
-    *(
-        "curve_secret_file",
-        "insecure_local",
-        "signing_key_file",
-        "tls_certificate_file",
-        "tls_key_file",
-    ),
-    *("responses", "spending_thresholds", "log", "traces"),
-)
+    "curve_secret_file", "insecure_local", "signing_key_file", "tls_certificate_file",
+    "tls_key_file",
+    "responses", "spending_thresholds", "log", "traces",
+)  # fmt: skip
 """Keys of `[gateway]` that need a restart: addresses of open sockets, files that are read at the
 start, keys that the parent process of several uses too, thresholds that waiting alerts refer to,
 and the listeners of requests (`log`, `traces`).

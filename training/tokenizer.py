@@ -24,8 +24,12 @@ SPECIAL: Final = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
 """Hidden from the text of an answer."""
 
 MARKERS: Final = (
-    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-    *("<think>", "</think>"),
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
 )
 """One token each, but part of the text, where parsers look for them."""
 

@@ -27,9 +27,9 @@ from benchmarks.progress import ProgressBar
 from protocol.errors import ConfigError
 
 _HEAD: Final = (
-    *("agents", "server", "tok/s", "with prompts", "hits", "first token p50 / p90, ms"),
-    *("gap p99, ms", "turns", "errors"),
-)
+    "agents", "server", "tok/s", "with prompts", "hits", "first token p50 / p90, ms",
+    "gap p99, ms", "turns", "errors",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

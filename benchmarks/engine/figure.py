@@ -76,10 +76,10 @@ def table(figures: Sequence[EngineFigure]) -> str:
     for figure in figures:
         share = "" if figure.share is None else f"{100 * figure.share:.0f} %"
         cells = [
-            *(figure.name, _number(figure.value), figure.unit, _number(figure.floor), share),
-            *(_number(figure.bar.peer), _number(figure.bar.must), _number(figure.bar.goal)),
+            figure.name, _number(figure.value), figure.unit, _number(figure.floor), share,
+            _number(figure.bar.peer), _number(figure.bar.must), _number(figure.bar.goal),
             _met(figure),
-        ]
+        ]  # fmt: skip
         if has_experts:
             cells += map(_number, figure.experts or (None, None))
         lines.append(f"| {' | '.join(cells)} |")

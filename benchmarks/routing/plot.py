@@ -15,9 +15,9 @@ from benchmarks.routing.table import TableCell, cells
 METRIC: Final = "ttft_p90_ms"
 _Axes: TypeAlias = Any  # matplotlib may be absent
 _COLOURS: Final = (
-    *("#4e79a7", "#a0cbe8", "#59a14f", "#8cd17d", "#b6992d"),
-    *("#f28e2b", "#76b7b2", "#b07aa1", "#9c755f", "#ff9da7"),
-)
+    "#4e79a7", "#a0cbe8", "#59a14f", "#8cd17d", "#b6992d",
+    "#f28e2b", "#76b7b2", "#b07aa1", "#9c755f", "#ff9da7",
+)  # fmt: skip
 
 
 def plot_rows(rows: Sequence[Row], path: Path) -> bool:

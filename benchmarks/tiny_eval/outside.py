@@ -25,10 +25,10 @@ _RULE: Final = (
     "the next likely remedy. "
 )
 _VERBS: Final = (
-    *("inspect", "patch", "browse", "delegate", "remember", "execute", "summarise", "monitor"),
-    *("transcribe", "schedule", "fetch", "clarify", "compress", "publish", "simulate", "audit"),
+    "inspect", "patch", "browse", "delegate", "remember", "execute", "summarise", "monitor",
+    "transcribe", "schedule", "fetch", "clarify", "compress", "publish", "simulate", "audit",
     "rollback",
-)
+)  # fmt: skip
 _GUIDANCE: Final = (
     "Call this when no cheaper way is left. The result is JSON with the fields ok, output and "
     "error. Long outputs are cut in the middle. Do not repeat a call with the same arguments. "

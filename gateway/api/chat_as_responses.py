@@ -18,12 +18,12 @@ from gateway.api.signatures import Signer
 _STORED: Final = ("previous_response_id", "conversation", "background")
 _CHAT_FIELDS: Final = frozenset(
     {
-        *("max_tokens", "max_completion_tokens", "stop", "n", "stream_options", "response_format"),
-        *("reasoning_effort", "chat_template_kwargs", "enable_thinking", "min_p", "top_k"),
-        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs"),
-        *("stop_token_ids", "ignore_eos"),
+        "max_tokens", "max_completion_tokens", "stop", "n", "stream_options", "response_format",
+        "reasoning_effort", "chat_template_kwargs", "enable_thinking", "min_p", "top_k",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs",
+        "stop_token_ids", "ignore_eos",
     }
-)
+)  # fmt: skip
 """Fields of chats that such a body may have too."""
 
 

@@ -47,10 +47,10 @@ _PICTURES: Final = "image_url"
 
 _NOT_SERVED: Final = frozenset(
     {
-        *("functions", "function_call", "web_search_options", "audio", "mcp_servers"),
-        *("best_of", "echo", "suffix"),
+        "functions", "function_call", "web_search_options", "audio", "mcp_servers",
+        "best_of", "echo", "suffix",
     }
-)
+)  # fmt: skip
 """Fields on which an answer would depend, and which only providers know."""
 
 TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})

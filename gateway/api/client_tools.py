@@ -113,9 +113,9 @@ def _memory(_tool: dict[str, Any], _version: str) -> tuple[str, Schema]:
 
 def _computer(tool: dict[str, Any], version: str) -> tuple[str, Schema]:
     actions = [
-        *("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click"),
-        *("middle_click", "double_click", "screenshot", "cursor_position"),
-    ]
+        "key", "type", "mouse_move", "left_click", "left_click_drag", "right_click",
+        "middle_click", "double_click", "screenshot", "cursor_position",
+    ]  # fmt: skip
     properties = {
         "coordinate": {**_POINT, "description": "x and y in pixels, of the mouse or a drag's end."},
         "text": _text("type: the text; key and hold_key: the keys, as in 'ctrl+s'."),

@@ -59,19 +59,19 @@ it would find are shown from the beginning.
 """
 _NOT_SERVED: Final = frozenset(
     {
-        *("mcp_servers", "container", "response_format", "stop", "n", "functions", "logprobs"),
-        *("max_completion_tokens", "presence_penalty", "frequency_penalty"),
+        "mcp_servers", "container", "response_format", "stop", "n", "functions", "logprobs",
+        "max_completion_tokens", "presence_penalty", "frequency_penalty",
     }
-)
+)  # fmt: skip
 """Fields on which an answer would depend; most are those of chats."""
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
 _BLOCKS: Final = frozenset(
     {
-        *("text", "image", "document", "search_result", "tool_use", "tool_result"),
-        *("tool_reference", "thinking", "redacted_thinking", "compaction"),
+        "text", "image", "document", "search_result", "tool_use", "tool_result",
+        "tool_reference", "thinking", "redacted_thinking", "compaction",
     }
-)
+)  # fmt: skip
 """Types of blocks that are read. Thinking of other servers means nothing to the model."""
 
 _IN_RESULTS: Final = frozenset({"text", "tool_reference"})

@@ -72,12 +72,12 @@ _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
 _NOT_SERVED: Final = frozenset(
     {
-        *("allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier"),
-        *("include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens"),
-        *("mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids"),
-        *("truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability"),
+        "allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier",
+        "include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens",
+        "mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids",
+        "truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability",
     }
-)
+)  # fmt: skip
 """Fields of vLLM, llama.cpp and others on which an answer would depend, and which native engines do
 not have.
 """

@@ -48,10 +48,10 @@ _FINGERPRINT_SEED: Final = 2
 
 _NOT_SERVED: Final = frozenset(
     {
-        *("prompt", "max_tool_calls", "context_management", "response_format", "messages", "n"),
-        *("max_tokens", "max_completion_tokens", "reasoning_effort", "functions", "logprobs"),
+        "prompt", "max_tool_calls", "context_management", "response_format", "messages", "n",
+        "max_tokens", "max_completion_tokens", "reasoning_effort", "functions", "logprobs",
     }
-)
+)  # fmt: skip
 """Fields on which an answer would depend; some are those of chats."""
 _OF_ANSWERS: Final = frozenset({"response_format", "stop"})
 """Fields of a chat that a summary does not have."""

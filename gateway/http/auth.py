@@ -39,11 +39,11 @@ _PRODUCT: Final = re.compile(rb"[A-Za-z0-9._-]{1,32}")
 
 _FORWARDED: Final = frozenset(
     {
-        *(b"forwarded", b"via", b"x-real-ip", b"true-client-ip", b"cf-connecting-ip"),
-        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port"),
-        *(b"x-forwarded-server", b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms"),
+        b"forwarded", b"via", b"x-real-ip", b"true-client-ip", b"cf-connecting-ip",
+        b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port",
+        b"x-forwarded-server", b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms",
     }
-)
+)  # fmt: skip
 """Headers that proxies add, each of which shows that somebody else sent the request."""
 
 

@@ -21,16 +21,16 @@ from tokenizers import AddedToken, Tokenizer
 
 _NORMALIZERS: Final = frozenset(
     {
-        *("BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt"),
-        *("Precompiled", "Prepend", "Replace", "Strip", "StripAccents"),
+        "BertNormalizer", "ByteLevel", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt",
+        "Precompiled", "Prepend", "Replace", "Strip", "StripAccents",
     }
-)
+)  # fmt: skip
 _PRE_TOKENIZERS: Final = frozenset(
     {
-        *("BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace"),
-        *("Punctuation", "Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit"),
+        "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace",
+        "Punctuation", "Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit",
     }
-)
+)  # fmt: skip
 
 
 class Stage(msgspec.Struct):

@@ -69,9 +69,9 @@ _INSTRUCTED_AGAIN: Final = (
 _REMINDED: Final = (_SYSTEM, _USER, _ANSWER, {"role": "system", "content": "Ll2"}, _LATER_USER)
 _ORPHAN: Final = (_USER, _ANSWER, _RESULTS[0], _USER)
 _SAID: Final = (
-    *(_USER, with_calls({**_SILENT, "content": "Hh8"}, _CALLS[:1]), _RESULTS[0]),
-    *(with_calls({**_SILENT, "content": "Mm3"}, _CALLS[1:]), _RESULTS[1], _ANSWER, _LATER_USER),
-)
+    _USER, with_calls({**_SILENT, "content": "Hh8"}, _CALLS[:1]), _RESULTS[0],
+    with_calls({**_SILENT, "content": "Mm3"}, _CALLS[1:]), _RESULTS[1], _ANSWER, _LATER_USER,
+)  # fmt: skip
 _SAID_WORDS: Final = ("Hh8", "Mm3", "Ff6", "Gg7", "Dd4", "Cc3")
 _BEGUN_BY_CALL: Final = (_SYSTEM, *_ONE_CALL[1:], _LATER_USER)
 _DEVELOPER: Final = {"role": "developer", "content": "Nn4"}

@@ -461,10 +461,10 @@ class ResponseStore:
         self._connection.execute(
             "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
             (
-                *(new.id, new.owner, self._process, new.created_at, now, new.previous_id),
-                *(new.is_background, new.is_open, len(made) + len(given), made, given),
+                new.id, new.owner, self._process, new.created_at, now, new.previous_id,
+                new.is_background, new.is_open, len(made) + len(given), made, given,
             ),
-        )
+        )  # fmt: skip
 
     def _set_object(self, change: SetObject) -> None:
         packed = _pack(change.object)

@@ -40,13 +40,13 @@ _ENDS: Final = {
     # The second is Z.ai's, the others those of Gemini behind some proxies.
     **dict.fromkeys(
         (
-            *("content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered"),
-            *("blocklist", "prohibited_content", "spii", "image_safety"),
+            "content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered",
+            "blocklist", "prohibited_content", "spii", "image_safety",
             "guardrail_intervened",  # Bedrock's
         ),
         End.FILTERED,
     ),
-}
+}  # fmt: skip
 
 
 def end_of(reason: str) -> End:

@@ -34,29 +34,29 @@ _ONE_CONNECTION: Final = frozenset(
 _NOT_SENT: Final = _ONE_CONNECTION | frozenset(
     {
         # The gateway sets these in its request.
-        *(b"accept", b"accept-encoding", b"authorization", b"content-encoding", b"content-length"),
-        *(b"content-type", b"expect", b"host"),
+        b"accept", b"accept-encoding", b"authorization", b"content-encoding", b"content-length",
+        b"content-type", b"expect", b"host",
         # Accounts and location of the client.
-        *(b"cookie", b"api-key", b"openai-organization", b"openai-project"),
-        *(b"forwarded", b"via", b"x-real-ip", b"origin", b"referer"),
+        b"cookie", b"api-key", b"openai-organization", b"openai-project",
+        b"forwarded", b"via", b"x-real-ip", b"origin", b"referer",
         # Conditional requests.
-        *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"range"),
+        b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"range",
     }
-)
+)  # fmt: skip
 _NOT_SENT_PREFIXES: Final = (b"x-forwarded-", b"sec-", b"x-herma-", b"cf-")
 _NOT_SENT_SUFFIXES: Final = (b"-api-key", b"-token", b"-secret")
 
 _NOT_RETURNED: Final = _ONE_CONNECTION | frozenset(
     {
         # The gateway sets these in its response.
-        *(b"cache-control", b"content-encoding", b"content-length", b"content-type", b"date"),
-        *(b"server", b"allow", b"vary", b"x-accel-buffering"),
+        b"cache-control", b"content-encoding", b"content-length", b"content-type", b"date",
+        b"server", b"allow", b"vary", b"x-accel-buffering",
         # Account, location and policies of the provider.
-        *(b"alt-svc", b"content-location", b"link", b"location", b"nel", b"refresh", b"report-to"),
-        *(b"set-cookie", b"set-cookie2", b"strict-transport-security", b"via", b"www-authenticate"),
-        *(b"clear-site-data", b"content-security-policy"),
+        b"alt-svc", b"content-location", b"link", b"location", b"nel", b"refresh", b"report-to",
+        b"set-cookie", b"set-cookie2", b"strict-transport-security", b"via", b"www-authenticate",
+        b"clear-site-data", b"content-security-policy",
     }
-)
+)  # fmt: skip
 _NOT_RETURNED_PREFIXES: Final = (b"access-control-", b"x-herma-")
 
 

@@ -27,9 +27,9 @@ from protocol.errors import ConfigError
 
 _POLL_S: Final = 0.2
 _COLUMNS: Final = (
-    *("NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS"),
+    "NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS",
     "MODEL",
-)
+)  # fmt: skip
 _BAR_CELLS: Final = 20
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -202,9 +202,9 @@ def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
     if status is None:
         unknown = "-"
         return (
-            *("?", "silent", unknown, unknown, unknown, str(pid), unknown, unknown, unknown),
+            "?", "silent", unknown, unknown, unknown, str(pid), unknown, unknown, unknown,
             "it does not answer: it is stopped (kill -CONT) or hangs",
-        )
+        )  # fmt: skip
     welcomed, dialled = status.gateways
     phase = f"{status.phase} {status.fraction:.0%}" if status.phase else "-"
     has_device = status.device not in ("", "none")

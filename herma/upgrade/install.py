@@ -155,11 +155,10 @@ def _make_environment(
     given = ["--constraint", str(source.constraints)] if source.constraints is not None else []
     deps = ["--no-deps"] if source.shares is not None else []
     with busy("fetching its wheels"):
+        into = ["--only-binary", ":all:", "--dest", str(wheels)]
+        origins = [*given, *_origins(installation, source)]
         _run(
-            [
-                *(*pip, "download", *quiet, "--only-binary", ":all:", "--dest", str(wheels), *deps),
-                *(*given, *_origins(installation, source), wanted),
-            ],
+            [*pip, "download", *quiet, *into, *deps, *origins, wanted],
             "its wheels cannot be fetched",
         )
     main = wanted

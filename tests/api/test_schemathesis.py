@@ -32,18 +32,18 @@ async def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
         description.write_bytes(msgspec.json.encode(described))
         done = await trio.run_process(
             [
-                *(program, "--config-file", str(CONFIG), "run", str(description)),
-                *("--url", whole.url),
-                *("--exclude-path", "/events"),  # it has no end
-                *("--checks", "all", "--max-examples", str(EXAMPLES), "--seed", "1"),
-                *("--phases", "examples,coverage,fuzzing", "--request-timeout", "20"),
-                *("--suppress-health-check", "all", "--no-color", "--continue-on-failure"),
+                program, "--config-file", str(CONFIG), "run", str(description),
+                "--url", whole.url,
+                "--exclude-path", "/events",  # it has no end
+                "--checks", "all", "--max-examples", str(EXAMPLES), "--seed", "1",
+                "--phases", "examples,coverage,fuzzing", "--request-timeout", "20",
+                "--suppress-health-check", "all", "--no-color", "--continue-on-failure",
             ],
             cwd=tmp_path,
             check=False,
             capture_stdout=True,
             stderr=subprocess.STDOUT,
-        )
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode()[-20_000:]
 
 

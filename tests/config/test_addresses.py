@@ -44,11 +44,11 @@ def test_a_public_host_is_called_so(host: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("127.0.0.1:18453", "http://127.0.0.1:18453", "tcp://127.0.0.1", "tcp://127.0.0.1:"),
-        *("tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://:8090", "ipc://", ""),
-        *("tcp://127.0.0.1:8090x", f"tcp://127.0.0.1:{'9' * 5000}", "tcp://127.0.0.1:\u0663"),
+        "127.0.0.1:18453", "http://127.0.0.1:18453", "tcp://127.0.0.1", "tcp://127.0.0.1:",
+        "tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://:8090", "ipc://", "",
+        "tcp://127.0.0.1:8090x", f"tcp://127.0.0.1:{'9' * 5000}", "tcp://127.0.0.1:\u0663",
     ],
-)
+)  # fmt: skip
 def test_an_address_that_is_none_is_told_how_one_is_written(address: str) -> None:
     """By the gateway and by a worker alike; it is not called public."""
     form = "write tcp://HOST:PORT or ipc://PATH"
@@ -213,11 +213,11 @@ def test_a_certificate_and_its_key_come_together(key: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("", "http://127.0.0.1", "redis://", "redis://:secret@127.0.0.1/0", "127.0.0.1:6379"),
-        *("redis://h:0/0", "redis://h:70000/0", "redis://h:x/0", "redis://h/name", "redis://[::1"),
-        *("redis://h/0?db=1", "redis://h/0#1", "unix:///run/redis"),
+        "", "http://127.0.0.1", "redis://", "redis://:secret@127.0.0.1/0", "127.0.0.1:6379",
+        "redis://h:0/0", "redis://h:70000/0", "redis://h:x/0", "redis://h/name", "redis://[::1",
+        "redis://h/0?db=1", "redis://h/0#1", "unix:///run/redis",
     ],
-)
+)  # fmt: skip
 def test_a_server_of_shared_limits_is_an_address_without_secrets(url: str) -> None:
     """A password in the file is not shown in the error either."""
     with pytest.raises(ConfigError, match=r"^x:2: \[ledger\] shared is redis://") as raised:

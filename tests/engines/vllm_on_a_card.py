@@ -251,13 +251,13 @@ def vllm_argv(model: str, port: int, events: str, replay: str) -> list[str]:
     config: dict[str, Any] = {"enable_kv_cache_events": True, "publisher": "zmq"}
     config |= {"endpoint": own[0], "replay_endpoint": own[1]}
     return [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model),
-        *("--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", "2048", "--max-num-seqs", "64"),
-        *("--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(4 << 30)),
-        *("--enable-prompt-tokens-details", "--enable-prefix-caching"),
-        *("--kv-events-config", json.dumps(config)),
-    ]
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+        "--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port),
+        "--max-model-len", "2048", "--max-num-seqs", "64",
+        "--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(4 << 30),
+        "--enable-prompt-tokens-details", "--enable-prefix-caching",
+        "--kv-events-config", json.dumps(config),
+    ]  # fmt: skip
 
 
 def started(folder: Path, name: str, text: str) -> AbstractContextManager[HermaProcess]:

@@ -45,13 +45,13 @@ def cases() -> list[TrainingExample]:
         TrainingExample(
             "result",
             (
-                *(SYSTEM, user("x"), thought, ask, calling([CALL, CALL], "So.")),
-                *(tool_result('{"sky": "grey"}'), tool_result(""), answer("Grey.", "It says so.")),
+                SYSTEM, user("x"), thought, ask, calling([CALL, CALL], "So."),
+                tool_result('{"sky": "grey"}'), tool_result(""), answer("Grey.", "It says so."),
             ),
             (WEATHER,),
             check,
         ),
-    ]
+    ]  # fmt: skip
 
 
 def stream(seed: int) -> Iterator[TrainingExample]:

@@ -7,43 +7,50 @@ import re
 from typing import Final
 
 OVERFLOW: Final = (
-    *("context length", "context size", "context window", "maximum context", "token limit"),
-    *("too many tokens", "reduce the length", "exceeds the limit", "prompt is too long"),
-    *("prompt exceeds max length", "prompt length", "input is too long", "truncating input"),
-    *("max_tokens", "maximum number of tokens", "max_model_len", "maximum model length"),
-    *("slot context", "n_ctx_slot", "input token"),
-)
+    "context length", "context size", "context window", "maximum context", "token limit",
+    "too many tokens", "reduce the length", "exceeds the limit", "prompt is too long",
+    "prompt exceeds max length", "prompt length", "input is too long", "truncating input",
+    "max_tokens", "maximum number of tokens", "max_model_len", "maximum model length",
+    "slot context", "n_ctx_slot", "input token",
+)  # fmt: skip
 """It compresses its history, with loss."""
 
 FATAL: Final = (
-    *("unknown parameter", "unsupported parameter", "unrecognized request argument"),
-    *("unknown_parameter", "unsupported_parameter", "unrecognized_request_argument"),
+    "unknown parameter",
+    "unsupported parameter",
+    "unrecognized request argument",
+    "unknown_parameter",
+    "unsupported_parameter",
+    "unrecognized_request_argument",
 )
 
 NO_MODEL: Final = (
-    *("model not found", "model_not_found", "does not exist", "no such model", "unknown model"),
-    *("invalid model", "unsupported model", "is not a valid model"),
-)
+    "model not found", "model_not_found", "does not exist", "no such model", "unknown model",
+    "invalid model", "unsupported model", "is not a valid model",
+)  # fmt: skip
 
 BUSY: Final = (
-    *("overloaded", "at capacity", "over capacity", "rate limit", "too many requests"),
-    *("too many concurrent requests", "throttled", "requests per minute", "tokens per minute"),
-    *("try again in", "please retry after", "resource_exhausted"),
-)
+    "overloaded", "at capacity", "over capacity", "rate limit", "too many requests",
+    "too many concurrent requests", "throttled", "requests per minute", "tokens per minute",
+    "try again in", "please retry after", "resource_exhausted",
+)  # fmt: skip
 
 BILLING: Final = (
-    *("insufficient_quota", "insufficient credits", "payment required", "quota", "usage limit"),
-    *("limit exceeded", "credits", "billing"),
-)
+    "insufficient_quota", "insufficient credits", "payment required", "quota", "usage limit",
+    "limit exceeded", "credits", "billing",
+)  # fmt: skip
 
 OTHER: Final = (
-    *("payload too large", "request entity too large", "expected string, got list", "timed out"),
+    "payload too large",
+    "request entity too large",
+    "expected string, got list",
+    "timed out",
 )
 
 LOST: Final = (
-    *("connection lost", "connection reset", "connection closed", "network error", "terminated"),
-    *("network connection", "peer closed", "broken pipe", "upstream connect error"),
-)
+    "connection lost", "connection reset", "connection closed", "network error", "terminated",
+    "network connection", "peer closed", "broken pipe", "upstream connect error",
+)  # fmt: skip
 """An error in a stream that it takes as a reason to send the same request again."""
 
 ALL: Final = (*OVERFLOW, *FATAL, *NO_MODEL, *BUSY, *BILLING, *OTHER, *LOST)

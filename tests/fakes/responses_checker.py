@@ -12,10 +12,10 @@ import msgspec
 from tests.fakes.stream_checker import StreamFault
 
 REQUIRED: Final = (
-    *("id", "object", "created_at", "model", "output", "parallel_tool_calls", "tool_choice"),
-    *("tools", "status", "error", "incomplete_details", "instructions", "metadata"),
-    *("temperature", "top_p", "usage"),
-)
+    "id", "object", "created_at", "model", "output", "parallel_tool_calls", "tool_choice",
+    "tools", "status", "error", "incomplete_details", "instructions", "metadata",
+    "temperature", "top_p", "usage",
+)  # fmt: skip
 PREFIXES: Final = {
     "reasoning": "rs_",
     "message": "msg_",

@@ -20,9 +20,9 @@ MODEL = "m"
 Hash = int | bytes
 
 STORED = (
-    *("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium"),
-    *("lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"),
-)
+    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+    "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window",
+)  # fmt: skip
 REMOVED = ("block_hashes", "medium", "group_idx")
 
 

@@ -100,7 +100,11 @@ def test_decodes_equal_the_definition(
     ("contexts", "longest"),
     [
         *(((context,), 256) for context in (0, 1, 33, 255, 256)),
-        *(((0, 32), 256), ((255, 256), 256), ((64,), 1024), ((1000, 3), 1024), ((1024,), 1024)),
+        ((0, 32), 256),
+        ((255, 256), 256),
+        ((64,), 1024),
+        ((1000, 3), 1024),
+        ((1024,), 1024),
     ],
 )
 def test_few_short_contexts_equal_the_definition(

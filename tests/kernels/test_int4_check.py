@@ -133,8 +133,8 @@ def test_the_products_take_every_tile_and_every_part() -> None:
     assert any(p.num_rows > 8 * c.eights for p, c in zip(PRODUCTS, configs, strict=True))
     parts = {part for p in PRODUCTS for part in p.parts.split()}
     assert parts == {
-        *("zeros", "norm", "swiglu", "gelu", "residual", "bias", "other_scales", "invariant"),
-    }
+        "zeros", "norm", "swiglu", "gelu", "residual", "bias", "other_scales", "invariant",
+    }  # fmt: skip
     for part in ("zeros", "norm"):
         assert {p.has(part) for p in PRODUCTS} == {False, True}
 

@@ -16,34 +16,18 @@ from kernels.linear.epilogue import Epilogue, EpilogueForm
 from kernels.recorder import record_launches
 
 CONFIGS = [
-    *(
-        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=6, blocks=2),
-        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=4, stages=5, blocks=2),
-        Int4Tiles(warps_m=4, warps_k=1, m_tiles=1, eights=1, splits=2, stages=2, blocks=3),
-    ),
-    *(
-        Int4Tiles(warps_m=2, warps_k=4, m_tiles=1, eights=4, splits=3, stages=3, blocks=1),
-        Int4Tiles(warps_m=8, warps_k=1, m_tiles=1, eights=8, splits=1, stages=4, blocks=1),
-        Int4Tiles(warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=2, stages=3, blocks=1),
-    ),
-    *(
-        Int4Tiles(warps_m=4, warps_k=1, m_tiles=2, eights=2, splits=8, stages=4, blocks=1),
-        Int4Tiles(
-            warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=1, stages=4, blocks=1, early=True
-        ),
-    ),
-    *(
-        Int4Tiles(
-            warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=12, blocks=2, turns=4
-        ),
-        Int4Tiles(warps_m=1, warps_k=4, m_tiles=3, eights=1, splits=1, stages=9, blocks=2, turns=3),
-    ),
-    *(
-        Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=2, stages=6, blocks=1, turns=2),
-        Int4Tiles(
-            warps_m=3, warps_k=2, m_tiles=3, eights=2, splits=1, stages=3, blocks=2, early=True
-        ),
-    ),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=6, blocks=2),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=4, stages=5, blocks=2),
+    Int4Tiles(warps_m=4, warps_k=1, m_tiles=1, eights=1, splits=2, stages=2, blocks=3),
+    Int4Tiles(warps_m=2, warps_k=4, m_tiles=1, eights=4, splits=3, stages=3, blocks=1),
+    Int4Tiles(warps_m=8, warps_k=1, m_tiles=1, eights=8, splits=1, stages=4, blocks=1),
+    Int4Tiles(warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=2, stages=3, blocks=1),
+    Int4Tiles(warps_m=4, warps_k=1, m_tiles=2, eights=2, splits=8, stages=4, blocks=1),
+    Int4Tiles(warps_m=4, warps_k=2, m_tiles=2, eights=8, splits=1, stages=4, blocks=1, early=True),
+    Int4Tiles(warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=12, blocks=2, turns=4),
+    Int4Tiles(warps_m=1, warps_k=4, m_tiles=3, eights=1, splits=1, stages=9, blocks=2, turns=3),
+    Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=2, stages=6, blocks=1, turns=2),
+    Int4Tiles(warps_m=3, warps_k=2, m_tiles=3, eights=2, splits=1, stages=3, blocks=2, early=True),
     Int4Tiles(
         warps_m=1,
         warps_k=4,
@@ -56,20 +40,18 @@ CONFIGS = [
         wide=2,
         lone=True,
     ),
-    *(
-        Int4Tiles(
-            warps_m=1,
-            warps_k=8,
-            m_tiles=2,
-            eights=1,
-            splits=2,
-            stages=3,
-            blocks=2,
-            wide=4,
-            lone=True,
-        ),
-        Int4Tiles(warps_m=2, warps_k=4, m_tiles=2, eights=2, splits=2, stages=3, blocks=2, wide=2),
+    Int4Tiles(
+        warps_m=1,
+        warps_k=8,
+        m_tiles=2,
+        eights=1,
+        splits=2,
+        stages=3,
+        blocks=2,
+        wide=4,
+        lone=True,
     ),
+    Int4Tiles(warps_m=2, warps_k=4, m_tiles=2, eights=2, splits=2, stages=3, blocks=2, wide=2),
 ]
 GROUPED = [
     Int4Tiles(

@@ -109,8 +109,8 @@ def test_entries_agree_with_their_definitions(
 SHAPES = [
     (op, num_weight_rows, depth)
     for hidden, inner, heads, kv in [
-        *((256, 768, 8, 4), (1024, 3072, 16, 8), (2048, 6144, 16, 8), (2560, 9728, 32, 8)),
-        *((4096, 12288, 32, 8), (5120, 17408, 40, 8), (5120, 25600, 64, 8)),
+        (256, 768, 8, 4), (1024, 3072, 16, 8), (2048, 6144, 16, 8), (2560, 9728, 32, 8),
+        (4096, 12288, 32, 8), (5120, 17408, 40, 8), (5120, 25600, 64, 8),
     ]
     for op, num_weight_rows, depth in [
         (Op.NORM_LINEAR, (heads + 2 * kv) * 128, hidden),
@@ -120,7 +120,7 @@ SHAPES = [
         (Op.NORM_LINEAR, 151936, hidden),
         (Op.NORM_LINEAR, 96, hidden),
     ]
-]
+]  # fmt: skip
 
 
 def _configs() -> Iterator[tuple[Config, int, int]]:

@@ -18,18 +18,14 @@ from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
 
 CONFIGS = [
-    *(
-        Wide(groups=1, splits=1),
-        Wide(groups=1, splits=2, reads_once=True),
-        Wide(groups=2, splits=1),
-        Wide(groups=2, splits=2, reads_once=True),
-    ),
-    *(
-        Wide(groups=2, splits=3),
-        Wide(groups=3, splits=1),
-        Wide(groups=3, splits=3, reads_once=True),
-        Wide(groups=1, splits=2, stages=20),
-    ),
+    Wide(groups=1, splits=1),
+    Wide(groups=1, splits=2, reads_once=True),
+    Wide(groups=2, splits=1),
+    Wide(groups=2, splits=2, reads_once=True),
+    Wide(groups=2, splits=3),
+    Wide(groups=3, splits=1),
+    Wide(groups=3, splits=3, reads_once=True),
+    Wide(groups=1, splits=2, stages=20),
     Wide(groups=2, splits=1, cached_bytes=256),
 ]
 ROWS = range(16, MAX_WIDE_ROWS + 1, 16)
@@ -67,8 +63,8 @@ def test_tiles_of_rows_are_even() -> None:
     """No more than asked for, all of a size, and none of them empty."""
     half = Wide(groups=2, splits=2, band=2, rows=128)
     assert [half.tile_rows(rows) for rows in (16, 100, 128, 129, 208, 256, 300)] == [
-        *(16, 112, 128, 80, 112, 128, 112)
-    ]
+        16, 112, 128, 80, 112, 128, 112
+    ]  # fmt: skip
     assert [Wide(groups=3, splits=1).tile_rows(rows) for rows in (1, 208, 256, 1000)] == [
         16,
         208,

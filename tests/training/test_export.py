@@ -97,9 +97,9 @@ def test_the_directory_is_complete_and_its_card_says_what_it_is(
     """Everything that a server or a reader of the directory looks for is there."""
     model_dir = run[0]
     assert {path.name for path in model_dir.iterdir()} == {
-        *("config.json", "generation_config.json", "model.safetensors", "README.md"),
-        *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
-    }
+        "config.json", "generation_config.json", "model.safetensors", "README.md",
+        "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    }  # fmt: skip
     card = (model_dir / "README.md").read_text(encoding="utf-8")
     assert "license: apache-2.0" in card
     assert "| skill |" in card

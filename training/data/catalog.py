@@ -36,15 +36,15 @@ class _Entry:
 
 
 _COMMANDS: Final = (
-    *("echo hello", "ls -la", "pwd", "git status", "date", "whoami", "make test", "uname -a"),
-    *("df -h", "git log", "python main.py", "npm install", "cat notes.txt", "ls", "uptime"),
-    *("pip list", "git diff", "echo {w}", "cd {w}", "mkdir {w}", "rm {w}.txt", "touch {w}"),
-    *("grep {w} notes.txt", "echo {w} {w2}", "python {w}.py", "cat {w}.md"),
-)
+    "echo hello", "ls -la", "pwd", "git status", "date", "whoami", "make test", "uname -a",
+    "df -h", "git log", "python main.py", "npm install", "cat notes.txt", "ls", "uptime",
+    "pip list", "git diff", "echo {w}", "cd {w}", "mkdir {w}", "rm {w}.txt", "touch {w}",
+    "grep {w} notes.txt", "echo {w} {w2}", "python {w}.py", "cat {w}.md",
+)  # fmt: skip
 _CURRENCIES: Final = ("euros", "dollars", "yen", "pounds", "EUR", "USD", "JPY", "GBP", "CHF")
 _LANGUAGES: Final = (
-    *("German", "French", "Spanish", "Italian", "Dutch", "Polish", "Japanese", "Greek"),
-)
+    "German", "French", "Spanish", "Italian", "Dutch", "Polish", "Japanese", "Greek",
+)  # fmt: skip
 _ROOMS: Final = ("kitchen", "bedroom", "hall", "cellar", "garage", "garden", "bathroom", "office")
 _UNITS: Final = ("celsius", "fahrenheit")
 _FOLDERS: Final = ("/", "/home/", "./", "/data/")

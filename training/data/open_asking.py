@@ -98,8 +98,8 @@ _BEFORE: Final = (
     "It is urgent.", "I have no time today.", "One more thing.", "Hello,", "So,", "All right.",
 )  # fmt: skip
 _NUMBERS: Final = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-)
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+)  # fmt: skip
 _SPELLED: Final = 0.05
 
 

@@ -53,9 +53,9 @@ class OpenTool:
 
 
 _PLACE_CUES: Final = (
-    *("to", "to", "from", "in", "at", "on", "with", "by", "under", "near", "into", "over"),
-    *("against", "about", "through", "behind", "across", "via", "as", "of"),
-)
+    "to", "to", "from", "in", "at", "on", "with", "by", "under", "near", "into", "over",
+    "against", "about", "through", "behind", "across", "via", "as", "of",
+)  # fmt: skip
 _PERSON_CUES: Final = ("for", "to", "of", "with", "by", "from")
 _OBJECT: Final = (
     "Which {n} to {v}.", "The {n} to {v}.", "The {n} that is {ed}.", "Which {n}.", "What to {v}.",
@@ -108,9 +108,9 @@ _MORE: Final = (
     "Ask first if something is unclear.", "The result says whether it worked.",
 )  # fmt: skip
 _ROLES: Final[tuple[tuple[float, Role], ...]] = (
-    *((0.24, "object"), (0.44, "place"), (0.55, "person"), (0.76, "amount"), (0.84, "measure")),
-    *((0.92, "choice"), (0.94, "flag"), (0.97, "time"), (1.0, "text")),
-)
+    (0.24, "object"), (0.44, "place"), (0.55, "person"), (0.76, "amount"), (0.84, "measure"),
+    (0.92, "choice"), (0.94, "flag"), (0.97, "time"), (1.0, "text"),
+)  # fmt: skip
 _NUM_PARAMS: Final = (0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4)
 _ONCE: Final = frozenset({"object", "person", "time", "text", "flag"})
 _FIRST: Final[tuple[Role, ...]] = ("object", "object", "amount", "place", "person", "choice")

@@ -23,9 +23,9 @@ _COMMON_TEXT: Final = (
 )
 _COMMON: Final = tuple(_COMMON_TEXT.split())
 _HEADS: Final = (
-    *("Rule {n}: ", "{n}. ", "Step {n}: ", "- ", "[{n}] ", "Note {n}: ", "", "* ", "({n}) "),
-    *("Chapter {n}. ", "#{n} ", "Item {n}: ", "{n}) ", "## {n}\n"),
-)
+    "Rule {n}: ", "{n}. ", "Step {n}: ", "- ", "[{n}] ", "Note {n}: ", "", "* ", "({n}) ",
+    "Chapter {n}. ", "#{n} ", "Item {n}: ", "{n}) ", "## {n}\n",
+)  # fmt: skip
 _HEX: Final = "0123456789abcdef"
 _SIGNS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _LEVELS: Final = ("INFO", "DEBUG", "WARNING", "ERROR", "TRACE")

@@ -76,12 +76,12 @@ _NATURAL: Final[tuple[tuple[str, str, ParamType, tuple[str, ...]], ...]] = (
     ("force", "flag", "boolean", ()),
 )
 _TYPES: Final[tuple[ParamType, ...]] = (
-    *("string", "string", "string", "integer", "integer", "number", "boolean", "enum", "enum"),
-)
+    "string", "string", "string", "integer", "integer", "number", "boolean", "enum", "enum",
+)  # fmt: skip
 _TAILS: Final = (
-    *(".", ".", ".", "", " for the user.", " of the user.", " in the system.", " of a customer."),
-    *(" and give back the result.", " at once.", " by the given values.", " with all details."),
-)
+    ".", ".", ".", "", " for the user.", " of the user.", " in the system.", " of a customer.",
+    " and give back the result.", " at once.", " by the given values.", " with all details.",
+)  # fmt: skip
 _GUIDANCE: Final = (
     "Use this when the user asks for it.", "Do not call it twice with the same arguments.",
     "The result is JSON.", "Long results are cut.", "Returns an error if nothing is found.",

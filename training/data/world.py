@@ -14,15 +14,15 @@ from training.data.pools import is_mine, pieces, pool
 T = TypeVar("T")
 
 _ONSETS: Final = (
-    *("b", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z"),
-    *("bl", "br", "ch", "cl", "cr", "dr", "fl", "fr", "gl", "gr", "kl", "kr", "pl", "pr", "qu"),
-    *("sh", "sk", "sl", "sm", "sn", "sp", "st", "str", "sw", "th", "tr", "tw", "y", "", ""),
-)
+    "b", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z",
+    "bl", "br", "ch", "cl", "cr", "dr", "fl", "fr", "gl", "gr", "kl", "kr", "pl", "pr", "qu",
+    "sh", "sk", "sl", "sm", "sn", "sp", "st", "str", "sw", "th", "tr", "tw", "y", "", "",
+)  # fmt: skip
 _VOWELS: Final = ("a", "e", "i", "o", "u", "a", "e", "i", "o", "ai", "ea", "ee", "oa", "oo", "ou")
 _CODAS: Final = (
-    *("", "", "", "", "", "b", "ck", "d", "f", "g", "k", "l", "ll", "m", "n", "nd", "ng", "nk"),
-    *("nt", "p", "r", "rk", "rt", "s", "sh", "ss", "st", "t", "th", "v", "x", "z", "ld", "mp"),
-)
+    "", "", "", "", "", "b", "ck", "d", "f", "g", "k", "l", "ll", "m", "n", "nd", "ng", "nk",
+    "nt", "p", "r", "rk", "rt", "s", "sh", "ss", "st", "t", "th", "v", "x", "z", "ld", "mp",
+)  # fmt: skip
 _PSEUDO_NAME: Final = 0.35
 _PSEUDO_WORD: Final = 0.3
 _JOINED: Final = 0.6

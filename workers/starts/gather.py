@@ -31,7 +31,11 @@ _MAX_HEADER_BYTES: Final = 64 * 2**20
 _DRIVER: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _IMAGE_ID: Final = re.compile(r'^imageid="([^"]+)"', re.MULTILINE)
 _NOT_OF_THE_ENGINE: Final = (
-    *("name", "gateways", "curve_secret_file", "curve_server_key", "insecure_local"),
+    "name",
+    "gateways",
+    "curve_secret_file",
+    "curve_server_key",
+    "insecure_local",
     "drain_s",
 )
 

@@ -17,9 +17,9 @@ _NOT_OF_THE_START: Final = ("HERMA_RUNTIME_DIR",)
 
 _SHOWN: Final = (
     *_ALLOWED,
-    *("SGLANG_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_HUB_", "HF_HOME", "RAY_"),
-    *("GGML_", "LLAMA_", "HIP_", "ROCR_", "HSA_", "MKL_", "KMP_", "PYTHON", "LD_LIBRARY_PATH"),
-)
+    "SGLANG_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_HUB_", "HF_HOME", "RAY_",
+    "GGML_", "LLAMA_", "HIP_", "ROCR_", "HSA_", "MKL_", "KMP_", "PYTHON", "LD_LIBRARY_PATH",
+)  # fmt: skip
 """Variables of a launch whose values are recorded; of any other only that it is there."""
 
 _SECRET: Final = re.compile(

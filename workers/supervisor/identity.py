@@ -37,9 +37,9 @@ def worker_identity(config: WorkerConfig, build: str) -> WorkerIdentity:
 
 
 _OF_THE_PROCESS: Final = (
-    *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
-    *("insecure_local", "drain_s", "residency"),
-)
+    "name", "serves", "gateways", "curve_secret_file", "curve_server_key",
+    "insecure_local", "drain_s", "residency",
+)  # fmt: skip
 """Gateways know the worker by these keys, and its parent waits `drain_s` for its end."""
 
 

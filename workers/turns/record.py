@@ -19,8 +19,8 @@ from protocol.errors import ConfigError
 FOLDER: Final = "turns"
 _ID_CHARS: Final = 16
 _NOT_THE_ENGINES: Final = frozenset((
-    *("name", "serves", "gateways", "residency", "idle_s", "stall_s", "drain_s", "prepare"),
-    *("curve_secret_file", "curve_server_key", "insecure_local", "owns_gpu", "kv_events"),
+    "name", "serves", "gateways", "residency", "idle_s", "stall_s", "drain_s", "prepare",
+    "curve_secret_file", "curve_server_key", "insecure_local", "owns_gpu", "kv_events",
 ))  # fmt: skip
 """Keys that change nothing of the memory that an engine takes."""
 

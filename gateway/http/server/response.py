@@ -17,11 +17,11 @@ _STATUS_LINES: Final = {
 _BODILESS: Final = frozenset({204, 304})
 _PLAIN: Final = frozenset(
     {
-        *(b"content-type", b"cache-control", b"retry-after", b"www-authenticate", b"allow"),
-        *(b"x-herma-served-by", b"x-herma-worker", b"x-herma-cached-tokens", b"x-herma-route"),
+        b"content-type", b"cache-control", b"retry-after", b"www-authenticate", b"allow",
+        b"x-herma-served-by", b"x-herma-worker", b"x-herma-cached-tokens", b"x-herma-route",
         b"x-request-id",
     }
-)
+)  # fmt: skip
 """Headers that do not affect the framing."""
 
 

@@ -65,9 +65,9 @@ class JsonRepair:
         self._quote = '"'
         self._is_key = False
         self._steps = (
-            *(self._item, self._colon, self._value, self._after, self._string),
-            *(self._escape, self._hex, self._after_quote, self._word),
-        )
+            self._item, self._colon, self._value, self._after, self._string,
+            self._escape, self._hex, self._after_quote, self._word,
+        )  # fmt: skip
 
     @property
     def is_done(self) -> bool:

@@ -50,11 +50,11 @@ async def test_agents_work_at_two_servers(
     report = tmp_path / "agents.json"
     async with open_fake_openai(FakeOpenAI()) as fake:
         words = [
-            *("bench", "agents", "--url", f"http://127.0.0.1:{gateway.port}/v1", "--name", "ours"),
-            *("--model", "m", "--url", fake.url, "--name", "fake", "--model", "x"),
-            *("--kv-tokens", "1200", "--size", "0.004", "--ratios", "1,2", "--seconds", "4"),
-            *("--warm", "0.5", "--output", "4", "--seed", "3", "--json", str(report)),
-        ]
+            "bench", "agents", "--url", f"http://127.0.0.1:{gateway.port}/v1", "--name", "ours",
+            "--model", "m", "--url", fake.url, "--name", "fake", "--model", "x",
+            "--kv-tokens", "1200", "--size", "0.004", "--ratios", "1,2", "--seconds", "4",
+            "--warm", "0.5", "--output", "4", "--seed", "3", "--json", str(report),
+        ]  # fmt: skip
         status = await trio.to_thread.run_sync(main, words)
     out, err = capsys.readouterr()
     assert status == 0, err

@@ -82,9 +82,9 @@ async def test_two_servers_in_turns(
     assert ours["later turns"]["cached_share"] > ours["first turns"]["cached_share"]
     assert theirs["c=1"]["cached_share"] is None
     assert [turn["first"] for turn in report["ran_first"]] == [
-        *("ours", "fake", "ours", "fake"),
-        *("fake", "ours", "fake", "ours"),
-    ]
+        "ours", "fake", "ours", "fake",
+        "fake", "ours", "fake", "ours",
+    ]  # fmt: skip
     assert len(out.strip().split("\n\n")[0].splitlines()) == 2 + 2 * len(names)
     assert "fake: 3.00 to 3.00 tokens per event" in out
     assert sum("tok/s, first token" in line for line in err.splitlines()) == 2 * 2 * 4
@@ -241,8 +241,12 @@ def test_the_options_are_the_cells() -> None:
     """By default those of the fleet."""
     plan = plan_of(arguments(), {})
     assert [cell.name for cell in plan.cells] == [
-        *("c=1", "c=8", "c=64", "c=256"),
-        *("agents 32x4", "cold 8x15000"),
+        "c=1",
+        "c=8",
+        "c=64",
+        "c=256",
+        "agents 32x4",
+        "cold 8x15000",
     ]
     assert plan.endpoints[0].url == "http://127.0.0.1:8080/v1"
     assert plan.seed != plan_of(arguments(), {}).seed

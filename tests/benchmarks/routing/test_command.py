@@ -10,9 +10,9 @@ from gateway.routing.placement_cost import TIE_MS, TIE_RATIO
 from herma.cli import main
 
 ROW = (
-    *("policy", "trace", "workers", "load", "seed", "ttft_mean_ms", "ttft_p50_ms"),
-    *("ttft_p90_ms", "ttft_p99_ms", "ttft_max_ms", "hit_rate", "throughput_tok_s", "imbalance"),
-)
+    "policy", "trace", "workers", "load", "seed", "ttft_mean_ms", "ttft_p50_ms",
+    "ttft_p90_ms", "ttft_p99_ms", "ttft_max_ms", "hit_rate", "throughput_tok_s", "imbalance",
+)  # fmt: skip
 SMALL = ("--limit", "60", "--workers", "2", "--load", "0.8", "--processes", "1")
 
 

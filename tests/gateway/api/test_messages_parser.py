@@ -52,9 +52,7 @@ def test_thinking_is_the_template_s(kind: str) -> None:
     )
     kwargs = {"enable_thinking": True, "thinking": True, "reasoning_effort": "low"}
     assert request.template_kwargs == kwargs
-    assert request.raw.keys() == {
-        *("model", "messages", "max_tokens", "reasoning_effort", "thinking")
-    }
+    assert request.raw.keys() == {"model", "messages", "max_tokens", "reasoning_effort", "thinking"}
     assert request.raw["reasoning_effort"] == "low"
 
 

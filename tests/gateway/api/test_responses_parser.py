@@ -253,9 +253,9 @@ ANY = st.recursive(
     max_leaves=5,
 )
 KINDS = [
-    *("message", "reasoning", "function_call", "function_call_output", "custom_tool_call"),
-    *("custom_tool_call_output", "item_reference", "odd"),
-]
+    "message", "reasoning", "function_call", "function_call_output", "custom_tool_call",
+    "custom_tool_call_output", "item_reference", "odd",
+]  # fmt: skip
 FIELDS = ["role", "content", "name", "arguments", "output", "call_id", "input", "namespace"]
 ITEMS = st.builds(
     lambda kind, role, rest: {**rest, "type": kind, "role": role},

@@ -16,13 +16,13 @@ from tests.fakes.served import Reply, ask, served
 
 KEY = "sk-of-a-client"
 STEP_UP = (
-    *("../../admin/keys", "..", "../models", "embeddings/../../admin", "./embeddings"),
-    *("%2e%2e/admin", "%2E%2e/%2e./admin", ".%2e/admin", "%2e%2e%2fadmin", "..%2f..%2fadmin"),
-    *("%252e%252e/admin", "%252fadmin", "..%255cadmin", "..%5cadmin", "..\\admin", "a\\..\\b"),
-    *("embeddings%3Fx=1", "embeddings%23x", "embeddings#x", "admin%00", "embeddings%0d%0ax:y"),
-    *("/admin", "images//generations", "embeddings//", "..;/admin", "embeddings;x=1", "%c0%ae./x"),
-    *("rerank/%2e", "...", ".well-known/x", "%EF%BC%8E%EF%BC%8E/admin", "models/../../admin"),
-)
+    "../../admin/keys", "..", "../models", "embeddings/../../admin", "./embeddings",
+    "%2e%2e/admin", "%2E%2e/%2e./admin", ".%2e/admin", "%2e%2e%2fadmin", "..%2f..%2fadmin",
+    "%252e%252e/admin", "%252fadmin", "..%255cadmin", "..%5cadmin", "..\\admin", "a\\..\\b",
+    "embeddings%3Fx=1", "embeddings%23x", "embeddings#x", "admin%00", "embeddings%0d%0ax:y",
+    "/admin", "images//generations", "embeddings//", "..;/admin", "embeddings;x=1", "%c0%ae./x",
+    "rerank/%2e", "...", ".well-known/x", "%EF%BC%8E%EF%BC%8E/admin", "models/../../admin",
+)  # fmt: skip
 
 
 class Asking:

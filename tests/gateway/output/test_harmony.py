@@ -126,22 +126,13 @@ def test_a_cut_call_is_not_run() -> None:
 PIECES = st.lists(
     st.sampled_from(
         [
-            *(
-                ANALYSIS,
-                FINAL,
-                CALL,
-                OLD_CALL,
-                "<|channel|>",
-                "<|message|>",
-                "<|end|>",
-                "<|start|>",
-            ),
-            *("<|call|>", "assistant", " to=", "functions.f", "final", "analysis", "<", "<|", " "),
-            *("\n", "text", "é"),
+            ANALYSIS, FINAL, CALL, OLD_CALL, "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
+            "<|call|>", "assistant", " to=", "functions.f", "final", "analysis", "<", "<|", " ",
+            "\n", "text", "é",
         ]
     ),
     max_size=8,
-)
+)  # fmt: skip
 
 
 @given(PIECES, st.booleans())

@@ -30,10 +30,10 @@ SILENT = frozenset({END, TOKENIZER.encode("r", add_special_tokens=False).ids[0]}
 MAX_TOKENS = 1000
 UNKNOWN = 2**31
 PIECES = (
-    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<th", "[TOOL_CALLS]", "{"),
-    *('\n{"name": "f", "arguments": {"a": 1}}\n', "a < b", "🙂", "é", " ", "\n\n", "STOP", "ST"),
-    *("Hello", " there", " word", ".", "  x "),
-)
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<th", "[TOOL_CALLS]", "{",
+    '\n{"name": "f", "arguments": {"a": 1}}\n', "a < b", "🙂", "é", " ", "\n\n", "STOP", "ST",
+    "Hello", " there", " word", ".", "  x ",
+)  # fmt: skip
 
 pieces = st.sampled_from(PIECES)
 token_ids = st.one_of(

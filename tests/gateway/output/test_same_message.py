@@ -67,12 +67,12 @@ def streamed_message(events: list[OutputEvent]) -> Any:
 PIECES = st.lists(
     st.sampled_from(
         [
-            *("<think>", "</think>", "STOP", "🙂", "é", "\n", " ", "text", "<", "<tool_call>"),
+            "<think>", "</think>", "STOP", "🙂", "é", "\n", " ", "text", "<", "<tool_call>",
             *(answer.text for answer in ANSWERS),
         ]
     ),
     max_size=5,
-)
+)  # fmt: skip
 
 
 @given(st.sampled_from(sorted(TOOL_FORMATS)), PIECES, st.lists(st.integers(1, 40), max_size=20))

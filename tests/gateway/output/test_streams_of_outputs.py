@@ -49,15 +49,15 @@ PIECES = st.lists(
     st.one_of(
         st.sampled_from(
             [
-                *("<think>", "</think>", "STOP", "🙂", "\n", " ", "<", "<tool_call>", "{", '"'),
-                *("</tool_call>", '{"name": "f", "arguments": ', "[TOOL_CALLS]", "</think>text"),
+                "<think>", "</think>", "STOP", "🙂", "\n", " ", "<", "<tool_call>", "{", '"',
+                "</tool_call>", '{"name": "f", "arguments": ', "[TOOL_CALLS]", "</think>text",
                 *(answer.text for answer in ANSWERS),
             ]
         ),
         st.text(max_size=8),
     ),
     max_size=7,
-)
+)  # fmt: skip
 
 
 def _events(form: str, ids: list[int], sizes: list[int], reason: Reason) -> list[TurnEvent]:

@@ -17,10 +17,10 @@ TOKENS = (*SPECIALS, "<|end|>")
 """Not every design has the last one."""
 FORGERIES = (*TOKENS, "<|im_", "end|>", "<|", "|>", "<")
 ODDITIES = (
-    *("🙂", "👩‍👩‍👧", "e\u0301", "\u0301", "\u200d", "ﬁ", "Å", "你好", "\u2028", "\x00", "\u00a0"),
-    *(" ", "  ", "\n", "\r\n", "\n\n\n", "\t ", "\r", " \n "),
-    *("hello", "The weather", "'s", "▁", "##s", "Ġ", "1234", '{"name": "x"}', "ÜBER"),
-)
+    "🙂", "👩‍👩‍👧", "e\u0301", "\u0301", "\u200d", "ﬁ", "Å", "你好", "\u2028", "\x00", "\u00a0",
+    " ", "  ", "\n", "\r\n", "\n\n\n", "\t ", "\r", " \n ",
+    "hello", "The weather", "'s", "▁", "##s", "Ġ", "1234", '{"name": "x"}', "ÜBER",
+)  # fmt: skip
 TEXTS = st.lists(
     st.sampled_from([*ODDITIES, *MARKERS]) | st.text(max_size=5).map(lambda t: t.replace(MARK, "")),
     max_size=5,

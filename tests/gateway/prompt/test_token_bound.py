@@ -14,9 +14,9 @@ from tests.fakes.tokenizers import PATTERNS, byte_level, designs, split_by
 
 ENDLESS = 2**40
 PARTS = (
-    *("hello world ", "e\u0301", "\u1fef", "\u1112\u1161\u11ab", "\uac01"),
-    *("\U0001d400", "    ", "----", "a", "9"),
-)
+    "hello world ", "e\u0301", "\u1fef", "\u1112\u1161\u11ab", "\uac01",
+    "\U0001d400", "    ", "----", "a", "9",
+)  # fmt: skip
 TEXTS = st.lists(
     st.sampled_from(PARTS) | st.text(max_size=4),
     max_size=30,

@@ -23,29 +23,18 @@ from tests.fakes.text_files import CORPUS, MARKERS, SPECIALS
 from tests.fakes.tokenizers import PATTERNS, byte_level, designs, split_by
 
 NAMES = (
-    *("byte-level", "spaces as tokens", "ligature"),
+    "byte-level",
+    "spaces as tokens",
+    "ligature",
     *(f"pattern {at}" for at in range(len(PATTERNS))),
 )
 NASTY = (
-    *(
-        "🙂",
-        "👩‍👩‍👧",
-        "e\u0301",
-        "\u0301",
-        "\u200d",
-        "\u200b",
-        "ﬁ",
-        "Å",
-        "你好",
-        "\u2028",
-        "\x00",
-        "\x1c",
-    ),
-    *("\x0b", "\x0c", "\x1f", "\x85", "\u00a0", "\u3000", "\u180e", "\ufeff", "ΣΑΣ", "ß", "¨", "ﷺ"),
-    *(" ", "  ", "   ", "\n", "\r\n", "\n\n\n", "\t ", "\r", " \n ", "\n    ", "\t\t", " \u0301"),
-    *("I'm", "'S", "'", "don't", "1234", "12,345.67", "foo();", "{'a': [1]}", "__init__", "x=y\n"),
-    *(
-        "▁",
+    "🙂", "👩‍👩‍👧", "e\u0301", "\u0301", "\u200d", "\u200b", "ﬁ", "Å", "你好", "\u2028", "\x00",
+    "\x1c",
+    "\x0b", "\x0c", "\x1f", "\x85", "\u00a0", "\u3000", "\u180e", "\ufeff", "ΣΑΣ", "ß", "¨", "ﷺ",
+    " ", "  ", "   ", "\n", "\r\n", "\n\n\n", "\t ", "\r", " \n ", "\n    ", "\t\t", " \u0301",
+    "I'm", "'S", "'", "don't", "1234", "12,345.67", "foo();", "{'a': [1]}", "__init__", "x=y\n",
+    "▁",
         "##s",
         "Ġ",
         "Ċ",
@@ -58,8 +47,7 @@ NASTY = (
         "weather",
         "-",
         "...\n\n",
-    ),
-)
+)  # fmt: skip
 WORDS = " ".join(CORPUS).split(" ")
 TEXTS = st.lists(
     st.sampled_from([*NASTY, *MARKERS, *SPECIALS])

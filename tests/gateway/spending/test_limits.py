@@ -131,11 +131,11 @@ def test_a_limit_is_news_once_per_window() -> None:
 @pytest.mark.parametrize(
     ("limit", "spent", "cost", "is_news"),
     [
-        *((10, 0, 11, False), (10, 1, 10, False), (10, 4, 7, False)),
-        *((10, 5, 6, False), (10, 6, 6, True), (10, 9, 2, True), (10, 10, 1, True)),
-        *((10, 10, 11, True), (0, 0, 1, True)),
+        (10, 0, 11, False), (10, 1, 10, False), (10, 4, 7, False),
+        (10, 5, 6, False), (10, 6, 6, True), (10, 9, 2, True), (10, 10, 1, True),
+        (10, 10, 11, True), (0, 0, 1, True),
     ],
-)
+)  # fmt: skip
 def test_a_limit_is_reached_by_what_is_spent_not_by_a_large_request(
     limit: int, spent: int, cost: int, is_news: bool
 ) -> None:
@@ -231,10 +231,10 @@ def over(limit: int, spent: int, reserved: int, cost: int, *, cap: int) -> ApiEr
 
 
 _TRIGGERS = (
-    *("context length", "token limit", "exceeds the limit", "max_tokens", "maximum", "quota"),
-    *("usage limit", "limit exceeded", "billing", "payment", "credit", "plan", "overloaded"),
-    *("timed out", "at capacity", "invalid_request", "does not exist", "key limit", "insufficient"),
-)
+    "context length", "token limit", "exceeds the limit", "max_tokens", "maximum", "quota",
+    "usage limit", "limit exceeded", "billing", "payment", "credit", "plan", "overloaded",
+    "timed out", "at capacity", "invalid_request", "does not exist", "key limit", "insufficient",
+)  # fmt: skip
 
 
 def test_no_text_has_a_word_that_agents_take_for_something_else() -> None:

@@ -132,11 +132,11 @@ async def test_a_redirect_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        *(("7", 7), ("3.2", 4), ("9999", 600), ("-1", 1), ("soon", None), ("nan", None)),
+        ("7", 7), ("3.2", 4), ("9999", 600), ("-1", 1), ("soon", None), ("nan", None),
         (f"Mon, 01 Jan 2024 00:00:00 +{'9' * 20}", None),
         (f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT", None),
     ],
-)
+)  # fmt: skip
 async def test_a_pause_that_is_asked_for_is_read(value: str, seconds: int | None) -> None:
     """Whole seconds, ten minutes at the most; what cannot be read is none."""
     fake = FakeProvider(status=429, headers={"retry-after": value})

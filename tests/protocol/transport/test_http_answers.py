@@ -272,10 +272,10 @@ async def test_heads_alone(case: str) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        *("one length", "no length at all", "chunks", "trailers", "204", "a refusal"),
-        *("big chunks", "no chunks", "tiny chunks", "leading zeros", "big chunks and trailers"),
+        "one length", "no length at all", "chunks", "trailers", "204", "a refusal",
+        "big chunks", "no chunks", "tiny chunks", "leading zeros", "big chunks and trailers",
     ],
-)
+)  # fmt: skip
 async def test_bytes_behind_an_answer_do_not_become_the_next(case: str) -> None:
     """httpx takes them for it; our connections are shared among clients."""
     another = with_length(b"of another")

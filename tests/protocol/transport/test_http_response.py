@@ -99,12 +99,10 @@ def test_a_compressed_body(coding: str) -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        *(
-            b"SSH-2.0-OpenSSH_9.2\r\n",
-            b"\x15\x03\x01",
-            b"HTTP/2.0 200 OK\r\n\r\n",
-            b"HTTP/1.1 99 \r\n",
-        ),
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x15\x03\x01",
+        b"HTTP/2.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 99 \r\n",
         HEAD.replace(b"chunked", b"gzip, chunked"),
         HEAD.replace(b"chunked", b"chunked\r\nTransfer-Encoding: chunked"),
         HEAD.replace(b"a  ", b"a\rb"),

@@ -35,9 +35,9 @@ def test_secrets_of_a_command_line_are_withheld(words: tuple[str, ...]) -> None:
 def test_other_words_stay() -> None:
     """Names with `tokens` and `tokenizer` hold no secret, and they are what drifts."""
     words = (
-        *("vllm", "serve", "--max-num-batched-tokens", "16384", "--tokenizer", "/m"),
-        *("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}'),
-    )
+        "vllm", "serve", "--max-num-batched-tokens", "16384", "--tokenizer", "/m",
+        "--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}',
+    )  # fmt: skip
     assert recorded_words(words) == words
 
 

@@ -51,6 +51,10 @@ MAKERS: Final[dict[str, tuple[float, Make]]] = {
 """The skill's name, its weight, and the function that makes a case."""
 
 EARLIER: Final[tuple[Make, ...]] = (
-    *(repeat.make, arithmetic.make, comparison.make, count.make, greeting.small_talk),
+    repeat.make,
+    arithmetic.make,
+    comparison.make,
+    count.make,
+    greeting.small_talk,
 )
 """Tasks that may stand before another one."""

@@ -46,15 +46,15 @@ _BYES: Final = (
     "See you tomorrow", "Take care", "I have to go", "That is all", "ciao", "That was all, bye",
 )  # fmt: skip
 _OPENINGS: Final = (
-    *("", "", "", "Hello, ", "Hi! ", "So, ", "Tell me: ", "One question: ", "I wonder, ", "Hey, "),
-    *("Please say: ", "Now tell me, ", "Just asking: ", "Sorry, ", "By the way, ", "OK, "),
-)
+    "", "", "", "Hello, ", "Hi! ", "So, ", "Tell me: ", "One question: ", "I wonder, ", "Hey, ",
+    "Please say: ", "Now tell me, ", "Just asking: ", "Sorry, ", "By the way, ", "OK, ",
+)  # fmt: skip
 _CLOSINGS: Final = ("", "", "?", "?", "?", "??", "? Thanks", "? Tell me", " please?", ", please")
 
 _OTHERS: Final = (
-    *("ChatGPT", "GPT-4", "Claude", "Gemini", "Llama", "Siri", "Alexa", "Mistral", "Qwen", "Grok"),
-    *("a human", "a person", "a robot", "a search engine", "a calculator", "a big model", "alive"),
-)
+    "ChatGPT", "GPT-4", "Claude", "Gemini", "Llama", "Siri", "Alexa", "Mistral", "Qwen", "Grok",
+    "a human", "a person", "a robot", "a search engine", "a calculator", "a big model", "alive",
+)  # fmt: skip
 _QUESTIONS: Final = (
     *(
         (text, IDENTITY)

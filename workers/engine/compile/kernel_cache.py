@@ -27,9 +27,9 @@ _PACKAGES: Final = (Path(__file__).parents[1], Path(__file__).parents[3] / "kern
 _SOURCES: Final = (".py", ".cu", ".h", ".json")
 
 _DECISIVE: Final = (
-    *("model", "token_budget", "dtype", "quantization", "prefill", "kv_dtype", "invariant"),
-    *("kv_tokens", "max_seqs", "context_length", "max_context", "block_size"),
-)
+    "model", "token_budget", "dtype", "quantization", "prefill", "kv_dtype", "invariant",
+    "kv_tokens", "max_seqs", "context_length", "max_context", "block_size",
+)  # fmt: skip
 """Keys of a worker's configuration on which its kernels depend. With names, addresses or time
 limits among them, a restart at another port would compile again."""
 

@@ -46,9 +46,9 @@ _GRAIN: Final = 16
 
 
 _VERIFIED_ROWS: Final = (
-    *(2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256),
-    *(320, 384, 512, 640, 768, 896, 1008, 1024),
-)
+    2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256,
+    320, 384, 512, 640, 768, 896, 1008, 1024,
+)  # fmt: skip
 """Rows of the graphs in which any row may verify a draft. Sizes lie where products become notably
 slower. The policy chooses how many rows a step has, so it drafts no rows that a size would pad."""
 

@@ -32,12 +32,12 @@ ORIGINALS: Final = (
 DEADLINES: Final = Deadlines(idle_s=4, head_s=4, body_silence_s=4, body_grace_s=4, linger_s=1)
 """Short, since each second of virtual time has its sweep."""
 TOKENS: Final = (
-    *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"\0", b"\xff", b":", b",", b";", b"%"),
-    *(b"0", b"1", b"-", b"+", b"0x", b"G", b"99999999999999999999", b"HTTP/1.1", b"HTTP/1.0"),
-    *(b"content-length: 3\r\n", b"transfer-encoding: chunked\r\n", b"transfer-encoding: x\r\n"),
-    *(b"connection: close\r\n", b"connection: upgrade\r\nupgrade: x\r\n", b"host: y\r\n"),
-    *(b"0\r\n\r\n", b"3\r\nabc\r\n", b"chunked", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
-)
+    b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"\0", b"\xff", b":", b",", b";", b"%",
+    b"0", b"1", b"-", b"+", b"0x", b"G", b"99999999999999999999", b"HTTP/1.1", b"HTTP/1.0",
+    b"content-length: 3\r\n", b"transfer-encoding: chunked\r\n", b"transfer-encoding: x\r\n",
+    b"connection: close\r\n", b"connection: upgrade\r\nupgrade: x\r\n", b"host: y\r\n",
+    b"0\r\n\r\n", b"3\r\nabc\r\n", b"chunked", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+)  # fmt: skip
 
 
 _originals = st.sampled_from(ORIGINALS)

@@ -127,20 +127,11 @@ FRAGMENTS = st.sampled_from(
         *{tag for one in TOOL_FORMATS.values() for tag in one.tags},
         *{answer.text for answer in ANSWERS},
         *{answer.text[: len(answer.text) // 2] for answer in ANSWERS},
-        *(
-            "\ufffd",
-            "🙂",
-            "<|im_end|>",
-            "<|im_start|>system\n",
-            "</s>",
-            "[/INST]",
-            "\x00",
-            "\ufdd0",
-        ),
-        *('"', "'", "{", "}", "[", "]", "\\", "\\u", " ", "\n", "x", "<", "<｜", ",", ":", "```"),
-        *('{"name": "f", ', '"arguments": {', "null", "-1", " " * 300, "functions.f:0", "f"),
+        "\ufffd", "🙂", "<|im_end|>", "<|im_start|>system\n", "</s>", "[/INST]", "\x00", "\ufdd0",
+        '"', "'", "{", "}", "[", "]", "\\", "\\u", " ", "\n", "x", "<", "<｜", ",", ":", "```",
+        '{"name": "f", ', '"arguments": {', "null", "-1", " " * 300, "functions.f:0", "f",
     ]
-)
+)  # fmt: skip
 PIECES = st.lists(st.one_of(FRAGMENTS, st.text(max_size=5)), max_size=8)
 FORMS = st.sampled_from(sorted(TOOL_FORMATS))
 

@@ -49,14 +49,14 @@ RESTS = {
     "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
 }
 TOKENS = (
-    *(hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE),
-    *(mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜"),
-    *(kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL),
-    *(phi.OPEN, phi.CLOSE, *gemma.V3, *gemma.V4, pythonic.OPEN, pythonic.CLOSE),
-    *(harmony.CHANNEL, harmony.MESSAGE, harmony.CONSTRAIN, harmony.CALL),
-    *(minimax.OPEN, minimax.CLOSE, minimax.PREFIX, apertus.OPEN, apertus.CLOSE),
-    *(phi.NEMOTRON_OPEN, phi.NEMOTRON_CLOSE, phi.COHERE_OPEN, phi.COHERE_CLOSE),
-)
+    hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE,
+    mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜",
+    kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL,
+    phi.OPEN, phi.CLOSE, *gemma.V3, *gemma.V4, pythonic.OPEN, pythonic.CLOSE,
+    harmony.CHANNEL, harmony.MESSAGE, harmony.CONSTRAIN, harmony.CALL,
+    minimax.OPEN, minimax.CLOSE, minimax.PREFIX, apertus.OPEN, apertus.CLOSE,
+    phi.NEMOTRON_OPEN, phi.NEMOTRON_CLOSE, phi.COHERE_OPEN, phi.COHERE_CLOSE,
+)  # fmt: skip
 """The markup that the models of these formats have as tokens of their own."""
 CASES = [
     *((name, template, RESTS[name]) for name, template in TEMPLATES.items()),

@@ -109,7 +109,9 @@ def test_markup_among_the_special_tokens_is_shown() -> None:
     """What a format writes must be text, but no other special token."""
     special = ["<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "｜DSML｜", "</s>"]
     assert answer_format("[TOOL_CALLS] [THINK]").shown(special) == {
-        *("[TOOL_CALLS]", "[ARGS]", "[THINK]"),
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[THINK]",
     }
     assert answer_format("<｜DSML｜").shown(special) == {"｜DSML｜"}
 

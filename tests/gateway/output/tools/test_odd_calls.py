@@ -264,10 +264,10 @@ def kimi(call_id: str) -> str:
 @pytest.mark.parametrize(
     "call_id",
     [
-        *("functionsexec5", "functions.exec5", "functions.exec:5", "exec:5", "exec5", "exec"),
-        *("functions.exec", "functions:exec:5", " functions.exec:0\n", "functions.exec_5"),
+        "functionsexec5", "functions.exec5", "functions.exec:5", "exec:5", "exec5", "exec",
+        "functions.exec", "functions:exec:5", " functions.exec:0\n", "functions.exec_5",
     ],
-)
+)  # fmt: skip
 def test_a_broken_id_names_the_tool(call_id: str) -> None:
     """As Kimi K2 writes them (sglang#21377)."""
     assert called("kimi_k2", kimi(call_id)) == [("exec", {"command": "ls"})]

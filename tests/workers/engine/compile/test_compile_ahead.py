@@ -63,8 +63,11 @@ def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
     kernel in CUDA C++ and a merge of pieces, and a large budget leaves long ones to the library.
     """
     checks = (
-        *("check_long_segments", "check_products_of_all_rows", "check_segments"),
-        *("check_invariant_products", "check_products_in_4_bits"),
+        "check_long_segments",
+        "check_products_of_all_rows",
+        "check_segments",
+        "check_invariant_products",
+        "check_products_in_4_bits",
         "check_products_in_4_bits_elsewhere",
     )
     _checked(tmp_path, *checks)

@@ -66,4 +66,5 @@ def _seconds(act: Callable[[], object]) -> float:
         act()
     end.record()
     end.synchronize()
-    return 1e-3 * begin.elapsed_time(end) / _RUNS
+    milliseconds: float = begin.elapsed_time(end)
+    return 1e-3 * milliseconds / _RUNS

@@ -113,7 +113,10 @@ class Rows(NamedTuple):
         ]
         if isinstance(weight, Fp8Weight):
             return _linear(torch.cat(found), weight, bias)
-        forms = [weight.of_rows(size) for _, size, _ in spans]
+        forms = [
+            weight.of_rows(size) if isinstance(weight, DualWeight) else weight
+            for _, size, _ in spans
+        ]
         return torch.cat(
             [_linear(part, form, bias) for part, form in zip(found, forms, strict=True)]
         )

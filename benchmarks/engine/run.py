@@ -38,6 +38,7 @@ from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.models.description import ModelDescription
+from workers.engine.parallel.leader import LeadingRunner
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 from workers.model_dir import TOKENIZER_NAME, dummy_names
@@ -293,7 +294,7 @@ def _beside(figure: EngineFigure) -> str:
     return f"{floor}, {found:.1f} experts of {expected:.1f}{said}"
 
 
-def _reusable(runner: ModelRunner) -> Callable[[int], int]:
+def _reusable(runner: ModelRunner | LeadingRunner) -> Callable[[int], int]:
     facts = runner.facts
     states = PrefixStates.of(facts.snapshots, facts.block_size)
     saves = None if states is None else states.policy

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, final
 import torch
 
 from protocol.messages import EngineFacts
+from workers.engine.parallel.leader import LeadingRunner
 from workers.engine.runner import InFlight, ModelRunner
 from workers.scheduler.plan import StepPlan, StepResult
 
@@ -76,7 +77,7 @@ class _Collected:
 class TracedRunner:
     """`workers.loop.pipeline.Runner` around a runner; used by the loop's thread only."""
 
-    def __init__(self, runner: ModelRunner, trace: "StepTrace") -> None:
+    def __init__(self, runner: ModelRunner | LeadingRunner, trace: "StepTrace") -> None:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids
         self.model_dir = runner.model_dir
@@ -152,7 +153,7 @@ class StepTrace:
         self.steps: dict[str, list[TracedStep]] = {}
         self._collected: list[_Collected] = []
 
-    def over(self, runner: ModelRunner) -> TracedRunner:
+    def over(self, runner: ModelRunner | LeadingRunner) -> TracedRunner:
         """The runner with timers."""
         return TracedRunner(runner, self)
 

@@ -16,7 +16,8 @@ def agents_trace(num_agents: int, num_conversations: int, seed: int) -> RoutingT
     the way through their first conversations, as in a loop that has run for long.
     """
     chance = Random(f"agents/{num_agents}/{seed}")
-    chains, turns = DigestChains(), []
+    chains = DigestChains()
+    turns: list[TracedTurn] = []
     shared = list(range(SHARED_TOKENS // BLOCK))
     num_ids = len(shared)
     for agent in range(num_agents):

@@ -39,7 +39,8 @@ _PAUSE_S: Final = (1.0, 120.0)
 def long_trace(kind: str, num_sessions: int, seed: int) -> RoutingTrace:
     """A trace of `num_sessions` conversations."""
     chance = Random(f"{kind}/{num_sessions}/{seed}")
-    chains, turns, num_ids = DigestChains(), [], 0
+    chains, num_ids = DigestChains(), 0
+    turns: list[TracedTurn] = []
     for number in range(num_sessions):
         shape = _SHAPES[kind](chance)
         ids: list[int] = []

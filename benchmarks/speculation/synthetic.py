@@ -20,6 +20,7 @@ from workers.engine.drafting.description import read_drafter
 from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.drafting.dummy import drawn_drafter
 from workers.engine.models.description import ModelDescription
+from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 
 SCHEDULES: Final[dict[str, tuple[float, ...]]] = {
@@ -80,6 +81,11 @@ class SyntheticDrafter:
         self._rates = torch.tensor(rates, dtype=torch.float32, device=device)
         self._generator = torch.Generator(device).manual_seed(0)
 
+    @property
+    def cache(self) -> KvCache | None:
+        """See `Drafter`."""
+        return self._inner.cache
+
     def take_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Drafter`."""
         self._inner.take_cache(num_blocks, block_size)
@@ -107,7 +113,10 @@ def says_one_token(model: Network) -> None:
     """
     if model.config.tied:
         raise ConfigError("synthetic drafts need a model whose head is not its embedding")
-    model.weights.head.zero_()
+    head = model.weights.head
+    if not isinstance(head, torch.Tensor):
+        raise ConfigError("synthetic drafts need a model with a head in 16 bits")
+    head.zero_()
 
 
 def dummy_drafter(kind: str, target: Network, window: int, *, fp8: bool = False) -> Drafter:

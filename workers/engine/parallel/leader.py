@@ -227,6 +227,16 @@ class LeadingRunner:
         return self._runner.windows
 
     @property
+    def num_sequences(self) -> int:
+        """See `ModelRunner`; of this rank."""
+        return self._runner.num_sequences
+
+    @property
+    def used_graph(self) -> bool:
+        """See `ModelRunner`; of this rank."""
+        return self._runner.used_graph
+
+    @property
     def device_use(self) -> DeviceUse:
         """See `ModelRunner`; of this rank."""
         return self._runner.device_use

@@ -35,7 +35,7 @@ _NO_MULTICAST: Final = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICA
 service.
 """
 
-_tcp_store = dist.TCPStore  # type: ignore[attr-defined]
+_tcp_store = dist.TCPStore  # type: ignore[attr-defined, unused-ignore]
 _gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """torch 2.13 has the first name and warns at the second; older ones have the second."""
 
@@ -55,7 +55,7 @@ class RanksPlace(NamedTuple):
         """In `folder`, which only this user can read. The library would otherwise listen on the
         host's own address.
         """
-        store = dist.FileStore(str(folder / _STORE), count)  # type: ignore[attr-defined]
+        store = dist.FileStore(str(folder / _STORE), count)  # type: ignore[attr-defined, unused-ignore]
         return cls(store, "lo", _PATIENCE, is_one_host=True)
 
     @classmethod

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kernels.attention import SharingCosts, sharing_costs, short_rows
 from kernels.choose import uses_triton
+from kernels.fp8 import DualWeight, Weight
 from protocol.messages import EngineFacts
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.graphs.buckets import GraphBucket, buckets_of, need_of
@@ -30,6 +31,7 @@ from workers.engine.graphs.device_drafts import Draft, drafts_of
 from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.graphs.token_draws import TokenDraws
 from workers.engine.memory.out_of_memory import shortage
+from workers.engine.models.description import Experts
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 from workers.engine.step.batch import (
@@ -454,12 +456,33 @@ def _short_rows(model: Network, cache: KvCache) -> tuple[int, ...]:
     """The numbers of decodes that have graphs of their own for short contexts: where all layers
     have the same heads, and reading a layer's weights does not outlast what such a graph saves.
     """
-    config, weights = model.config, model.weights
+    config = model.config
     if config.is_latent or len(config.head_sizes) != 1:
         return ()
-    bits = 4 if weights.is_int4 else 8 if weights.is_fp8 else 16
-    is_long = config.active_weights // config.num_layers * bits // 8 > _SHORT_BYTES
+    is_long = _read_bytes(model) // config.num_layers > _SHORT_BYTES
     return () if is_long else short_rows(cache.keys_of(0))
+
+
+def _read_bytes(model: Network) -> int:
+    """Bytes of all layers' products that one row reads: of a mixture those of its experts."""
+    total = 0.0
+    for layer, weights in zip(model.config.layers, model.weights.layers, strict=True):
+        mlp, share = layer.mlp, 1.0
+        if isinstance(mlp, Experts):
+            share = mlp.routing.num_active / mlp.num_experts
+        total += _bytes_of(weights.qkv, weights.out)
+        total += share * _bytes_of(weights.gate_up, weights.down)
+    return int(total)
+
+
+def _bytes_of(*products: Weight) -> int:
+    """In the form of one row."""
+    return sum(
+        [
+            each.of_rows(1).nbytes if isinstance(each, DualWeight) else each.nbytes
+            for each in products
+        ]
+    )
 
 
 def _sharing_on(model: Network, cache: KvCache) -> SharingCosts | None:

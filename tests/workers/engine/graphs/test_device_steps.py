@@ -1,9 +1,16 @@
 """The card's steps, run on the CPU with plain torch: the same tokens, one step ahead."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 
 from kernels.attention import NO_ROW, PagedPlan
 from kernels.attention.config import SHORT_ROWS
+from kernels.experts import Routing
+from kernels.fp8 import DualWeight, Weight, quantize_weight
+from kernels.mxfp4 import Mxfp4Weight
 from protocol.sampling import SamplingParams
 from tests.workers.engine.step_cases import (
     DRAWN,
@@ -21,6 +28,7 @@ from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.graphs.capture_order import CaptureOrder
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.models.description import Dense, Experts
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import ModelRunner
 from workers.engine.step.draft_pass import NoDraftPass
@@ -208,6 +216,26 @@ def test_long_layers_have_no_graphs_for_short_contexts(
     monkeypatch.setattr(device_steps, "CaptureOrder", order)
     as_on_card(host)
     assert asked == [found]
+
+
+@pytest.mark.parametrize("form", ["16 bits", "MXFP4", "both"])
+def test_a_row_reads_the_chosen_experts_as_they_are_stored(form: str) -> None:
+    """Two of eight, and of a weight in two forms that of one row."""
+    dense = torch.zeros(64, 32, dtype=torch.bfloat16)
+    stack: Weight = torch.zeros(8 * 64, 32, dtype=torch.bfloat16)
+    product: Weight = dense
+    if form == "MXFP4":
+        stack = Mxfp4Weight(*(torch.zeros(8 * 64, n, dtype=torch.uint8) for n in (16, 1)))
+    if form == "both":
+        product = DualWeight(dense, quantize_weight(dense))
+    layer = SimpleNamespace(qkv=product, out=product, gate_up=stack, down=stack)
+    mlps = [Experts(width=16, routing=Routing(8, 2)), Dense(width=16)]
+    model: Any = SimpleNamespace(
+        config=SimpleNamespace(layers=[SimpleNamespace(mlp=mlp) for mlp in mlps]),
+        weights=SimpleNamespace(layers=[layer, layer]),
+    )
+    found = device_steps._read_bytes(model)
+    assert found == 2 * 2 * dense.nbytes + 2 * stack.nbytes * 2 // 8 + 2 * stack.nbytes
 
 
 def test_a_decode_tells_whether_it_was_replayed(host: ModelRunner) -> None:

@@ -12,11 +12,13 @@ import msgspec
 
 from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import CallIds, CallParts, object_in
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in, parts_in
+from gateway.upstream.choice_forms import give_message
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
+from gateway.upstream.sse import says_end, tells_error
 from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
 
@@ -123,15 +125,17 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         raise NotAnAnswer("sent no JSON object")
     if status != 200:
         return CheckedAnswer(body)
-    if answer.get("error"):
+    if tells_error(answer.get("error")):
         raise _told(answer["error"])
     choices = answer.get("choices")
     choices = choices if isinstance(choices, list) else []
+    is_changed = raw is not None and sum(map(give_message, choices)) > 0
+    is_changed |= answer.pop("error", None) is not None
     if not choices or not all(map(_has_content, choices)):
         if not choices and (told := error_in(400, answer)) is not None:
             raise NotAnAnswer("sent an error instead of an answer", words=quoted(told.message))
         raise NotAnAnswer("sent an answer without a message")
-    ids, is_filtered, is_changed = CallIds(raw), False, False
+    ids, is_filtered = CallIds(raw), False
     for choice in choices:
         end, has_changed = _checked(choice, ids)
         is_filtered |= end is End.FILTERED
@@ -169,22 +173,33 @@ def _has_content(choice: object) -> bool:
 
 def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     """How a choice has ended, and whether its calls were written anew. Raises `NotAnAnswer`."""
-    reason = choice.get("finish_reason")
-    end = end_of(reason) if isinstance(reason, str) and reason else End.STOPPED
+    reason, is_changed = choice.get("finish_reason"), False
+    if not says_end(reason) and reason is not None:
+        reason, is_changed = None, True
+        choice["finish_reason"] = None
+    end = end_of(reason) if isinstance(reason, str) else End.STOPPED
     if end is End.BROKEN:
         text = f"ended its answer with finish_reason {str(reason)[:64]!r}"
         raise NotAnAnswer(text, words=words_in(choice.get("error")))
     message = choice.get("message")
     told = message.get("tool_calls") if isinstance(message, dict) else None
     given = [told] if isinstance(told, dict) else told
+    if isinstance(told, str):
+        given = parts_in(told)
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
-        return end, False
+        if end is End.CALLS and isinstance(message, dict) and not message.get("function_call"):
+            if not (message.get("content") or message.get("refusal")):
+                raise NotAnAnswer("said that it calls a tool, and called none")
+            choice["finish_reason"], is_changed = "stop", True
+        return end, is_changed
     calls = CallParts(ids)
     # Each call of a whole answer is one, whatever its index says.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     found += [part for part in calls.end() if part.id is not None]
     if end is not End.LENGTH and (flaw := calls.flaw()):
         raise NotAnAnswer(flaw)
+    if end is End.CALLS and not found:
+        raise NotAnAnswer(NAMELESS)
     written = [
         {
             "id": part.id,
@@ -204,7 +219,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         and len(written) == len(given)
         and all(map(_is_same, given, written))
     ):
-        return end, False
+        return end, is_changed
     message["tool_calls"] = written
     return end, True
 

@@ -7,6 +7,7 @@ behind the arguments or in pieces, and no arguments at all. Must not know chunks
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import repeat
@@ -15,7 +16,9 @@ from typing import Any, Final, final
 import msgspec
 
 from gateway.api import is_numbered, numbered_on
+from gateway.upstream.mended_json import mended
 
+NAMELESS: Final = "sent a tool call without a name"
 MAX_CALLS: Final = 1024
 MAX_ARGUMENTS_CHARS: Final = 2**23
 """Arguments beyond this length pass, but whether they are whole is no longer checked."""
@@ -68,6 +71,20 @@ class CallIds:
                 if isinstance(name, str):
                     names.add(name)
         return text not in names and any(map(str.startswith, names, repeat(text)))
+
+    def name_of(self, text: str) -> str:
+        """The tool of the request that `text` names. Some servers leave the namespace of a model's
+        format, or white space, about a name.
+        """
+        self.begins_name(text)
+        tools = self._tools or ()
+        if text in tools:
+            return text
+        bare = text.strip()
+        for name in (bare, bare.removeprefix("functions."), bare.removeprefix("tools.")):
+            if name in tools:
+                return name
+        return text
 
     def may_name(self, text: str) -> bool:
         """Whether `text` is a tool of the request, or the beginning of one's name."""
@@ -146,6 +163,8 @@ class CallParts:
 
     def take(self, parts: object) -> list[CallPart]:
         """What the client gets for `parts`, the `tool_calls` of a delta or a message."""
+        if isinstance(parts, str):
+            parts = parts_in(parts)
         parts = [parts] if isinstance(parts, dict) else parts
         given = (
             [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
@@ -185,8 +204,13 @@ class CallParts:
             if len(text) <= MAX_ARGUMENTS_CHARS and breaks_off(text):
                 return "cut a tool call in its arguments"
             if text and not call.name and not text.isspace():
-                return "sent a tool call without a name"
+                return NAMELESS
         return ""
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether parts of calls came, and none with a name."""
+        return bool(self._calls) and not any(call.name for call in self._calls)
 
     def _take(self, part: dict[str, Any], at: int, count: int) -> list[CallPart]:
         given = part.get("function")
@@ -195,7 +219,8 @@ class CallParts:
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
         arguments = _arguments(function.get("arguments"))
-        call = self._call_of(part.get("index"), call_id, name, at if count > 1 else None)
+        place = at if count > 1 else None
+        call = self._call_of(part.get("index"), call_id, name, arguments, place)
         if call is None:
             return []
         call.source_id = call.source_id or call_id
@@ -220,7 +245,8 @@ class CallParts:
         self._num_begun += 1
         own = self._ids.unique(call.source_id, call.number)
         self.begun.append((own, call.extra))
-        return CallPart(call.number, call.text, own, call.name, dict(call.extra))
+        name = self._ids.name_of(call.name)
+        return CallPart(call.number, call.text, own, name, dict(call.extra))
 
     def _goes_on(self, call: _Call, call_id: str, name: str) -> bool:
         """Whether `name` is a further piece of the name of `call`."""
@@ -230,12 +256,14 @@ class CallParts:
         is_same = call_id in ("", call.source_id)
         return is_same and self._ids.may_name(joined)
 
-    def _call_of(self, index: object, call_id: str, name: str, at: int | None) -> _Call | None:
+    def _call_of(
+        self, index: object, call_id: str, name: str, arguments: str, at: int | None
+    ) -> _Call | None:
         """The call that a part belongs to, which may be a new one; None for one call too many."""
         number = index if isinstance(index, int) and not isinstance(index, bool) else None
         found = self._latest(number, call_id, at)
         if found is not None and (
-            not _is_another(found, call_id, name) or self._goes_on(found, call_id, name)
+            not _is_another(found, call_id, name, arguments) or self._goes_on(found, call_id, name)
         ):
             return found
         if len(self._calls) >= MAX_CALLS:
@@ -259,18 +287,27 @@ class CallParts:
 _KNOWN: Final = frozenset({"index", "id", "type", "function", "name", "arguments"})
 
 
-def _is_another(call: _Call, call_id: str, name: str) -> bool:
-    """Whether a part with this id and name begins another call than `call`, which is in its place.
-    A name alone begins one when the arguments of `call` are whole: some servers repeat the name in
-    every part.
+def _is_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
+    """Whether a part begins another call than `call`, which is in its place. A name alone begins
+    one when the arguments of `call` are whole: some servers repeat the name in every part. Others
+    give every part an id of its own, or send a call once more, whole or without its arguments.
     """
     if call_id and call.source_id and call_id != call.source_id:
-        return True
+        return bool(name) or _is_whole(call.text)
     if not name or not call.name:
         return False
     if name != call.name and not call_id:
         return True
-    return _is_whole(call.text)
+    is_repeated = bool(call_id) and arguments in ("", call.text)
+    return _is_whole(call.text) and not is_repeated
+
+
+def parts_in(text: str) -> object:
+    """The parts in a text: some servers encode them twice."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _arguments(value: object) -> str:
@@ -291,8 +328,8 @@ def _is_whole(text: str) -> bool:
 
 def object_in(text: str) -> str | None:
     """The JSON object that `text` stands for: itself, `{}` for null, nothing or `[]`, which is how
-    PHP writes it, and the object in a JSON string, as some servers encode arguments twice. None for
-    anything else.
+    PHP writes it, the object in a JSON string, as some servers encode arguments twice, and JSON
+    that is almost right. None for anything else.
     """
     if _is_whole(text):
         return text
@@ -301,8 +338,23 @@ def object_in(text: str) -> str | None:
     try:
         inner = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        return None
+        readable = mended(text.encode()) or b""
+        return readable.decode() if _is_whole(readable.decode()) else None
     return inner if isinstance(inner, str) and _is_whole(inner) else None
+
+
+def is_readable(text: str) -> bool:
+    """Whether clients read `text` as a JSON object. They take half a character and numbers without
+    a bound, which `object_in` writes anew.
+    """
+    try:
+        return isinstance(json.loads(text, parse_constant=_no_json), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(name)
 
 
 def breaks_off(text: str) -> bool:

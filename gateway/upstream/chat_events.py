@@ -27,7 +27,8 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import CallPart, CallParts, object_in
+from gateway.upstream.call_parts import CallPart, CallParts, is_readable, object_in
+from gateway.upstream.call_text import CallText
 from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, index_of, split_events
 from gateway.upstream.thoughts import thought_of
@@ -44,6 +45,7 @@ class _Call:
     def __init__(self, call_id: str, name: str) -> None:
         self.id = call_id
         self.name = name
+        self.text = CallText()
         self.arguments: list[str] = []
         self.is_live = False
 
@@ -52,7 +54,8 @@ class ChatEvents:
     """Takes the events of a turn. Those of a worker pass unchanged to `emit`; a provider's answer
     is emitted as the same kinds of events. Only the first choice counts.
 
-    The first tool call is passed on as it arrives. Further calls, and text after a call, wait for
+    The first tool call is passed on as it arrives, unless its arguments are JSON in a JSON string:
+    then it waits for its end. Further calls, and text after a call, wait for
     the end, because providers may interleave several calls. With `needs_objects` the client has no
     place for arguments that are no JSON object: such a call is a failure, and none of it is passed
     on before its arguments begin as one.
@@ -117,7 +120,7 @@ class ChatEvents:
         if isinstance(said, dict):
             if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
-            if text := _text_of(said.get("content")) or _text_of(said.get("refusal")):
+            if text := _text_of(said.get("content")) + _text_of(said.get("refusal")):
                 self._take_text(text)
             given = said.get("tool_calls") or self._legacy_call(said.get("function_call"), data)
             if given:
@@ -148,10 +151,11 @@ class ChatEvents:
         if part.id is not None:
             self._calls[part.number] = _Call(part.id, part.name or "")
         call = self._calls[part.number]
-        arguments = part.arguments
+        arguments = call.text.read(part.arguments)
         if not call.is_live and part.number == 0:
             begun = "".join([*call.arguments, arguments])
-            if not self._needs_objects or begun.lstrip().startswith("{"):
+            first = begun.lstrip()[:1]
+            if first == "{" or not (self._needs_objects or first in {"", '"'}):
                 call.is_live = True
                 self._emit(ToolCallStart(0, 0, call.id, call.name))
                 arguments = begun
@@ -185,7 +189,10 @@ class ChatEvents:
         for number, call in self._calls.items():
             if not call.is_live:
                 self._emit(ToolCallStart(0, number, call.id, call.name))
-                if text := "".join(call.arguments):
+                text = "".join(call.arguments)
+                if text.startswith('"'):
+                    text = object_in(text) or text  # as some servers encode it twice
+                if text:
                     self._emit(ToolCallArguments(0, number, text))
             is_whole = not is_cut or number + 1 < len(self._calls)
             self._emit(ToolCallEnd(0, number, is_whole=is_whole))
@@ -200,9 +207,13 @@ class ChatEvents:
             if is_cut and is_last and text.lstrip()[:1] in {"", "{"}:
                 continue
             found = object_in(text)
-            if found is None or (call.is_live and found != text):
+            if call.is_live and found != text:
+                if not is_readable(text):
+                    return False
+            elif found is None:
                 return False
-            call.arguments = [found]
+            else:
+                call.arguments = [found]
         return True
 
     def _finished(self, end: End) -> ChoiceFinished:
@@ -228,10 +239,12 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _text_of(content: object) -> str:
-    """The text of a message's content, which some providers send in parts."""
+    """The text of a message's content, which some providers send in parts, or as one of them."""
     if isinstance(content, str):
         return content
-    return "".join(_text_of(part.get("text")) for part in _dicts(content))
+    if isinstance(content, dict):
+        return _text_of(content.get("text"))
+    return "".join(map(_text_of, content)) if isinstance(content, list) else ""
 
 
 def _error(status: int, body: bytes) -> ApiError:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.api import ApiError
+from gateway.upstream.mended_json import mended
 
 MAX_WORDS: Final = 2000
 MAX_QUOTED: Final = 300
@@ -95,7 +96,10 @@ def error_of(status: int, body: bytes) -> ApiError | None:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _of_text(status, body)
+        readable = mended(body)
+        if readable is None:
+            return _of_text(status, body)
+        value = msgspec.json.decode(readable)
     return error_in(status, value)
 
 

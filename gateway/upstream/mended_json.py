@@ -1,10 +1,12 @@
 """JSON that a server wrote almost right.
 
-Owns three faults of servers: bytes that are no UTF-8, which a token that ends within a character
-leaves; half of a surrogate pair, which programs in JavaScript leave where they cut a text; and NaN
-or an infinity, which Python writes for a missing log-probability. Must not know what the JSON says.
+Owns five faults of servers: bytes that are no UTF-8, which a token that ends within a character
+leaves; half of a surrogate pair, which programs in JavaScript leave where they cut a text; NaN or
+an infinity, which Python writes for a missing log-probability; a byte order mark; and tabs or line
+breaks within texts, which servers that print their own JSON leave. Must not know what it says.
 """
 
+import codecs
 import json
 import re
 from typing import Any, Final
@@ -44,19 +46,19 @@ def mended(data: bytes) -> bytes | None:
     """`data` as JSON that any client reads, or None if it is beyond these faults. What is no text
     becomes U+FFFD, as the standard of server-sent events says; what is no number becomes null.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)
     text = without_halves(data.decode("utf-8", "replace").encode())
     try:
         _decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        return _without_nan(text)
+        return _written_anew(text)
     return text
 
 
-def _without_nan(text: bytes) -> bytes | None:
-    if b"NaN" not in text and b"Infinity" not in text:
-        return None
+def _written_anew(text: bytes) -> bytes | None:
+    """The JSON that Python's reader finds, which takes NaN, huge numbers and unescaped tabs."""
     try:
-        value: Any = json.loads(text, parse_constant=lambda _: None)
+        value: Any = json.loads(text, strict=False, parse_constant=lambda _: None)
+        return _encode(value)
     except (ValueError, RecursionError):
         return None
-    return _encode(value)

@@ -22,6 +22,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 Fields = dict[str, Any]
 
+_SAID_ONCE: Final = frozenset({"id", "name", "type"})
+"""Fields of a call or a sound that are no text which goes on."""
+
 
 def is_stream(body: bytes) -> bool:
     """Whether a body that should be a JSON object is a stream of events."""
@@ -46,14 +49,18 @@ def stream_of(body: bytes) -> bytes:
     usage = answer.pop("usage", None)
     choices = answer.pop("choices")
     head = {**answer, "object": "chat.completion.chunk"}
-    chunks = [{**head, "choices": [part]} for one in choices for part in _parts(one)]
+    numbers = list(map(index_of, choices))
+    if len(set(numbers)) < len(choices):
+        numbers = list(range(len(choices)))
+    numbered = zip(choices, numbers, strict=True)
+    chunks = [{**head, "choices": [part]} for one, at in numbered for part in _parts(one, at)]
     if isinstance(usage, dict):
         chunks.append({**head, "choices": [], "usage": usage})
     return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks) + _DONE
 
 
-def _parts(choice: Fields) -> tuple[Fields, Fields]:
-    """What the choice says, and why it ended."""
+def _parts(choice: Fields, index: int) -> tuple[Fields, Fields]:
+    """What the choice of that number says, and why it ended."""
     message = choice.get("message")
     delta: Fields = dict(message) if isinstance(message, dict) else {}
     calls = delta.get("tool_calls")
@@ -61,7 +68,6 @@ def _parts(choice: Fields) -> tuple[Fields, Fields]:
         delta["tool_calls"] = [
             {**call, "index": at} for at, call in enumerate(calls) if isinstance(call, dict)
         ]
-    index = choice.get("index") or 0
     rest = {name: value for name, value in choice.items() if name not in {"message", "index"}}
     reason = rest.pop("finish_reason", None) or ("tool_calls" if calls else "stop")
     said = {**rest, "index": index, "delta": delta, "finish_reason": None}
@@ -72,7 +78,8 @@ def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
     """The whole answer that the stream `body` says. Raises `BadStream` if it is none."""
     passed: list[bytes] = []
     usage = StreamUsage(lambda _: None, is_ours=False)
-    relay = StreamRelay(passed.append, usage, lambda: True, StreamEnd(raw))
+    is_chat = raw is not None
+    relay = StreamRelay(passed.append, usage, lambda: True, StreamEnd(raw), is_chat=is_chat)
     splitter = ProviderEventSplitter()
     try:
         relay.take(splitter.push(body))
@@ -99,6 +106,8 @@ def _folded(events: bytes) -> bytes:
         for choice in chunk.pop("choices", None) or ():
             if isinstance(choice, dict):
                 _add(choices, choice)
+                if isinstance(choice.get("usage"), dict):  # Moonshot's
+                    answer["usage"] = choice["usage"]
         answer |= {name: value for name, value in chunk.items() if value is not None}
     is_raw = any("text" in choice for choice in choices.values())
     kind = "text_completion" if is_raw else "chat.completion"
@@ -129,25 +138,40 @@ def _add(choices: dict[int, Fields], part: Fields) -> None:
 
 
 def _join(message: Fields, name: str, value: object) -> None:
-    """Add a field of a delta: texts and lists go on, anything else is said anew."""
+    """Add a field of a delta: texts, lists and what is in objects go on, anything else is said
+    anew. A text beside parts is one of them.
+    """
     if value is None or name == "role":
         return
     before = message.get(name)
+    if isinstance(before, str) and isinstance(value, list):
+        before = [_part(before)] if before else []
+    elif isinstance(before, list) and isinstance(value, str):
+        value = [_part(value)] if value else []
     if name == "tool_calls" and isinstance(value, list):
         _join_calls(message.setdefault(name, []), value)
-    elif (isinstance(before, str) and isinstance(value, str)) or (
+    elif (isinstance(before, str) and isinstance(value, str) and name not in _SAID_ONCE) or (
         isinstance(before, list) and isinstance(value, list)
     ):
         message[name] = before + value  # type: ignore[operator]  # both of one type
+    elif isinstance(before, dict) and isinstance(value, dict):
+        for inner, part in value.items():
+            _join(before, inner, part)
     else:
         message[name] = value
+
+
+def _part(text: str) -> Fields:
+    return {"type": "text", "text": text}
 
 
 def _join_calls(calls: list[Fields], parts: list[Any]) -> None:
     """Add parts of calls, whose numbers count from 0: the relay wrote them so."""
     for part in parts:
-        number = part["index"]
+        number, function = part["index"], part["function"]
+        text = function.get("arguments") or ""
         if number == len(calls):
-            calls.append({name: value for name, value in part.items() if name != "index"})
+            rest = {name: value for name, value in part.items() if name != "index"}
+            calls.append({**rest, "function": {**function, "arguments": text}})
         elif number < len(calls):
-            calls[number]["function"]["arguments"] += part["function"]["arguments"]
+            calls[number]["function"]["arguments"] += text

@@ -238,7 +238,7 @@ class Provider:
             return True
 
         end = StreamEnd(raw)
-        relay = StreamRelay(on_events, usage, may_begin, end)
+        relay = StreamRelay(on_events, usage, may_begin, end, is_chat=True)
         answer: ProviderAnswer | None = None
         try:
             with deadline:
@@ -295,7 +295,8 @@ class Provider:
         try:
             await _read_body(response.body, take, self.config.read_s, is_life)
         except HttpError:
-            if not splitter.is_done:
+            # What ends behind the end of all choices was only to say that it does.
+            if not (splitter.is_done or relay.is_whole):
                 raise
         if whole:
             answer = self._answer(response, bytes(whole), raw, may_be_filtered=True)

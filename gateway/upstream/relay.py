@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.api import ApiError
+from gateway.upstream.choice_forms import with_deltas
 from gateway.upstream.error_words import OVERFLOW, error_in, error_of, is_about_request, quoted
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.sse import (
@@ -32,6 +33,7 @@ MAX_HELD_BYTES: Final = 2**16
 
 
 _NEWS: Final = frozenset({EventKind.CONTENT, EventKind.DONE})
+_CHUNKS: Final = frozenset({EventKind.CONTENT, EventKind.EMPTY})
 
 
 class BadStream(HermaError):
@@ -59,7 +61,7 @@ class BadStream(HermaError):
 class StreamRelay:
     """Takes whole events; `on_events` gets those for the client, unchanged unless `end` mends the
     calls in them. `may_begin` is called once before, and can refuse. `has_begun`: something was
-    passed on.
+    passed on. In the stream of a chat (`is_chat`) each choice of a chunk has a delta.
     """
 
     def __init__(
@@ -68,7 +70,11 @@ class StreamRelay:
         usage: StreamUsage,
         may_begin: Callable[[], bool],
         end: StreamEnd | None = None,
+        *,
+        is_chat: bool = False,
     ) -> None:
+        self._is_chat = is_chat
+        self._has_other_form = False
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin
@@ -123,6 +129,7 @@ class StreamRelay:
             not self.has_begun
             or self._is_over
             or not end.is_single
+            or (self._is_chat and b'"delta"' not in data)
             or (is_end and (has_calls or not end.ends_plainly(data)))
             or (has_calls and not self._goes_on(data))
             or not is_plain(data)
@@ -162,6 +169,9 @@ class StreamRelay:
             if kind is EventKind.GARBAGE:
                 event = self._mended(given)
                 kind = kind_within(event) if self.has_begun else kind_of(event)
+            is_odd = b'"delta"' not in event or b'"error"' in event
+            if is_odd and self._is_chat and kind in _CHUNKS:
+                event, kind = self._in_usual_form(event)
             try:
                 checked = self._checked(event, kind)
             except BadStream:
@@ -176,11 +186,23 @@ class StreamRelay:
                 good.append(checked)
         self._pass_on(b"".join(good))
 
+    def _in_usual_form(self, event: bytes) -> tuple[bytes, EventKind]:
+        """A chunk with a delta in each choice, and without a field `error`."""
+        if b'"delta"' not in event:
+            self._note_words(event)
+        found = with_deltas(event, counts=self._has_other_form or not self.has_begun)
+        kind = kind_of(found)
+        if found is not event and kind is EventKind.CONTENT and not self.has_begun:
+            self._has_other_form = b'"delta"' not in event and has_text(found)
+        return found, kind
+
     def _mended(self, event: bytes) -> bytes:
         """`event` if its data cannot be read even so."""
         if self._mender is None:
             self._mender = TextMender()
         data = self._mender.mended(data_of(event))
+        if data is None and self.is_whole:
+            return b": \n\n"  # behind the end of all choices nothing can matter
         return event if data is None else b"data: " + data + b"\n\n"
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
@@ -195,7 +217,7 @@ class StreamRelay:
             case EventKind.GARBAGE:
                 raise BadStream("sent what is no JSON object")
             case EventKind.DONE:
-                return self._checked_end(event)
+                return self._checked_end()
             case EventKind.CONTENT if b'"tool_calls"' in event or _says_end(event):
                 pass
             case EventKind.CONTENT | EventKind.EMPTY if not self._end.is_single:
@@ -206,17 +228,25 @@ class StreamRelay:
             event = self._end.take(event)
         except BrokenEnd as error:
             raise BadStream(str(error), words=error.words) from error
-        if self._end.is_filtered and not self.has_begun and not has_text(event):
+        if not self.has_begun and (self._end.is_filtered or self._end.calls_nothing):
+            self._check_first(event)
+        return event
+
+    def _check_first(self, event: bytes) -> None:
+        """Look at an end before any content. Raises `BadStream`, because others can be asked."""
+        if any(map(has_text, split_events(event))):
+            return
+        if self._end.is_filtered:
             held = self._held + event + _DONE_EVENT
             raise BadStream("ended the answer by its filter", filtered=held)
-        return event
+        raise BadStream("said that it calls a tool, and called none")
 
     def _note_words(self, event: bytes) -> None:
         """Keep the words of an event that is no chunk, for an end that is none."""
         if (error := error_of(400, data_of(event))) is not None:
             self._words = quoted(error.message)
 
-    def _checked_end(self, event: bytes) -> bytes:
+    def _checked_end(self) -> bytes:
         if not self.has_begun:
             raise BadStream("ended its stream without an answer", words=self._words)
         try:
@@ -224,7 +254,7 @@ class StreamRelay:
         except BrokenEnd as error:
             raise BadStream(str(error), words=self._words) from error
         self._is_over = True
-        return event
+        return _DONE_EVENT
 
     def _begin(self) -> bool:
         self.has_begun = self._may_begin()

@@ -21,7 +21,7 @@ MAX_EVENT_BYTES: Final = 8 * 2**20
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
-_DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\[DONE\]")
+_DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\"?\[(?:DONE|done)\]")
 _ERROR_EVENT: Final = re.compile(rb"(?:^|[\r\n])event: ?error[ \t]*(?:[\r\n]|\Z)")
 
 
@@ -81,13 +81,13 @@ class ProviderEventSplitter:
         return data.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
 
     def flush(self) -> bytes:
-        """A last event without its blank line, which some providers omit; b"" if there is none."""
-        rest = bytes(self._pending)
+        """A last event without its blank line, which some providers omit; b"" if there is none, or
+        only the beginning of one.
+        """
+        rest = bytes(self._pending).rstrip(b"\r\n") + b"\n\n"
         self._pending.clear()
-        if _has_done(rest):
-            self.is_done = True
-            return rest.rstrip(b"\r\n") + b"\n\n"
-        return b""
+        self.is_done = self.is_done or _has_done(rest)
+        return rest if _has_done(rest) or _is_object(data_of(rest)) else b""
 
 
 def split_events(events: bytes) -> list[bytes]:
@@ -152,17 +152,19 @@ _decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
 def kind_of(event: bytes) -> EventKind:
     """The kind of one whole event."""
     data = data_of(event)
-    if not data.strip():
+    if not (said := data.strip()):
         return EventKind.COMMENT if _FIELD.search(event) is None else EventKind.HOLLOW
-    if data.lstrip(b" \t").startswith(b"[DONE]"):
+    if said.startswith((b"[DONE]", b"[done]", b'"[DONE]"')):
         return EventKind.DONE
+    if said == b"null":
+        return EventKind.HOLLOW
     if b"error" in event and _ERROR_EVENT.search(event) is not None:
         return EventKind.ERROR
     try:
         chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return EventKind.GARBAGE
-    if chunk.error or "error" in (chunk.form, chunk.type):
+    if tells_error(chunk.error) or "error" in (chunk.form, chunk.type):
         return EventKind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []
     return EventKind.CONTENT if any(map(_has_content, choices)) else EventKind.EMPTY
@@ -214,16 +216,37 @@ def _kind_of_object(data: bytes) -> EventKind:
         found = _decode_soundness(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return EventKind.GARBAGE
-    is_error = found.error or "error" in (found.form, found.type)
-    return EventKind.ERROR if is_error else EventKind.CONTENT
+    if tells_error(found.error) or "error" in (found.form, found.type):
+        return EventKind.ERROR
+    return EventKind.EMPTY if found.error else EventKind.CONTENT  # some clients take {...} for one
+
+
+def tells_error(error: object) -> bool:
+    """Whether the field `error` of an answer or a chunk is one. Some servers send it always, with
+    nothing in it.
+    """
+    return any(error.values()) if isinstance(error, dict) else bool(error)
+
+
+def says_end(reason: object) -> bool:
+    """Whether a `finish_reason` is one. Some servers write null as a text."""
+    return bool(reason) and reason != "null"
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(_decode(data), dict)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _has_done(events: bytes) -> bool:
-    return b"[DONE]" in events and _DONE.search(events) is not None
+    is_named = b"[DONE]" in events or b"[done]" in events
+    return is_named and _DONE.search(events) is not None
 
 
 def _has_content(choice: object) -> bool:
-    return _has_text(choice) or (isinstance(choice, dict) and bool(choice.get("finish_reason")))
+    return _has_text(choice) or (isinstance(choice, dict) and says_end(choice.get("finish_reason")))
 
 
 def _has_text(choice: object) -> bool:

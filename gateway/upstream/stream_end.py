@@ -11,10 +11,10 @@ from typing import Any, Final, final
 import msgspec
 
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import CallIds, CallPart, CallParts
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
-from gateway.upstream.sse import data_of, index_of, split_events
+from gateway.upstream.sse import data_of, index_of, says_end, split_events
 from protocol.errors import HermaError
 
 MAX_KEPT_BYTES: Final = 2**23
@@ -38,13 +38,15 @@ class _Choice:
     def __init__(self, ids: CallIds) -> None:
         self.calls = CallParts(ids)
         self.end: End | None = None
+        self.late_end: tuple[End, bytes] | None = None
+        """An end that came before the last arguments of a call, and its event."""
 
 
 @final
 class StreamEnd:
     """One stream that answers the request `raw`. `steady` are the beginnings of `tool_calls` in
     chunks that only go on with the arguments of a call: these are kept unread, in `kept`, until the
-    arguments are looked at.
+    arguments are looked at. `calls_nothing`: the answer says that it calls tools, and calls none.
     """
 
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
@@ -59,6 +61,7 @@ class StreamEnd:
         self._steady_choice: _Choice | None = None
         self._thoughts = bytearray()
         self._has_plain_end = False
+        self.calls_nothing = False
 
     @property
     def is_finished(self) -> bool:
@@ -97,6 +100,7 @@ class StreamEnd:
         self._read_kept()
         chunk = _object(data_of(event))
         before: list[bytes] = []
+        after: list[bytes] = []
         is_changed = False
         for choice in _dicts(chunk.get("choices")):
             index = choice.get("index")
@@ -108,14 +112,50 @@ class StreamEnd:
             delta = choice.get("delta")
             if isinstance(delta, dict) and delta.get("tool_calls"):
                 is_changed = self._take_calls(state, delta) or is_changed
-            reason = choice.get("finish_reason")
-            if not isinstance(reason, str) or not reason or state.end is not None:
-                continue
-            if rest := self._finish(state, reason, choice):
-                before.append(_with_calls(chunk, choice, rest))
+            is_changed = self._take_end(state, chunk, choice, before, after) or is_changed
         if is_changed:
-            event = b"data: " + _encode(chunk) + b"\n\n"
-        return b"".join([*before, event]) if before else event
+            event = b"" if _is_empty(chunk) else b"data: " + _encode(chunk) + b"\n\n"
+        return b"".join([*before, event, *after]) if before or after else event
+
+    def _take_end(
+        self,
+        state: _Choice,
+        chunk: dict[str, Any],
+        choice: dict[str, Any],
+        before: list[bytes],
+        after: list[bytes],
+    ) -> bool:
+        """Take what a choice says of its end, and return whether that was changed. What the client
+        needs beside the chunk goes into `before` and `after`.
+        """
+        if state.late_end is not None and not state.calls.flaw():
+            (state.end, late), state.late_end = state.late_end, None
+            after.append(late)
+        reason, is_changed = choice.get("finish_reason"), False
+        if reason is not None and not says_end(reason):
+            choice["finish_reason"] = None
+            return True
+        if not isinstance(reason, str) or state.end is not None:
+            return False
+        if not state.calls.begun and end_of(reason) is End.CALLS and reason != "function_call":
+            if state.calls.is_nameless:
+                raise BrokenEnd(NAMELESS)
+            choice["finish_reason"] = reason = "stop"
+            self.calls_nothing = is_changed = True
+        if self._is_early(state, reason, choice.get("delta")):
+            state.late_end = end_of(reason), _only(chunk, choice)
+            choice["finish_reason"], is_changed, self.steady = None, True, None
+        elif rest := self._finish(state, reason, choice):
+            before.append(_with_calls(chunk, choice, rest))
+        return is_changed
+
+    def _is_early(self, state: _Choice, reason: str, delta: object) -> bool:
+        """Whether the rest of a call may still come behind this end, which some servers send before
+        it.
+        """
+        has_calls = isinstance(delta, dict) and bool(delta.get("tool_calls"))
+        is_usual = end_of(reason) in (End.STOPPED, End.CALLS)
+        return is_usual and not has_calls and bool(state.calls.begun and state.calls.flaw())
 
     def keep_thought(self, event: bytes) -> None:
         """Keep an event with reasoning until it is known whether calls follow it."""
@@ -141,6 +181,9 @@ class StreamEnd:
         """The stream says that it is over. Raises `BrokenEnd` unless every choice has ended."""
         if self.kept:
             self._read_kept()
+        for choice in self._choices.values():
+            if choice.late_end is not None:
+                raise BrokenEnd(choice.calls.flaw())
         if not self.is_finished:
             raise BrokenEnd("ended its stream without a finish_reason")
 
@@ -151,7 +194,13 @@ class StreamEnd:
         given = delta["tool_calls"]
         found = state.calls.take(given)
         self.steady = None
-        if found and self.is_single and state.calls.is_open(number := found[-1].number):
+        is_late = state.late_end is not None
+        if (
+            found
+            and self.is_single
+            and not is_late
+            and state.calls.is_open(number := found[-1].number)
+        ):
             self._steady_number, self._steady_choice = number, state
             self.steady = (
                 b'"tool_calls":[{"index":%d,"function":{"arguments":' % number,
@@ -215,6 +264,20 @@ def _written(part: CallPart) -> dict[str, Any]:
     function = {"name": part.name, "arguments": part.arguments}
     named = {"index": part.number, "id": part.id, "type": "function", "function": function}
     return {**named, **part.extra}
+
+
+def _is_empty(chunk: dict[str, Any]) -> bool:
+    """Whether nothing is left of a chunk whose end waits."""
+    choices = chunk.get("choices") or ()
+    says = any(one.get("delta") or one.get("finish_reason") for one in _dicts(choices))
+    return not says and not chunk.get("usage")
+
+
+def _only(chunk: dict[str, Any], choice: dict[str, Any]) -> bytes:
+    """The end of a choice as a chunk of its own."""
+    own = {**choice, "delta": {}}
+    fields = {name: value for name, value in chunk.items() if name != "usage"}
+    return b"data: " + _encode({**fields, "choices": [own]}) + b"\n\n"
 
 
 def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPart]) -> bytes:

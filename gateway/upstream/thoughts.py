@@ -1,13 +1,13 @@
 """Where servers put what a model thinks before its answer.
 
-Owns the places in a message or delta: a text in one of three fields, OpenRouter's list of details,
-and Mistral's parts of the content. Must not know what becomes of the text.
+Owns the places in a message or delta: a text or an object in one of four fields, OpenRouter's list
+of details, and Mistral's parts of the content. Must not know what becomes of the text.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-_TEXTS: Final = ("reasoning_content", "reasoning", "thinking")
+_TEXTS: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 
 
 def thought_of(said: Mapping[str, Any]) -> str:
@@ -15,8 +15,7 @@ def thought_of(said: Mapping[str, Any]) -> str:
     so the first one counts.
     """
     for name in _TEXTS:
-        text = said.get(name)
-        if isinstance(text, str) and text:
+        if text := _text(said.get(name)):
             return text
     details, content = said.get("reasoning_details"), said.get("content")
     if isinstance(details, list) and details:
@@ -33,6 +32,8 @@ def thought_of(said: Mapping[str, Any]) -> str:
 def _text(value: object) -> str:
     if isinstance(value, list):
         return "".join(_text(part.get("text")) for part in _dicts(value))
+    if isinstance(value, dict):
+        return _text(value.get("text") or value.get("content"))
     return value if isinstance(value, str) else ""
 
 

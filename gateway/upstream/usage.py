@@ -32,14 +32,19 @@ def _read_usage(given: object) -> Usage | None:
     if not isinstance(given, dict):
         return None
     prompt = _count(given, "prompt_tokens", "input_tokens")
+    read = _count(given, "cache_read_input_tokens")
+    if _count(given, "prompt_tokens") is None:
+        # Anthropic counts what it reads from its cache and writes there beside the input.
+        written = _count(given, "cache_creation_input_tokens")
+        prompt = (prompt or 0) + (read or 0) + (written or 0)
     if not prompt:
         return None
     details = given.get("prompt_tokens_details")
     if not isinstance(details, dict):
         details = given.get("input_tokens_details")
     cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
-    # DeepSeek's name and Moonshot's for the cached tokens.
-    cached = cached or _count(given, "prompt_cache_hit_tokens", "cached_tokens") or 0
+    # DeepSeek's name and Moonshot's for the cached tokens, and LiteLLM's.
+    cached = cached or _count(given, "prompt_cache_hit_tokens", "cached_tokens") or read or 0
     said, total = _count(given, *_OUTPUT), _count(given, "total_tokens")
     if said is None and total is None and not given.keys().isdisjoint(_OUTPUT):
         return None

@@ -72,8 +72,19 @@ def test_a_failure_of_the_server_is_no_end(reason: str, begun: bool) -> None:
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "model_length", "STOP"])
 def test_an_end_is_passed_on_unchanged(reason: str) -> None:
     """Whatever the server calls it."""
-    events = chunk(content="All"), chunk(reason), DONE
+    calls = [part(0, "{}", id="a", name="write", type="function")]
+    said = chunk(tool_calls=calls) if reason == "tool_calls" else chunk(content="All")
+    events = said, chunk(reason), DONE
     assert passed(*events) == (list(events), None)
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "tool_use"])
+def test_a_text_that_says_that_it_calls_a_tool_is_a_text(reason: str) -> None:
+    """Some agents ask again and again while an answer ends with calls, and there are none."""
+    found, error = passed(chunk(content="All"), chunk(reason), DONE)
+    assert error is None
+    ends = [json.loads(event[6:])["choices"][0]["finish_reason"] for event in found[:-1]]
+    assert ends == [None, "stop"]
 
 
 def test_a_stream_without_an_end_is_cut() -> None:

@@ -33,6 +33,18 @@ def body(usage: object) -> bytes:
         ({"prompt_tokens": 100.0, "completion_tokens": 20.0}, Usage(100, 0, 20)),
         ({"prompt_tokens": "100", "completion_tokens": "20"}, Usage(100, 0, 20)),
         ({"input_tokens": 100, "output_tokens": 20}, Usage(100, 0, 20)),
+        (
+            # As Anthropic counts, which has cached tokens beside the input.
+            {
+                "input_tokens": 3,
+                "cache_read_input_tokens": 90,
+                "cache_creation_input_tokens": 7,
+                "output_tokens": 20,
+            },
+            Usage(100, 90, 20),
+        ),
+        ({"input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 2}, Usage(9, 9, 2)),
+        ({**COUNTED, "cache_read_input_tokens": 90}, Usage(100, 90, 20)),  # LiteLLM's
         ({**COUNTED, "completion_tokens": None}, Usage(100, 0, 20)),
         ({**COUNTED, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(100, 0, 20)),
         ({**COUNTED, "prompt_tokens_details": []}, Usage(100, 0, 20)),

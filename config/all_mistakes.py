@@ -6,6 +6,7 @@ first mistake, because only that one is certain; here a mistake that follows fro
 left out.
 """
 
+import re
 import tomllib
 from collections.abc import Callable
 from itertools import zip_longest
@@ -50,7 +51,7 @@ def all_mistakes(
     for _ in range(MAX_MISTAKES):
         now = _certain(list(type_mistakes(raw, Config)))
         # A table whose key was removed may need that key.
-        follow = [one for one in now if _needed(one) in removed]
+        follow = [one for one in now if _needed(one) in removed or _rests_on(one, removed)]
         if not now:
             break
         for mistake in now:
@@ -160,6 +161,14 @@ def _needed(mistake: Mistake) -> Place:
     return (*mistake.place, mistake.text.rpartition(" needs `")[2].partition("`")[0])
 
 
+def _rests_on(mistake: Mistake, removed: set[Place]) -> bool:
+    """Whether a rule over several keys of a table names one that was removed: with the value that
+    was meant, it may hold.
+    """
+    words = set(_WORDS.findall(mistake.text))
+    return any(key[:-1] == mistake.place and key[-1] in words for key in removed if key)
+
+
 def _is_whole_worker(value: object) -> bool:
     """Whether it has more than the keys that remain of a table with a mistake."""
     return isinstance(value, dict) and bool(set(value) - {*_KEPT_OF_WORKERS, "model"})
@@ -171,6 +180,7 @@ def _keep_only(table: dict[str, Any], kept: dict[str, Any]) -> None:
     table.update(kept)
 
 
+_WORDS: Final = re.compile(r"\w+")
 _KEPT_OF_WORKERS: Final = ("name", "serves", "gateways", "token_budget")
 _STUB_MODEL: Final = f"{BUILTIN_PREFIX}{BUILTIN_MODEL}"
 _STUB_PROVIDER: Final = {"base_url": "http://provider.invalid/v1"}

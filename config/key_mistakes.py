@@ -7,13 +7,15 @@ such as [providers.NAME]. Must not know what a key does.
 import difflib
 import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
 from config.mistakes import Mistake, Place, dotted, name_of, title
-from config.model import PATTERNS
+from config.model import OTHER_WORDS, PATTERNS, Config
+from config.reference import table_title, tables
 
 _TOML_WORDS: Final = {
     "`object`": "a table",
@@ -24,6 +26,7 @@ _TOML_WORDS: Final = {
     "`bool`": "true or false",
 }
 _MAX_QUOTED: Final = 40
+_MAX_HOMES: Final = 3
 
 
 def type_mistakes(value: object, kind: object, place: Place = ()) -> Iterator[Mistake]:
@@ -55,9 +58,8 @@ def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iter
         if key in fields:
             yield from type_mistakes(inner, fields[key].type, (*place, key))
         else:
-            near = _nearest(key, fields)
-            hint = f"did you mean `{near}`? " if near else ""
-            text = f"unknown key `{dotted((key,))}` in {title(place)}; {hint}"
+            text = f"unknown key `{dotted((key,))}` in {title(place)}; "
+            text += _hint(key, fields, is_table=not place and not _is_value(inner))
             text += f"Known: {', '.join(sorted(fields))}"
             yield Mistake((*place, key), text)
     for name, field in fields.items():
@@ -116,7 +118,8 @@ def _in_choice(
     # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
-        near = _nearest(str(value), map(str, choices))
+        other = OTHER_WORDS.get(str(value))
+        near = other if other in choices else _nearest(str(value), map(str, choices))
         hint = f"did you mean {_toml(near)}? " if near else ""
         text = f"cannot be {said}; {hint}Known: {', '.join(known)}{others}"
         yield Mistake(place, f"{name_of(place)} {text}")
@@ -156,6 +159,32 @@ def _header(place: Place) -> str:
 def _path(place: Place) -> str:
     """The name in a table header, without the numbers of items."""
     return dotted(tuple(part for part in place if isinstance(part, str)))
+
+
+def _is_value(inner: object) -> bool:
+    return not isinstance(inner, dict | list)
+
+
+def _hint(key: str, fields: Iterable[str], *, is_table: bool) -> str:
+    """What was meant by an unknown key: the key of another table with this very name, which is
+    more certain than a similar name, or else the nearest key of its own table. `is_table`: it is
+    the head of a table of the file, as [model].
+    """
+    if not is_table and (homes := _homes().get(key)):
+        return f"it is a key of {' and '.join(homes)}. "
+    near = _nearest(key, fields)
+    return f"did you mean `{near}`? " if near else ""
+
+
+@cache
+def _homes() -> dict[str, tuple[str, ...]]:
+    """The tables that have a key, by its name. One that many have says nothing about its home."""
+    homes: dict[str, tuple[str, ...]] = {}
+    for struct in tables():
+        if struct is not Config:
+            for name in struct.__struct_fields__:
+                homes[name] = (*homes.get(name, ()), table_title(struct))
+    return {name: titles for name, titles in homes.items() if len(titles) <= _MAX_HOMES}
 
 
 def _nearest(word: str, known: Iterable[str]) -> str | None:

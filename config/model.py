@@ -42,6 +42,16 @@ PATTERNS: Final = {
 }
 """The patterns of this module in words."""
 
+OTHER_WORDS: Final = {
+    **dict.fromkeys(
+        ("ollama", "lmstudio", "lm-studio", "lm_studio", "tgi", "litellm", "transformers", "mlx"),
+        "openai",
+    ),
+    **dict.fromkeys(("llama.cpp", "llamacpp", "llama_cpp", "llama-server"), "llama-cpp"),
+    "herma": "native",
+}
+"""Words that people write for a choice, and the choice; none is similar enough to guess."""
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_ALIAS)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]

@@ -70,6 +70,11 @@ def _structs(kind: object) -> Iterator[type[msgspec.Struct]]:
         yield from _structs(inner)
 
 
+def table_title(struct: type[msgspec.Struct]) -> str:
+    """A table as its docstring and the page name it, without marks: [[models]]."""
+    return _description(struct).partition(": ")[0].strip("`")
+
+
 def _section(struct: type[msgspec.Struct]) -> Iterator[str]:
     title, _, description = _description(struct).partition(": ")
     yield f"## {title}"

@@ -124,6 +124,35 @@ def test_an_open_text_ends_what_can_be_read() -> None:
     assert any("not valid TOML" in words for words in found.values())
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("port = 8080", "it is a key of [gateway]."),
+        ("[gateway]\nidle_s = 3", "it is a key of [[models]] and [[workers]]."),
+        # Nearer in name than in meaning: `hosts` and `profile`.
+        ('host = "::1"', "it is a key of [gateway] and"),
+        ('[[models]]\nname = "m"\nprice = { input = 1 }', "it is a key of [providers.NAME]"),
+        ('[[models]]\nname = "m"\nfallbak = []', "did you mean `fallback`?"),
+        ('[model]\nname = "m"', "did you mean `models`?"),
+        ('[[provider]]\nname = "m"', "did you mean `providers`?"),
+    ],
+)
+def test_a_key_of_another_table_is_named_with_its_home(text: str, words: str) -> None:
+    (only,) = find_mistakes(text, "f")
+    assert words in only
+
+
+@pytest.mark.parametrize(
+    ("engine", "meant"),
+    [("ollama", "openai"), ("tgi", "openai"), ("llama.cpp", "llama-cpp"), ("vlm", "vllm")],
+)
+def test_another_name_of_an_engine_is_the_only_mistake(engine: str, meant: str) -> None:
+    """`url` is right for the engine that was meant."""
+    head = '[[workers]]\nname = "w"\nmodel = "m"\nserves = "m"\nurl = "http://127.0.0.1:1"\n'
+    (only,) = find_mistakes(f'[[models]]\nname = "m"\n{head}engine = "{engine}"\n', "f")
+    assert f'did you mean "{meant}"?' in only
+
+
 @pytest.mark.parametrize("text", ["", '[[models]]\nname = "m"\n', "[gateway]\nport = 1\n"])
 def test_a_right_file_has_none(text: str) -> None:
     assert find_mistakes(text, "f") == []

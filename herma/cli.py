@@ -23,6 +23,7 @@ from herma.options import (
     add_cache,
     add_command,
     add_gateway_of_file,
+    add_one_worker,
     add_vocabulary,
     port,
     process_count,
@@ -168,7 +169,9 @@ def _add_servers(commands: Commands) -> None:
     up = add_command(commands, "up", "run the gateway and this host's workers")
     gateway = add_command(commands, "gateway", "run the gateway alone")
     worker = add_command(
-        commands, "worker", "run one worker of the file; show or restart those that run"
+        commands,
+        "worker",
+        "run one worker of the file; show, restart or turn those that run",
     )
     for role in (up, gateway, worker):
         role.add_argument(
@@ -276,7 +279,7 @@ def _add_engine(worker: argparse.ArgumentParser) -> None:
 
 
 def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
-    actions = worker.add_subparsers(dest="action", metavar="[status | restart]")
+    actions = worker.add_subparsers(dest="action", metavar="[status | restart | sleep | wake]")
     status = add_command(actions, "status", "show the state of this host's workers")
     status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
     whose = status.add_mutually_exclusive_group()
@@ -291,10 +294,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="all workers of this user, whatever file they run"
     )
     restart = add_command(actions, "restart", "restart a worker's engine")
-    restart.add_argument("worker", metavar="NAME")
-    restart.add_argument(
-        "--pid", type=int, help="process id of its supervisor, if several have the name"
-    )
+    add_one_worker(restart)
     restart.add_argument(
         "--force",
         action="store_true",
@@ -305,8 +305,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
         ("wake", "wake a worker that takes turns"),
     ):
         change = add_command(actions, action, what)
-        change.add_argument("worker", metavar="NAME")
-        change.add_argument("--pid", type=int, help="its supervisor, if several have the name")
+        add_one_worker(change)
 
 
 def _add_doctor(commands: Commands) -> None:

@@ -6,6 +6,7 @@ Must not know any command.
 import argparse
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
@@ -21,7 +22,7 @@ _MIN_NAME_WIDTH: Final = 15
 
 
 _WRONG_CHOICE: Final = re.compile(
-    r"argument (?P<kind>COMMAND|ACTION): invalid choice: '(?P<name>[^']*)' "
+    r"argument (?P<kind>COMMAND|ACTION|\[status[^]]*\]): invalid choice: '(?P<name>[^']*)' "
     r"\(choose from (?P<known>.*)\)"
 )
 _LEFT_OVER: Final = re.compile(r"unrecognized arguments: (?P<words>.*)")
@@ -41,9 +42,18 @@ class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Names what was probably meant by a wrong command, and the option for a file that stands
-    alone.
+    """Names what was probably meant by a wrong command or option, and the option for a file that
+    stands alone. The command that takes the words refuses them, with its own usage.
     """
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """See argparse, which would let the program itself refuse a command's words."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         """See argparse. The list of all commands is for `--help`."""
@@ -51,11 +61,22 @@ class CommandParser(argparse.ArgumentParser):
             known = [name.strip("'") for name in wrong["known"].split(", ")]
             near = difflib.get_close_matches(wrong["name"], known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
-            what = "command" if wrong["kind"] == "COMMAND" else wrong["kind"].lower()
+            what = "command" if wrong["kind"] == "COMMAND" else "action"
             message = f"there is no {what} {wrong['name']!r}: {hint}"
-        elif (left := _LEFT_OVER.fullmatch(message)) is not None and ".toml" in left["words"]:
-            message += " (the file is named by --config FILE)"
+        elif (left := _LEFT_OVER.fullmatch(message)) is not None:
+            message = self._left_over(left["words"])
         super().error(message)
+
+    def _left_over(self, words: str) -> str:
+        """The error for words that no option takes."""
+        first = words.split(maxsplit=1)[0].partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        if first.startswith("-"):
+            near = difflib.get_close_matches(first, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
+            return f"there is no option {first}: {hint}"
+        hint = " (the file is named by --config FILE)" if ".toml" in words else ""
+        return f"unrecognized arguments: {words}{hint}"
 
 
 def add_command(commands: Commands, name: str, does: str) -> argparse.ArgumentParser:
@@ -85,6 +106,20 @@ def add_gateway_of_file(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the file of the gateway; default: herma.toml, as found",
     )
+
+
+def add_one_worker(action: argparse.ArgumentParser) -> None:
+    """Add what names one worker of this host."""
+    action.add_argument("worker", metavar="NAME")
+    which = action.add_mutually_exclusive_group()
+    which.add_argument(
+        "--config",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="its file, if several have the name; default: herma.toml, as found",
+    )
+    which.add_argument("--pid", type=int, help="its supervisor, if several have the name")
 
 
 def token_count(text: str) -> int:

@@ -114,8 +114,10 @@ def runtime_dir() -> Path:
         folder.mkdir(mode=_PRIVATE, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        why = error.strerror
-        raise ConfigError(f"{folder} cannot be used for control sockets: {why}") from error
+        raise ConfigError(
+            f"{folder} cannot be used for control sockets: {error.strerror}; make the folder above "
+            "it, or name another in HERMA_RUNTIME_DIR"
+        ) from error
     is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
     if not is_private or found.st_uid != os.geteuid():
         raise ConfigError(

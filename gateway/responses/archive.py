@@ -182,7 +182,10 @@ class Archive:
                         await self._in_thread(store.write, changes)
                         break
                     except ResponseStoreError as error:
-                        _log.error("%s%s", error, "" if left else "; these responses are lost")
+                        if not left:
+                            _log.error("%s; these responses are lost", error)
+                        elif left == MAX_TRIES - 1:
+                            _log.error("%s; tried again", error)
                         await trio.sleep(RETRY_S if left else 0)
         finally:
             self._is_writing = False

@@ -286,7 +286,7 @@ class Dispatcher:
 
     def reconfigure(self, gateway: GatewayConfig, models: Sequence[ModelConfig]) -> None:
         """Apply the configurations; a tick follows at once and judges the requests that wait."""
-        self._core.reconfigure(gateway, models)
+        self._core.reconfigure(gateway, models, self._now())
         self._until_tick.cancel()
 
     # What the link reports.

@@ -139,11 +139,19 @@ class FleetState:
         """Why the fleet cannot take these configurations of models; None if it can."""
         return self.fleet.conflict(configs)
 
-    def reconfigure(self, gateway: GatewayConfig, configs: Iterable[ModelConfig]) -> None:
-        """Apply the configurations; the next tick judges the requests that wait."""
+    def reconfigure(
+        self, gateway: GatewayConfig, configs: Iterable[ModelConfig], now: float
+    ) -> None:
+        """Apply the configurations; the next tick judges the requests that wait. The workers of a
+        model that is new have yet to dial in, as after `start`.
+        """
+        known = {model.name for model in self._models}
         self.fleet.configure(configs, gateway.recovery_probes)
         self.tickets.set_limits(gateway.max_queue, gateway.resume_wait_s, gateway.max_pause_s)
         self._rejoin_s = gateway.rejoin_wait_s
+        for model in self._models:
+            if model.name not in known:
+                model.awaited_until = now + self._rejoin_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
         """A worker registers; the first effect is `Accept` or `RefuseWorker`.

@@ -97,6 +97,7 @@ class LedgerWriter:
         self._has_work = trio.Event()
         self._looks_at = 0.0
         self._blind_for = ""
+        self._stuck_for = ""
         self.trouble = ""
         self._settle_delay_s = settle_delay_s
         self._thread = trio.CapacityLimiter(1)
@@ -228,10 +229,16 @@ class LedgerWriter:
                 )
             batch.reached = store.reached if batch.holds else {}
             self.trouble = store.trouble
+            if self._stuck_for:
+                _log.warning("the ledger is written again, with what has waited")
+                self._stuck_for = ""
             if batch.refused:
                 await self._look(store)
         except LedgerError as error:
-            _log.error("%s", error)
+            # Tried every second or so: a full disk may hold this log too.
+            if self._stuck_for != str(error):
+                _log.error("%s; tried again until it succeeds", error)
+            self._stuck_for = str(error)
             failure = error
             # Settlements and other usage go into the next batch; reservations are refused.
             self._settlements[:0] = settlements

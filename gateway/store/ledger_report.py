@@ -74,12 +74,13 @@ class LedgerReport:
 def read_report(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport | None:
     """The usage from `first_day` on (2026-11-01), grouped `by` columns, in the ledger at `path` and
     those of further processes beside it. By conversation it is the usage of ended requests that
-    belong to one. None if no ledger exists.
+    belong to one. None if no ledger exists, or it is still empty.
 
     Raises `ConfigError` if a file cannot be read, is no ledger or of another currency.
     """
     files = ([path] if path.exists() else []) + ledgers_beside(path)
-    reports = [_read_file(file, by, first_day) for file in files]
+    found = (_read_file(file, by, first_day) for file in files)
+    reports = [report for report in found if report is not None]
     if len({report.currency for report in reports}) > 1:
         raise ConfigError(
             f"the ledgers {path} and beside it are of several currencies; amounts of two "
@@ -91,7 +92,8 @@ def read_report(path: Path, by: Sequence[Column], first_day: str) -> LedgerRepor
 def spent_beside(path: Path, first_day: str) -> list[DayTotal]:
     """What further processes, in earlier runs, have spent at providers from `first_day` on."""
     by: tuple[Column, ...] = ("day", "key", "provider")
-    rows = (row for file in ledgers_beside(path) for row in _read_file(file, by, first_day).rows)
+    reports = (_read_file(file, by, first_day) for file in ledgers_beside(path))
+    rows = (row for report in reports if report is not None for row in report.rows)
     return [
         DayTotal(day, key, provider, row.cost + row.unsettled_cost)
         for row in rows
@@ -107,9 +109,11 @@ def ledgers_beside(path: Path) -> list[Path]:
     return sorted(file for file in files if name.fullmatch(file.name))
 
 
-def _read_file(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport:
+def _read_file(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport | None:
     try:
-        with closing(open_for_reading(path, LEDGER)) as connection:
+        if (opened := open_for_reading(path, LEDGER)) is None:
+            return None
+        with closing(opened) as connection:
             # One transaction: groups and their sum are of the same moment.
             connection.execute("BEGIN")
             rows = _read(connection, by, first_day)

@@ -79,8 +79,9 @@ def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
         return connection
 
 
-def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection:
-    """A read-only connection to the file at `path`.
+def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection | None:
+    """A read-only connection to the file at `path`; None if it is still empty: the process that
+    makes it has not written its tables, or had no room for them.
 
     Raises `ConfigError` for a file of another kind or version, `sqlite3.Error` if it cannot be
     opened.
@@ -90,6 +91,8 @@ def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection:
         connection = stack.enter_context(
             closing(sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True))
         )
+        if _is_empty(connection):
+            return None
         kind.check(connection, path)
         stack.pop_all()
         return connection

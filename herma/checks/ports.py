@@ -62,6 +62,18 @@ def _check_free(host: str, port: int, option: str) -> None:
         _bound(host, port, option).close()
 
 
+def _holder(port: int) -> str:
+    """The program that listens there, as far as this user may see."""
+    from herma.doctor.host import this_host
+    from herma.doctor.network import holder_of
+
+    here = this_host()
+    pid = holder_of(here, port)
+    if pid is None:
+        return "another program"
+    return f"{here.text(f'/proc/{pid}/comm').strip()}, process {pid}"
+
+
 def _bound(host: str, port: int, option: str) -> socket.socket:
     """A socket bound there. Raises `ConfigError` if the port is taken, else `OSError`."""
     found = socket.getaddrinfo(
@@ -77,7 +89,7 @@ def _bound(host: str, port: int, option: str) -> socket.socket:
         probe.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {port} on {host} is taken by another program; "
+                f"port {port} on {host} is taken by {_holder(port)}; "
                 f"stop it or choose another port ({option})"
             ) from error
         raise

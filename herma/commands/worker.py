@@ -40,9 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one worker, or the named action. Returns the status; raises `HermaError`."""
     match arguments.action:
         case "restart":
-            return _restart(arguments.worker, arguments.pid, force=arguments.force)
+            path = _only(arguments.worker, arguments.pid, arguments.config)
+            return _restart(arguments.worker, path, force=arguments.force)
         case "sleep" | "wake":
-            return _turn(arguments.worker, arguments.pid, arguments.action)
+            path = _only(arguments.worker, arguments.pid, arguments.config)
+            return _turn(arguments.worker, path, arguments.action)
         case "status":
             return show_workers(arguments.worker, None if arguments.all else arguments.config)
         case _:
@@ -83,15 +85,16 @@ def show_workers(name: str | None, file: Path | None) -> int:
         if not found:
             raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
     if not found:
-        raise ConfigError("no worker runs on this host (as this user); `herma worker` starts one")
+        raise ConfigError(
+            "no worker runs on this host (as this user); `herma up` starts those of a file"
+        )
     print(render(((each.pid, each.status) for each in found), with_log=name is not None))
     is_well = all(each.status is not None and each.status.state != "stopped" for each in found)
     return 0 if is_well else 1
 
 
-def _restart(name: str, pid: int | None, *, force: bool) -> int:
+def _restart(name: str, path: Path, *, force: bool) -> int:
     """Restart an engine. Returns once it is ready (0) or the worker has given up (1)."""
-    path = _only(name, pid)
     match ask(path, AskRestart(force)):
         case Done(epoch=epoch, changed=changed):
             if changed:
@@ -103,8 +106,10 @@ def _restart(name: str, pid: int | None, *, force: bool) -> int:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
 
 
-def _only(name: str, pid: int | None) -> Path:
-    """The control socket of the one worker of that name. Raises `ConfigError`."""
+def _only(name: str, pid: int | None, file: Path | None) -> Path:
+    """The control socket of the one worker of that name; of several that of `file`. Raises
+    `ConfigError`.
+    """
     found = [each for each in supervisors() if each.status is not None and each.status.name == name]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
@@ -113,14 +118,16 @@ def _only(name: str, pid: int | None) -> Path:
         found = [each for each in found if each.pid == pid]
         if not found:
             raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
+    if len(found) > 1 and file is not None:
+        found = [each for each in found if runs(file, each.status)] or found
     if len(found) > 1:
-        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: add {pids}")
+        which = f"add {pids}, or --config FILE"
+        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: {which}")
     return found[0].path
 
 
-def _turn(name: str, pid: int | None, action: str) -> int:
+def _turn(name: str, path: Path, action: str) -> int:
     """Put an engine to sleep, or wake it. Returns once that is done (0) or cannot be (1)."""
-    path = _only(name, pid)
     match ask(path, AskSleep() if action == "sleep" else AskWake()):
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")

@@ -25,6 +25,8 @@ _CONNECT_S: Final = 5.0
 _READ_S: Final = 10.0
 _REFUSED: Final = frozenset({401, 403})
 _MAX_SAMPLES: Final = 720
+_MAX_QUOTED: Final = 200
+"""Bytes of a foreign answer."""
 _MAX_EVENTS: Final = 200
 
 _decode_conversations = msgspec.json.Decoder(ConversationList).decode
@@ -176,8 +178,10 @@ class GatewayPage:
                 "variable that holds an admin's API key with --key-env"
             )
         if response.status != 200:
-            said = body[:200].decode(errors="replace")
-            raise HermaError(f"{self.url} answers {response.status}: {said}")
+            said = " ".join(body[:_MAX_QUOTED].decode(errors="replace").split())
+            raise HermaError(
+                f"{self.url} answers {response.status}: {said}; is a Herma gateway there?"
+            )
 
     def _foreign(self, error: Exception) -> HermaError:
         return HermaError(f"{self.url} is no gateway of this version of Herma: {error}")

@@ -120,7 +120,10 @@ def _explain_bind(address: str, error: zmq.ZMQError) -> str:
 
 def address_in_use(address: str) -> str:
     """The error text for an address that is in use."""
-    return f"cannot bind {address}: it is already taken; stop the other process or change the port"
+    remedy = "change the port"
+    if address.startswith("ipc://"):
+        remedy = "name another path; by default a configuration file has one, for one gateway"
+    return f"cannot bind {address}: it is already taken; stop the other process, or {remedy}"
 
 
 def _reason(error: zmq.ZMQError) -> str:

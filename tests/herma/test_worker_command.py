@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from herma.commands import worker as worker_command
 from herma.commands.worker import duration, render
+from herma.processes import Supervisor
 from protocol.control_messages import LastFault, WorkerStatus
+from protocol.errors import ConfigError
 
 READY = WorkerStatus(
     name="gpu1",
@@ -93,6 +96,36 @@ def test_the_table_is_easy_to_read() -> None:
 def test_durations_have_two_units(seconds: float, text: str) -> None:
     """At most two units."""
     assert duration(seconds) == text
+
+
+def test_of_several_workers_of_a_name_that_of_the_file_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that is found or named decides; without one the error names the ways."""
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    found = [
+        Supervisor(Path(f"s{n}"), n, msgspec.structs.replace(READY, config=str(file)))
+        for n, file in enumerate(files)
+    ]
+    monkeypatch.setattr(worker_command, "supervisors", lambda: iter(found))
+    assert worker_command._only("gpu1", None, files[1]) == Path("s1")
+    assert worker_command._only("gpu1", 0, files[1]) == Path("s0")
+    for file in (None, tmp_path / "c.toml"):
+        with pytest.raises(ConfigError, match=r"add --pid 0 or --pid 1, or --config FILE"):
+            worker_command._only("gpu1", None, file)
+
+
+def test_a_folder_of_sockets_that_cannot_be_made_names_the_remedy(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "herma", "status"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"XDG_RUNTIME_DIR": str(tmp_path / "gone")},
+    )
+    assert done.returncode == 2
+    assert "No such file or directory; make the folder above it" in done.stderr
+    assert "HERMA_RUNTIME_DIR" in done.stderr
 
 
 @pytest.mark.parametrize(

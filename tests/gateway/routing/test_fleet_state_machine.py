@@ -290,9 +290,9 @@ class DispatchMachine(RuleBasedStateMachine):
         gateway = GatewayConfig(max_queue=MAX_QUEUE, resume_wait_s=RESUME_WAIT_S, rejoin_wait_s=1e9)
         model = ModelConfig(name="m", fallback=CLOUD if has_chain else ())
         if is_named or not (self.waiting or self.connected):
-            self.fleet.reconfigure(gateway, (model,))
+            self.fleet.reconfigure(gateway, (model,), self.now)
         else:
-            self.fleet.reconfigure(gateway, (ModelConfig(name="other"),))
+            self.fleet.reconfigure(gateway, (ModelConfig(name="other"),), self.now)
         self.take(self.fleet.tick(self.now))
 
     # What must always hold.

@@ -12,7 +12,7 @@ GATEWAY = GatewayConfig(max_queue=8, resume_wait_s=100.0, rejoin_wait_s=0.0)
 
 def _reload(fleet: FleetState, *models: ModelConfig, now: float = 1.0, **keys: float) -> Effects:
     assert fleet.refusal_of(models) is None
-    fleet.reconfigure(msgspec.structs.replace(GATEWAY, **keys), models)
+    fleet.reconfigure(msgspec.structs.replace(GATEWAY, **keys), models, now)
     return fleet.tick(now)
 
 
@@ -51,6 +51,23 @@ def test_names_come_and_go() -> None:
     assert [model.name for model in fleet.models()] == ["other", "m"]
     _reload(fleet, ModelConfig(name="m", owned_by="us"))
     assert [(model.name, model.owned_by) for model in fleet.models()] == [("m", "us")]
+
+
+def test_a_request_for_a_new_model_waits_for_its_worker() -> None:
+    """The reload that names the model also starts its worker, which dials in a second later. One
+    that does not come is no worker: the request is refused then, and the next at once.
+    """
+    fleet = dispatch()
+    fleet.register(W1, hello("w1", facts()), 0.0)
+    _reload(fleet, ModelConfig(name="m"), ModelConfig(name="n"), rejoin_wait_s=15.0)
+    assert not fleet.tickets.ask(request(1, model="n"), 2.0)
+    fleet.register(W2, hello("w2", facts(), models=("n",)), 3.0)
+    assert fleet.tickets.num_placed == 1
+    _reload(fleet, ModelConfig(name="m"), ModelConfig(name="o"), now=4.0, rejoin_wait_s=15.0)
+    assert not fleet.tickets.ask(request(2, model="o"), 5.0)
+    assert not any(isinstance(effect, Refuse) for effect in fleet.tick(18.0))
+    assert only(fleet.tick(20.0), Refuse).error.status == 503
+    assert only(fleet.tickets.ask(request(3, model="o"), 21.0), Refuse).error.status == 503
 
 
 def test_a_model_that_requests_wait_for_is_kept_until_they_are_answered() -> None:

@@ -177,6 +177,24 @@ async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: P
     assert [(row.requests, row.prompt_tokens) for row in report.rows] == [(2, 7)]
 
 
+async def test_a_disk_that_stays_full_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And another once it is over: the log may lie on the same disk."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path)
+        disk.num_failures = 3
+        record(writer)
+        await wait_until(lambda: bool(disk.batches))
+        nursery.cancel_scope.cancel()
+    said = [(one.levelname, one.message.partition(";")[0]) for one in caplog.records]
+    assert said == [
+        ("ERROR", "The disk is full."),
+        ("WARNING", "the ledger is written again, with what has waited"),
+    ]
+
+
 async def fails(writer: LedgerWriter) -> None:
     with pytest.raises(LedgerError):
         await writer.reserve(reservation(1))

@@ -240,6 +240,16 @@ def test_a_reader_can_change_nothing(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_an_empty_file_has_no_usage(path: Path) -> None:
+    """A full disk left it without tables: `herma usage` may read it before a gateway fills it."""
+    path.parent.mkdir()
+    path.touch()
+    assert read_report(path, (), DAY) is None
+    with opened(path) as store:
+        store.write([], [], [entry()])
+    assert total_of(path).requests == 1
+
+
 def test_a_foreign_file_is_left_alone(path: Path) -> None:
     """Another program's database is neither read nor written."""
     path.parent.mkdir()

@@ -10,7 +10,9 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -148,6 +150,24 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.count("\n") == 1
     assert "not 'box'" in refusal(capsys, "--url", "box", "--once")
     assert "NO_SUCH" in refusal(capsys, "--url", nowhere, "--key-env", "NO_SUCH")
+
+
+def test_another_program_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its page of an error has many."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = refusal(capsys, "--url", f"http://127.0.0.1:{server.server_port}", "--once")
+        server.shutdown()
+    assert said.count("\n") == 1
+    assert said.endswith("; is a Herma gateway there?\n")
 
 
 def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

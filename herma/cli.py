@@ -22,9 +22,12 @@ from herma.options import (
     HelpFormat,
     add_cache,
     add_command,
+    add_file,
     add_gateway_of_file,
+    add_key_variable,
     add_one_worker,
     add_vocabulary,
+    add_whose,
     port,
     process_count,
     token_count,
@@ -174,12 +177,7 @@ def _add_servers(commands: Commands) -> None:
         "run one worker of the file; show, restart or turn those that run",
     )
     for role in (up, gateway, worker):
-        role.add_argument(
-            "--config",
-            type=Path,
-            metavar="FILE",
-            help="default: herma.toml, as found, else the built-in model",
-        )
+        add_file(role, "default: herma.toml, as found, else the built-in model")
     _add_log(up, gateway, worker)
     for role in (up, gateway):
         role.add_argument(
@@ -227,17 +225,7 @@ def _add_servers(commands: Commands) -> None:
 
 def _add_reload(commands: Commands) -> None:
     reload = add_command(commands, "reload", "take what has changed in the file, without a restart")
-    whose = reload.add_mutually_exclusive_group()
-    whose.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the processes of this file; default: herma.toml, as found, else all",
-    )
-    whose.add_argument(
-        "--all", action="store_true", help="all processes of this user, whatever file they run"
-    )
-    whose.add_argument(
+    add_whose(reload, "processes").add_argument(
         "--pid", type=int, help="only this process of Herma, by SIGHUP, as systemd's units do it"
     )
 
@@ -282,17 +270,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     actions = worker.add_subparsers(dest="action", metavar="[status | restart | sleep | wake]")
     status = add_command(actions, "status", "show the state of this host's workers")
     status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
-    whose = status.add_mutually_exclusive_group()
-    whose.add_argument(
-        "--config",
-        type=Path,
-        default=argparse.SUPPRESS,
-        metavar="FILE",
-        help="the workers of this file; default: herma.toml, as found, else all",
-    )
-    whose.add_argument(
-        "--all", action="store_true", help="all workers of this user, whatever file they run"
-    )
+    add_whose(status, "workers", default=argparse.SUPPRESS)
     restart = add_command(actions, "restart", "restart a worker's engine")
     add_one_worker(restart)
     restart.add_argument(
@@ -310,12 +288,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
 
 def _add_doctor(commands: Commands) -> None:
     doctor = add_command(commands, "doctor", "show what is wrong with this host, and what mends it")
-    doctor.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="also check the files, ports and secrets that it names",
-    )
+    add_file(doctor, "also check the files, ports and secrets that it names")
     doctor.add_argument("--json", action="store_true", help="findings as one JSON array")
     doctor.add_argument(
         "--prefixes",
@@ -323,9 +296,7 @@ def _add_doctor(commands: Commands) -> None:
         help="instead: what breaks the prefix cache of the clients of a running gateway",
     )
     doctor.add_argument("--url", help="of that gateway; default: the one on this host")
-    doctor.add_argument(
-        "--key-env", metavar="NAME", help="variable with an admin's API key of that gateway"
-    )
+    add_key_variable(doctor, "an admin's API key of that gateway")
     doctor.add_argument("--fix", action="store_true", help="make the repairs that are safe")
 
 
@@ -361,9 +332,7 @@ def _add_plan(commands: Commands) -> None:
 def _add_diff(commands: Commands) -> None:
     diff = add_command(commands, "diff", "show what has changed since a worker's last good start")
     diff.add_argument("worker", nargs="?", metavar="WORKER", help="default: all with a record")
-    diff.add_argument(
-        "--config", type=Path, metavar="FILE", help="default: that of its latest start"
-    )
+    add_file(diff, "default: that of its latest start")
     diff.add_argument("--before", action="store_true", help="since the good start before the last")
     diff.add_argument("--deep", action="store_true", help="also compare the whole model files")
     diff.add_argument("--json", action="store_true", help="for programs")
@@ -374,24 +343,17 @@ def _add_boot(commands: Commands) -> None:
     container = add_command(commands, "container", "write a Containerfile and a compose file")
     drill = add_command(commands, "drill", "prove without a reboot that a boot works")
     drill.epilog = "It stops what runs of these units, and what was started by hand on their ports."
-    systemd.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="default: herma.toml, as found, else the built-in model",
-    )
-    container.add_argument(
-        "--config", type=Path, metavar="FILE", help="the configuration that it serves; needed"
-    )
+    add_file(systemd, "default: herma.toml, as found, else the built-in model")
+    add_file(container, "the configuration that it serves; needed")
     for command in (systemd, drill):
         command.add_argument(
             "--user",
             action="store_true",
             help="units of your own service manager (systemctl --user)",
         )
-    for command in (systemd, container):
+    for command, option in ((systemd, "--output"), (container, "--output"), (drill, "--units")):
         command.add_argument(
-            "--output",
+            option,
             type=Path,
             metavar="DIR",
             help="folder of the files; default: as docs/boot.md says",
@@ -405,15 +367,9 @@ def _add_boot(commands: Commands) -> None:
         metavar="IMAGE",
         help="the image to build on, with Python",
     )
-    drill.add_argument(
-        "--units",
-        type=Path,
-        metavar="DIR",
-        help="folder of the files; default: as docs/boot.md says",
-    )
     drill.add_argument("--yes", action="store_true", help="stop what serves without asking")
     drill.add_argument("--url", help="of the gateway, if none of the units is one")
-    drill.add_argument("--key-env", metavar="NAME", help="variable with an API key of the gateway")
+    add_key_variable(drill, "an API key of the gateway")
     drill.add_argument(
         "--timeout",
         type=float,
@@ -426,11 +382,7 @@ def _add_boot(commands: Commands) -> None:
 def _add_top(commands: Commands) -> None:
     top = add_command(commands, "top", "show the dashboard of a running gateway in this terminal")
     add_gateway_of_file(top)
-    top.add_argument(
-        "--key-env",
-        metavar="NAME",
-        help="variable with an admin's API key, for a gateway on another host",
-    )
+    add_key_variable(top, "an admin's API key, for a gateway on another host")
     add_command(commands, "grafana", "print a dashboard for Grafana over Prometheus")
     form = top.add_mutually_exclusive_group()
     form.add_argument("--once", action="store_true", help="one frame of plain text")
@@ -442,16 +394,7 @@ def _add_top(commands: Commands) -> None:
 def _add_status(commands: Commands) -> None:
     status = add_command(commands, "status", "show this host's gateways and workers, once")
     status.epilog = "`herma top --once` shows more of one gateway."
-    whose = status.add_mutually_exclusive_group()
-    whose.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the processes of this file; default: herma.toml, as found, else all",
-    )
-    whose.add_argument(
-        "--all", action="store_true", help="all processes of this user, whatever file they run"
-    )
+    add_whose(status, "processes")
 
 
 def _add_sessions(commands: Commands) -> None:
@@ -460,11 +403,7 @@ def _add_sessions(commands: Commands) -> None:
         "name", nargs="?", metavar="NAME", help="all that is known of one, and of those it began"
     )
     add_gateway_of_file(sessions)
-    sessions.add_argument(
-        "--key-env",
-        metavar="NAME",
-        help="variable with an admin's API key, for a gateway on another host",
-    )
+    add_key_variable(sessions, "an admin's API key, for a gateway on another host")
     sessions.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -502,9 +441,7 @@ def _add_upgrade(commands: Commands) -> None:
             metavar="URL",
             help="gateway of another host, for a worker host that has none",
         )
-        command.add_argument(
-            "--key-env", metavar="NAME", help="variable with an admin's API key of that gateway"
-        )
+        add_key_variable(command, "an admin's API key of that gateway")
     upgrade.add_argument("--wheel", type=Path, metavar="FILE", help="install this wheel")
     upgrade.add_argument("--package", metavar="NAME==VERSION", help="install this from --index")
     upgrade.add_argument("--index", metavar="URL", help="where packages come from")
@@ -574,12 +511,7 @@ def _add_keys(commands: Commands) -> None:
 
 def _add_usage(commands: Commands) -> None:
     usage = add_command(commands, "usage", "show tokens and cost by key, model, provider and day")
-    usage.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="default: that of the running gateway, else herma.toml, as found",
-    )
+    add_file(usage, "default: that of the running gateway, else herma.toml, as found")
     usage.add_argument(
         "--by",
         action="append",

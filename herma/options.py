@@ -14,6 +14,8 @@ MAX_PORT = 65_535
 MAX_PROCESSES = 64
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+Options: TypeAlias = "argparse._ActionsContainer"  # noqa: SLF001
+"""A parser, or a group of its options."""
 _MAX_HELP_COLUMN: Final = 30
 """Longer names have a line of their own; argparse's 24 would do that to many."""
 
@@ -95,17 +97,33 @@ def add_cache(commands: Commands) -> None:
     )
 
 
+def add_file(command: Options, text: str, default: str | None = None) -> None:
+    """Add `--config FILE`; `text` is its help."""
+    command.add_argument("--config", type=Path, metavar="FILE", default=default, help=text)
+
+
+def add_key_variable(command: argparse.ArgumentParser, whose: str) -> None:
+    """Add `--key-env NAME`: the variable with `whose` API key."""
+    command.add_argument("--key-env", metavar="NAME", help=f"variable with {whose}")
+
+
+def add_whose(
+    command: argparse.ArgumentParser, what: str, default: str | None = None
+) -> "argparse._MutuallyExclusiveGroup":
+    """Add the choice between `what` (processes, workers) of one file and all of this user."""
+    whose = command.add_mutually_exclusive_group()
+    add_file(whose, f"the {what} of this file; default: herma.toml, as found, else all", default)
+    text = f"all {what} of this user, whatever file they run"
+    whose.add_argument("--all", action="store_true", help=text)
+    return whose
+
+
 def add_gateway_of_file(command: argparse.ArgumentParser) -> None:
     """Add the options that name a running gateway: by its URL, or by its file."""
     command.add_argument(
         "--url", help="of the gateway; default: that of the file, else the one on this host"
     )
-    command.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the file of the gateway; default: herma.toml, as found",
-    )
+    add_file(command, "the file of the gateway; default: herma.toml, as found")
 
 
 def add_one_worker(action: argparse.ArgumentParser) -> None:

@@ -41,6 +41,7 @@ from gateway.api.utility_bodies import (
 )
 
 _Struct = type[msgspec.Struct]
+_Answers = dict[str, _Struct | None]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -72,21 +73,45 @@ _PAGED: Final = ("after", "limit", "order")
 
 class _Operation(NamedTuple):
     """`answers` by media type; None for text. `query`: the names of its parameters. With
-    `may_be_unwell` the same answer may come with 503.
+    `may_be_unwell` the same answer may come with 503. With `in_v1` the path is also below /v1.
     """
 
+    path: str
     method: str
     summary: str
-    answers: dict[str, _Struct | None]
-    errors: tuple[int, ...] = ()
+    answers: _Answers
+    errors: tuple[int, ...]
     takes: _Struct | None = None
-    in_v1: bool = False
     error: _Struct = ErrorBody
     query: tuple[str, ...] = ()
     may_be_unwell: bool = False
+    in_v1: bool = False
 
 
-def _about_stored(
+def _generates(
+    path: str, summary: str, takes: _Struct, answers: _Answers, error: _Struct = ErrorBody
+) -> _Operation:
+    """An operation that a model carries out."""
+    return _Operation(path, "post", summary, answers, _GENERATING, takes, error, in_v1=True)
+
+
+def _counts(
+    path: str, summary: str, takes: _Struct, answer: _Struct, error: _Struct = ErrorBody
+) -> _Operation:
+    """An operation of the gateway itself on a body."""
+    errors = *_TAKING, 404
+    return _Operation(path, "post", summary, {JSON: answer}, errors, takes, error, in_v1=True)
+
+
+def _shows(
+    path: str, summary: str, answers: _Answers, errors: tuple[int, ...] = _READING
+) -> _Operation:
+    """A page of the gateway."""
+    return _Operation(path, "get", summary, answers, errors)
+
+
+def _stored(
+    path: str,
     method: str,
     summary: str,
     answer: _Struct | None,
@@ -94,186 +119,125 @@ def _about_stored(
     query: tuple[str, ...] = (),
 ) -> _Operation:
     """An operation on what is stored; a response may come as a stream."""
-    kinds: dict[str, _Struct | None] = {JSON: answer}
-    if "stream" in query:
-        kinds[EVENTS] = None
+    answers: _Answers = {JSON: answer, EVENTS: None} if "stream" in query else {JSON: answer}
     errors = (400, *_READING, 404, 503) if takes is None else (*_TAKING, 404)
-    return _Operation(method, summary, kinds, errors, takes, in_v1=True, query=query)
+    return _Operation(path, method, summary, answers, errors, takes, query=query, in_v1=True)
 
 
-_STORED: Final = {
-    "/responses/{name}": (
-        _about_stored(
-            "get",
-            "A stored response, or its stream.",
-            ResponseObject,
-            query=("stream", "starting_after"),
-        ),
-        _about_stored("delete", "Delete a stored response.", Deleted),
-    ),
-    "/responses/{name}/cancel": (
-        _about_stored("post", "End a response that runs in the background.", ResponseObject),
-    ),
-    "/responses/{name}/input_items": (
-        _about_stored("get", "What a response was made from.", ItemList, query=_PAGED),
-    ),
-    "/conversations": (
-        _about_stored("post", "A new conversation.", Conversation, ConversationBody),
-    ),
-    "/conversations/{name}": (
-        _about_stored("get", "A conversation.", Conversation),
-        _about_stored("post", "New metadata of a conversation.", Conversation, MetadataBody),
-        _about_stored("delete", "Delete a conversation and its items.", Deleted),
-    ),
-    "/conversations/{name}/items": (
-        _about_stored("get", "The items of a conversation.", ItemList, query=_PAGED),
-        _about_stored("post", "Add items to a conversation.", ItemList, ItemsBody),
-    ),
-    "/conversations/{name}/items/{item}": (
-        _about_stored("get", "An item.", None),
-        _about_stored("delete", "Delete an item.", Conversation),
-    ),
-}
-"""By path; one path takes several methods."""
-
-_OPERATIONS: Final = {
-    "/chat/completions": _Operation(
-        "post",
+_RESPONSE: Final = "/responses/{name}"
+_TALK: Final = "/conversations/{name}"
+_OPERATIONS: Final = (
+    _generates(
+        "/chat/completions",
         "Answer a chat.",
-        {JSON: ChatCompletion, EVENTS: ChatChunk},
-        _GENERATING,
         ChatBody,
-        in_v1=True,
+        {JSON: ChatCompletion, EVENTS: ChatChunk},
     ),
-    "/completions": _Operation(
-        "post",
+    _generates(
+        "/completions",
         "Go on from raw prompts.",
-        {JSON: TextCompletion, EVENTS: TextCompletion},
-        _GENERATING,
         CompletionBody,
-        in_v1=True,
+        {JSON: TextCompletion, EVENTS: TextCompletion},
     ),
-    "/embeddings": _Operation(
-        "post",
-        "Embed texts.",
-        {JSON: EmbeddingList},
-        _GENERATING,
-        EmbeddingsBody,
-        in_v1=True,
-    ),
-    "/messages": _Operation(
-        "post",
+    _generates("/embeddings", "Embed texts.", EmbeddingsBody, {JSON: EmbeddingList}),
+    _generates(
+        "/messages",
         "Answer a conversation, as Anthropic's API does.",
+        MessagesBody,
         {JSON: MessageObject, EVENTS: None},
-        _GENERATING,
-        MessagesBody,
-        in_v1=True,
-        error=MessageError,
+        MessageError,
     ),
-    "/messages/count_tokens": _Operation(
-        "post",
+    _counts(
+        "/messages/count_tokens",
         "Count the tokens of a conversation.",
-        {JSON: TokenCount},
-        (*_TAKING, 404),
         MessagesBody,
-        in_v1=True,
-        error=MessageError,
+        TokenCount,
+        MessageError,
     ),
-    "/responses": _Operation(
-        "post",
+    _generates(
+        "/responses",
         "Answer a conversation, as OpenAI's Responses API does.",
+        ResponsesBody,
         {JSON: ResponseObject, EVENTS: None},
-        _GENERATING,
-        ResponsesBody,
-        in_v1=True,
     ),
-    "/responses/compact": _Operation(
-        "post",
+    _generates(
+        "/responses/compact",
         "Replace a conversation by a summary.",
+        ResponsesBody,
         {JSON: CompactedResponse},
-        _GENERATING,
-        ResponsesBody,
-        in_v1=True,
     ),
-    "/responses/input_tokens": _Operation(
-        "post",
+    _counts(
+        "/responses/input_tokens",
         "Count the tokens of a response's prompt.",
-        {JSON: InputTokens},
-        (*_TAKING, 404),
         ResponsesBody,
-        in_v1=True,
+        InputTokens,
     ),
-    "/tokenize": _Operation(
-        "post",
-        "Count the tokens of a text or a chat.",
-        {JSON: Tokenized},
-        (*_TAKING, 404),
-        TokenizeBody,
-        in_v1=True,
-    ),
-    "/detokenize": _Operation(
-        "post",
-        "Read token ids.",
-        {JSON: Detokenized},
-        (*_TAKING, 404),
-        DetokenizeBody,
-        in_v1=True,
-    ),
-    "/models": _Operation(
-        "get",
-        "The models; other fields if `anthropic-version` is sent.",
-        {JSON: ModelList},
-        _READING,
-        in_v1=True,
-    ),
-    "/models/{name}": _Operation(
-        "get", "One model, by any of its names.", {JSON: ModelObject}, (*_READING, 404), in_v1=True
-    ),
-    "/api/hello": _Operation("get", "Whether somebody is there.", {JSON: None}, (403,)),
-    "/health": _Operation(
-        "get",
-        "Which models can answer; 503 while the gateway drains.",
-        {JSON: Health},
-        (403,),
-        may_be_unwell=True,
-    ),
-    "/health/readiness": _Operation(
-        "get",
+    _counts("/tokenize", "Count the tokens of a text or a chat.", TokenizeBody, Tokenized),
+    _counts("/detokenize", "Read token ids.", DetokenizeBody, Detokenized),
+    _shows(
+        "/models", "The models; other fields if `anthropic-version` is sent.", {JSON: ModelList}
+    )._replace(in_v1=True),
+    _shows(
+        "/models/{name}", "One model, by any of its names.", {JSON: ModelObject}, (*_READING, 404)
+    )._replace(in_v1=True),
+    _shows("/api/hello", "Whether somebody is there.", {JSON: None}, (403,)),
+    _shows(
+        "/health", "Which models can answer; 503 while the gateway drains.", {JSON: Health}, (403,)
+    )._replace(may_be_unwell=True),
+    _shows(
+        "/health/readiness",
         "The same; 503 also while no model can answer.",
         {JSON: Health},
         (403,),
-        may_be_unwell=True,
-    ),
-    "/health/liveness": _Operation("get", "The process answers.", {JSON: Alive}, (403,)),
-    "/health/liveliness": _Operation("get", "The same.", {JSON: Alive}, (403,)),
-    "/tokenizer_info": _Operation(
-        "get",
+    )._replace(may_be_unwell=True),
+    _shows("/health/liveness", "The process answers.", {JSON: Alive}, (403,)),
+    _shows("/health/liveliness", "The same.", {JSON: Alive}, (403,)),
+    _shows(
+        "/tokenizer_info",
         "Special tokens and the chat template of a model.",
         {JSON: TokenizerInfo},
         (400, 401, 404, 503),
-        in_v1=True,
-    ),
-    "/version": _Operation("get", "The gateway's version.", {JSON: Version}, (403,)),
-    "/metrics": _Operation("get", "Counters for Prometheus; admins only.", {TEXT: None}, _READING),
-    "/events": _Operation(
-        "get", "What happens in the fleet, as it happens; admins only.", {EVENTS: None}, _READING
-    ),
-    "/admin/conversations": _Operation(
-        "get", "What conversations have used; admins only.", {JSON: None}, _READING
-    ),
-    "/admin/prefixes": _Operation(
-        "get",
+    )._replace(in_v1=True),
+    _shows("/version", "The gateway's version.", {JSON: Version}, (403,)),
+    _shows("/metrics", "Counters for Prometheus; admins only.", {TEXT: None}),
+    _shows("/events", "What happens in the fleet, as it happens; admins only.", {EVENTS: None}),
+    _shows("/admin/conversations", "What conversations have used; admins only.", {JSON: None}),
+    _shows(
+        "/admin/prefixes",
         "What breaks the prefixes of prompts, by client; admins only.",
         {JSON: None},
-        _READING,
     ),
-    "/openapi.json": _Operation("get", "This description.", {JSON: None}, (403,)),
-}
+    _shows("/openapi.json", "This description.", {JSON: None}, (403,)),
+    _stored(
+        _RESPONSE,
+        "get",
+        "A stored response, or its stream.",
+        ResponseObject,
+        query=("stream", "starting_after"),
+    ),
+    _stored(_RESPONSE, "delete", "Delete a stored response.", Deleted),
+    _stored(
+        f"{_RESPONSE}/cancel",
+        "post",
+        "End a response that runs in the background.",
+        ResponseObject,
+    ),
+    _stored(
+        f"{_RESPONSE}/input_items", "get", "What a response was made from.", ItemList, query=_PAGED
+    ),
+    _stored("/conversations", "post", "A new conversation.", Conversation, ConversationBody),
+    _stored(_TALK, "get", "A conversation.", Conversation),
+    _stored(_TALK, "post", "New metadata of a conversation.", Conversation, MetadataBody),
+    _stored(_TALK, "delete", "Delete a conversation and its items.", Deleted),
+    _stored(f"{_TALK}/items", "get", "The items of a conversation.", ItemList, query=_PAGED),
+    _stored(f"{_TALK}/items", "post", "Add items to a conversation.", ItemList, ItemsBody),
+    _stored(f"{_TALK}/items/{{item}}", "get", "An item.", None),
+    _stored(f"{_TALK}/items/{{item}}", "delete", "Delete an item.", Conversation),
+)
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    all_of_them = [one for operations in _by_path().values() for one in operations]
-    kinds = {kind for one in all_of_them for kind in (one.takes, *one.answers.values())}
+    kinds = {kind for one in _OPERATIONS for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(
         [*named, ErrorBody, MessageError], ref_template=_REF
@@ -297,19 +261,15 @@ def _ref(kind: _Struct) -> dict[str, str]:
     return {"$ref": _REF.format(name=kind.__name__)}
 
 
-def _by_path() -> dict[str, tuple[_Operation, ...]]:
-    return {path: (one,) for path, one in _OPERATIONS.items()} | _STORED
-
-
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for path, operations in _by_path().items():
-        described: dict[str, Any] = {one.method: _described(one) for one in operations}
-        names = [name for name in ("name", "item") if f"{{{name}}}" in path]
-        if names:
-            described["parameters"] = [_parameter(name, "path") for name in names]
-        for prefix in ("/v1", "") if operations[0].in_v1 else ("",):
-            paths[prefix + path] = described
+    for one in _OPERATIONS:
+        names = [name for name in ("name", "item") if f"{{{name}}}" in one.path]
+        for prefix in ("/v1", "") if one.in_v1 else ("",):
+            described = paths.setdefault(prefix + one.path, {})
+            described[one.method] = _described(one)
+            if names:
+                described["parameters"] = [_parameter(name, "path") for name in names]
     return paths
 
 

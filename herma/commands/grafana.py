@@ -27,6 +27,22 @@ class Panel(NamedTuple):
     is_stacked: bool = False
 
 
+def _graph(title: str, query: str, legend: str, unit: str = "short") -> Panel:
+    return Panel(title, ((query, legend),), unit)
+
+
+def _stack(title: str, query: str, legend: str, unit: str = "short") -> Panel:
+    return Panel(title, ((query, legend),), unit, is_stacked=True)
+
+
+def _stat(title: str, query: str, unit: str = "short") -> Panel:
+    return Panel(title, ((query, ""),), unit, width=4, kind="stat")
+
+
+def _states(title: str, query: str, legend: str) -> Panel:
+    return Panel(title, ((query, legend),), kind="state-timeline")
+
+
 def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
     """Print the dashboard as JSON for Grafana's import."""
     print(json.dumps(dashboard(), indent=1))
@@ -71,61 +87,38 @@ _GEN_AI_MODEL: Final = 'gen_ai_request_model=~"$model"'
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Now": (
-        Panel("In flight", (("sum(herma_requests_in_flight)", ""),), width=4, kind="stat"),
-        Panel("Waiting", ((f"sum(herma_queue_length{{{_MODEL}}})", ""),), width=4, kind="stat"),
-        Panel(
-            "Workers ready",
-            (('count(max by (worker) (herma_worker_state{state="ready"}))', ""),),
-            width=4,
-            kind="stat",
-        ),
-        Panel(
-            "Models at providers",
-            ((f"sum(max by (model) (herma_fallback{{{_MODEL}}}))", ""),),
-            width=4,
-            kind="stat",
-        ),
-        Panel(
+        _stat("In flight", "sum(herma_requests_in_flight)"),
+        _stat("Waiting", f"sum(herma_queue_length{{{_MODEL}}})"),
+        _stat("Workers ready", 'count(max by (worker) (herma_worker_state{state="ready"}))'),
+        _stat("Models at providers", f"sum(max by (model) (herma_fallback{{{_MODEL}}}))"),
+        _stat(
             "Failed",
-            ((_share(f'herma_requests_total{{{_MODEL}, status=~"5.."}}', _ALL_REQUESTS), ""),),
+            _share(f'herma_requests_total{{{_MODEL}, status=~"5.."}}', _ALL_REQUESTS),
             "percentunit",
-            width=4,
-            kind="stat",
         ),
-        Panel(
+        _stat(
             "From the cache",
-            (
-                (
-                    _share(
-                        f'herma_tokens_total{{{_MODEL}, kind="cached"}}',
-                        f'herma_tokens_total{{{_MODEL}, kind="prompt"}}',
-                    ),
-                    "",
-                ),
+            _share(
+                f'herma_tokens_total{{{_MODEL}, kind="cached"}}',
+                f'herma_tokens_total{{{_MODEL}, kind="prompt"}}',
             ),
             "percentunit",
-            width=4,
-            kind="stat",
         ),
     ),
     "Traffic": (
-        Panel(
+        _stack(
             "Requests by model",
-            ((_per_second("herma_requests_total", "model", _MODEL), "{{model}}"),),
+            _per_second("herma_requests_total", "model", _MODEL),
+            "{{model}}",
             "reqps",
-            is_stacked=True,
         ),
-        Panel(
+        _stack(
             "Requests by end",
-            ((_per_second("herma_requests_total", "status", _MODEL), "{{status}}"),),
+            _per_second("herma_requests_total", "status", _MODEL),
+            "{{status}}",
             "reqps",
-            is_stacked=True,
         ),
-        Panel(
-            "Tokens",
-            ((_per_second("herma_tokens_total", "kind", _MODEL), "{{kind}}"),),
-            "short",
-        ),
+        _graph("Tokens", _per_second("herma_tokens_total", "kind", _MODEL), "{{kind}}"),
     ),
     "Latency": (
         Panel("First token", _quantiles("herma_first_token_seconds", "model", _MODEL), "s"),
@@ -141,26 +134,24 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         Panel("Whole request", _quantiles("herma_request_seconds", "model", _MODEL), "s"),
     ),
     "Workers": (
-        Panel(
-            "State",
-            (("max by (worker, state) (herma_worker_state)", "{{worker}} {{state}}"),),
-            kind="state-timeline",
-        ),
+        _states("State", "max by (worker, state) (herma_worker_state)", "{{worker}} {{state}}"),
         Panel(
             "Sequences",
             ((_engine("running"), "{{worker}}"), (_engine("waiting"), "{{worker}} waiting")),
         ),
-        Panel(
+        _graph(
             "Memory held",
-            ((f"1 - {_engine('free_blocks')} / {_engine('num_blocks')}", "{{worker}}"),),
+            f"1 - {_engine('free_blocks')} / {_engine('num_blocks')}",
+            "{{worker}}",
             "percentunit",
         ),
-        Panel(
+        _graph(
             "Computed again after evictions, tokens/s",
-            ((f"rate({_engine('recomputed_tokens')}[5m:])", "{{worker}}"),),
+            f"rate({_engine('recomputed_tokens')}[5m:])",
+            "{{worker}}",
         ),
-        Panel("Step", ((_engine("step_seconds"), "{{worker}}"),), "s"),
-        Panel("Prefill", ((_engine("prefill_tokens_per_second"), "{{worker}}"),)),
+        _graph("Step", _engine("step_seconds"), "{{worker}}", "s"),
+        _graph("Prefill", _engine("prefill_tokens_per_second"), "{{worker}}"),
         Panel(
             "Set back, faults",
             (
@@ -168,38 +159,29 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ("max by (worker, kind) (herma_worker_fault)", "{{worker}} {{kind}}"),
             ),
         ),
-        Panel("Drafts: times as fast", ((_engine("draft_gain"), "{{worker}}"),)),
-        Panel(
+        _graph("Drafts: times as fast", _engine("draft_gain"), "{{worker}}"),
+        _stack(
             "Why workers were chosen",
-            ((_per_second("herma_route_decisions_total", "why"), "{{why}}"),),
+            _per_second("herma_route_decisions_total", "why"),
+            "{{why}}",
             "ops",
-            is_stacked=True,
         ),
-        Panel(
+        _graph(
             "Cached share by client",
-            (
-                (
-                    " / ".join(
-                        _per_second("herma_client_tokens_total", "client", f'kind="{kind}"')
-                        for kind in ("cached", "prompt")
-                    ),
-                    "{{client}}",
-                ),
+            " / ".join(
+                _per_second("herma_client_tokens_total", "client", f'kind="{kind}"')
+                for kind in ("cached", "prompt")
             ),
+            "{{client}}",
             "percentunit",
         ),
     ),
     "Prefix caches with a host tier": (
-        Panel(
+        _stack(
             "Share of prompts found, by tier",
-            (
-                (
-                    f"{_FOUND} / on () group_left () {_PROMPTS}",
-                    "{{tier}}",
-                ),
-            ),
+            f"{_FOUND} / on () group_left () {_PROMPTS}",
+            "{{tier}}",
             "percentunit",
-            is_stacked=True,
         ),
         Panel(
             "Stored on hosts and loaded, bytes/s",
@@ -209,30 +191,22 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
             "Bps",
         ),
-        Panel(
+        _graph(
             "Rate of the latest loads",
-            ((_engine("cache_host_load_bytes_per_second"), "{{worker}}"),),
+            _engine("cache_host_load_bytes_per_second"),
+            "{{worker}}",
             "Bps",
         ),
-        Panel(
+        _graph(
             "Host memory that holds something",
-            (
-                (
-                    f"{_engine('cache_host_held_bytes')} / {_engine('cache_host_bytes')}",
-                    "{{worker}}",
-                ),
-            ),
+            f"{_engine('cache_host_held_bytes')} / {_engine('cache_host_bytes')}",
+            "{{worker}}",
             "percentunit",
         ),
-        Panel(
+        _stack(
             "Blocks known, by tier",
-            (
-                (
-                    "sum by (tier) (max by (worker, tier) (herma_engine_cache_blocks))",
-                    "{{tier}}",
-                ),
-            ),
-            is_stacked=True,
+            "sum by (tier) (max by (worker, tier) (herma_engine_cache_blocks))",
+            "{{tier}}",
         ),
         Panel(
             "Left the host, spoilt",
@@ -243,36 +217,24 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
     ),
     "Cloud and money": (
-        Panel(
+        _stack(
             "Requests by server",
-            ((_per_second("herma_requests_total", "served_by", _MODEL), "{{served_by}}"),),
+            _per_second("herma_requests_total", "served_by", _MODEL),
+            "{{served_by}}",
             "reqps",
-            is_stacked=True,
         ),
-        Panel(
+        _graph(
             "Spent in an hour",
-            (
-                (
-                    "sum by (provider, currency) (increase(herma_spend_total[1h]))",
-                    "{{provider}} {{currency}}",
-                ),
-            ),
+            "sum by (provider, currency) (increase(herma_spend_total[1h]))",
+            "{{provider}} {{currency}}",
         ),
-        Panel(
+        _graph(
             "Used of limits",
-            (
-                (
-                    f"{_LIMITS} (herma_spend_in_window) / {_LIMITS} (herma_spend_limit)",
-                    "{{scope}} {{name}} {{period}}",
-                ),
-            ),
+            f"{_LIMITS} (herma_spend_in_window) / {_LIMITS} (herma_spend_limit)",
+            "{{scope}} {{name}} {{period}}",
             "percentunit",
         ),
-        Panel(
-            "Providers asked last",
-            (("max by (provider) (herma_provider_open)", "{{provider}}"),),
-            kind="state-timeline",
-        ),
+        _states("Providers asked last", "max by (provider) (herma_provider_open)", "{{provider}}"),
         Panel(
             "Refused for limits",
             (
@@ -286,19 +248,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
                 ),
             ),
         ),
-        Panel(
-            "Events",
-            (("sum by (event) (increase(herma_events_total[5m])) > 0", "{{event}}"),),
-            is_stacked=True,
-        ),
+        _stack("Events", "sum by (event) (increase(herma_events_total[5m])) > 0", "{{event}}"),
     ),
     "The gateway itself": (
-        Panel("Tasks", (("sum(herma_tasks)", "tasks"),)),
-        Panel("Prefix index", (("sum(herma_index_bytes)", "bytes"),), "bytes"),
-        Panel(
-            "Spans lost",
-            (("sum(increase(herma_spans_lost_total[1h]))", "in an hour"),),
-        ),
+        _graph("Tasks", "sum(herma_tasks)", "tasks"),
+        _graph("Prefix index", "sum(herma_index_bytes)", "bytes", "bytes"),
+        _graph("Spans lost", "sum(increase(herma_spans_lost_total[1h]))", "in an hour"),
     ),
 }
 

@@ -43,10 +43,6 @@ AlertKind = Literal[
     "conversation",
     "turns",
 ]
-ALERT_KINDS: Final[tuple[AlertKind, ...]] = (
-    "fallback", "spending", "worker", "crash loop", "speed loss", "provider", "request",
-    "conversation", "turns",
-)  # fmt: skip
 Level = Literal["good", "warning", "critical"]
 """Only `critical` alerts are sent in quiet hours."""
 

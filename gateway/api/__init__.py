@@ -69,7 +69,7 @@ from gateway.api.long_texts import LONG_BODY_BYTES, LongTexts, PromptField, long
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
 from gateway.api.named_body import NamedBody, missing_model, named_body
-from gateway.api.output_grammar import OutputGrammar, SchemaSource, schema_source, schema_text
+from gateway.api.output_grammar import OutputGrammar, SchemaSource, schema_source
 from gateway.api.output_grammar import too_large as grammar_too_large
 from gateway.api.passed_paths import (
     ChargedBy,

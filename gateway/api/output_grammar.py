@@ -112,13 +112,6 @@ def schema_source(
     return SchemaSource(_bounded(json.dumps(shown, ensure_ascii=False), field), left_out)
 
 
-def schema_text(
-    schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
-) -> str:
-    """The text of a `schema_source`."""
-    return schema_source(schema, field, is_strict=is_strict, is_lenient=is_lenient).text
-
-
 def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
     """The grammar of the only field of `GRAMMAR_FIELDS` that is set. Raises `ApiError` 400."""
     given = [

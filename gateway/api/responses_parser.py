@@ -18,10 +18,9 @@ from gateway.api.compaction import SUMMARISE
 from gateway.api.errors import invalid
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
-    MAX_STOPS,
     ChatRequest,
+    DrawingFields,
     OutputCap,
-    StopText,
     cached_tools,
     decode_object,
     not_served,
@@ -78,7 +77,7 @@ class ConversationParam(msgspec.Struct):
     id: str
 
 
-class ResponsesBody(msgspec.Struct, kw_only=True):
+class ResponsesBody(DrawingFields, kw_only=True):
     """The fields of the request that Herma reads; null counts as absent."""
 
     model: Annotated[str, Meta(min_length=1)]
@@ -86,15 +85,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: OutputCap | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -105,7 +96,6 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     conversation: str | ConversationParam | None = None
     store: bool | None = None
     background: bool | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
 
 class Responses(msgspec.Struct, frozen=True):

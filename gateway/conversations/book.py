@@ -68,7 +68,6 @@ class ConversationBook:
         messages, name = request.messages, named.name
         if not name and not messages:
             return None
-        # `hashes_of`, inlined: this is on the way of every request.
         hashes = array("q", map(hash, map(said, messages[:MAX_MESSAGES])))
         scope = hash((key, request.model))
         ends: list[int] | None = None

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from gateway.api import Message
-
 MAX_ENDS: Final = 4
 """Ends of earlier prompts by which a conversation is found: a side call that continues one must not
 take the place of its next turn.
@@ -52,11 +50,6 @@ class Chain:
     def num_bytes(self) -> int:
         """The size, with the entries of the tables that refer to it."""
         return 300 + 8 * len(self.tail) + 200 * (len(self.ends) + ANCHORS)
-
-
-def hashes_of(messages: Sequence[Message]) -> "array[int]":
-    """A hash for each message."""
-    return array("q", map(hash, map(said, messages)))
 
 
 def ends_of(hashes: "array[int]", scope: int) -> list[int]:

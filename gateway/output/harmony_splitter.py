@@ -14,7 +14,6 @@ from gateway.output.tags import find_first, tag_overlap
 from gateway.output.tools.harmony import CALL, CHANNEL, END, MESSAGE, RECIPIENT, RETURN, START
 
 ANALYSIS: Final = "analysis"
-FINAL_HEAD: Final = f"{CHANNEL}final{MESSAGE}"
 _ENDS: Final = (END, CALL, RETURN, START, CHANNEL)
 _HEADS: Final = (START, CHANNEL, MESSAGE, " to=", "to=", "assistant")
 _MAX_HEAD: Final = 512

@@ -56,13 +56,8 @@ class Encoder:
             return array("I", encodings[0].ids)
         return array("I", chain.from_iterable(self._encode_pieces(prompt.pieces)))
 
-    def encode_text(self, text: str) -> "array[int]":
-        """The ids of text without control tokens."""
-        encodings = encode_batch(self._plain, [text])
-        return array("I", encodings[0].ids)
-
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, as in `encode_text`; an empty text has none."""
+        """The ids of each text without control tokens; an empty text has none."""
         full = [text for text in texts if text]
         encodings = iter(encode_batch(self._plain, full))
         return [next(encodings).ids if text else [] for text in texts]

@@ -81,10 +81,6 @@ class WordCache:
     def num_bytes(self) -> int:
         return self._words.num_bytes + self._pieces.num_bytes
 
-    @property
-    def num_once(self) -> int:
-        return len(self._once)
-
     def encode(self, texts: Sequence[str]) -> EncodedWords:
         """The ids of each text, as the tokenizer has them."""
         unknown: dict[str, None] = {}

@@ -25,7 +25,6 @@ DOT: Final = "●"
 HELD: Final = "█"
 CACHED: Final = "▒"
 FREE: Final = "░"
-MORE: Final = "…"
 STEPS: Final = "▁▂▃▄▅▆▇█"
 _ASCII: Final = str.maketrans("●▒░…▁▂▃▄▅▆▇█", "*+.~_.-=+*%#")
 
@@ -55,7 +54,7 @@ def as_ascii(line: Text) -> Text:
 
 
 def cut(line: Text, width: int) -> Text:
-    """At most `width` columns of `line`; a longer line ends with `MORE`."""
+    """At most `width` columns of `line`; a longer line ends with "…"."""
     if line.cell_len <= width:
         return line
     kept = line.copy()

@@ -32,7 +32,6 @@ _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+(\S+)")
 DONE: Final = b"[DONE]"
 
 HEALTH_TARGETS: Final = ("/health",)
-MODELS_TARGET: Final = "/v1/models"
 
 
 class OneHealthTarget:

@@ -143,11 +143,6 @@ class SnapshotPool:
         return len(self._free)
 
     @property
-    def num_pinned(self) -> int:
-        """Slots that a planned step reads or writes."""
-        return sum(found.pins > 0 for found in self._by_slot.values())
-
-    @property
     def pinned(self) -> list[int]:
         """The slots that a planned step reads or writes."""
         return [slot for slot, found in self._by_slot.items() if found.pins > 0]

@@ -6,7 +6,6 @@ memory of a process group. Must not know whose memory it is. Workers of one devi
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import trio
 
 from config import WorkerConfig
 from workers.supervisor.gpu_holders import parse_holders
-from workers.supervisor.gpu_memory import MIB, selected_gpus
+from workers.supervisor.gpu_memory import MIB, output_of, selected_gpus
 
 _QUERY_S: Final = 10.0
 _PROC: Final = Path("/proc")
@@ -84,18 +83,7 @@ class CardMemory:
         argv = [self._program, f"--query-{what}", "--format=csv,noheader,nounits"]
         if self._gpu is not None:
             argv.append(f"--id={self._gpu}")
-        with suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=_QUERY_S,
-                check=False,
-            )
-            if done.returncode == 0:
-                return done.stdout.decode(errors="replace")
-        return None
+        return output_of(argv, _QUERY_S)
 
 
 def parse_reading(table: str) -> CardUse | None:

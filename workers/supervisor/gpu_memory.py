@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal, final
 
@@ -239,7 +238,7 @@ class GpuMemory:
             argv.append(f"--id={self._gpu}")
         # In a thread that may be abandoned: a process that hangs in the driver cannot be killed.
         with trio.move_on_after(_QUERY_S + 1):
-            return await trio.to_thread.run_sync(partial(_output, argv), abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(output_of, argv, _QUERY_S, abandon_on_cancel=True)
         return None
 
 
@@ -251,15 +250,15 @@ def memory_of(config: WorkerConfig) -> GpuMemory | None:
     return GpuMemory(*config.host_devices, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
-def _output(argv: list[str]) -> str | None:
-    """The program's output; None if it fails or takes too long."""
+def output_of(argv: list[str], seconds: float) -> str | None:
+    """The program's output; None if it fails or takes more than `seconds`."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_QUERY_S,
+            timeout=seconds,
             check=False,
         )
         if done.returncode == 0:

@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-PrepareStep = Literal["drop-page-cache", "clear-shm"]
-
 _LEFT: Final = re.compile(
     r"psm_\w+|sem\.mp-\w+|nccl-\w+|torch_\d+_\d+_\d+|cuda\.shm\.[\w.-]+|vllm[\w.-]+|sglang[\w.-]+"
     r"|__KMP_REGISTERED_LIB_\d+_\d+"

@@ -12,7 +12,6 @@ from gateway.api import (
     chat_request,
     parse_completions,
     schema_source,
-    schema_text,
 )
 from gateway.api.output_grammar import MAX_DEPTH, closed
 from protocol.messages import MAX_GRAMMAR_BYTES
@@ -189,7 +188,7 @@ def test_patterns_that_cannot_be_followed_are_left_out_and_said(
 def test_options_of_a_client_are_replaced() -> None:
     """A schema must not take the bounds away."""
     given = {**SCHEMA, "x-guidance": {"whitespace_pattern": " *", "lenient": True}}
-    options = json.loads(schema_text(given, "f", is_strict=True))["x-guidance"]
+    options = json.loads(schema_source(given, "f", is_strict=True).text)["x-guidance"]
     assert options["lenient"] is False
     assert options["whitespace_pattern"] != " *"
 

@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,8 +12,7 @@ import pytest
 
 from gateway.api import Message
 from gateway.api.request import ToolCall
-from gateway.conversations import PrefixDoctor, PrefixFinding, SentPrompt, tools_of
-from gateway.conversations.chains import hashes_of
+from gateway.conversations import PrefixDoctor, PrefixFinding, SentPrompt, chains, tools_of
 from gateway.conversations.prefix_doctor import first_difference
 from gateway.prompt import ModelText, decode_raw
 from protocol.tokens import pack_tokens
@@ -22,6 +22,10 @@ NOW = datetime(2026, 11, 28, 10, 0, tzinfo=UTC)
 RULES = "\n".join(
     f"Rule {at}: keep the files of part {at} as they are, and say why." for at in range(20)
 )
+
+
+def _hashes(messages: list[Message]) -> "array[int]":
+    return array("q", map(hash, map(chains.said, messages)))
 
 
 class Turn(NamedTuple):
@@ -165,7 +169,7 @@ class Examined:
     def turn(self, turn: Turn, owner: object = "one", now: datetime = NOW) -> PrefixFinding | None:
         messages = [Message("system", turn.system), *turn.said]
         ids = pack_tokens(self._text.encode_chat(messages, turn.tools, {}, now))
-        prompt = SentPrompt(ids, hashes_of(messages), tools_of(turn.tools), 1)
+        prompt = SentPrompt(ids, _hashes(messages), tools_of(turn.tools), 1)
         return self.doctor.note(owner, prompt, messages, partial(decode_raw, self._text))
 
 
@@ -233,7 +237,7 @@ def test_the_oldest_prompts_go_first() -> None:
     doctor = PrefixDoctor(max_bytes=100_000)
     for number in range(50):
         ids = pack_tokens(range(number, number + 1000))
-        doctor.note(number, SentPrompt(ids, hashes_of([Message("user", "a")]), (), 0), (), str)
+        doctor.note(number, SentPrompt(ids, _hashes([Message("user", "a")]), (), 0), (), str)
         assert doctor.num_bytes <= 100_000
     assert 10 < len(doctor) < 25
     for number in range(50):

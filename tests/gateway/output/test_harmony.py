@@ -57,7 +57,7 @@ def run(
         ToolParser(FORM.tools, bytes, TOOLS),
         reasoning=FORM.splitter(TOOLS, is_open=False, is_past=False),
     )
-    ids = list(TEXT.encoder.encode_text(text))
+    ids = TEXT.encoder.encode_texts([text])[0]
     events: list[OutputEvent] = []
     for at in range(0, len(ids), size):
         events += out.push(ids[at : at + size])

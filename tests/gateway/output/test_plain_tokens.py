@@ -1,5 +1,6 @@
 """The short way of a plain token: it may save work, and must change nothing."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ def _compare(ids: list[int], shape: dict[str, Any]) -> None:
 def test_calls_of_every_format_are_the_same(at: int) -> None:
     """Answers with calls, well-formed or not, token by token and however they break off."""
     answer = ANSWERS[at]
-    ids = list(TEXT.encoder.encode_text(answer.text))
+    ids = TEXT.encoder.encode_texts([answer.text])[0]
     pairs = [_calling(answer.form) for _ in range(2)]
     (long, expected), (short, events) = pairs
     for token_id in ids:
@@ -180,8 +181,8 @@ def test_long_arguments_are_plain(form: str, monkeypatch: pytest.MonkeyPatch) ->
         "kimi_k2": ('<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"text": "', '"}'),
     }[form]
     choice, events = _calling(form)
-    marks = [*TEXT.encoder.encode_text(start), *TEXT.encoder.encode_text(end)]
-    for token_id in TEXT.encoder.encode_text(start + "word" * 100 + end):
+    marks = list(chain.from_iterable(TEXT.encoder.encode_texts([start, end])))
+    for token_id in TEXT.encoder.encode_texts([start + "word" * 100 + end])[0]:
         choice.take_item(item(token_id))
     assert len(pushed) < len(marks) + 20
     arguments = "".join(one.text for one in events if isinstance(one, ToolCallArguments))

@@ -80,7 +80,7 @@ def test_streamed_or_not_it_is_the_same_message(
     form: str, pieces: list[str], sizes: list[int]
 ) -> None:
     """For any output and any steps: text, reasoning, calls with their ids, and the reason."""
-    ids = list(TEXT.encoder.encode_text("".join(pieces)))
+    ids = TEXT.encoder.encode_texts(["".join(pieces)])[0]
     steps, at = [], 0
     for size in sizes:
         steps.append(ids[at : at + size])

@@ -122,7 +122,7 @@ def test_any_text_of_a_model_makes_sound_streams(
     form: str, pieces: list[str], sizes: list[int], reason: Reason, quiet: set[int]
 ) -> None:
     """Order, nesting, numbers and sums are the checkers'; the last state is the whole answer."""
-    ids = list(TEXT.encoder.encode_text("".join(pieces)))
+    ids = TEXT.encoder.encode_texts(["".join(pieces)])[0]
     events = _events(form, ids, sizes, reason)
     response = check_responses(_streamed(RESPONSES, "resp_", events, quiet)).response
     assert response == _whole(RESPONSES, "resp_", events)

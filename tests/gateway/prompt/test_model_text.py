@@ -439,7 +439,7 @@ def test_a_tokenizer_that_cannot_encode_is_an_error_of_its_files(
         {**json.loads(files["tokenizer.json"]), part: value}
     ).encode()
     text = read_model_text(files)
-    for encode in (text.encoder.encode_text, partial(encode_raw, text)):
+    for encode in (lambda words: text.encoder.encode_texts([words]), partial(encode_raw, text)):
         with pytest.raises(ConfigError, match="the model's tokenizer fails"):
             encode("Hi")
     with pytest.raises(ConfigError, match="the model's tokenizer fails"):
@@ -478,6 +478,6 @@ def test_control_tokens_swallow_the_space_that_they_claim() -> None:
 
 def test_detokenizer_follows_the_kind_of_tokenizer() -> None:
     """A byte-level model decodes by table, and what was encoded comes back."""
-    ids = TEXT.encoder.encode_text("hello <|im_end|> 🙂")
+    ids = TEXT.encoder.encode_texts(["hello <|im_end|> 🙂"])[0]
     decoder = TEXT.decoder()
     assert decoder.push(ids) + decoder.flush() == "hello <|im_end|> 🙂"

@@ -268,7 +268,7 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["swapped"] += self.engine.runner.num_swapped
         seen["loaded"] += self.engine.runner.num_loaded
         if (states := self.engine.scheduler._blocks.states) is not None:
-            assert states.pool.num_pinned == 0
+            assert not states.pool.pinned
         if (windows := self.engine.scheduler._blocks.windows) is not None:
             assert windows.num_held == 0
         seen["moved"] += self.engine.runner.num_moved

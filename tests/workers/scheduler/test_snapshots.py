@@ -79,7 +79,7 @@ class Pool(RuleBasedStateMachine):
     def slots_add_up(self) -> None:
         busy = {*self.writing, *(slot for slot, _ in self.reading)}
         assert 0 <= self.pool.num_free <= SLOTS - len(busy)
-        assert self.pool.num_pinned == len(busy)
+        assert len(self.pool.pinned) == len(busy)
         self.pool.check_integrity({*self.contents.values()} - self.gone)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from gateway.api import schema_source, schema_text
+from gateway.api import schema_source
 from gateway.api.events import ToolCallArguments, ToolCallStart
 from gateway.output.answer_format import AnswerFormat, answer_format
 from gateway.output.tools import (
@@ -112,7 +112,9 @@ def grammar_of(name: str) -> CallGrammar:
 
 
 def callable_tools(names: tuple[str, ...]) -> list[CallableTool]:
-    return [CallableTool(name, schema_text(SCHEMAS[name], "f", is_strict=True)) for name in names]
+    return [
+        CallableTool(name, schema_source(SCHEMAS[name], "f", is_strict=True).text) for name in names
+    ]
 
 
 def calls_in(
@@ -264,7 +266,7 @@ def test_plain_values_have_their_pattern_and_length(name: str) -> None:
         },
         "required": ["code"],
     }
-    tool = CallableTool("keep", schema_text(schema, "f", is_strict=True))
+    tool = CallableTool("keep", schema_source(schema, "f", is_strict=True).text)
     grammar = grammar_of(name).optional([tool], None)
     outer = "seed:tool_call" if name.endswith("seed") else "tool_call"
     gap = "" if name.endswith("seed") else "\n"
@@ -382,7 +384,7 @@ def count_valid(name: str, schema: dict[str, Any], num_walks: int) -> int:
 def test_parts_of_schemas_are_followed_where_arguments_are_no_json(name: str, part: str) -> None:
     """References, alternatives, lists and odd names: nothing is left out."""
     schema = schema_with(PARTS[part])
-    assert not grammar_of(name).limits(schema_text(schema, "f", is_strict=True))
+    assert not grammar_of(name).limits(schema_source(schema, "f", is_strict=True).text)
     assert count_valid(name, schema, 6) >= 2
 
 
@@ -391,7 +393,7 @@ def test_alternatives_around_all_arguments_are_followed(name: str) -> None:
     """One form of the arguments or the other."""
     forms = [{"a": {"type": "integer"}}, {"b": {"type": "boolean"}, "c": COLOUR}]
     schema = {"anyOf": [{"type": "object", **_closed(one)} for one in forms]}
-    assert not grammar_of(name).limits(schema_text(schema, "f", is_strict=True))
+    assert not grammar_of(name).limits(schema_source(schema, "f", is_strict=True).text)
     assert count_valid(name, schema, 8) >= 4
 
 
@@ -409,7 +411,7 @@ def test_random_schemas_are_followed_where_arguments_are_no_json(name: str) -> N
     num_schemas = num_ended = 0
     for seed in range(40):
         schema = random_schema(random.Random(seed))
-        text = schema_text(schema, "f", is_strict=True)
+        text = schema_source(schema, "f", is_strict=True).text
         if any(limit.keyword in schema["properties"] for limit in grammar_of(name).limits(text)):
             continue  # LFM2 has no way to write some names
         num_schemas += 1
@@ -424,7 +426,9 @@ def test_names_that_lfm2_cannot_write_are_named() -> None:
     """A parameter is a name of Python there; one that need not be given is not given."""
     schema = schema_with({"a b": {"type": "null"}, "c": {"type": "null"}})
     grammar = grammar_of("lfm2")
-    assert grammar.limits(schema_text(schema, "f", is_strict=True)) == (("/properties/a b", "a b"),)
+    assert grammar.limits(schema_source(schema, "f", is_strict=True).text) == (
+        ("/properties/a b", "a b"),
+    )
     schema["required"] = ["c"]
-    assert not grammar.limits(schema_text(schema, "f", is_strict=True))
+    assert not grammar.limits(schema_source(schema, "f", is_strict=True).text)
     assert count_valid("lfm2", schema, 4) >= 2

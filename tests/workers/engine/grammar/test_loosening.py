@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from gateway.api import schema_text
+from gateway.api import schema_source
 from gateway.output.tools import TOOL_FORMATS, CallableTool, CallGrammar, call_syntax
 from protocol.messages import Grammar
 from workers.engine.grammar.compiler import LlGuidanceCompiler
@@ -18,7 +18,9 @@ HARD = {"type": "object", "properties": {"a": {"enum": [1], "type": "string"}}, 
 
 def _grammar(*, is_strict: bool) -> Grammar:
     tools = [
-        CallableTool(name, schema_text(one, "f", is_strict=is_strict, is_lenient=not is_strict))
+        CallableTool(
+            name, schema_source(one, "f", is_strict=is_strict, is_lenient=not is_strict).text
+        )
         for name, one in (("good", GOOD), ("hard", HARD))
     ]
     ids = {"<tool_call>": 4090, "</tool_call>": 4091}
@@ -47,7 +49,7 @@ def test_a_form_of_the_answer_may_be_looser_too(
     compiler: LlGuidanceCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unless it is strict."""
-    text = schema_text(HARD, "f", is_strict=False, is_lenient=True)
+    text = schema_source(HARD, "f", is_strict=False, is_lenient=True).text
     compiler.compile(Grammar("json_schema", text), array("I"))
     assert "any object" in capsys.readouterr().err
     strict = json.loads(text)

@@ -8,7 +8,7 @@ import jsonschema
 from tokenizers import Tokenizer
 
 from benchmarks.drive import Drive
-from gateway.api import schema_text
+from gateway.api import schema_source
 from protocol.messages import Grammar
 from protocol.sampling import SamplingParams
 from tests.fakes.random_schemas import random_schema
@@ -32,7 +32,7 @@ def test_answers_are_valid(
     sampling = SamplingParams(max_tokens=MAX_TOKENS)
     for begin in range(0, NUM_SCHEMAS, BATCH):
         for at, schema in enumerate(schemas[begin : begin + BATCH], begin):
-            text = schema_text(schema, "schema", is_strict=True)
+            text = schema_source(schema, "schema", is_strict=True).text
             grammar = Grammar("json_schema", text)
             numbers.append(drive.submit([at % 4000, 17, 9], sampling, seed=at, grammar=grammar))
         drive.finish()

@@ -33,8 +33,8 @@ _PAGE: Final = """\
 
 Every key of `herma.toml`, with its default. An unknown key is an error that names the line and the
 nearest key. `herma config check` names all mistakes of a file, `herma config show` prints the value
-of each key and whence it comes. `herma config reference` prints this page, which a test compares
-with the sources.
+of each key and where it comes from. `herma config reference` prints this page, which a test
+compares with the sources.
 
 Times end in `_s` (seconds) or `_ms` (milliseconds). A dash is a key that is absent by default.
 """

@@ -133,7 +133,7 @@ class Reload:
         return commit
 
     def _prepare_prompts(self, config: Config) -> Commit:
-        """Prepare what the file says of prompts. Files of templates are read anew even if their
+        """Prepare what the file says of prompts. Files of templates are read again even if their
         path is the same.
         """
         prompts = read_model_prompts(config.models)

@@ -476,7 +476,9 @@ def _add_config(commands: Commands) -> None:
         action="store_true",
         help="do not ask for the providers' keys, which this host need not have",
     )
-    show = add_command(actions, "show", "print each value that takes effect, and whence it comes")
+    show = add_command(
+        actions, "show", "print each value that takes effect, and where it comes from"
+    )
     add_command(actions, "reference", "print every key with its default, as a page")
     for action in (check, show):
         action.add_argument(

@@ -1,4 +1,4 @@
-"""The values of a configuration that took effect, and whence each comes.
+"""The values of a configuration that took effect, and where each comes from.
 
 Owns the text: TOML with a comment behind each value. Must not know what a key does. A configuration
 holds names of environment variables and files instead of secrets, so nothing is hidden; hashes of
@@ -51,7 +51,7 @@ class _Source(msgspec.Struct, frozen=True):
     profiles: dict[str, str]
 
     def of(self, place: Place, table: msgspec.Struct) -> str:
-        """Whence the value at `place` comes."""
+        """Where the value at `place` comes from."""
         value: Any = self.written
         for part in place:
             try:

@@ -142,7 +142,7 @@ class UpstreamUsage(_Event, frozen=True, gc=False):
 
 
 class Restarted(_Event, frozen=True, gc=False):
-    """A provider begins the answer anew, so what came of it before does not count. Happens only to
+    """A provider begins the answer again, so what came of it before does not count. Happens only to
     an answer in one piece of which nothing was sent.
     """
 

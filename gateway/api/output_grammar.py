@@ -103,8 +103,8 @@ def schema_source(
     schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
 ) -> SchemaSource:
     """What of a JSON schema can be enforced. `is_strict`: objects have no properties that it does
-    not name. `is_lenient`: whoever asked for it can do without what is left out, and the engine may
-    leave out the rest. Raises `ApiError` 400 for one that is too large or too deep.
+    not name. `is_lenient`: the client can do without what is left out, and the engine may leave
+    out the rest. Raises `ApiError` 400 for one that is too large or too deep.
     """
     _check_depth(schema, field)
     shown, left_out = enforceable(closed(schema) if is_strict else schema)

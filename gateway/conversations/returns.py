@@ -102,7 +102,7 @@ class ReturnModel:
         self._away: OrderedDict[Hashable, tuple[float, _Ending]] = OrderedDict()
         """Since when, and how it had ended."""
         self._endings: dict[_Group, _Ending] = {}
-        """By tool, key and client. They are made anew when groups come or go."""
+        """By tool, key and client. They are rebuilt when groups come or go."""
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
             counts = self._counts((kind,))
             # What operators report, as a few first pauses.

@@ -74,7 +74,7 @@ def _table() -> LifeTable[AnswerState, AnswerEvent]:
         (s.REPLACED, e.SILENCE): s.REPLACED,
     }
     for state in (s.KEPT, s.LAST):
-        table[state, e.FINISH] = state  # of a turn that began anew
+        table[state, e.FINISH] = state  # of a turn that began again
     for state in DEAF:
         table |= {(state, event): state for event in (e.FINISH, e.REPLACE)}
     table |= {(state, e.END): s.ENDED for state in AnswerState}

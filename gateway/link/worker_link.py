@@ -282,7 +282,7 @@ class WorkerLink:
         self._dismiss(worker_id, reason)
         self._counters.workers_refused += 1
         name = peer.name if peer is not None else "?"
-        # By name, because a worker that starts anew has another identity.
+        # By name, because a worker that starts again has another identity.
         if self._refused.get(name) != reason:
             if len(self._refused) >= MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]

@@ -172,7 +172,7 @@ class ChatTemplate:
         return text
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
-        """What Jinja's `render` does, without collecting the globals anew (8 us)."""
+        """What Jinja's `render` does, without collecting the globals again (8 us)."""
         template = self._template
         names = {**self._constants, **given, "strftime_now": now.strftime}
         context = Context(template.environment, names, template.name, template.blocks)

@@ -25,7 +25,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     without tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at`
     is on the clock of `now`. `excluded` workers are used only if no other one is ready, and if they
     have failed on this request (`has_failed`) only if no provider may answer either. `resumed`:
-    tokens came already, so no provider can continue the answer; but one may begin it anew if
+    tokens came already, so no provider can continue the answer; but one may begin it again if
     nothing of it was sent (`may_restart`). `prefer` breaks ties.
     `fingerprint` is equal for equal bytes of the client's body; see `quarantine.py`.
     `num_sequences`: a placed request leads to this many sequences, one for each choice.

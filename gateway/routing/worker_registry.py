@@ -319,7 +319,7 @@ class WorkerRegistry:
         self._changed()
 
     def trust_changed(self) -> None:
-        """The trust in a worker has changed: look anew which ones are ready."""
+        """The trust in a worker has changed: look again which ones are ready."""
         self._changed()
 
     def note_absence(self, worker: Worker, now: float, patience_s: float) -> None:

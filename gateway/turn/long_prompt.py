@@ -29,7 +29,7 @@ class StepwisePrompt(Protocol):
 
 
 class LongPrompt(NamedTuple):
-    """A prompt for a model with a window of so many tokens, if it is known."""
+    """A prompt for a model whose window has `window` tokens; None while no worker has said it."""
 
     encoding: Encoding
     text: ModelText
@@ -52,8 +52,8 @@ class LongPrompt(NamedTuple):
         return await self.encoding.run(caller, STEP_CHARS, draft)
 
     async def encode(self, caller: Caller, num_chars: int, work: StepwisePrompt) -> bytes:
-        """The packed ids of the prompt, of which `work` encodes so many characters. Raises
-        `ApiError` 400 as soon as it has turned out to be too long.
+        """The packed ids of the prompt, whose `num_chars` characters `work` encodes. Raises
+        `ApiError` 400 as soon as the prompt has turned out to be too long.
         """
         step = min(num_chars, STEP_CHARS)
         with self.encoding.visit(caller, num_chars) as visit:

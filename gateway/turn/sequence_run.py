@@ -364,7 +364,7 @@ class SequenceRun(TryLoop):
         self._emit(Embedded(self._index, values))
 
     def _on_scored(self, message: Scored) -> None:
-        """Take a part of the prompt's log-probabilities; another attempt begins them anew."""
+        """Take a part of the prompt's log-probabilities; another attempt begins them again."""
         attempt = self._attempt
         assert attempt is not None
         scores = self._scores = self._scores if message.offset > 1 else []

@@ -53,7 +53,7 @@ class Resumption:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the answer has begun and broken off, so that no other may begin it anew."""
+        """Whether the answer has begun and broken off, so that no other may begin it again."""
         return self._num_cuts > 0
 
     def note_cut(self, server: str, error: ProviderCut) -> bool:

@@ -106,7 +106,7 @@ class CheckedAnswer(msgspec.Struct, frozen=True):
 
 
 def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None) -> CheckedAnswer:
-    """The answer to the request `raw`; its calls are written anew where a client could not read
+    """The answer to the request `raw`; its calls are rewritten where a client could not read
     them.
 
     Raises `NotAnAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
@@ -172,7 +172,7 @@ def _has_content(choice: object) -> bool:
 
 
 def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
-    """How a choice has ended, and whether its calls were written anew. Raises `NotAnAnswer`."""
+    """How a choice has ended, and whether its calls were rewritten. Raises `NotAnAnswer`."""
     reason, is_changed = choice.get("finish_reason"), False
     if not says_end(reason) and reason is not None:
         reason, is_changed = None, True

@@ -138,8 +138,8 @@ def _add(choices: dict[int, Fields], part: Fields) -> None:
 
 
 def _join(message: Fields, name: str, value: object) -> None:
-    """Add a field of a delta: texts, lists and what is in objects go on, anything else is said
-    anew. A text beside parts is one of them.
+    """Add a field of a delta: texts, lists and what is in objects grow, anything else is
+    replaced. A text beside parts is one of them.
     """
     if value is None or name == "role":
         return

@@ -63,7 +63,7 @@ class ProxiedClient:
                 method, url, headers=list(headers), content=body, timeout=timeout
             )
             request.stream = _RequestBody(body)
-            # httpx's own limit begins anew with each byte, so that a head could dribble for ever.
+            # httpx's own limit begins again with each byte, so that a head could take for ever.
             with trio.move_on_after(connect_s + write_s + read_s) as waiting:
                 response = await self._client.send(request, stream=True)
             if waiting.cancelled_caught:

@@ -2,7 +2,7 @@
 
 Owns what is kept of the events of one stream until its end shows whether the answer is whole: how
 each choice has ended, and whether the arguments of its calls break off. Chunks whose calls a client
-could not read are written anew. Must not know when events are passed on.
+could not read are rewritten. Must not know when events are passed on.
 """
 
 from collections.abc import Mapping

@@ -86,7 +86,7 @@ class StartReports:
 
     def say(self, phase: str, fraction: float, detail: str) -> None:
         """Send a report, unless one of the same phase was just sent. Within a phase the fraction
-        never falls: most lines have none, and loaders of several files begin anew.
+        never falls: most lines have none, and loaders of several files begin again.
         """
         now = self._clock()
         self._fraction = max(fraction, self._fraction if phase == self._phase else 0.0)

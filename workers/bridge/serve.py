@@ -57,7 +57,7 @@ _APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
 }
 _PROVE_AGAIN_S: Final = 1.0
 _PROOF_SHARE: Final = 0.8
-"""A proof of an attached engine may take this share of `stall_s`; then it is tried anew."""
+"""A proof of an attached engine may take this share of `stall_s`; then it is tried again."""
 _SPARE_CONNECTIONS: Final = 8
 _END_S: Final = 1.5
 """Less than the two seconds that the supervisor waits after `Shutdown`."""
@@ -226,7 +226,7 @@ class _Service:
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
     ) -> tuple[Sequences | Relays, StartSpeed]:
         """As `_proven_work`. An attached engine that gives no tokens is tried again for any time;
-        only a launched one can be started anew. Raises `ConfigError` or `EngineBroken`.
+        only a launched one can be started again. Raises `ConfigError` or `EngineBroken`.
         """
         while True:
             try:

@@ -40,7 +40,7 @@ _SHRINKS: Final = 32
 """What has no room on the host goes in parts of this fraction."""
 
 _REMEMBERED: Final = 4
-"""Evicted blocks are remembered as long as so many caches are filled anew: 100 bytes each."""
+"""An evicted block is remembered until the cache was filled so often again; it takes 100 bytes."""
 
 Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
 """What `protocol.hashing.chained_digests` does."""

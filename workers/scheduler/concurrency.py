@@ -23,7 +23,7 @@ CPU_SEQS: Final = 16
 
 _LEAST_TOKENS: Final = 512
 """Tokens of a short chat. A ceiling that leaves each sequence fewer would never be reached, but the
-logits of so many rows would take memory from keys and values."""
+logits of all its rows would take memory from keys and values."""
 
 _LEAST_SEQS: Final = 4
 
@@ -133,7 +133,7 @@ class Concurrency:
     def revise(
         self, num_running: int, num_spare: int, block_size: int, most: int = sys.maxsize
     ) -> int:
-        """Estimate the places anew, and return them: one for each running sequence, and as many as
+        """Estimate the places again, and return them: one for each running sequence, and as many as
         fit into the `num_spare` blocks that the running ones should not need; at most `most`.
         """
         each = self._own + _MEAN_SHARE * self._caution * self._output / block_size

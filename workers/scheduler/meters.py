@@ -11,7 +11,7 @@ _WEIGHT: Final = 0.1
 _WINDOW_S: Final = 60.0
 
 _PREFILL_MEMORY_TOKENS: Final = 8192
-"""About so many of the last prefilled tokens decide the rate. An average over steps would let a
+"""About how many of the last prefilled tokens decide the rate. An average over steps would let a
 cached prompt's 10 tokens in a 5 ms step weigh as much as 4,000 tokens in 100 ms, and a router
 would take the worker that has seen the most hits for the slowest."""
 

@@ -26,8 +26,8 @@ from workers.scheduler.sequence import Sequence
 from workers.scheduler.windows import WindowPool
 
 _WORTH_WAITING: Final = 4
-"""A sequence waits for another that computes at least one part in so many of what it needs: to wait
-for the few common words of a template would take longer than to compute them."""
+"""A sequence waits for another that computes at least a quarter of what it needs: to wait for the
+few common words of a template would take longer than to compute them."""
 
 
 _NO_HIT: Final = PrefixHit((), 0, 0)

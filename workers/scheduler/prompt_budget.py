@@ -11,7 +11,7 @@ from typing import Final, final
 from workers.scheduler.step_cost import StepCost
 
 LEAST_TOKENS: Final = 64
-"""The oldest prompt of a step gets so many tokens whatever they cost, if the token budget allows,
+"""The oldest prompt of a step gets this number of tokens at any cost, if the token budget has them,
 so that it always goes on. For an 8B on an H200 up to some 180 more rows are almost free, because a
 step reads all weights anyway."""
 
@@ -20,7 +20,7 @@ LEAST_SHARE: Final = 0.25
 long decodes must not make the next conversation wait for minutes."""
 
 USUAL_SHARE: Final = 2.0
-"""Prompts take so many times as long as the decodes of their step, where that is more than
+"""Prompts take this multiple of the time of their step's decodes, where that is more than
 `_LEAST_OF_GAP`, and `max_gap_s` allows it."""
 
 _PRESSURE: Final = 6.0
@@ -36,9 +36,9 @@ tokens the time of an 8B's step on an H200 is that of reading its weights anyway
 
 
 _TILES: Final = ((1024, 256), (128, 128))
-"""Pairs (rows, tile): a step of at least so many rows is cut to a multiple of the tile. Products
-compute whole tiles of rows, and 1,064 rows of an 8B's gates and ups take four waves of programs
-where 1,024 take three."""
+"""Pairs (rows, tile): a step of at least that number of rows is cut to a multiple of the tile.
+Products compute whole tiles of rows, and 1,064 rows of an 8B's gates and ups take four waves of
+programs where 1,024 take three."""
 
 
 @final

@@ -31,11 +31,11 @@ _GRAIN: Final = 64
 _EVERY: Final = 3584
 """Tokens. A state of this grid is left out where another lies within `_LEAST` tokens before or
 behind it, so two states lie at most 4,096 tokens apart: a prompt that diverges anywhere computes at
-most so many tokens again."""
+most 4,096 tokens again."""
 
 _LEAST: Final = 256
 """Tokens that a snapshot must spare beside the one before it. A 27B in bfloat16 on an H200 computes
-so many tokens in the 12 ms in which it reads its weights, so fewer cost a step hardly anything."""
+256 tokens in the 12 ms in which it reads its weights, so fewer cost a step hardly anything."""
 
 
 _ALONG: Final = 256

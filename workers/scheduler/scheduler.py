@@ -337,7 +337,7 @@ class Scheduler:
         return self._blocks.snapshot()
 
     def revise_places(self) -> None:
-        """Estimate anew how many sequences have a place, and admit waiting ones to new places."""
+        """Estimate again how many sequences have a place, and admit waiting ones to new places."""
         spare = self._blocks.num_free - peak_growth(self._growths())
         num_running, size = len(self._queues.running), self._blocks.block_size
         self._concurrency.revise(num_running, spare, size, self._most_in_windows(num_running))

@@ -77,11 +77,11 @@ class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
 
     - `num_outputs` counts the outputs of all attempts, the stop token included.
-    - `num_planned`: so many leading positions have their keys and values in the held blocks once
+    - `num_planned` counts the leading positions whose keys and values are in the held blocks once
       the steps in flight are done.
-    - `num_due`: so many leading positions can be planned: those of the known tokens, and of the one
-      that a step in flight samples, at most `max_due`, because the last possible token is not
-      computed.
+    - `num_due` counts the leading positions that can be planned: those of the known tokens, and of
+      the one that a step in flight samples, at most `max_due`, because the last possible token is
+      not computed.
     - `turn` is its place in the order of first starts; 0 before its start.
     - `awaits`: a block that another sequence computes. While that is under way this one does not
       start, because the other computes a good part of its prompt.

@@ -25,8 +25,8 @@ FIRST_TOKENS: Final = 512
 """How many prompt tokens may run beside decodes before anything was measured."""
 
 _TRUST: Final = 2
-"""A step may have so many times the prompt tokens of the largest remembered one. So larger steps
-are measured one doubling at a time."""
+"""A step may have at most this multiple of the prompt tokens of the largest remembered step. So
+larger steps are measured one doubling at a time."""
 
 _MEMORY: Final = 16
 """The last steps with prompts that are remembered: 0.1 to 1 s of a busy card. A fit takes 60 us."""
@@ -43,7 +43,7 @@ _STEEPEST: Final = 1 / 64
 network of a few layers on a CPU some 1/500."""
 
 _HIGHEST: Final = 4.0
-"""The time per token of a step counts as at most so many times the median."""
+"""The time per token of a step counts as at most this multiple of the median."""
 
 _NOISE: Final = 0.03
 """Deviations below this share of the median have nearly the same weight; otherwise the weight of a

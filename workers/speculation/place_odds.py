@@ -20,7 +20,7 @@ _CHANGE: Final = 4.0
 deviations."""
 
 _LATE: Final = 60.0
-"""The variance after which that comparison begins anew: some hundred drafts."""
+"""The variance after which that comparison begins again: some hundred drafts."""
 
 _OWN_TRIES: Final = 8.0
 _LEAST_FACTOR: Final = 0.2

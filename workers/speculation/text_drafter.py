@@ -27,7 +27,7 @@ _SCANNED_TOKENS: Final = 2**18
 """Tokens of own text that a step looks through: 0.1 ms."""
 
 _SEARCHES: Final = 12
-"""Matches that a step looks for anew: 12 x 50 us. Those that go on as they were are free."""
+"""Matches that a step looks for again: 12 x 50 us. Those that go on as they were are free."""
 
 _OFFERS: Final = 32
 """Sequences that get drafts in a step: 32 x 20 us."""

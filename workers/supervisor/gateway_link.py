@@ -3,7 +3,7 @@
 Owns one socket, whether its gateway counts as present, the account of unread bytes, and the log
 while the gateway is absent. Frames go to the relay unread. Must not know the engine.
 
-A link that reconnects after a loss starts anew: the gateway's sequences here were aborted, so `Bye`
+A link that reconnects after a loss starts without sequences: those here were aborted. So `Bye`
 precedes the new `Register`, in case the gateway has not noticed the loss.
 """
 

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, final
 
@@ -238,7 +239,8 @@ class GpuMemory:
             argv.append(f"--id={self._gpu}")
         # In a thread that may be abandoned: a process that hangs in the driver cannot be killed.
         with trio.move_on_after(_QUERY_S + 1):
-            return await trio.to_thread.run_sync(output_of, argv, _QUERY_S, abandon_on_cancel=True)
+            ask = partial(output_of, argv, _QUERY_S)
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
         return None
 
 

@@ -5,7 +5,7 @@ records signs of life and judges whether the last one is too old; `now` is secon
 clock. Must not know processes or links.
 
 A watch that runs late (the supervisor was stopped, the machine slept) has missed signs of life. So
-it starts anew instead of blaming the other side.
+it starts again instead of blaming the other side.
 """
 
 from collections.abc import Callable

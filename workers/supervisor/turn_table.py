@@ -210,7 +210,9 @@ async def lines_of(stream: trio.SocketStream) -> AsyncIterator[bytes]:
 
 
 def opened_at(address: Path) -> trio.SocketListener:
-    """Listen at a Unix socket, of this user only. Whoever listened there before is gone."""
+    """Listen at a Unix socket, of this user only. The process that listened there before has
+    ended.
+    """
     address.unlink(missing_ok=True)
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     plain.bind(str(address))

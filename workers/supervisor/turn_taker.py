@@ -78,7 +78,7 @@ class TurnTaker:
     and nothing has begun yet. `is_trial_due`: whether the engine can sleep without an end is not
     known; `is_on_trial`: it sleeps so for the first time. `cannot` says why this process cannot
     sleep by a way, found at its start; `kept` what it kept in its last sleep. `on_order` gets
-    orders of the table; `on_news` is called when gateways should be told anew where the worker is
+    orders of the table; `on_news` is called when gateways should be told again where the worker is
     (`shown`, `due_s`, `trouble`).
     """
 

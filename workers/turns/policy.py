@@ -13,7 +13,7 @@ A worker that sleeps and has waiting requests takes the place of others by four 
   others. This is the ski-rental rule: whatever comes next, the wait and the change together cost
   at most twice as much as the best decision in hindsight.
 - Patience: after `MAX_PATIENCE_ROUNDS` rounds (all times to sleep and to wake of a change and its
-  return), at least `MIN_PATIENCE_S`, gate and cost count no more. So nobody starves.
+  return), at least `MIN_PATIENCE_S`, gate and cost count no more. So no worker waits for ever.
 
 A worker that has just woken keeps its place for one round while it has work. One change is under
 way at a time, because memory is measured between changes.

@@ -46,7 +46,7 @@ class BodyHold:
         return self.is_over or self._budget.may_read(self, now)
 
     def grow_to(self, num_bytes: int) -> None:
-        """The body has so many bytes in all."""
+        """The body has `num_bytes` in all."""
         if not self.is_over:
             self._budget.add(self, num_bytes - self.num_bytes)
 
@@ -97,7 +97,7 @@ class BodyBudget:
         return False
 
     def add(self, hold: BodyHold, num_bytes: int) -> None:
-        """The body has so many bytes more."""
+        """The body of `hold` has `num_bytes` more."""
         hold.num_bytes += num_bytes
         self.num_bytes += num_bytes
         self._by_peer[hold.peer] += num_bytes

@@ -132,7 +132,7 @@ class RecurrentDrafter:
     def _pass(self, taken: Taken, blocks: Blocks, depth: int) -> Drafted:
         """A pass over paged rows, whose positions the host need not know."""
         cell, own = self._cell, blocks if depth else Blocks(*[part[:0] for part in blocks])
-        # Prepared anew: each step replaces what decodes share.
+        # Prepared again: each step replaces what decodes share.
         plan = self._prepared(taken.plan)
         states = cell.first_states(taken.kept)
         out = cell.run(taken.next_ids, states, plan, self.cache, own.rows)

@@ -14,7 +14,7 @@ _CACHE_SCALES: Final = ("k_scale", "v_scale", "kv_scale", "q_scale", "output_sca
 """Names of scales that some exporters write for keys and values in 8 bits; ours have no scales."""
 
 _ACTIVATION_SCALES: Final = ("input_scale", "activation_scale")
-"""Names of static scales of the rows that a product multiplies; ours are made anew for each row."""
+"""Names of static scales of the rows that a product multiplies; ours are made for each row."""
 
 
 def prefix_of(names: Collection[str], prefixes: tuple[str, ...]) -> str:

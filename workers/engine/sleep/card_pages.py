@@ -56,7 +56,7 @@ class DriverRefusalError(RuntimeError):
 
 
 class _Memory:
-    """Memory at an address, by Numba's array interface; whoever holds a tensor of it holds this."""
+    """Memory at an address, by Numba's array interface. Its tensors keep this object."""
 
     def __init__(self, address: int, num_bytes: int) -> None:
         self.__cuda_array_interface__ = {

@@ -37,7 +37,7 @@ WEIGHTS_SHARE: Final = 0.8
 _WEIGHTS_PIECE: Final = 256 * 2**20
 _SUMMED: Final = 2**30
 _COPIED_AT_ONCE: Final = 16 * 2**20
-"""While the engine serves: what its steps copy waits behind 0.3 ms."""
+"""Bytes while the engine serves: a copy of its steps waits 0.3 ms behind one of these."""
 _LEAST_PIECE: Final = 2**20
 _PIECES: Final = 16
 
@@ -89,7 +89,7 @@ class DeviceSleep:
         """
         self._reloads.append(reload)
         self._weights.adopt([one for one in weights if one.device == self._device])
-        self._weights.be_tight()  # from now on others count on what is free
+        self._weights.be_tight()  # from now on other users of the card count on the free memory
 
     def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory for a cache or for states. Raises `torch.OutOfMemoryError`."""
@@ -142,7 +142,7 @@ class DeviceSleep:
         try:
             self._groups = self._rows.groups(held)
             self._row_sums = _numbers(self._store_rows())
-        except torch.OutOfMemoryError:  # others were quicker to take what is free now
+        except torch.OutOfMemoryError:  # another user of the card took the free memory first
             self._groups, self._row_sums, has_rows = [], [], False
         self._held = held.counts if has_rows else HeldCounts()
         self._settle()
@@ -287,4 +287,4 @@ def _numbers(sums: Sequence[Tensor]) -> list[int]:
 
 
 def _nothing() -> None:
-    """A host keeps no memory that nobody uses."""
+    """Do nothing: the host keeps no memory that is not used."""

@@ -18,8 +18,8 @@ from workers.engine.models.state_slots import StateSlots
 from workers.scheduler import HeldCounts, HeldPlaces
 
 GATHERED_BYTES: Final = 64 * 2**20
-"""Rows lie in as many pieces as there are layers; so many bytes of them are gathered for one copy.
-Larger copies gain nothing: one of 64 MiB takes 1.2 ms by the bus."""
+"""Bytes of rows that are gathered for one copy, because rows lie in as many pieces as there are
+layers. Larger copies gain nothing: one of 64 MiB takes 1.2 ms by the bus."""
 
 _WORDS: Final = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
@@ -74,7 +74,7 @@ class KeptRows:
             self._tables += [_Table(_words(part, 0), "slots") for part in parts if part.numel()]
 
     def num_bytes(self, held: HeldCounts) -> int:
-        """Bytes of all rows of so many places."""
+        """Bytes of all rows of the `held` places."""
         return sum([getattr(held, one.kind) * one.row_bytes for one in self._tables])
 
     def groups(self, held: HeldPlaces) -> list[RowGroup]:

@@ -1,7 +1,7 @@
 """Memory of a device behind addresses that outlive it.
 
-Owns the seam between a sleep and whoever maps memory; `card_pages.py` is that of a card. Must not
-know what is kept there, nor when it is given back.
+Owns the seam between a sleep and the code that maps memory; `card_pages.py` maps that of a card.
+Must not know what is kept there, nor when it is given back.
 """
 
 from typing import Protocol

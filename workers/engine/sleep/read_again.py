@@ -1,7 +1,8 @@
 """Weights read again into the memory that they had.
 
-Owns how what a start made is filled anew. Must not know where weights come from, nor why they are
-read again. At most one layer lies beside what is filled, because a card may hold no more.
+Owns how the tensors that a start made are filled again. Must not know where weights come from, nor
+why they are read again. At most one layer lies beside those tensors, because a card may hold no
+more.
 """
 
 from collections.abc import Callable

@@ -273,7 +273,7 @@ def make_paged_batch(
 def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
     """Each column as int32 on `device`, all by one transfer.
 
-    Every column begins at a multiple of 16 bytes. Triton compiles a kernel anew for pointers that
+    Every column begins at a multiple of 16 bytes. Triton compiles a kernel again for pointers that
     do not (decode attention in 3.5 s), which would happen in the first step with an odd number of
     rows.
     """

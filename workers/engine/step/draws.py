@@ -1,6 +1,6 @@
 """The parameters by which each row of a step is drawn, on the device, at fixed addresses.
 
-Owns the tensors that a captured graph reads, and the rule for sending such a table anew: only when
+Owns the tensors that a captured graph reads, and the rule for sending such a table again: only when
 other sequences are sampled, or the same ones in another order. Must not know logits.
 """
 
@@ -34,7 +34,7 @@ class RowOrder:
         self._coming: tuple[int, ...] = ()
 
     def is_new(self, states: Sequence[SequenceState]) -> bool:
-        """Whether the table must be sent anew for these sequences. If so, it counts as empty until
+        """Whether the table must be sent again for these sequences. If so, it counts as empty until
         `sent`: memory may run out in between, and then the step is repeated.
         """
         self._coming = tuple([state.seq for state in states])

@@ -3,7 +3,7 @@
 A sequence that has only a grammar is treated the same, with penalties that change nothing.
 
 Owns the counts, and which of their rows (a slot) belongs to which sequence. Must not know draws,
-nor when a table is sent anew (`draws.RowOrder`).
+nor when a table is sent again (`draws.RowOrder`).
 
 All memory is taken at once, at the start. So the measurement of the largest step includes it, and
 no request with penalties can run out of it. A sequence that ended may still have a step in flight

@@ -2,7 +2,7 @@
 
 Owns the bytes of the header and of the records, and the order in which they are written. An engine
 may be killed between any two instructions: a record is sealed by a hash of itself and written only
-when its page is complete, and its seal is broken before the page is written again. So whoever reads
+when its page is complete, and its seal is broken before the page is written again. So a reader of
 the region finds records that are true, or none. Must not know why a page is written.
 
     header        identity of the layout, sizes, seal

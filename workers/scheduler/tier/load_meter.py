@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, final
 
 _MEMORY_S: Final = 10.0
-"""About so many of the latest seconds with loads decide."""
+"""About how many of the latest seconds with loads decide the rate."""
 
 _LEAST_BYTES: Final = 2**20
 """Loads of less mostly measure the step that they wait for, and say nothing about the link."""

@@ -360,10 +360,17 @@ def _add_bench_routing(actions: Commands) -> None:
     )
     add("--agents", action="store_true", help="run agents that do not all fit in memory instead")
     add("--ratios", default="1,1.5,2,4", metavar="X,X", help="of --agents: multiples of what fits")
+    add("--readers", type=int, default=0, metavar="N", help="of --agents: people who chat beside")
     add("--waits", action="store_true", help="show announced waits beside real ones instead")
     add("--moves", action="store_true", help="explain turns placed away from their cache instead")
     add("--validate", action="store_true", help="compare the simulator with two real CPU workers")
     add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add(
+        "--rows",
+        type=Path,
+        metavar="FOLDER",
+        help="keep each row in a file there; a row that is there is not simulated again",
+    )
     add(
         "--beside",
         type=Path,

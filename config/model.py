@@ -203,8 +203,9 @@ class GatewayConfig(_Table, frozen=True):
     `recovery_probes` successes in a row end a fallback to providers.
 
     Bounds. `max_queue` bounds the waiting sequences of one model; by default as many as its workers
-    take at once, at least 256. With a `max_pause_s`, conversations that do not all fit into the
-    workers' memory take turns of several requests, and none waits for longer than that.
+    take at once, at least 256. Agents' conversations that do not all fit into the workers' memory
+    take turns of several requests where that pays; none waits for longer than `max_pause_s` for its
+    turn, and with 0 they do not take turns.
     `rate_limit` applies to each key without its own, `address_rate_limit` to each client address in
     addition. An event reports each of `spending_thresholds`, in percent of a spending limit, that
     is passed.
@@ -237,7 +238,7 @@ class GatewayConfig(_Table, frozen=True):
     drain_s: Seconds = 10.0
     hang_s: HangSeconds = 10.0
     max_queue: Positive | None = None
-    max_pause_s: Pause = 0.0
+    max_pause_s: Pause = 300.0
     max_body_bytes: Positive = 32 * 2**20
     allowed_origins: tuple[str, ...] = ()
     paths: tuple[PassedPath, ...] = ()

@@ -9,17 +9,17 @@ ran out of turns.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from typing import Any, Final
 
 from benchmarks.agents.shape import num_fitting
-from benchmarks.routing.agents import agents_trace
+from benchmarks.routing.agents import READERS, agents_trace
 from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.policies.base import Placed, RoutingPolicy, Setting
-from benchmarks.routing.policies.herma import Herma
+from benchmarks.routing.policies.herma import MAX_PAUSE_S, Herma
 from benchmarks.routing.policies.simple import RoundRobin
 from benchmarks.routing.run import percentile
 from benchmarks.routing.simulation import Simulation
@@ -40,13 +40,14 @@ ADMISSIONS: Final = ("none", "queue", "programs")
 """`none`: each request goes to the engine at once, which starts them in order, as the field's
 engines do. `queue`: the gateway's queue. `programs`: the same, and conversations keep their place.
 """
-MAX_PAUSE_S: Final = 300.0
 _WARM: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AgentsCell:
-    """One simulation, of `num_workers` equal workers. `tells`: their events name the tier."""
+    """One simulation, of `num_workers` equal workers. `tells`: their events name the tier.
+    `num_readers` people chat beside the agents.
+    """
 
     ratio: float
     order: str
@@ -56,6 +57,7 @@ class AgentsCell:
     kv_tokens: int = KV_TOKENS
     num_workers: int = 1
     tells: bool = True
+    num_readers: int = 0
 
 
 class Learning(Herma):
@@ -99,7 +101,7 @@ class ClosedLoop(Simulation):
     def _finished(self, number: int, now: float) -> None:
         super()._finished(number, now)
         later = self._next_turns.get(number, ())
-        if not later:
+        if not later and self._turns[number].key != READERS:
             self._num_open = 0
         for other in later:
             turn = self._turns[other]
@@ -112,7 +114,7 @@ def run_cell(cell: AgentsCell) -> dict[str, Any]:
     size = 512
     num_fit = cell.num_workers * num_fitting(cell.kv_tokens)
     num_agents = max(1, round(cell.ratio * num_fit))
-    trace = agents_trace(num_agents, NUM_CONVERSATIONS, cell.seed)
+    trace = agents_trace(num_agents, NUM_CONVERSATIONS, cell.seed, cell.num_readers)
     spec = WorkerSpec(QWEN3_8B_H200, cell.kv_tokens, 64, 8192)
     num_blocks = cell.kv_tokens // size
     loops: list[ClosedLoop] = []
@@ -147,6 +149,7 @@ def _named(cell: AgentsCell) -> dict[str, Any]:
         "admission": cell.admission,
         "host": cell.has_host,
         "seed": cell.seed,
+        "readers": cell.num_readers,
     }
 
 
@@ -158,7 +161,10 @@ def _figures(trace: RoutingTrace, loop: ClosedLoop) -> dict[str, Any]:
         for turn, one in zip(trace.turns, loop.outcomes, strict=True)
         if one.finished_at > begin_s
     ]
-    waits = sorted(one.first_token_at - one.arrived_at for _, one in done)
+    both: dict[bool, list[float]] = {False: [], True: []}
+    for turn, one in done:
+        both[turn.key == READERS].append(one.first_token_at - one.arrived_at)
+    waits, readers = sorted(both[False]), sorted(both[True])
     prompts = sum(turn.prompt_tokens for turn, _ in done)
     cached = sum(one.cached_tokens for _, one in done)
     outputs = sum(turn.output_tokens for turn, _ in done)
@@ -170,12 +176,14 @@ def _figures(trace: RoutingTrace, loop: ClosedLoop) -> dict[str, Any]:
         "ttft_p50_s": percentile(waits, 0.5),
         "ttft_p90_s": percentile(waits, 0.9),
         "ttft_max_s": waits[-1],
+        "readers_p90_s": percentile(readers, 0.9) if readers else 0.0,
+        "readers_max_s": max(readers, default=0.0),
     }
 
 
 _HEAD: Final = (
     "| agents | memory | admission, order | tok/s | hits | computed a turn "
-    "| first token p50 / p90 / longest, s |"
+    "| first token p50 / p90 / longest, s | of readers p90 / longest, s |"
 )
 _Chains = Callable[[Callable[[object], float]], KeptChains]
 _CHAINS: Final[dict[str, _Chains]] = {
@@ -186,11 +194,19 @@ _CHAINS: Final[dict[str, _Chains]] = {
 }
 
 
-def cells(seeds: Sequence[int], ratios: Sequence[float] = RATIOS) -> Iterator[AgentsCell]:
+def cells(
+    seeds: Sequence[int], ratios: Sequence[float] = RATIOS, num_readers: int = 0
+) -> Iterator[AgentsCell]:
     """The cells of the table: on the card alone all orders, with a host's tier the two that
-    matter.
+    matter. With readers, the admissions on the card alone.
     """
     for seed, ratio in product(seeds, ratios):
+        if num_readers:
+            for admission in ADMISSIONS:
+                order = "lru" if admission == "none" else "return"
+                cell = AgentsCell(ratio, order, admission, has_host=False, seed=seed)
+                yield replace(cell, num_readers=num_readers)
+            continue
         yield AgentsCell(ratio, "lru", "none", has_host=False, seed=seed)
         yield AgentsCell(ratio, "lru", "queue", has_host=False, seed=seed)
         yield AgentsCell(ratio, "return", "queue", has_host=False, seed=seed)
@@ -203,13 +219,55 @@ def cells(seeds: Sequence[int], ratios: Sequence[float] = RATIOS) -> Iterator[Ag
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Markdown, a line for each row."""
-    text = [_HEAD, "|---|---|---|---|---|---|---|"]
+    text = [_HEAD, "|---|---|---|---|---|---|---|---|"]
     for row in rows:
         memory = "card and host" if row["host"] else "card"
         waits = " / ".join(f"{row[f'ttft_{name}_s']:.1f}" for name in ("p50", "p90", "max"))
         text.append(
             f"| {row['ratio']:g}x: {row['agents']} | {memory} | {row['admission']}, {row['order']} "
             f"| {row['throughput_tok_s']:.0f} | {row['hit_rate']:.3f} "
-            f"| {row['computed_per_turn']:,.0f} | {waits} |"
+            f"| {row['computed_per_turn']:,.0f} | {waits} | {_of_readers(row)} |"
         )
     return text
+
+
+def _of_readers(row: dict[str, Any]) -> str:
+    return f"{row['readers_p90_s']:.1f} / {row['readers_max_s']:.1f}" if row["readers"] else "-"
+
+
+_Named = tuple[float, str, str, bool]
+"""Of a cell: multiple of what fits, admission, order, and whether it has a host tier."""
+
+
+def bar_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What has to hold at twice the agents that fit, means over seeds; empty without the rows."""
+    found: dict[_Named, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = row["ratio"], row["admission"], row["order"], row["host"]
+        found.setdefault(name, []).append(row)
+
+    def mean(figure: str, of: _Named) -> float:
+        return sum(float(row[figure]) for row in found[of]) / len(found[of])
+
+    def times(figure: str, of: _Named, over: _Named) -> float:
+        return mean(figure, of) / mean(figure, over)
+
+    card, host = (2.0, "programs", "return", False), (2.0, "programs", "return", True)
+    plain, once = (2.0, "none", "lru", False), (1.0, "programs", "return", True)
+    known = (2.0, "programs", "belady", False)
+    if not {card, host, plain, once, known} <= set(found):
+        return []
+    hits, rate, p90 = "hit_rate", "throughput_tok_s", "ttft_p90_s"
+    computed = times("computed_per_turn", card, known)
+    lru = mean(hits, plain)
+    return [
+        "| at 2x | bar | found |",
+        "|---|---|---|",
+        f"| hit rate with a host tier | >= 0.90 | {mean(hits, host):.3f} |",
+        f"| hit rate on the card alone (LRU: {lru:.3f}) | >= 0.70 | {mean(hits, card):.3f} |",
+        f"| tok/s with a host tier over 1x | >= 0.8 | {times(rate, host, once):.2f} |",
+        f"| tok/s on the card over LRU's | >= 1.5 | {times(rate, card, plain):.2f} |",
+        f"| LRU's p90 first token over the card's | >= 2 | {times(p90, plain, card):.1f} |",
+        f"| LRU's p90 over that with a host tier | >= 2 | {times(p90, plain, host):.1f} |",
+        f"| computed tokens over Belady's | <= 1.10 | {computed:.2f} |",
+    ]

@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from benchmarks.progress import ProgressBar
+from benchmarks.routing.agents_table import bar_lines, run_cell
 from benchmarks.routing.agents_table import cells as cells_of_agents
-from benchmarks.routing.agents_table import run_cell
 from benchmarks.routing.agents_table import table as table_of_agents
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
@@ -61,7 +61,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     progress = ProgressBar(len(planned))
     progress.begin("")
     done = []
-    for task, row in zip(planned, rows(planned, arguments.processes), strict=True):
+    if arguments.rows is not None:
+        arguments.rows.mkdir(parents=True, exist_ok=True)
+    found = rows(planned, arguments.processes, arguments.rows)
+    for task, row in zip(planned, found, strict=True):
         done.append(row)
         progress.end()
         progress.begin(f"{row['trace']} x{task.num_workers} at {task.load:g} {task.policy}")
@@ -88,7 +91,8 @@ def _read_rows(path: Path) -> list[Row]:
 def _agents(arguments: argparse.Namespace) -> int:
     """The table of agents that do not all fit; `--json` writes its rows. Raises `ConfigError`."""
     ratios = _numbers("--ratios", arguments.ratios, float, least=0.1)
-    planned = [*cells_of_agents(_numbers("--seeds", arguments.seeds, int, least=0), ratios)]
+    seeds = _numbers("--seeds", arguments.seeds, int, least=0)
+    planned = [*cells_of_agents(seeds, ratios, arguments.readers)]
     progress = ProgressBar(len(planned))
     done = []
     for cell in planned:
@@ -96,7 +100,7 @@ def _agents(arguments: argparse.Namespace) -> int:
         done.append(run_cell(cell))
         progress.end()
         progress.note(table_of_agents(done[-1:])[-1])
-    progress.say("\n".join(table_of_agents(done)))
+    progress.say("\n".join([*table_of_agents(done), "", *bar_lines(done)]))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")

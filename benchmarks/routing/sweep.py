@@ -8,11 +8,13 @@ other.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from benchmarks.routing.fanouts import FANOUT_KINDS, fanout_trace
 from benchmarks.routing.fleet import KINDS, fleet_trace
@@ -83,17 +85,42 @@ def tasks(plan: SweepPlan) -> list[Task]:
     return sorted(found, key=lambda task: (str(task.source.file), task.source.seed))
 
 
-def rows(planned: Sequence[Task], num_processes: int) -> Iterator[Row]:
-    """The rows in the order of `planned`. Raises `TraceError` if a trace is unusable."""
+def rows(planned: Sequence[Task], num_processes: int, folder: Path | None = None) -> Iterator[Row]:
+    """The rows in the order of `planned`. With a `folder` each row is written there as soon as it
+    is known, and not simulated again. Raises `TraceError` if a trace is unusable.
+    """
+    run = partial(run_task, folder=folder)
     if num_processes == 1:
-        yield from map(run_task, planned)
+        yield from map(run, planned)
         return
     with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
-        yield from pool.map(run_task, planned)
+        yield from pool.map(run, planned)
 
 
-def run_task(task: Task) -> Row:
-    return simulate(case_of(task))
+def run_task(task: Task, folder: Path | None = None) -> Row:
+    """The row of the task. Raises `TraceError`, and `msgspec.DecodeError` if its file in `folder`
+    is no row.
+    """
+    if folder is None:
+        return simulate(case_of(task))
+    file = folder / _file_name(task)
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=Row)
+    row = simulate(case_of(task))
+    # A process that is killed here leaves a whole row or none.
+    part = file.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(row))
+    part.replace(file)
+    return row
+
+
+def _file_name(task: Task) -> str:
+    """All that the row depends on, but for the code."""
+    source, spec = task.source, task.spec
+    trace = f"{source.kind}-{source.num_sessions}" if source.file is None else source.file.stem
+    parts = [trace, f"x{task.num_workers}", f"load{task.load:g}", f"seed{source.seed}"]
+    parts += [f"kv{spec.kv_tokens}", f"limit{source.limit}", f"states{spec.num_states}"]
+    return "-".join([*parts, task.policy]) + ".json"
 
 
 def case_of(task: Task) -> SimulationCase:

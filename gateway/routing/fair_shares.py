@@ -158,5 +158,10 @@ class FairShares:
         """The key's counter; the lowest goes first. The key must be active."""
         return self._keys.members[key].served
 
+    def has_request(self, key: str, session: str) -> bool:
+        """Whether a sequence of this session waits or runs."""
+        member = self._keys.members.get(key)
+        return member is not None and session in member.sessions.members
+
     def num_active(self) -> int:
         return self._keys.num_active

@@ -29,7 +29,7 @@ from gateway.routing.fair_shares import OUTPUT_COST, cost_of
 from gateway.routing.limit_hit import full_text, late_text, queue_limit
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
-from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
+from gateway.routing.queue_pick import Pick, eligible, first_that_fits, kv_capacity, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
@@ -359,6 +359,7 @@ class PlacementQueue:
             best.fresh_tokens,
             host_tokens=best.host_tokens,
             arrival=pick.waiting.arrival,
+            asked_at=pick.waiting.asked_at,
         )
         self._placed[ticket] = reservation
         self.decisions[choice.why] += 1
@@ -369,8 +370,6 @@ class PlacementQueue:
         worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
         model.conversations.record(session, request.digests, worker.worker_id, now)
-        if model.programs.max_pause_s:
-            model.programs.placed(session, request.key, request.weight, request.prompt_tokens, now)
         return Assign(
             ticket,
             worker.worker_id,
@@ -540,8 +539,15 @@ class PlacementQueue:
             model.probation_ticket = None
         reservation.worker.drop(reservation, now)
         if model.programs.max_pause_s:
-            num_tokens = request.prompt_tokens + reservation.expected_output
-            model.programs.ended(reservation.session, num_tokens, now)
+            model.programs.ended(
+                reservation.session,
+                request.key,
+                request.weight,
+                request.prompt_tokens + reservation.expected_output,
+                kv_capacity(self._fleet.ready(model)),
+                reservation.asked_at,
+                now,
+            )
         model.shares.leave(request.key, reservation.session)
 
 

@@ -11,7 +11,11 @@ because all come back at once. So conversations take turns in another sense: the
 resident and run for several requests, and the others wait in a line.
 
 - A conversation is a program from its second request on; the first is never held.
-- While all programs fit, nothing waits.
+- While all programs fit, nothing waits, and nobody has to ask (`is_full`).
+- A program is held only if that pays. If all that fits into the memory can be computed anew while
+  the program goes through one cycle (its pause and its answer), its misses fit between those of
+  others, and it would wait for longer than it saves. So people who read, and agents whose tools
+  take long, are not held; neither are short prompts.
 - A resident keeps its place for a quantum, `SWITCHES` times what it costs to compute its prefix
   again, then gives it up if others wait and it is between two requests. One that stays away for
   `PATIENCE_S` gives it up, too.
@@ -20,15 +24,15 @@ resident and run for several requests, and the others wait in a line.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 MAX_PROGRAMS: Final = 4096
 SWITCHES: Final = 40.0
-"""A quantum is so many times the prefill of the whole prefix, unless `max_pause_s` is shorter. With
-14 agents where 7 fit, 10 and 120 s give 2.6 times the rate of an engine's own queue and hit 81 %,
-40 and 300 s 3.8 times and 92 %: more than one turn in ten waits with the former (docs/routing.md).
+"""A quantum is so many times the prefill of the whole prefix, unless `max_pause_s` is shorter, so a
+switch takes at most a fortieth of a resident's time (docs/routing-benchmark.md has 20, too).
 """
 LEAST_QUANTUM_S: Final = 5.0
 PATIENCE_S: Final = 10.0
@@ -38,9 +42,9 @@ USABLE: Final = 0.95
 
 
 class Program(msgspec.Struct, eq=False):
-    """One conversation. It holds `tokens`, has sent `turns` requests of which `running` run, and
-    ended the last one at `seen_at`. Exactly one of the following holds: `resident_since` is set; it
-    waits in line since `waits_since`; or neither, and it has no claim.
+    """One conversation. It holds `tokens`, has ended `turns` requests, the last one at `seen_at`,
+    and stayed away between them for `away_s` together. At most one of the following is set:
+    `resident_since`, and `waits_since`, since when it waits in line.
     """
 
     name: str
@@ -48,53 +52,93 @@ class Program(msgspec.Struct, eq=False):
     weight: float
     tokens: int = 0
     turns: int = 0
-    running: int = 0
+    away_s: float = 0.0
     seen_at: float = 0.0
     resident_since: float | None = None
     waits_since: float | None = None
 
 
-class Programs:
-    """The programs of one model. With a `max_pause_s` of 0 none is ever held."""
+class Claim(msgspec.Struct, frozen=True):
+    """What a request that came at `asked_at` needs: `tokens` for its prompt and its answer, of the
+    `capacity` of `num_workers` together. To bring back what its conversation had in memory takes
+    `switch_s`, its answer `answer_s` where nothing disturbs it.
+    """
 
-    def __init__(self, max_pause_s: float = 0.0) -> None:
+    asked_at: float
+    tokens: int
+    capacity: int
+    num_workers: int
+    switch_s: float
+    answer_s: float
+
+
+class Programs:
+    """The programs of one model. `has_request` says whether a request of a key's conversation waits
+    or runs. With a `max_pause_s` of 0 none is ever held. `is_full`: not all programs fit, or some
+    wait; while it is False every request may start.
+    """
+
+    def __init__(self, has_request: Callable[[str, str], bool], max_pause_s: float = 0.0) -> None:
         self.max_pause_s = max_pause_s
+        self.is_full = False
         self.held_tokens = 0
+        self._has_request = has_request
         self._table: OrderedDict[str, Program] = OrderedDict()
         self._residents: dict[str, Program] = {}
         self._line: dict[str, Program] = {}
         self._quantum_s = LEAST_QUANTUM_S
+        self._lacking = 0
+        """The tokens of the program that did not fit last, until there is room for them."""
 
     @property
     def num_waiting(self) -> int:
         """Programs in line."""
         return len(self._line)
 
-    def may_start(self, name: str, tokens: int, capacity: int, switch_s: float, now: float) -> bool:
-        """Whether a request of the conversation, with a prompt of `tokens`, may run now. It joins
-        the line if it may not. `capacity` is in tokens; `switch_s` is what it takes to compute this
-        prompt from nothing.
+    def tokens_of(self, name: str) -> int:
+        """What the conversation's last request left; 0 if it is none that may be held."""
+        program = self._table.get(name)
+        return program.tokens if program is not None else 0
+
+    def may_start(self, name: str, claim: Claim, now: float) -> bool:
+        """Whether a request of the conversation may run now: it is resident then. It joins the line
+        if it may not. Ask while `is_full`.
         """
         program = self._table.get(name)
-        if program is None or not self.max_pause_s or capacity <= 0:
+        if program is None or not self.max_pause_s or claim.capacity <= 0:
+            return True
+        if not _pays(program, claim):
+            self.left(name)
             return True
         if program.resident_since is not None:
-            if not self._line or not self._is_over(program, switch_s, now):
+            if not self._line or not self._is_over(program, claim.switch_s, now):
                 return True
             self._leave(program)
         if program.waits_since is None:
             program.waits_since = now
             self._line[name] = program
-        lack = tokens + self.held_tokens - int(USABLE * capacity)
+        lack = claim.tokens + self.held_tokens - int(USABLE * claim.capacity)
         if now - program.waits_since >= self.max_pause_s:
             self._make_room(lack, now, among_all=True)
-            return True
-        if self._next() is not program:
+        elif self._next() is not program or (lack > 0 and not self._make_room(lack, now)):
             return False
-        return lack <= 0 or self._make_room(lack, now)
+        self.left(name)
+        self._enter(program, claim.tokens, now)
+        return True
 
-    def placed(self, name: str, key: str, weight: float, tokens: int, now: float) -> None:
-        """A request of the conversation has its place on a worker."""
+    def ended(
+        self,
+        name: str,
+        key: str,
+        weight: float,
+        tokens: int,
+        capacity: int,
+        asked_at: float,
+        now: float,
+    ) -> None:
+        """A request of the conversation has ended that came at `asked_at`; its prompt and its
+        answer have `tokens`, of a memory of `capacity`.
+        """
         program = self._table.get(name)
         if program is None:
             program = self._table[name] = Program(name, key, weight)
@@ -102,28 +146,27 @@ class Programs:
                 self._forget_oldest()
         else:
             self._table.move_to_end(name)
-        if program.waits_since is not None:
-            del self._line[name]
-            program.waits_since = None
+            program.away_s += max(0.0, asked_at - program.seen_at)
         program.turns += 1
-        program.running += 1
-        if program.turns > 1 and program.resident_since is None:
-            program.resident_since = now
-            self._residents[name] = program
-            self.held_tokens += program.tokens
-        self._resize(program, tokens)
-
-    def ended(self, name: str, tokens: int, now: float) -> None:
-        """A request of the conversation has ended; its prompt and its answer have `tokens`."""
-        program = self._table.get(name)
-        if program is None:
-            return
-        program.running = max(0, program.running - 1)
         program.seen_at = now
-        self._resize(program, tokens)
+        since = now if program.resident_since is None else program.resident_since
+        if program.resident_since is not None:
+            self._leave(program)
+        program.tokens = tokens
+        # A resident may fill the rest, too: what it had is there, and others will end.
+        usable = 1.0 if since < now else USABLE
+        room = int(usable * capacity) - self.held_tokens
+        if program.turns > 1 and program.waits_since is None:
+            if tokens <= room or self._make_room(tokens - room, now):
+                self._enter(program, tokens, since)
+            else:
+                self._lacking = tokens
+        if not self._line and self.held_tokens + self._lacking <= USABLE * capacity:
+            self._lacking = 0
+        self.is_full = bool(self._line or self._lacking)
 
     def left(self, name: str) -> None:
-        """A waiting request of the conversation has gone."""
+        """The conversation waits in line no longer."""
         program = self._line.pop(name, None)
         if program is not None:
             program.waits_since = None
@@ -141,10 +184,13 @@ class Programs:
         return max(0.0, min(left_s, number * share_s))
 
     def _is_over(self, program: Program, switch_s: float, now: float) -> bool:
-        """Whether the program's quantum is over. When many wait, all quanta are shorter, so that
-        the last in line is served in `max_pause_s`.
+        """Whether the program's quantum is over, of which it has used something: a resident may
+        still wait for its worker. When many wait, all quanta are shorter, so that the last in line
+        is served in `max_pause_s`.
         """
         assert program.resident_since is not None
+        if program.seen_at < program.resident_since:
+            return False
         most_s = self.max_pause_s * len(self._residents) / max(1, len(self._line))
         self._quantum_s = max(LEAST_QUANTUM_S, min(SWITCHES * switch_s, most_s))
         return now - program.resident_since >= self._quantum_s
@@ -159,11 +205,11 @@ class Programs:
         )
 
     def _make_room(self, tokens: int, now: float, *, among_all: bool = False) -> bool:
-        """Let residents give up `tokens`: those that stay away, and of a program that has waited
+        """Let residents give up `tokens`: those that stay away, and for a program that has waited
         for too long (`among_all`) the longest resident ones between two requests. False, with
         nothing changed, if that is not enough.
         """
-        idle = [one for one in self._residents.values() if not one.running]
+        idle = [one for one in self._residents.values() if not self._has_request(one.key, one.name)]
         away = [one for one in idle if now - one.seen_at >= PATIENCE_S]
         away.sort(key=lambda one: one.seen_at)
         if among_all:
@@ -181,22 +227,40 @@ class Programs:
             self._leave(one)
         return freed >= tokens
 
+    def _enter(self, program: Program, tokens: int, now: float) -> None:
+        """The program is resident from now on."""
+        program.resident_since = now
+        program.tokens = tokens
+        self._residents[program.name] = program
+        self.held_tokens += tokens
+
     def _leave(self, program: Program) -> None:
         """The program is resident no longer."""
         program.resident_since = None
         del self._residents[program.name]
         self.held_tokens -= program.tokens
 
-    def _resize(self, program: Program, tokens: int) -> None:
-        if program.resident_since is not None:
-            self.held_tokens += tokens - program.tokens
-        program.tokens = tokens
-
     def _forget_oldest(self) -> None:
-        """Forget the program that was placed longest ago and neither runs nor waits."""
+        """Forget the program that ended a request longest ago and has none now."""
         for name, program in self._table.items():
-            if not program.running and program.waits_since is None:
+            if not self._has_request(program.key, name):
                 if program.resident_since is not None:
                     self._leave(program)
                 del self._table[name]
                 return
+
+
+def _pays(program: Program, claim: Claim) -> bool:
+    """Whether holding the program costs less than letting all compute their prefixes anew at each
+    turn.
+
+    Where N programs take turns of which n fit, a turn takes N / n times the cycle c of one that
+    runs alone. Where nobody is held and all miss, the workers are busy for N times a switch s in
+    each of everybody's turns, N s / w on w workers. So holding pays if c / n < s / w.
+    """
+    if SWITCHES * claim.switch_s < LEAST_QUANTUM_S:
+        return False
+    pauses_s = program.away_s + max(0.0, claim.asked_at - program.seen_at)
+    cycle_s = pauses_s / max(1, program.turns) + claim.answer_s
+    num_fitting = claim.capacity / max(1, claim.tokens)
+    return cycle_s * claim.num_workers < num_fitting * claim.switch_s

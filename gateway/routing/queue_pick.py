@@ -12,8 +12,15 @@ import msgspec
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.effects import RouteRequest
-from gateway.routing.placement_cost import Option, PlacementWork, RouteDecision, choose
+from gateway.routing.placement_cost import (
+    PRIOR_STEP_MS,
+    Option,
+    PlacementWork,
+    RouteDecision,
+    choose,
+)
 from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.programs import Claim
 from gateway.routing.worker_registry import Model
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
@@ -57,6 +64,11 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
         if worker.breaker.is_open:
             return [w for w in others if w.breaker.is_good(now)] or others
     return others
+
+
+def kv_capacity(workers: Iterable[Worker]) -> int:
+    """Tokens of keys and values that the workers have room for together."""
+    return sum([one.engine.kv_tokens for one in workers if one.engine is not None])
 
 
 def decide(
@@ -121,8 +133,8 @@ def first_that_fits(
     num_looked_at = 0
     for waiting in order:
         request = waiting.request
-        may_be_held = waiting.is_on_probation or model.programs.max_pause_s
-        if may_be_held and not _may_start(model, waiting, ready, now):
+        may_be_held = waiting.is_on_probation or model.programs.is_full
+        if may_be_held and not _may_start(model, waiting, ready, index, now):
             continue
         usable = eligible(ready, request, now)
         expected = model.expected_output(request.max_tokens)
@@ -163,19 +175,51 @@ def first_that_fits(
     return None
 
 
-def _may_start(model: Model, waiting: Waiting, ready: Sequence[Worker], now: float) -> bool:
+def _may_start(
+    model: Model, waiting: Waiting, ready: Sequence[Worker], index: PrefixIndex, now: float
+) -> bool:
     """Whether no other request is on probation with it, and its conversation is resident or becomes
     so now. A request whose answer has begun and short auxiliary ones are never held for memory.
     """
     if waiting.is_on_probation and model.probation_ticket is not None:
         return False
     request = waiting.request
-    if not model.programs.max_pause_s or waiting.first or request.auxiliary:
+    if not model.programs.is_full or waiting.first or request.auxiliary:
         return True
-    tokens = request.prompt_tokens + model.expected_output(request.max_tokens)
-    capacity = sum([w.engine.kv_tokens for w in ready if w.engine is not None])
-    switch_s = min([w.prefill_rate.seconds(0, request.prompt_tokens) for w in ready])
-    return model.programs.may_start(waiting.session, tokens, capacity, switch_s, now)
+    num_before = min(request.prompt_tokens, model.programs.tokens_of(waiting.session))
+    if not num_before:
+        return True
+    num_expected = model.expected_output(request.max_tokens)
+    num_found: Mapping[WorkerId, int] = {}
+    if any(index.num_on_host(worker.worker_id) for worker in ready):
+        num_found = index.match(request.digests)
+    size = model.block_size or 0
+    claim = Claim(
+        waiting.asked_at,
+        request.prompt_tokens + num_expected,
+        kv_capacity(ready),
+        len(ready),
+        min([_switch_s(w, num_before, size * num_found.get(w.worker_id, 0)) for w in ready]),
+        num_expected * min([_token_s(worker) for worker in ready]),
+    )
+    return model.programs.may_start(waiting.session, claim, now)
+
+
+def _switch_s(worker: Worker, num_before: int, num_found: int) -> float:
+    """Seconds to bring what a conversation had in memory back to the worker's card: computed, or
+    loaded from its host, where `num_found` tokens of it are.
+    """
+    num_loaded = min(num_found, num_before)
+    computed_s = worker.prefill_rate.seconds(num_loaded, max(1, num_before - num_loaded))
+    return computed_s + num_loaded * worker.load_token_s
+
+
+def _token_s(worker: Worker) -> float:
+    """Seconds of a token of an answer. Steps beside long prompts take longer, so a measured step
+    counts only while it is shorter than what is assumed of any worker.
+    """
+    measured_ms = worker.load.step_ms if worker.load is not None else 0.0
+    return min(measured_ms or PRIOR_STEP_MS, PRIOR_STEP_MS) / 1000 / worker.pass_tokens
 
 
 def _until_room(

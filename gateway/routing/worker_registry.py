@@ -128,7 +128,7 @@ class Model:
         self.queue = AdmissionQueue()
         self.shares = FairShares()
         self.conversations = ConversationHomes()
-        self.programs = Programs()
+        self.programs = Programs(self.shares.has_request)
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
         self.forecast = WaitForecast()

@@ -174,11 +174,10 @@ class PrefillRateEstimator:
 
 
 class PlaceReservation(msgspec.Struct, eq=False):
-    """A ticket's place. Its prefill should be over at `done_at`. Its key was charged `charged` in
-    advance, which assumes `expected_output` tokens. `private_tokens` is the KV space that it shares
-    with no other ticket. `is_beside`: its prefill runs beside that of a long prompt. `arrival`
-    orders it among waiting tickets if it comes back. `is_proof`: it has counted as a success of its
-    worker. `host_tokens` of its prompt are loaded from the worker's host.
+    """A ticket's place, asked for at `asked_at`; its prefill should be over at `done_at`. Its key
+    was charged `charged` in advance, for `expected_output` tokens. Of its KV space it shares
+    `private_tokens` with none. `is_beside`: its prefill runs beside a long one's. `arrival` orders
+    it if it waits again. `is_proof`: it counted as its worker's success. `host_tokens`: to load.
     """
 
     request: RouteRequest
@@ -198,6 +197,7 @@ class PlaceReservation(msgspec.Struct, eq=False):
     arrival: int = 0
     is_proof: bool = False
     host_tokens: int = 0
+    asked_at: float = 0.0
 
 
 class _Measurement(msgspec.Struct, gc=False):

@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.routing.policies.base import Placed, Setting
 from benchmarks.routing.trace import TracedTurn
 from benchmarks.routing.worker import WorkerReport
-from config import ModelConfig
+from config import GatewayConfig, ModelConfig
 from gateway.routing.effects import Assign, Effects, RouteRequest
 from gateway.routing.fleet_state import FleetState
 from protocol.ids import WorkerId
@@ -21,6 +21,7 @@ MODEL: Final = "model"
 WINDOW_TOKENS: Final = 262_144
 TICK_S: Final = 0.25
 NO_LIMIT: Final = 1_000_000
+MAX_PAUSE_S: Final = GatewayConfig().max_pause_s
 
 
 class Herma:
@@ -28,7 +29,7 @@ class Herma:
 
     tick_s: float | None = TICK_S
 
-    def __init__(self, setting: Setting, *, max_pause_s: float = 0.0) -> None:
+    def __init__(self, setting: Setting, *, max_pause_s: float = MAX_PAUSE_S) -> None:
         self._outputs: dict[int, int] = {}
         self.dispatch = FleetState(
             (ModelConfig(name=MODEL),),

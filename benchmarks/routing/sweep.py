@@ -22,6 +22,7 @@ from benchmarks.routing.long_prompts import LONG_KINDS, OVERLOAD_KINDS, long_tra
 from benchmarks.routing.run import Row, SimulationCase, busy_time_s, simulate
 from benchmarks.routing.trace import RoutingTrace, TraceError, read_trace
 from benchmarks.routing.worker import WorkerSpec
+from protocol.errors import ConfigError
 
 GENERATED: Final = {
     "fleet": KINDS,
@@ -98,14 +99,17 @@ def rows(planned: Sequence[Task], num_processes: int, folder: Path | None = None
 
 
 def run_task(task: Task, folder: Path | None = None) -> Row:
-    """The row of the task. Raises `TraceError`, and `msgspec.DecodeError` if its file in `folder`
-    is no row.
+    """The row of the task. Raises `TraceError`, and `ConfigError` if its file in `folder` is no
+    row.
     """
     if folder is None:
         return simulate(case_of(task))
     file = folder / _file_name(task)
     if file.exists():
-        return msgspec.json.decode(file.read_bytes(), type=Row)
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Row)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{file} is no row of a table ({error}); delete it") from error
     row = simulate(case_of(task))
     # A process that is killed here leaves a whole row or none.
     part = file.with_suffix(".part")

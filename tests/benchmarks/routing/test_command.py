@@ -64,6 +64,30 @@ def test_rows_of_an_earlier_run_stand_beside(
     assert f"--beside {report}: not the rows" in capsys.readouterr().err
 
 
+def test_a_table_goes_on_where_it_was_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows that are in the folder are taken from there; others are simulated and put there."""
+    folder, report = tmp_path / "rows", tmp_path / "rows.json"
+    trace = ("--trace", str(trace_file(tmp_path)), "--rows", str(folder), "--json", str(report))
+    assert main(["bench", "routing", *trace, *SMALL, "--policies", "herma"]) == 0
+    (file,) = folder.iterdir()
+    row = json.loads(file.read_bytes())
+    assert [row] == json.loads(report.read_bytes())
+    row["ttft_mean_ms"] = 12_345.0
+    file.write_text(json.dumps(row))
+    assert main(["bench", "routing", *trace, *SMALL, "--policies", "least_requests,herma"]) == 0
+    assert len([*folder.iterdir()]) == 2
+    assert json.loads(report.read_bytes())[1] == row
+    other_size = (*SMALL, "--policies", "herma", "--kv-tokens", "20000")
+    assert main(["bench", "routing", *trace, *other_size]) == 0
+    assert json.loads(report.read_bytes())[0] != row
+    capsys.readouterr()
+    file.write_text("{")
+    assert main(["bench", "routing", *trace, *SMALL, "--policies", "herma"]) == 2
+    assert f"{file} is no row" in capsys.readouterr().err
+
+
 def test_announced_waits_are_beside_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """On an overloaded fleet long waits are announced within a factor of three, nine in ten."""
     small = ("--trace", "long", "--limit", "500", "--workers", "2", "--load", "1.1", "--seeds", "1")

@@ -34,7 +34,9 @@ from workers.turns import (
 MAX_LINE_BYTES: Final = 65_536
 _BACKLOG: Final = 64
 SETTLE_S: Final = 0.5
-"""After a table has opened, its workers get this time to come before anyone wakes for a look."""
+"""After a table has opened, its workers get this time to come before anything is decided: what one
+holds that is not there yet would look like memory of other processes, or like none.
+"""
 READ_EVERY_S: Final = 60.0
 READ_SHORT_S: Final = 5.0
 """The device is read so often; the second, while the memory for a wake is missing. After a wake
@@ -98,24 +100,21 @@ class TurnTable:
         self._changed.set()
 
     async def _decide_on(self) -> None:
-        opened_at = trio.current_time()
+        await trio.sleep(SETTLE_S)
         while True:
             self._changed = trio.Event()
             await self._look_at_device()
             now = trio.current_time()
-            is_new = now < opened_at + SETTLE_S
-            members = list(self._members(is_new=is_new))
-            plan = self._policy.decide(members, self._card, now)
+            plan = self._policy.decide(list(self._members()), self._card, now)
             for seat in tuple(self._seats.values()):
                 if seat.member is not None:
                     await self._tell(seat, plan, seat.member.name)
             until = [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
             until += [plan.next_at] if plan.next_at is not None else []
-            until += [opened_at + SETTLE_S] if is_new else []
             with trio.move_on_at(max(now + 0.01, min(until))):
                 await self._changed.wait()
 
-    def _members(self, *, is_new: bool) -> Iterator[Member]:
+    def _members(self) -> Iterator[Member]:
         """The workers as they are. One that has not yet taken its last order is as that order makes
         it.
         """
@@ -125,7 +124,7 @@ class TurnTable:
                 continue
             if seat.taken < seat.number:
                 one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
-            yield replace(one, wants_look=False) if is_new else one
+            yield one
 
     async def _tell(self, seat: _Seat, plan: TurnPlan, name: str) -> None:
         """Send the worker its order, or its forecast if that differs by a second."""

@@ -137,6 +137,29 @@ async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -
                 await trio.sleep(0.01)
 
 
+async def test_nothing_is_decided_before_the_workers_have_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before has died with its table. Who has work comes first, and what the one holds that
+    is awake is not taken for other processes' memory.
+    """
+    monkeypatch.setattr(turn_table, "SETTLE_S", 10 * BOUND_S)
+    reads: list[float] = []
+
+    class CountedCard(FixedCard):
+        async def read(self) -> CardUse:
+            reads.append(trio.current_time())
+            return await super().read()
+
+    async with table(CountedCard(tmp_path), tmp_path) as worker:
+        await worker.say("asleep")
+        await worker.say("asleep", waiting=2, wants_look=True)
+        assert not reads
+        with trio.move_on_after(0.1) as waited:
+            await worker.hear()
+        assert waited.cancelled_caught
+
+
 async def test_a_first_look_begins_once_the_table_has_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

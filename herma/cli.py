@@ -74,7 +74,8 @@ def _explained(argv: Sequence[str] | None) -> int:
         status = _run(arguments)
         print(end="", flush=True)
     except HermaError as error:
-        print(f"herma: {error}", file=sys.stderr)
+        # `herma config check` has a line for each of several mistakes.
+        print(*(f"herma: {line}" for line in str(error).split("\n")), sep="\n", file=sys.stderr)
         return EXIT_EXPLAINED
     except ModuleNotFoundError as error:
         from workers.engine_extra import ENGINE_PACKAGES, INSTALL

@@ -20,6 +20,7 @@ from herma.checks.settings import (
     check_aliases,
     check_providers,
     launch_problems,
+    missing_secrets,
     unserved_models,
 )
 from herma.checks.table import check_host, look_at_files

@@ -26,12 +26,16 @@ from protocol.addresses import IPC_PREFIX
 from protocol.errors import ConfigError
 
 
-def gateway_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """The gateway's own files. Raises `ConfigError` for one that is missing or invalid."""
+def gateway_links(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """Where workers dial in. Raises `ConfigError` for keys that are missing or invalid."""
     yield from _socket_folder(config, environ)
     yield from _gateway_keys(config)
-    _check_certificate(config)
-    _check_signing_key(config, environ)
+
+
+def stores_and_programs(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """The files that the gateway writes, and the programs that it runs. Raises `ConfigError` for a
+    place that cannot be written.
+    """
     troubles = list(_ledger(config, environ))
     yield from troubles
     yield from _shared_limits(config.ledger)
@@ -74,7 +78,9 @@ def _gateway_keys(config: Config) -> Iterator[str]:
         yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker can connect"
 
 
-def _check_certificate(config: Config) -> None:
+def certificate(config: Config, environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a certificate or a key that is missing or invalid."""
+    del environ
     gateway = config.gateway
     if gateway.tls_certificate_file is None or gateway.tls_key_file is None:
         return
@@ -83,7 +89,7 @@ def _check_certificate(config: Config) -> None:
     Certificates(gateway.tls_certificate_file, gateway.tls_key_file)
 
 
-def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:
+def signing_key(config: Config, environ: Mapping[str, str]) -> None:
     """Check the signing key; a missing file is made at the first start."""
     if config.gateway.signing_key_file is None:
         return

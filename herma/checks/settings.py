@@ -4,23 +4,39 @@ Owns the lines for secrets that are missing, names that no request could use, an
 engines lack here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from config import Config, WorkerConfig, provider_api_key, secret_of
+from protocol.errors import ConfigError
 from workers import versions
 
 
 def check_providers(config: Config, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for the first provider, receiver of alerts or server of shared limits
-    whose secret is missing.
+    """Raise `ConfigError` for the first secret that is missing."""
+    for problem in missing_secrets(config, environ):
+        raise ConfigError(problem)
+
+
+def missing_secrets(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """One line for each provider, receiver of alerts or server of shared limits whose secret is
+    missing.
     """
-    secret_of("[ledger] shared", config.ledger.shared_password_env, None, environ)
+    looks: list[Callable[[], object]] = [
+        partial(secret_of, "[ledger] shared", config.ledger.shared_password_env, None, environ)
+    ]
     for name, provider in config.providers.items():
-        provider_api_key(name, provider, environ)
+        looks.append(partial(provider_api_key, name, provider, environ))
     for one in config.alerts:
-        for variable in (one.url_env, one.token_env):
-            secret_of(f"alerts `{one.name}`", variable, None, environ)
+        variables = (one.url_env, one.token_env)
+        what = f"alerts `{one.name}`"
+        looks += [partial(secret_of, what, variable, None, environ) for variable in variables]
+    for look in looks:
+        try:
+            look()
+        except ConfigError as error:
+            yield str(error)
 
 
 def check_aliases(config: Config) -> None:

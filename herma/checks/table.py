@@ -7,8 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from config import Config
-from herma.checks.files import drafters_beside_models, gateway_files, worker_files
+from herma.checks.files import (
+    certificate,
+    drafters_beside_models,
+    gateway_links,
+    signing_key,
+    stores_and_programs,
+    worker_files,
+)
 from herma.checks.models import check_model_texts, missing_drafters, missing_models
 from herma.checks.ports import check_port
 from herma.checks.settings import (
@@ -36,12 +45,15 @@ class Outcome(Enum):
 
 
 class Check(NamedTuple):
-    """`problems` yields a line for each. `remedy`: what an error of a start says behind it."""
+    """`problems` yields a line for each. `remedy`: what an error of a start says behind it. One
+    that looks `by_worker` can look at a file with one worker after the other.
+    """
 
     problems: _Problems
     at_start: Outcome
     in_file: Outcome
     remedy: str = ""
+    by_worker: bool = False
 
 
 CHECKS: Final = (
@@ -52,7 +64,10 @@ CHECKS: Final = (
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
     ),
-    Check(gateway_files, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
+    *(
+        Check(part, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE)
+        for part in (gateway_links, certificate, signing_key, stores_and_programs)
+    ),
     Check(
         lambda config, _: missing_models(config),
         at_start=Outcome.ERROR,
@@ -70,15 +85,20 @@ CHECKS: Final = (
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
     ),
-    Check(lambda config, _: check_model_texts(config), at_start=Outcome.NOTE, in_file=Outcome.NOTE),
-    Check(drafters_beside_models, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
+    Check(
+        lambda config, _: check_model_texts(config),
+        at_start=Outcome.NOTE,
+        in_file=Outcome.NOTE,
+        by_worker=True,
+    ),
+    Check(drafters_beside_models, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE, by_worker=True),
     Check(
         lambda config, _: check_scripts(config),
         at_start=Outcome.ERROR,
         in_file=Outcome.SKIPPED,
     ),
     Check(launch_problems, at_start=Outcome.ERROR, in_file=Outcome.NOTE),
-    Check(worker_files, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE),
+    Check(worker_files, at_start=Outcome.SKIPPED, in_file=Outcome.NOTE, by_worker=True),
     Check(
         lambda config, _: check_port(config.gateway),
         at_start=Outcome.ERROR,
@@ -102,11 +122,20 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
                 raise ConfigError(f"{problem}{check.remedy}")
 
 
-def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """One line for each missing file that is no error if its worker runs on another host.
-
-    Raises `ConfigError` for a missing file of the gateway and for any invalid file.
+def look_at_files(
+    config: Config, environ: Mapping[str, str], refuse: Callable[[ConfigError], None]
+) -> Iterator[str]:
+    """One line for each missing file that is no error if its worker runs on another host. `refuse`
+    gets each error: a missing file of the gateway, and any invalid file.
     """
     for check in CHECKS:
-        if check.in_file is not Outcome.SKIPPED:
-            yield from check.problems(config, environ) or ()
+        if check.in_file is Outcome.SKIPPED:
+            continue
+        parts = [config]
+        if check.by_worker:
+            parts = [msgspec.structs.replace(config, workers=(one,)) for one in config.workers]
+        for part in parts:
+            try:
+                yield from check.problems(part, environ) or ()
+            except ConfigError as error:
+                refuse(error)

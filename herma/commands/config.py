@@ -6,9 +6,11 @@ Owns the summary for people, and the list of the values that took effect. Secret
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -19,19 +21,24 @@ from config import (
     TEXT_ENGINE,
     Config,
     LimitsConfig,
+    Place,
     PriceConfig,
     WorkerConfig,
     find_mistakes,
     found_config,
+    line_of,
     load_config,
     read_text,
     reference,
 )
 from herma import EXIT_EXPLAINED
-from herma.checks import check_aliases, check_providers, look_at_files, unserved_models
+from herma.checks import check_aliases, look_at_files, missing_secrets, unserved_models
 from herma.effective_config import effective_lines
 from protocol.errors import ConfigError
 from workers.turns import TurnRecord, engine_id, overfull, read_records, records_dir, together
+
+_NAMED: Final = re.compile(r"\[([\w.]+)\] (\w+)|(worker|model|provider|host|alerts) `([^`]+)`")
+"""How lines about this host begin."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,20 +71,46 @@ def _mistakes(path: Path) -> list[str]:
 
 def _check(path: Path, config: Config, *, has_secrets: bool) -> int:
     """`has_secrets`: this is the host whose environment has the providers' keys."""
-    if has_secrets:
-        check_providers(config, os.environ)
-    check_aliases(config)
+    errors = list(missing_secrets(config, os.environ)) if has_secrets else []
+    try:
+        check_aliases(config)
+    except ConfigError as error:
+        errors.append(str(error))
     measured = measured_workers(config, path)
-    for line in overfull(measured):
-        raise ConfigError(f"{path}: {line}")
+    errors += overfull(measured)
     # These are no mistakes: workers may run on other hosts, or be set up elsewhere.
-    notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
+    notes = list(look_at_files(config, os.environ, lambda error: errors.append(str(error))))
+    if errors:
+        text = read_text(path)
+        raise ConfigError(
+            "\n".join(f"{path}{_line(one, config, text)}: {one}" for one in dict.fromkeys(errors))
+        )
+    notes += [*unserved_models(config), *_unbounded(config)]
     notes += _unknown_windows(config)
     notes += together(measured)
     print(_summary(path, config))
     for note in notes:
         print(f"  note      {note}")
     return 0
+
+
+def _line(problem: str, config: Config, text: str) -> str:
+    """The line of the table or key that a problem of this host begins with, as `:12`; "" if the
+    file has none.
+    """
+    if (named := _NAMED.match(problem)) is None:
+        return ""
+    table, key, kind, name = named.groups()
+    place: Place = (*(table or "").split("."), key)
+    if kind is not None:
+        tables = f"{kind.removesuffix('s')}s"
+        if tables == "providers":
+            place = (tables, name)
+        else:
+            names = [one.name for one in getattr(config, tables)]
+            place = (tables, names.index(name)) if name in names else ()
+    line = line_of(place, text)
+    return "" if line is None else f":{line}"
 
 
 def measured_workers(config: Config, path: Path) -> list[TurnRecord]:

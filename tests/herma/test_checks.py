@@ -108,7 +108,9 @@ def test_what_ends_a_start_is_a_note_of_the_file() -> None:
         config = parse_config(f"[gateway]\nport = {port}\n{worker}", "herma.toml")
         with pytest.raises(ConfigError, match=r"on this host .*; correct its `model`"):
             check_host(config, {})
-        notes = [note for note in look_at_files(config, {}) if "worker `w`" in note]
+        errors: list[ConfigError] = []
+        notes = [note for note in look_at_files(config, {}, errors.append) if "worker `w`" in note]
+    assert not errors
     assert len(notes) == 1
     assert "/no/model" in notes[0]
     assert "correct" not in notes[0]

@@ -22,6 +22,7 @@ name = "w"
 model = "{{model}}"
 """
 PROVIDER = '[providers.p]\nbase_url = "https://p.example/v1"\n'
+PLACE = r"[^ ]*herma\.toml:\d+:"
 RULE = '[[rules]]\nanswer = "yes"\n'
 
 
@@ -250,7 +251,9 @@ def test_the_signing_key_is_read(checked: Checked) -> None:
     checked.notes(text)
     path = checked.folder / "signing.key"
     path.write_bytes(bytes(31))
-    with pytest.raises(ConfigError, match=r"^\[gateway\] signing_key_file: .* has 31 bytes"):
+    with pytest.raises(
+        ConfigError, match=rf"^{PLACE} \[gateway\] signing_key_file: .* has 31 bytes"
+    ):
         checked.notes(text)
     path.write_bytes(bytes(32))
     checked.notes(text)
@@ -263,7 +266,9 @@ def test_the_signing_key_is_read(checked: Checked) -> None:
 def test_the_place_of_stored_responses_is_looked_at(checked: Checked) -> None:
     """If the file names one."""
     text = HEAD.replace("[gateway]\n", '[gateway]\nresponses.path = "{folder}"\n')
-    with pytest.raises(ConfigError, match=r"^\[gateway.responses\] path .* is a directory"):
+    with pytest.raises(
+        ConfigError, match=rf"^{PLACE} \[gateway.responses\] path .* is a directory"
+    ):
         checked.notes(text)
 
 
@@ -274,7 +279,7 @@ def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
     (note,) = checked.notes(text, public=public)
     assert note == f"worker `w`: there is no curve_secret_file {checked.folder}/w.key on this host"
     (checked.folder / "w.key").touch(0o600)
-    with pytest.raises(ConfigError, match=r"^worker `w`: .*w\.key is not a key file"):
+    with pytest.raises(ConfigError, match=rf"^{PLACE} worker `w`: .*w\.key is not a key file"):
         checked.notes(text, public=public)
 
 
@@ -292,7 +297,7 @@ def test_an_impossible_ledger_is_reported(checked: Checked, path: str, says: str
     (checked.folder / "file").write_text("")
     text = HEAD.replace("{folder}/l.sqlite", path)
     says = says.format(folder=checked.folder)
-    with pytest.raises(ConfigError, match=rf"^\[ledger\] path .*{says}"):
+    with pytest.raises(ConfigError, match=rf"^{PLACE} \[ledger\] path .*{says}"):
         checked.notes(text + PROVIDER)
     (note,) = checked.notes(text + WORKER)
     assert says in note
@@ -395,3 +400,49 @@ def test_values_are_shown_with_their_origin(
     assert "0" * 64 not in out
     shown = tomllib.loads(out)
     assert shown["workers"][0]["serves"] == "m"
+
+
+def test_all_mistakes_of_this_host_are_named_with_their_lines(tmp_path: Path) -> None:
+    """A missing secret hides no other, nor a file that cannot be read."""
+    text = """\
+[gateway]
+worker_bind = "ipc://{folder}/workers"
+tls_certificate_file = "{folder}/none.pem"
+tls_key_file = "{folder}/none.key"
+[ledger]
+path = "{folder}"
+[[models]]
+name = "m"
+[[workers]]
+name = "w"
+model = "builtin:herma-tiny"
+engine = "scripted"
+script = "{folder}/bad.toml"
+[[workers]]
+name = "v"
+model = "builtin:herma-tiny"
+engine = "scripted"
+script = "{folder}/bad.toml"
+[providers.p]
+base_url = "https://p.example/v1"
+api_key_env = "NO_SUCH_KEY"
+[providers.q]
+base_url = "https://q.example/v1"
+api_key_file = "{folder}/none.secret"
+"""
+    path = tmp_path / "herma.toml"
+    path.write_text(text.format(folder=tmp_path))
+    (tmp_path / "bad.toml").write_text("[[rules]]\nanswr = 1\n")
+    with pytest.raises(ConfigError) as error:
+        run(Namespace(action="check", file=path, no_secrets=False))
+    said = [line.removeprefix(str(path)) for line in str(error.value).splitlines()]
+    begins = (
+        ":19: provider `p`: the environment",
+        ":22: provider `q`: cannot read",
+        ":3: [gateway] tls_certificate_file",
+        ":6: [ledger] path",
+        f": {tmp_path}/bad.toml: rule 1: unknown key `answr`",
+    )
+    assert len(said) == len(begins)
+    for line, begin in zip(said, begins, strict=True):
+        assert line.startswith(begin)

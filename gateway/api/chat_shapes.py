@@ -71,7 +71,11 @@ def _tool(tool: object, customs: dict[str, bool]) -> object:
 def _choice(choice: Fields) -> Fields | str:
     """The choice of one tool by name, or of several, as one of functions."""
     kind = choice.get("type")
-    if kind in _ANTHROPIC_CHOICES and choice.keys() <= {"type", "disable_parallel_tool_use"}:
+    if (
+        isinstance(kind, str)
+        and kind in _ANTHROPIC_CHOICES
+        and choice.keys() <= {"type", "disable_parallel_tool_use"}
+    ):
         return _ANTHROPIC_CHOICES[kind]
     if kind in ("function", "custom", "tool") and not isinstance(choice.get("function"), dict):
         inner = choice.get("custom")
@@ -142,7 +146,8 @@ def _call(call: object, customs: Mapping[str, bool]) -> object:
     if isinstance(custom, dict):
         given = {"name": custom.get("name"), "arguments": arguments_of(custom.get("input"))}
         return {"id": call.get("id"), "type": "function", "function": given}
-    if isinstance(function, dict) and function.get("name") in customs:
+    name = function.get("name") if isinstance(function, dict) else None
+    if isinstance(function, dict) and isinstance(name, str) and name in customs:
         arguments = function.get("arguments")
         if isinstance(arguments, str) and (text := wrapped_input(arguments)) != arguments:
             return {**call, "function": {**function, "arguments": text}}
@@ -153,7 +158,7 @@ def _part(part: object) -> object:
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
-    if kind in _TEXTS and isinstance(part.get("text"), str):
+    if isinstance(kind, str) and kind in _TEXTS and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind == "input_image":
         url = {"url": part.get("image_url")}

@@ -484,7 +484,8 @@ def _document(block: Block, where: str) -> list[Block]:
 
 def _is_ours(tool: dict[str, Any]) -> bool:
     kind = tool.get("type")
-    return kind in _OUR_TOOLS or client_tool(tool) is not None or "input_schema" in tool
+    is_named = (kind is None or isinstance(kind, str)) and kind in _OUR_TOOLS
+    return is_named or client_tool(tool) is not None or "input_schema" in tool
 
 
 def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

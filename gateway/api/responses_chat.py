@@ -75,6 +75,8 @@ class ResponsesChat:
     def add(self, item: Item, where: str) -> None:
         """Go on with `item`. Raises `ApiError` 400."""
         kind = item.get("type") or ("message" if "role" in item else None)
+        if kind is not None and not isinstance(kind, str):
+            raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
         # Only the last item asks for a compaction; an earlier one was answered, or has failed.
         self.compacts = kind == "compaction_trigger"
         if kind == "message" and item.get("role") != "assistant":
@@ -127,7 +129,7 @@ class ResponsesChat:
 
     def _message(self, item: Item, where: str) -> dict[str, Any]:
         role, content = item.get("role"), item.get("content")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             known = ", ".join(sorted(_ROLES))
             raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
         if isinstance(content, str):

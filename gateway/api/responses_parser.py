@@ -31,8 +31,8 @@ from gateway.api.request import (
 from gateway.api.responses_chat import ResponsesChat
 from gateway.api.responses_tools import (
     CHOICES,
-    KNOWN_TOOLS,
     ToolName,
+    is_known,
     is_search_by_server,
     tool_choice,
 )
@@ -232,7 +232,7 @@ def _ignored(typed: ResponsesBody, raw: Mapping[str, Any], said: ResponsesChat) 
     tools = [
         f"tools[{at}] ({tool.get('type')})"
         for at, tool in enumerate(typed.tools or ())
-        if tool.get("type") not in KNOWN_TOOLS
+        if not is_known(tool)
     ]
     dropped = (f"input ({kind})" for kind in said.dropped)
     fields = not_served(raw, _NOT_SERVED)
@@ -247,7 +247,7 @@ def _unmet_choice(choice: str | dict[str, Any] | None, said: ResponsesChat) -> t
     if allowed is not None:
         unknown = allowed - {name.name for name in said.names.values()}
         return tuple(f"tool_choice ({name})" for name in sorted(unknown))
-    kind = choice.get("type") if isinstance(choice, dict) else choice
+    kind = str(choice.get("type")) if isinstance(choice, dict) else choice
     if isinstance(choice, dict) and kind not in CHOICES:
         return (f"tool_choice ({kind})",)
     return ("tool_choice",) if kind not in (None, "auto", "none") and not said.tools else ()
@@ -295,7 +295,7 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
         "temperature": typed.temperature,
         "text": {"format": text or {"type": "text"}},
         "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
-        "tools": [tool for tool in typed.tools or () if tool.get("type") in KNOWN_TOOLS],
+        "tools": [tool for tool in typed.tools or () if is_known(tool)],
         "top_logprobs": typed.top_logprobs or 0,
         "top_p": typed.top_p,
         "truncation": "disabled",

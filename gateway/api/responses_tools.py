@@ -89,13 +89,19 @@ CHOICES: Final = frozenset({"function", "custom", "allowed_tools", SEARCH})
 _NAMED: Final = frozenset({"function", "custom"})
 
 
+def is_known(tool: Item) -> bool:
+    """Whether a tool is one that runs here."""
+    kind = tool.get("type")
+    return isinstance(kind, str) and kind in KNOWN_TOOLS
+
+
 def tool_choice(
     given: str | dict[str, Any] | None,
 ) -> tuple[str | dict[str, Any], set[str] | None]:
     """The choice of a chat, and the tools that may be called if not all."""
     if given is None or isinstance(given, str):
         return given or "auto", None
-    kind = given.get("type")
+    kind = str(given.get("type"))
     if kind == "allowed_tools":
         listed = given.get("tools")
         tools = listed if isinstance(listed, list) else []
@@ -103,7 +109,7 @@ def tool_choice(
         return mode if isinstance(mode, str) else "auto", {
             str(one.get("name"))
             for one in tools
-            if isinstance(one, dict) and one.get("type", "function") in _NAMED
+            if isinstance(one, dict) and str(one.get("type", "function")) in _NAMED
         }
     if kind == SEARCH:
         return {"type": "function", "function": {"name": SEARCH}}, None

@@ -94,7 +94,7 @@ class Generation:
         """
         caller, body = await self.take(exchange)
         model = await self._model_of(caller, body) if self._may_pass_on() else None
-        if model is not None and (model.relays or _has_only_providers(model)):
+        if model is not None and (model.relays or model.has_only_providers):
             given = msgspec.structs.replace(caller, cloud=caller.cloud and not model.relays)
             await self.pass_through(exchange, given, body)
             return
@@ -150,7 +150,7 @@ class Generation:
         """Whether some model's text-level engine or provider gets bodies unchanged. Then a body is
         first read for the name of its model alone.
         """
-        return any(model.relays or _has_only_providers(model) for model in self._edge.models())
+        return any(model.relays or model.has_only_providers for model in self._edge.models())
 
     def _parse_chat(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
         return parse_any_chat(body, self._edge.signer, rewrite)
@@ -160,7 +160,7 @@ class Generation:
         fields as they are.
         """
         model = model_named(self._edge.models(), name)
-        return model is not None and (model.relays or _has_only_providers(model))
+        return model is not None and (model.relays or model.has_only_providers)
 
     async def _model_of(self, caller: Caller, body: bytes) -> ModelView | None:
         named = await self._edge.read(caller, body, lambda body, _: named_body("", body))
@@ -229,12 +229,6 @@ class Generation:
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
         return await known.run(caller, len(ids), lambda: decode_raw(known.text, ids))
-
-
-def _has_only_providers(model: ModelView) -> bool:
-    """Whether no worker of the model was ever ready, nor is one starting."""
-    is_without_workers = model.block_size is None and model.state == "down"
-    return is_without_workers and model.cloud and bool(model.fallback)
 
 
 @final

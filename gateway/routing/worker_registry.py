@@ -63,6 +63,12 @@ class ModelView(msgspec.Struct, frozen=True):
     is_refused: bool = False
 
     @property
+    def has_only_providers(self) -> bool:
+        """Whether no worker of the model was ever ready, nor is one starting."""
+        is_without_workers = self.block_size is None and self.state == "down"
+        return is_without_workers and self.cloud and bool(self.fallback)
+
+    @property
     def is_away(self) -> bool:
         """Whether requests for the model go to its providers now, because no worker can serve. A
         model that sleeps is woken by them.

@@ -45,7 +45,8 @@ class KnownText(NamedTuple):
 
 async def known_text(services: Services, name: str) -> KnownText:
     """The tokenizer of the model with that name or alias. Raises `ApiError` 404 if there is none,
-    400 for a text-level engine, 503 while no worker can send the tokenizer.
+    400 for a text-level engine and for a model with providers alone, 503 while no worker can send
+    the tokenizer.
     """
     while True:
         view = services.dispatcher.model(name)
@@ -53,6 +54,9 @@ async def known_text(services: Services, name: str) -> KnownText:
             raise model_not_found(name)
         if view.relays:
             text = f"The engine of {view.name} takes text and keeps its tokenizer to itself."
+            raise invalid("model", text, code="no_tokenizer")
+        if view.has_only_providers:
+            text = f"{view.name} has providers alone, which keep their tokenizers to themselves."
             raise invalid("model", text, code="no_tokenizer")
         if view.files_digest is None:
             text = f"No worker of {view.name} has sent its tokenizer yet."

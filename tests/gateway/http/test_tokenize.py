@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -9,7 +10,8 @@ from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from gateway.link import model_files
 from protocol.messages import Files, FromWorker, GetFiles, Submit
-from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.running_gateway import chain_of, open_gateway, wait_until
 from tests.fakes.served import PATIENCE_S, Reply, ask, served
 from tests.fakes.text_files import make_tokenizer
 from tests.fakes.whole_gateway import whole_gateway
@@ -104,6 +106,25 @@ class WithoutFiles(FakeWorker):
         """Anything else."""
         if not isinstance(message, Files):
             super().say(message)
+
+
+async def test_a_model_with_providers_alone_has_no_tokenizer() -> None:
+    """Nobody will ever send one, so that asking again makes no sense."""
+    counted = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
+    async with open_provider(FakeProvider()) as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            for path, fields in (
+                ("/tokenize", {"model": "alpha", "prompt": "Hi"}),
+                ("/v1/messages/count_tokens", counted),
+                ("/v1/responses/input_tokens", {"model": "alpha", "input": "Hi"}),
+            ):
+                reply = await ask(url, "POST", path, msgspec.json.encode(fields))
+                assert reply.status == 400, (path, reply)
+                assert b"providers alone" in reply.body
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 
 from protocol.messages import Finished, Submit, Tokens
@@ -28,27 +28,49 @@ PROMPT: Final = 550
 KV_TOKENS: Final = 200_000
 MODEL: Final = "m"
 
-_DECODES: Final = ((1, 3.95e-3), (8, 4.25e-3), (64, 6.0e-3), (128, 8.4e-3), (256, 13.5e-3))
-"""Seconds of a step by decodes, each behind some 600 tokens (`docs/engine-benchmark.md`)."""
 
-_TOKEN_S: Final = 26e-6
-_CONTEXT_S: Final = 0.6e-9
-_FREE_TOKENS: Final = 120
-"""Prompt tokens beside few decodes that cost nothing: the weights are read anyway."""
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of an engine's steps: of `decodes` by their number, each behind some 600 tokens; of a
+    prompt `token`, and of each token of its `context`. Beside few decodes `free_tokens` cost
+    nothing, because the weights are read anyway. The host launches a step of more than `graph_rows`
+    rows kernel by kernel, which takes it at least `launch`.
+    """
+
+    decodes: tuple[tuple[int, float], ...]
+    token: float
+    context: float
+    free_tokens: int
+    graph_rows: int
+    launch: float
+
+    def step(self, num_decodes: int, prompts: Sequence[tuple[int, int]]) -> float:
+        """Seconds of a step of decodes and of chunks, each a start and a length."""
+        sizes = [count for count, _ in self.decodes]
+        at = min(max(num_decodes, 1), sizes[-1])
+        high = next(i for i, count in enumerate(sizes) if count >= at)
+        (n0, s0), (n1, s1) = self.decodes[max(0, high - 1)], self.decodes[high]
+        decode_s = s1 if n0 == n1 else s0 + (s1 - s0) * (at - n0) / (n1 - n0)
+        tokens = sum(length for _, length in prompts)
+        depth = sum(length * (start + length / 2) for start, length in prompts)
+        paid = max(0, tokens - max(0, self.free_tokens - num_decodes))
+        card_s = decode_s + self.token * paid + self.context * depth
+        return max(card_s, self.launch) if num_decodes + tokens > self.graph_rows else card_s
 
 
-def step_s(num_decodes: int, prompts: Sequence[tuple[int, int]]) -> float:
-    """Seconds of a step of decodes and of chunks, each a start and a length."""
-    sizes = [count for count, _ in _DECODES]
-    at = min(max(num_decodes, 1), sizes[-1])
-    high = next(i for i, count in enumerate(sizes) if count >= at)
-    low = max(0, high - 1)
-    (n0, s0), (n1, s1) = _DECODES[low], _DECODES[high]
-    decode_s = s1 if n0 == n1 else s0 + (s1 - s0) * (at - n0) / (n1 - n0)
-    tokens = sum(length for _, length in prompts)
-    depth = sum(length * (start + length / 2) for start, length in prompts)
-    paid = max(0, tokens - max(0, _FREE_TOKENS - num_decodes))
-    return decode_s + _TOKEN_S * paid + _CONTEXT_S * depth
+_OF_8B: Final = {
+    16: StepTimes(
+        ((1, 3.95e-3), (8, 4.25e-3), (64, 6.0e-3), (128, 8.4e-3), (256, 13.5e-3)),
+        26e-6, 0.6e-9, 120, 384, 0.0,
+    ),
+    8: StepTimes(
+        ((1, 2.57e-3), (8, 2.9e-3), (64, 4.7e-3), (128, 6.8e-3), (256, 11.1e-3)),
+        13.5e-6, 0.6e-9, 60, 1024, 19e-3,
+    ),
+}  # fmt: skip
+"""An 8B on an H200 by the bits of its weights: `docs/engine-benchmark.md`,
+`python -m benchmarks.engine.mixed_steps`, and the median gaps of `docs/http-benchmark.md`.
+"""
 
 
 class Engine(Protocol):
@@ -67,7 +89,8 @@ class Engine(Protocol):
 class OwnEngine:
     """The engine's scheduler, a step ahead."""
 
-    def __init__(self, token_budget: int, max_gap_s: float) -> None:
+    def __init__(self, token_budget: int, max_gap_s: float, times: StepTimes) -> None:
+        self._times = times
         limits = SchedulerLimits(256, token_budget, 40_960, 4096, max_gap_s=max_gap_s)
         blocks = BlockManager(KV_TOKENS // BLOCK, BLOCK)
         self._scheduler = Scheduler(limits, blocks, (MODEL,), frozenset(), lookahead=1)
@@ -94,7 +117,7 @@ class OwnEngine:
                 self._in_flight.append(plan)
         done = self._in_flight.popleft()
         prompts = [(chunk.start, chunk.length) for chunk in done.chunks if chunk.length > 1]
-        took_s = step_s(len(done.chunks) - len(prompts), prompts)
+        took_s = self._times.step(len(done.chunks) - len(prompts), prompts)
         num_prompt = sum(length for _, length in prompts)
         self._scheduler.step_cost.add(done.chunks, num_prompt, took_s)
         sampled = tuple(Sampled(chunk.seq, (1,)) for chunk in done.chunks if chunk.samples)
@@ -119,7 +142,8 @@ class _Running:
 class PromptsFirst:
     """vLLM's order: decodes, prompts in progress, prompts that wait, up to 8,192 tokens a step."""
 
-    def __init__(self, token_budget: int = 8192, most: int = 1024) -> None:
+    def __init__(self, times: StepTimes, token_budget: int = 8192, most: int = 1024) -> None:
+        self._times = times
         self._budget, self._most = token_budget, most
         self._waiting: deque[_Running] = deque()
         self._running: list[_Running] = []
@@ -165,7 +189,7 @@ class PromptsFirst:
             one.given += 1
         ended = [one.number for one in sampled if one.given == OUTPUTS]
         self._running = [one for one in self._running if one.given < OUTPUTS]
-        return now + step_s(decodes, prompts), [one.number for one in sampled], ended
+        return now + self._times.step(decodes, prompts), [one.number for one in sampled], ended
 
     def _compute(
         self, one: _Running, length: int, prompts: list[tuple[int, int]], sampled: list[_Running]
@@ -296,6 +320,8 @@ def main() -> None:
     parser.add_argument("--gaps", default="80", metavar="MS,MS", help="values of max_gap_ms")
     parser.add_argument("--budget", type=int, default=4096, help="tokens in a step")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--bits", type=int, default=16, choices=sorted(_OF_8B), help="of weights")
+    parser.add_argument("--graph-rows", type=int, metavar="N", help="rows of the largest graphs")
     parser.add_argument(
         "--apart", type=float, default=APART_MS, metavar="MS", help="between requests of one moment"
     )
@@ -322,11 +348,13 @@ def main() -> None:
 
 
 def _engines(arguments: argparse.Namespace) -> list[tuple[str, Engine]]:
+    peer = _OF_8B[arguments.bits]
+    times = peer if arguments.graph_rows is None else replace(peer, graph_rows=arguments.graph_rows)
     own: list[tuple[str, Engine]] = [
-        (f"{gap} ms", OwnEngine(arguments.budget, float(gap) / 1e3))
+        (f"{gap} ms", OwnEngine(arguments.budget, float(gap) / 1e3, times))
         for gap in arguments.gaps.split(",")
     ]
-    return [*own, ("prompts first", PromptsFirst())]
+    return [*own, ("prompts first", PromptsFirst(replace(peer, launch=0.0)))]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ A step of `n` decodes and prompt chunks takes about
 
     decode_s(n) + sum over chunks of length * (token_s + context_s * mean context)
 
-The decodes are averaged by their number, in powers of two. What prompts add is a line through the
+The decodes are averaged by their number, in powers of two, and lie on lines between these averages:
+where prompts arrive all the time, no step has decodes alone, and what was measured when there were
+half as many would make a crowd look small. What prompts add is a line through the
 last steps that had some, by least absolute deviations: a step that waited for a compiler does not
 bend it.
 """
@@ -35,6 +37,8 @@ _FULL_WEIGHT: Final = 1024
 """A step of fewer prompt tokens counts in proportion: its fixed costs hide what a token adds."""
 
 _DECODE_WEIGHT: Final = 0.2
+"""Of a new step in the averages of its number of decodes."""
+
 _LEAST_SPREAD: Final = 256.0
 """Tokens. If the mean contexts of the steps differ by less, the old slope is kept."""
 
@@ -62,6 +66,13 @@ class _Measured(NamedTuple):
     duration_s: float
 
 
+class _Decodes(NamedTuple):
+    """Steps of decodes alone: the mean of their numbers, and of their times."""
+
+    number: float
+    duration_s: float
+
+
 @final
 class StepCost:
     """Seconds of steps. Nothing is known at first: then decodes and tokens cost nothing, and
@@ -72,7 +83,8 @@ class StepCost:
         self.token_s = 0.0
         self.context_s = 0.0
         self.most_tokens = FIRST_TOKENS
-        self._decode_s: dict[int, float] = {}
+        self._decodes: dict[int, _Decodes] = {}
+        """By the number of bits of the number of decodes, in rising order."""
         self._measured: deque[_Measured] = deque(maxlen=_MEMORY)
 
     def __repr__(self) -> str:
@@ -82,16 +94,22 @@ class StepCost:
         )
 
     def decode_s(self, num_decodes: int) -> float:
-        """Seconds of a step of `num_decodes` decodes alone: of the nearest number that was
-        measured, a smaller one first. Of 0 decodes it is the least time of a step.
+        """Seconds of a step of `num_decodes` decodes alone, on the line between the nearest numbers
+        that were measured, below them as the least, and beyond them on the last line, which is at
+        most as steep as if each decode cost the same. Of 0 decodes it is the least time of a step.
         """
-        known = self._decode_s
-        size = num_decodes.bit_length()
-        if (exact := known.get(size)) is not None:
-            return exact
-        if not known:
+        low: _Decodes | None = None
+        slope = 0.0
+        for high in self._decodes.values():
+            if low is not None:
+                slope = (high.duration_s - low.duration_s) / (high.number - low.number)
+            if num_decodes <= high.number:
+                return high.duration_s - slope * (high.number - num_decodes)
+            low = high
+        if low is None:
             return 0.0
-        return known[min(known, key=lambda seen: (seen > size, abs(seen - size)))]
+        slope = min(max(0.0, slope), low.duration_s / low.number)
+        return low.duration_s + slope * (num_decodes - low.number)
 
     def prompt_s(self, start: int, length: int) -> float:
         """What a chunk of `length` prompt tokens behind `start` others adds to a step."""
@@ -110,13 +128,23 @@ class StepCost:
         if num_prompt:
             self._add_prompts(chunks, duration_s)
             return
+        self._add_decodes(len(chunks), duration_s)
+
+    def _add_decodes(self, number: int, duration_s: float) -> None:
         # A step that is more than twice as long as usual counts as twice as long.
-        known, size = self._decode_s, len(chunks).bit_length()
-        old = known.get(size, 0.0)
-        if duration_s < old / 2 or not old:
-            known[size] = duration_s
+        size = number.bit_length()
+        old = self._decodes.get(size)
+        if old is None:
+            self._decodes[size] = _Decodes(number, duration_s)
+            self._decodes = dict(sorted(self._decodes.items()))
+        elif duration_s < old.duration_s / 2:
+            self._decodes[size] = _Decodes(number, duration_s)
         else:
-            known[size] = old + _DECODE_WEIGHT * (min(duration_s, 2 * old) - old)
+            late_s = min(duration_s, 2 * old.duration_s) - old.duration_s
+            self._decodes[size] = _Decodes(
+                old.number + _DECODE_WEIGHT * (number - old.number),
+                old.duration_s + _DECODE_WEIGHT * late_s,
+            )
 
     def _add_prompts(self, chunks: Sequence[Chunk], duration_s: float) -> None:
         num_decodes, tokens, depth = 0, 0, 0.0

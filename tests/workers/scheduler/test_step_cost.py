@@ -43,14 +43,32 @@ def test_nothing_is_known_at_first() -> None:
 
 
 def test_decodes_are_known_by_their_number() -> None:
-    """A number not measured is as the nearest smaller one, else as the nearest larger one."""
+    """Numbers that were not measured lie on lines between those that were, and on the last line."""
     cost = StepCost()
     cost.add(chunks(4), 0, 0.004)
+    assert cost.decode_s(200) == 0.004
     cost.add(chunks(40), 0, 0.008)
-    assert cost.decode_s(7) == 0.004
-    assert cost.decode_s(20) == 0.004
-    assert cost.decode_s(200) == 0.008
-    assert cost.decode_s(0) == 0.004
+    assert cost.decode_s(0) == cost.decode_s(4) == 0.004
+    assert cost.decode_s(22) == pytest.approx(0.006)
+    assert cost.decode_s(40) == 0.008
+    assert cost.decode_s(76) == pytest.approx(0.012)
+
+
+def test_two_numbers_side_by_side_do_not_make_many_decodes_dear() -> None:
+    """The line through them may be as steep as their noise."""
+    cost = StepCost()
+    cost.add(chunks(127), 0, 0.006)
+    cost.add(chunks(128), 0, 0.0066)
+    assert cost.decode_s(256) == pytest.approx(0.0132)
+
+
+def test_a_number_that_changes_within_its_power_of_two_is_followed() -> None:
+    """A crowd grows from 130 to 250 decodes, of which no power of two lies between."""
+    cost = StepCost()
+    for number in (64, 130, *[250] * 40):
+        cost.add(chunks(number), 0, 1e-3 + 40e-6 * number)
+    assert cost.decode_s(250) == pytest.approx(11e-3, rel=0.01)
+    assert cost.decode_s(157) == pytest.approx(7.28e-3, rel=0.01)
 
 
 def test_a_slow_first_decode_is_forgotten_at_once_and_a_late_one_hardly_counts() -> None:

@@ -22,12 +22,19 @@ _SIZES: Final = (
     (192, 64, 16),
     (16, 496, 16),
     (256, 256, 16),
+    (64, 448, 16),
     (16, 752, 16),
+    (64, 704, 16),
+    (256, 512, 16),
     (16, 1008, 16),
+    (64, 960, 16),
+    (256, 768, 16),
 )
 """Triples in the order of capture: rows of decodes, rows of segments, number of segments. The first
 serves the next turn of an agent that is alone on the card, whose latency is this one step; the
-second serves such a turn beside a few others, the most frequent step."""
+second serves such a turn beside a few others, the most frequent step. The last serve prompts beside
+a crowd: without a graph 64 decodes and 550 tokens of an 8B in 8 bits take 18.8 ms, of which the
+host launches 18.2, and the card needs 13 (one H200, `python -m benchmarks.engine.mixed_steps`)."""
 
 _LAUNCHED_WEIGHTS: Final = 7.5e10
 """The rows times weights of a layer that a card multiplies while the host launches the layer: nine

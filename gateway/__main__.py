@@ -24,6 +24,7 @@ from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.made_keys import with_made_keys
 from gateway.process_log import start_log
 from gateway.runtime import bound_arenas
+from housekeeping.errors import innermost
 from housekeeping.log_lines import log_style
 from housekeeping.process_start import ProcessStart
 from housekeeping.service_manager import say
@@ -120,9 +121,7 @@ def _raise_config_error(run: Callable[[], None]) -> None:
     try:
         run()
     except* ConfigError as group:
-        found = group
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
+        found = innermost(group)
     if found is not None:
         raise found
 

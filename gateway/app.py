@@ -206,8 +206,8 @@ def _traces(
 def _tell_unknown_calls(
     config: Config, dispatcher: Dispatcher, feed: EventFeed, digest: bytes, text: ModelText
 ) -> None:
-    """Say of which models nobody knows how they write calls: their template shows tools with tags
-    of no known format, and the configuration names no parser.
+    """Name the models whose form of calls is unknown: their template shows tools with tags of no
+    known format, and the configuration names no parser.
     """
     template = text.chat_template or ""
     if is_known_format(template):

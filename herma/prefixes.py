@@ -5,18 +5,13 @@ HTTP.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Final
 
-import trio
-
 from gateway.conversations import PrefixRow
-from herma.processes import gateway_url
-from herma.top import GatewayPage, admin_key
-from protocol.errors import HermaError
+from herma.gateway_page import asked_of_gateway
+from herma.top import GatewayPage
 
 _REMEDIES: Final = {
     "time stamp": 'do = "move" with `lines` that match it, or switch the clock off in the client',
@@ -37,16 +32,7 @@ _REMEDIES: Final = {
 
 def show_prefixes(arguments: argparse.Namespace) -> int:
     """Print the findings of the gateway. Raises `HermaError` if it does not answer."""
-    url = gateway_url(arguments.url, arguments.config)
-    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
-    try:
-        with closing(page):
-            found, body = trio.run(page.prefixes)
-    except* HermaError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+    found, body = asked_of_gateway(arguments, GatewayPage.prefixes)
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
     else:

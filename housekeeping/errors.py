@@ -1,6 +1,7 @@
 """The base of all errors, and the error of what an operator gave.
 
-Owns these two. `protocol.errors` has the whole tree, and all others import them from there.
+Owns these two. `protocol.errors` has the whole tree, and all others import them from there. Also
+finds the error within the groups that trio puts around it.
 """
 
 
@@ -10,3 +11,10 @@ class HermaError(Exception):
 
 class ConfigError(HermaError):
     """A file, address or key that the operator gave is wrong; the text names it."""
+
+
+def innermost(group: BaseException) -> BaseException:
+    """The first error within nested groups, or the error itself if it is no group."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

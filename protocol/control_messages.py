@@ -272,7 +272,7 @@ class UpStatus(msgspec.Struct, frozen=True, tag="up"):
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
     """The result of a reload: the keys that were `taken` from the file, and the keys that are
     `kept` as they were until a restart. `ended` are the pids of workers that are gone from the file
-    and leave, so that nobody asks them.
+    and leave, so that no gateway asks them.
     """
 
     taken: tuple[str, ...] = ()

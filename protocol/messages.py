@@ -34,7 +34,7 @@ says with `Residency` where it is.
 """
 
 ASLEEP: Final = "asleep"
-"""A word of `Register.capabilities`: the worker is asleep, so that nobody may submit to it."""
+"""A word of `Register.capabilities`: the worker is asleep, so that no gateway may submit to it."""
 
 MAX_GRAMMAR_BYTES: Final = 2**18
 """The bound on a grammar's text. An agent's tools have some 40 KiB of schemas."""
@@ -599,10 +599,10 @@ MAX_WHY_CHARS: Final = 300
 
 
 class Residency(_Message, frozen=True, tag=58):
-    """Where a worker that takes turns is. Only an awake one takes work. `due_s` is the forecast of
-    the seconds until it is awake, 0 if unknown or if nobody wants it. `trouble` says why its last
-    change failed, or why it does not wake. A gateway that does not know this message counts it as
-    garbage.
+    """Whether a worker that takes turns is awake, asleep or between both. Only an awake one takes
+    work. `due_s` is the forecast of the seconds until it is awake, 0 if unknown or if no request
+    wants it. `trouble` says why its last change failed, or why it does not wake. A gateway that
+    does not know this message counts it as garbage.
     """
 
     epoch: Count

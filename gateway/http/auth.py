@@ -44,7 +44,7 @@ _FORWARDED: Final = frozenset(
         b"x-forwarded-server", b"x-envoy-external-address", b"x-envoy-expected-rq-timeout-ms",
     }
 )  # fmt: skip
-"""Headers that proxies add, each of which shows that somebody else sent the request."""
+"""Headers that proxies add, each of which shows that another host sent the request."""
 
 
 class Gatekeeper:

@@ -20,7 +20,7 @@ resident and run for several requests, and the others wait in a line.
   again, then gives it up if others wait and it is between two requests. One that stays away for
   `PATIENCE_S` gives it up, too.
 - The next in line is a program of the key that holds least for its weight, the longest waiting one
-  first. Nobody waits for longer than `max_pause_s`: after that it becomes resident at once.
+  first. After `max_pause_s` of waiting a conversation becomes resident at once.
 """
 
 from collections import OrderedDict

@@ -107,7 +107,7 @@ class Sleepers:
         return tuple(effects)
 
     def _demand(self, worker: Worker, now: float) -> Demand:
-        """Waiting requests are those of a worker that serves, or of a model that nobody serves."""
+        """Waiting requests are those of a worker that serves, or of a model without such a one."""
         waiting, waited_s = 0, 0.0
         came = [one.assigned_at for one in worker.reservations.values()]
         for name in worker.models:

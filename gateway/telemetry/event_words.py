@@ -119,7 +119,7 @@ def words_of(event: FleetEvent) -> tuple[Level, str]:
 
 
 def _reloaded(taken: tuple[str, ...], kept: tuple[str, ...]) -> str:
-    """What only a restart takes comes first: it is what someone has to do."""
+    """Keys that only a restart takes come first: the operator has to do something about them."""
     if not taken and not kept:
         return "the configuration was read again: nothing in it is new to this gateway"
     waits = f"a restart takes: {', '.join(kept)}; " * bool(kept)

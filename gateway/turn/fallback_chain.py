@@ -70,8 +70,8 @@ async def answer_by_chain(
     resumption: Resumption,
 ) -> ApiError | None:
     """Answer a chat by a provider of the chain, or go on with an answer that was cut; see
-    `ask_chain`. An answer that the filter of a provider refused is the client's if nobody else
-    answers.
+    `ask_chain`. An answer that the filter of a provider refused goes to the client if no
+    other provider answers.
     """
     filtered: list[tuple[Started, ProviderAnswer | bytes]] = []
 

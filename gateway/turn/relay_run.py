@@ -99,7 +99,7 @@ class RelayRun(TryLoop):
 
     async def _go_on(self, lease: Lease) -> Lease | UseProvider:
         """A place, or the providers, for the rest of an answer that was cut at `lease`. Raises
-        `ApiError` if nobody goes on with it.
+        `ApiError` if no engine and no provider goes on with it.
         """
         assert self._resumption is not None
         dispatcher, model = self._services.dispatcher, self._job.model

@@ -175,8 +175,8 @@ class RetryPolicy:
 
 
 def failed_there(outcome: Outcome) -> bool:
-    """Whether the engine lives and has failed on the request, which is no use trying there again
-    while anybody else can answer.
+    """Whether the engine lives and has failed on the request. Then it is not asked again while
+    another one can answer.
     """
     match outcome:
         case Overdue() | Finished(reason="error"):

@@ -1,8 +1,8 @@
 """The resumption of a streamed chat: an upstream broke its answer off, and another one goes on.
 
-Owns what the client has got, whether anybody may go on, and what that upstream is asked. Tokens of
-our own workers resume elsewhere (`sequence_run.py`); this is for upstreams of text. Must not know
-which upstream is asked next, or HTTP.
+Owns what the client has got, whether another upstream may go on, and what that one is asked. Tokens
+of our own workers resume elsewhere (`sequence_run.py`); this is for upstreams of text. Must not
+know which upstream is asked next, or HTTP.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Resumption:
         return True
 
     def lost(self) -> ApiError:
-        """The error of an answer with which nobody goes on."""
+        """The error of an answer with which no upstream goes on."""
         return connection_lost(self._words)
 
     def asked(

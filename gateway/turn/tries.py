@@ -28,7 +28,7 @@ class TryState(LifeEnum):
     LOST = auto()
     """The place is lost. Another worker continues behind the tokens that have come."""
     ABSENT = auto()
-    """The engine has not what is asked for: the path, or the model."""
+    """The engine lacks the path or the model that is asked for."""
     CUT = auto()
     """The engine broke an answer of text off. Only one that can go on with it is asked."""
     COMPLETE = auto()

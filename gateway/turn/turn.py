@@ -146,7 +146,7 @@ class Turn:
             self._services.traces.end_turn(trace.turn)
         if not isinstance(error, ApiError):
             return False
-        # Its frames hold it in turn, and the request, until the garbage collector comes.
+        # A traceback refers to its error and to the request until the garbage collector runs.
         self._emit(Failed(error.with_traceback(None)))
         return True
 
@@ -173,7 +173,7 @@ class Turn:
             if is_final or await self._try_locally(cloud=False) is not None:
                 raise error
         except ApiError as unserved:
-            # Nobody has come: what the providers said is what keeps the client waiting.
+            # No worker came, so the client gets the error of the providers: it names their limit.
             is_limit = error.status == _LIMITED and unserved.code == "unavailable"
             if is_limit and not self._services.draining.is_set():
                 raise error from unserved

@@ -29,7 +29,7 @@ class ProviderUnavailable(HermaError):
     provider or was refused. `was_kept`: a kept-alive connection ended before the response, so the
     request may succeed on a new one. `words` are those of the server, if it said why. `filtered` is
     what it answered when its own filter ended the answer before the first content: an answer in one
-    piece, or whole events. That is for the client if nobody else answers.
+    piece, or whole events. That is for the client if no other provider answers.
     """
 
     def __init__(

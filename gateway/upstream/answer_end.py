@@ -1,7 +1,7 @@
 """The end of an answer: whether it is one.
 
 Owns what the `finish_reason` of a server means. An answer that ends by the server's own failure, by
-a reason that nobody knows or without one is not whole, however orderly its bytes end. Must not know
+an unknown reason or without one is not whole, however orderly its bytes end. Must not know
 chunks, bodies or APIs.
 """
 

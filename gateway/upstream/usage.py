@@ -134,7 +134,7 @@ class StreamUsage:
         data = data_of(event)
         if (usage := usage_of(data)) is not None:
             self._on_usage(usage)
-        # A usage that cannot be read is kept back as well: nobody asked for it.
+        # A usage that cannot be read is kept back as well: no client asked for it.
         chunk = _read(_decode_any, data) if self._is_ours else None
         if chunk is None or not isinstance(chunk.get("usage"), dict):
             return event

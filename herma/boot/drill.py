@@ -20,6 +20,7 @@ import trio
 
 from herma.boot.unit_files import BootUnit
 from herma.child_processes import Child
+from housekeeping.errors import innermost
 from protocol.errors import ConfigError, HttpError
 from protocol.transport import HttpClient
 
@@ -71,18 +72,10 @@ async def run_drill(drill: Drill, say: Callable[[str], None]) -> bool:
                     trouble = ""
                     nursery.cancel_scope.cancel()
         except* _Failed as group:
-            trouble = _first(group)
+            trouble = str(innermost(group))
     took_s = trio.current_time() - began_at
     say(f"the drill failed: {trouble}" if trouble else f"the drill passed in {took_s:.1f} s")
     return not trouble
-
-
-def _first(group: BaseExceptionGroup[_Failed]) -> str:
-    """The text of the first failure in nested groups."""
-    one: BaseException = group
-    while isinstance(one, BaseExceptionGroup):
-        one = one.exceptions[0]
-    return str(one)
 
 
 async def _run_unit(

@@ -4,20 +4,14 @@ Owns the table for people. Knows the gateway only over HTTP.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import datetime
-
-import trio
 
 from gateway.conversations import ConversationList, ConversationRow
 from gateway.spending import show_amount
-from herma.processes import gateway_url
+from herma.gateway_page import asked_of_gateway
 from herma.terminal import table_lines
-from herma.top import GatewayPage, admin_key
-from protocol.errors import HermaError
 
 _HEAD = (
     "conversation", "client", "turns", "prompt", "cached", "output", "calls", "errors", "cost",
@@ -31,16 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the conversations, or the facts of one. Raises `HermaError` if the gateway does not
     answer, refuses the key, or does not know the name.
     """
-    url = gateway_url(arguments.url, arguments.config)
-    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
-    try:
-        with closing(page):
-            found, body = trio.run(page.conversations, arguments.name or "")
-    except* HermaError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+    name = arguments.name or ""
+    found, body = asked_of_gateway(arguments, lambda page: page.conversations(name))
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
     elif arguments.name:

@@ -4,18 +4,13 @@ Owns the options. Knows the gateway only over HTTP, as a browser does.
 """
 
 import argparse
-import os
 import shutil
 import sys
-from contextlib import closing
 from typing import Final
 
-import trio
-
-from herma.processes import gateway_url
+from herma.gateway_page import asked_of_gateway
 from herma.terminal import console
-from herma.top import STYLES, GatewayPage, TopData, View, admin_key, draw, follow
-from protocol.errors import HermaError
+from herma.top import STYLES, GatewayPage, TopData, View, draw, follow
 
 _PIPE_COLUMNS: Final = 120
 
@@ -24,16 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the gateway until q, or once. Raises `HermaError` if it does not answer or refuses the
     key.
     """
-    url = gateway_url(arguments.url, arguments.config)
-    page = GatewayPage(url, admin_key(arguments.key_env, os.environ))
-    try:
-        with closing(page):
-            trio.run(_show, page, arguments)
-    except* HermaError as group:
-        found: BaseException = group
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        raise found from None
+    asked_of_gateway(arguments, lambda page: _show(page, arguments))
     return 0
 
 

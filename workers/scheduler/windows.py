@@ -9,7 +9,7 @@ A network has two groups of layers then. Those that see everything have the bloc
 table for them. A prefix can be gone on from only where the last blocks of the window were kept, so
 these are the snapshot of a prefix, found and evicted as the recurrent states of a hybrid are
 (`snapshots.py`). Nothing is copied: a snapshot and the sequences that go on from it hold the same
-blocks, which nobody writes to any more.
+blocks, to which no step writes any more.
 
 A block has holders of two kinds. Blocks that a table holds are in use; those that only snapshots
 hold are given to tables that need some. Blocks are let go before the chunk that no longer sees them

@@ -358,9 +358,9 @@ class EngineSupervisor:
         self._nursery.start_soon(life.leave)
 
     def _give_place_up(self, *, is_wanted: bool = False) -> None:
-        """Let a worker without a process wait for its next turn, if it takes turns: others may be
-        where it was. No request can wait for a held one, so its turn is asked for, as it is for one
-        that `is_wanted`.
+        """Let a worker without a process wait for its next turn, if it takes turns: another worker
+        may have its memory of the card. No request can wait for a held worker, so the next turn of
+        such a one is asked for here, as it is for one that `is_wanted`.
         """
         if self.sleeper is None or not self.sleeper.turns.is_on_demand:
             return

@@ -194,8 +194,8 @@ class FrameRelay:
             self.broadcast(message)
 
     def resides(self, state: ResidencyState, due_s: float, trouble: str) -> None:
-        """Say where a worker that takes turns is, to every gateway, also to those that join
-        later.
+        """Report to every gateway, also to those that join later, whether a worker that takes
+        turns is awake, asleep or between both.
         """
         said = Residency(self.epoch, state, due_s, trouble[:MAX_WHY_CHARS])
         if said != self._residency:

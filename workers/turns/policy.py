@@ -154,7 +154,7 @@ class TurnPolicy:
                 self.promised = one.name
                 return TurnPlan((), (one.name,), due_s, why)
             elif one.waiting == 0 and one.wish is None:
-                pass  # a first look takes nobody's place
+                pass  # a first look takes no other worker's place
             elif is_first:
                 is_first = False
                 at = max(self._takes_at(one, victim, now) for victim in victims)

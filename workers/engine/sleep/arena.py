@@ -28,7 +28,7 @@ _MOVED_AT_ONCE: Final = 2**30
 class Arena:
     """Up to `most_bytes` of tensors. Memory is taken in pieces of at least `piece_bytes`: single
     ones of 2 MiB would be ten thousand calls of the driver. `relieve` is called when the device has
-    no memory left, before the last try: torch keeps memory that nobody uses.
+    no memory left, before the last try: torch keeps memory that no tensor uses.
     """
 
     def __init__(

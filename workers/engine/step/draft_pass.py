@@ -248,7 +248,7 @@ class NoDraftPass:
         """Keep nothing."""
 
     def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:
-        """Nobody `takes_decodes`."""
+        """Do nothing: this pass never `takes_decodes`."""
         raise NotImplementedError
 
 

@@ -1,6 +1,6 @@
 """The recurrent states of an engine's sequences, and the states that a step updates.
 
-A network without recurrent layers has `NoStates`, with the same methods, so nobody asks whether
+A network without recurrent layers has `NoStates`, with the same methods, so no caller asks whether
 there are any.
 
 Owns the slots of running sequences and of prefixes, and the rings of rows that may be taken back;

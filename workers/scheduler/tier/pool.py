@@ -1,7 +1,7 @@
 """The pages of the host tier and their owners.
 
 Owns the entries of the tier, the pages that each has, and which entry goes when pages are needed.
-A page has one owner: an entry, a swapped sequence, or nobody. Must not know what a page holds, nor
+A page has at most one owner: an entry or a swapped sequence. Must not know what a page holds, nor
 when it is copied.
 
 An entry has its prefix on the host: the entry of the block before it is stored before it and goes

@@ -268,7 +268,7 @@ def _config(folder: Path, fleet: MeasuredFleet, link_kind: LinkKind) -> str:
     text = f"""
 [gateway]
 worker_bind = "{link_kind.worker_bind(folder)}"
-insecure_local = true
+{"insecure_local = true" if link_kind.link == "tcp" else ""}
 processes = {fleet.processes}
 max_queue = {fleet.max_waiting}
 disconnect_grace_s = 1

@@ -348,15 +348,16 @@ class CompletionBuilder:
         choice = self._choices.get(event.index)
         if choice is None:
             choice = self._choices[event.index] = _Choice()
+        if type(event) is TextDelta:
+            choice.texts.append(event.text)
+            if event.logprobs is not None:
+                choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
+            return
         match event:
-            case TextDelta():
-                choice.texts.append(event.text)
-                if event.logprobs is not None:
-                    choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
-            case ReasoningDelta():
-                choice.reasoning.append(event.text)
             case ChoiceFinished():
                 choice.reason = event.reason
+            case ReasoningDelta():
+                choice.reasoning.append(event.text)
             case ToolCallStart():
                 choice.calls.append((event, []))
             case ToolCallArguments():

@@ -36,7 +36,7 @@ class LoadedTools(NamedTuple):
 
 def may_refer(body: bytes) -> bool:
     """Whether a body of the Messages API can hold references to tools."""
-    return b"tool_reference" in body
+    return body.find(b"tool_reference") >= 0
 
 
 def load_tools(raw: dict[str, Any]) -> LoadedTools:

@@ -50,6 +50,17 @@ DEAF: Final = (AnswerState.REPLACED, AnswerState.CUT, AnswerState.ENDED)
 WHOLE: Final = (AnswerState.KEPT, AnswerState.LAST)
 """The last part has come, and nothing went wrong."""
 
+# Members that every answer meets, by names of this module (see `LifeEnum`).
+WITHHELD: Final = AnswerState.WITHHELD
+OPEN: Final = AnswerState.OPEN
+SPEAKING: Final = AnswerState.SPEAKING
+REPLACED: Final = AnswerState.REPLACED
+CUT: Final = AnswerState.CUT
+ENDED: Final = AnswerState.ENDED
+CONTENT: Final = AnswerEvent.CONTENT
+FINISH: Final = AnswerEvent.FINISH
+END: Final = AnswerEvent.END
+
 
 def _table() -> LifeTable[AnswerState, AnswerEvent]:
     s, e = AnswerState, AnswerEvent

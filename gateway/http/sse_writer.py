@@ -39,7 +39,23 @@ from gateway.api import (
     connection_lost,
     with_herma,
 )
-from gateway.http.answer_state import DEAF, STREAMED, TABLE, UNSENT, WHOLE, AnswerEvent, AnswerState
+from gateway.http.answer_state import (
+    CONTENT,
+    CUT,
+    DEAF,
+    END,
+    ENDED,
+    FINISH,
+    OPEN,
+    REPLACED,
+    SPEAKING,
+    STREAMED,
+    TABLE,
+    UNSENT,
+    WHOLE,
+    WITHHELD,
+    AnswerEvent,
+)
 from gateway.http.auth import client_of_headers, parent_of_headers
 from gateway.http.edge import Edge
 from gateway.http.error_responses import (
@@ -134,7 +150,7 @@ class ClientAnswer:
         self.started: Started | None = None
         self.usage: Usage | None = None
         self.status = CLIENT_LEFT
-        self.state = AnswerState.WITHHELD
+        self.state = WITHHELD
 
     def _headers(self) -> tuple[Header, ...]:
         """The request's id, unless the provider sent its own; the `x-herma-*` headers whose facts
@@ -237,7 +253,7 @@ class StreamedAnswer(ClientAnswer):
                 error = connection_lost()
             if error is not None:
                 self._fail(error)
-            if self.state is not AnswerState.ENDED:
+            if self.state is not ENDED:
                 self._end()
         finally:
             # The writer's reference to this object is a cycle, which only the collector would free.
@@ -260,12 +276,12 @@ class StreamedAnswer(ClientAnswer):
         if not chunk:
             return
         state, writer = self.state, self._writer
-        if state is AnswerState.SPEAKING:
+        if state is SPEAKING:
             is_sent = writer.write(chunk)
         elif state in DEAF:
             return
         else:
-            self.state = TABLE[state, AnswerEvent.CONTENT]
+            self.state = TABLE[state, CONTENT]
             self._note_content()
             is_sent = self._open(chunk) if state in UNSENT else writer.write(chunk)
         if not is_sent and not writer.is_gone:
@@ -273,7 +289,7 @@ class StreamedAnswer(ClientAnswer):
 
     def _note_comment(self, chunk: bytes) -> None:
         """Note since when a provider sends nothing but comments: no client's clock counts them."""
-        if not chunk.startswith(b":") or b"\ndata:" in chunk:
+        if not chunk.startswith(b":") or chunk.find(b"\ndata:") >= 0:
             self._comments_since = None
         elif self._comments_since is None:
             is_sent = self.state not in UNSENT
@@ -297,7 +313,7 @@ class StreamedAnswer(ClientAnswer):
                 if self.request.n != 1:
                     return self._formatter.format(event)
                 self._note_content()
-                self.state = TABLE[self.state, AnswerEvent.FINISH]
+                self.state = TABLE[self.state, FINISH]
                 self._keep_for_end(event)
                 return b""
             case Usage():
@@ -318,14 +334,14 @@ class StreamedAnswer(ClientAnswer):
     @property
     def _is_silent(self) -> bool:
         """Whether no server has begun to answer."""
-        return self.started is None and self.state is not AnswerState.SPEAKING
+        return self.started is None and self.state is not SPEAKING
 
     def _is_news(self, started: Started) -> bool:
         """Whether the client has yet to learn of this server: the head named another one, or none.
         After the first content another server is not announced.
         """
         announced = self._announced
-        if announced is None or self.state is not AnswerState.OPEN:
+        if announced is None or self.state is not OPEN:
             return announced is None
         return (started.served_by, started.worker) != (announced.served_by, announced.worker)
 
@@ -366,7 +382,7 @@ class StreamedAnswer(ClientAnswer):
         keep_alive_s = self._edge.config.keep_alive_s
         writer = self._writer
         said_at = writer.wrote_at if self._comments_since is None else self._comments_since
-        if self.state is AnswerState.REPLACED:
+        if self.state is REPLACED:
             return now + keep_alive_s  # its response comes with the end of the turn
         if self.state in UNSENT:
             self.state = TABLE[self.state, AnswerEvent.SILENCE]
@@ -381,18 +397,17 @@ class StreamedAnswer(ClientAnswer):
 
     def _end(self) -> None:
         """End the stream; while the head is withheld an error is a whole response."""
-        state, self.state = self.state, TABLE[self.state, AnswerEvent.END]
-        match state:
-            case AnswerState.REPLACED:
-                self._respond_with_failure()
-            case AnswerState.WITHHELD | AnswerState.KEPT:
-                self._open_head()
-                self._writer.end(self._opening() + self._ending())
-            case AnswerState.CUT if self._error is not None and self._breaks_off(self._error):
-                # Without its last chunk: the server cuts the connection.
-                self.status = self._error.status
-            case _:
-                self._writer.end(self._ending())
+        state, self.state = self.state, TABLE[self.state, END]
+        if state is REPLACED:
+            self._respond_with_failure()
+        elif state in UNSENT:
+            self._open_head()
+            self._writer.end(self._opening() + self._ending())
+        elif state is CUT and self._error is not None and self._breaks_off(self._error):
+            # Without its last chunk: the server cuts the connection.
+            self.status = self._error.status
+        else:
+            self._writer.end(self._ending())
 
     def _breaks_off(self, error: ApiError) -> bool:
         """Whether the connection breaks instead of telling the failure. Behind an `error` event of

@@ -25,7 +25,16 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
-from gateway.http.answer_state import DEAF, TABLE, WHOLE, AnswerEvent, AnswerState
+from gateway.http.answer_state import (
+    DEAF,
+    END,
+    ENDED,
+    FINISH,
+    REPLACED,
+    TABLE,
+    WHOLE,
+    AnswerEvent,
+)
 from gateway.http.error_responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import ClientAnswer
 
@@ -56,7 +65,7 @@ class WholeAnswer(ClientAnswer):
         self._begin_anew()
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
-            if self.state is not AnswerState.ENDED:
+            if self.state is not ENDED:
                 if error is None and self.started is None and self.state not in DEAF:
                     error = connection_lost()
                 if error is not None:
@@ -105,15 +114,15 @@ class WholeAnswer(ClientAnswer):
             trace.finish = event.reason
             self._num_unfinished -= 1
             if not self._num_unfinished:
-                self.state = TABLE[self.state, AnswerEvent.FINISH]
+                self.state = TABLE[self.state, FINISH]
 
     def _begin_anew(self) -> None:
         self._builder = self._api.whole(self._head)
         self._num_unfinished = self.request.n
 
     def _respond(self) -> None:
-        state, self.state = self.state, TABLE[self.state, AnswerEvent.END]
-        if state is AnswerState.REPLACED:
+        state, self.state = self.state, TABLE[self.state, END]
+        if state is REPLACED:
             self._respond_with_failure()
             return
         self.status = 200

@@ -114,6 +114,8 @@ _Rare = (
     | Files
     | Embedding
     | Scored
+    | SequenceAlive
+    | RelayMessage
 )
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
@@ -331,29 +333,31 @@ class WorkerLink:
             self._counters.frames_from_strangers += 1
             return
         gap: str | None = None
-        # Frequent messages are dispatched here: a call for each would cost more than the rest.
-        match message:
-            case Tokens():
-                gap = self._attempts.tokens(worker_id, message.items)
-            case Accepted():
-                self._attempts.accepted(worker_id, message)
-            case Finished():
-                gap = self._attempts.finished(worker_id, message)
-            case SequenceAlive():
-                self._attempts.alive(worker_id, message)
-            case Bundle():
-                self._unpack(worker_id, message, is_part=is_part)
-            case RelayData() | RelayHead() | RelayTaken() | RelayEnd():
-                gap = self._relayed(worker_id, message)
-            case _:
-                self._take_rest(worker_id, message)
+        # Frequent messages are dispatched here: a call for each would cost more than the rest, and
+        # a class pattern five times as much as such a comparison.
+        kind = type(message)
+        if kind is Tokens:
+            gap = self._attempts.tokens(worker_id, message.items)  # type: ignore[union-attr] # as `kind` tells
+        elif kind is Bundle:
+            self._unpack(worker_id, message, is_part=is_part)  # type: ignore[arg-type] # as `kind` tells
+        elif kind is Accepted:
+            self._attempts.accepted(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
+        elif kind is Finished:
+            gap = self._attempts.finished(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
+        else:
+            gap = self._take_rest(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         if gap is not None:
             # Tokens are missing.
             self._counters.offset_gaps += 1
             self._lose(worker_id, gap)
 
-    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
+    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> str | None:
+        """Take a message that is less frequent. Returns the worker's mistake, if it made one."""
         match message:
+            case RelayData() | RelayHead() | RelayTaken() | RelayEnd():
+                return self._relayed(worker_id, message)
+            case SequenceAlive():
+                self._attempts.alive(worker_id, message)
             case Embedding() | Scored():
                 self._attempts.read(worker_id, message)
             case Rejected():
@@ -384,6 +388,7 @@ class WorkerLink:
                 self._take_files(worker_id, message)
             case _:
                 assert_never(message)
+        return None
 
     def _relayed(self, worker_id: WorkerId, message: RelayMessage) -> str | None:
         """Hand the message to its attempt. Returns the worker's mistake, if it made one."""

@@ -7,10 +7,10 @@ threads may render at once. Must not know tokenizers: control tokens come as str
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
-from types import GeneratorType
+from types import BuiltinMethodType, GeneratorType, MethodType
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -48,6 +48,7 @@ _REFUSALS: Final = (
 )
 
 _METHODS: Final = frozenset(name for kind in (dict, list, str, LoopContext) for name in dir(kind))
+_BOUND: Final = frozenset({MethodType, BuiltinMethodType})
 _IMMUTABLE_TYPES: Final = frozenset({str, LoopContext})
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -317,6 +318,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         if type(obj) is _OwnList and attr in _OWN_METHODS:
             return True
         return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401
+        """See Jinja's sandbox, whose own function prepares a closure before it looks."""
+        return super().wrap_str_format(value) if type(value) in _BOUND else None
 
 
 def _with_tools(

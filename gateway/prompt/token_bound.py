@@ -68,7 +68,7 @@ class TokenBound(NamedTuple):
         """
         num_word_bytes = fewest = 0
         for data in _json_parts(texts):
-            has_plain_bytes = self.shrinks == 1 or (data.isascii() and b"\\u" not in data)
+            has_plain_bytes = self.shrinks == 1 or (data.isascii() and data.find(b"\\u") < 0)
             if has_plain_bytes:
                 escaped = _ESCAPE_LETTERS * (data.count(b"\\") + 1)
                 in_words = len(data.translate(None, _NOT_OF_WORDS))

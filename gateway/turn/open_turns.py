@@ -53,6 +53,13 @@ class TurnState(enum.Enum):
     ENDED = enum.auto()
 
 
+# Names of this module, as in `LifeEnum`.
+_WAITING: Final = TurnState.WAITING
+_STREAMING: Final = TurnState.STREAMING
+_DETACHED: Final = TurnState.DETACHED
+_ENDED: Final = TurnState.ENDED
+
+
 class RetryClaim(NamedTuple):
     """What a retry of a request has in common with it: its key and bytes. `model` is for events."""
 
@@ -81,7 +88,7 @@ class StreamedTurn:
     def __init__(self, claim: RetryClaim, trace: TurnTrace) -> None:
         self.claim = claim
         self.trace = trace
-        self.state = TurnState.WAITING
+        self.state = _WAITING
         self.scope = trio.CancelScope()
         self.sink = EventSink(self._keep)
         self.attached: trio.Event | None = None
@@ -102,7 +109,7 @@ class StreamedTurn:
 
     def attach(self, emit: Emit) -> None:
         """A client is connected: send it the kept events, and those that follow, by `emit`."""
-        self.state = TurnState.WAITING
+        self.state = _WAITING
         self.scope.deadline = float("inf")
         self._emit = emit
         self.sink.emit = self._pass_first
@@ -114,7 +121,7 @@ class StreamedTurn:
 
     def detach(self, grace_s: float) -> None:
         """The client has left; another may take over within `grace_s`."""
-        self.state = TurnState.DETACHED
+        self.state = _DETACHED
         self.left_at = trio.current_time()
         self.scope.deadline = self.left_at + grace_s
         self.attached = trio.Event()
@@ -129,7 +136,7 @@ class StreamedTurn:
 
     def end(self, *, is_cut: bool) -> None:
         """The turn is over; if it was cut, a client that is still connected gets an error."""
-        self.state = TurnState.ENDED
+        self.state = _ENDED
         if is_cut and self._emit is not None:
             self._emit(Failed(stopping(has_begun=True)))
         # A bound method in the sink would be a reference cycle.
@@ -147,7 +154,7 @@ class StreamedTurn:
             # Kept for a client that may take over.
             self._kept = [event]
         else:
-            self.state = TurnState.STREAMING
+            self.state = _STREAMING
             self._kept.clear()
             self.sink.emit = self._emit
         self._emit(event)
@@ -229,10 +236,10 @@ class OpenTurns:
             self._traces.take_over(trace, turn.trace)
         turn.attach(emit)
         try:
-            while turn.state is not TurnState.ENDED:
+            while turn.state is not _ENDED:
                 await turn.ended.wait()
         finally:
-            if turn.state is not TurnState.ENDED:
+            if turn.state is not _ENDED:
                 self._leave(turn)
         failure, turn.failure = turn.failure, None
         if failure is not None:
@@ -276,7 +283,7 @@ class OpenTurns:
             with turn.scope:
                 with turn:
                     await work(turn.sink)
-                while turn.state is TurnState.DETACHED:
+                while turn.state is _DETACHED:
                     assert turn.attached is not None
                     await turn.attached.wait()
                 is_cut = False
@@ -297,7 +304,7 @@ class OpenTurns:
     def _leave(self, turn: StreamedTurn) -> None:
         claim = turn.claim
         has_room = len(self._detached) < MAX_DETACHED and claim not in self._detached
-        if turn.state is TurnState.STREAMING or not has_room:
+        if turn.state is _STREAMING or not has_room:
             turn.cancel()
             return
         turn.detach(self.grace_s)

@@ -20,7 +20,7 @@ from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
-from gateway.turn.tries import TABLE, TryEvent, TryState
+from gateway.turn.tries import LAST, PART, SUBMIT, TABLE, TryEvent, TryState
 from gateway.turn.try_loop import NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderUnavailable
 from protocol.ids import WorkerId
@@ -156,7 +156,7 @@ class RelayRun(TryLoop):
 
     def begin(self, lease: Lease) -> None:
         """The first part of the answer has arrived."""
-        self.state = TABLE[self.state, TryEvent.PART]
+        self.state = TABLE[self.state, PART]
         self.has_begun = True
         if self._client is not None:
             self._client.attempt.begin()
@@ -204,7 +204,7 @@ class RelayRun(TryLoop):
         target = FallbackConfig(
             provider=name, model=facts.model, params=ParamsConfig(drop=facts.refused_fields)
         )
-        self.state = TABLE[self.state, TryEvent.SUBMIT]
+        self.state = TABLE[self.state, SUBMIT]
         try:
             await self._exchange(engine_behind(name, client, facts, bounds.stall_s), target, lease)
         except ProviderUnavailable as error:
@@ -227,7 +227,7 @@ class RelayRun(TryLoop):
             return
         except AnswerFiltered as error:
             dispatcher.failed(lease.ticket, str(error))
-        self.state = TABLE[self.state, TryEvent.LAST]
+        self.state = TABLE[self.state, LAST]
 
     def _judge(
         self, error: ProviderUnavailable, client: RelayClient, lease: Lease, name: str

@@ -26,7 +26,7 @@ from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import RelayRun
 from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
-from gateway.turn.tries import TryState
+from gateway.turn.tries import PREFILLING
 from gateway.upstream import (
     AnswerFiltered,
     CallsMade,
@@ -187,7 +187,7 @@ class _RelayedChat:
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
         """Pass an event on; the first one marks the begin of the answer."""
-        if self.run.state is TryState.PREFILLING:
+        if self.run.state is PREFILLING:
             self.run.begin(lease)
         self._emit(event)
 

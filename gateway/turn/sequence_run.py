@@ -36,7 +36,17 @@ from gateway.telemetry import Left
 from gateway.turn.preparation import Job
 from gateway.turn.retry_policy import failed_there
 from gateway.turn.services import Services
-from gateway.turn.tries import TABLE, TryEvent, TryState
+from gateway.turn.tries import (
+    COMPLETE,
+    LAST,
+    PART,
+    PREFILLING,
+    PROOF,
+    SUBMIT,
+    TABLE,
+    TryEvent,
+    TryState,
+)
 from gateway.turn.try_loop import TryLoop
 from protocol.errors import WireError
 from protocol.ids import WorkerId
@@ -160,16 +170,16 @@ class SequenceRun(TryLoop):
         while (outcome := attempt.outcome) is None:
             await attempt.ended.wait()
         self._drop_attempt()
+        if self.state is COMPLETE:
+            return  # by `_on_complete`, with the worker's `Finished`
         match outcome:
             case Rejected(reason=reason) if reason in _BUSY and not lease.is_lost:
                 # A busy worker has not failed: no loss is counted.
                 self._why_busy = reason
                 self.state = TABLE[self.state, TryEvent.REJECT]
-            case Finished(reason="stop" | "length"):
-                assert self.state is TryState.COMPLETE  # by `_on_complete`
             case StoppedByGateway():
                 self._emit_end("stop")
-                self.state = TABLE[self.state, TryEvent.LAST]
+                self.state = TABLE[self.state, LAST]
             case _:
                 self._lose(attempt, outcome)
 
@@ -280,7 +290,7 @@ class SequenceRun(TryLoop):
                 attempt.on_embedding = self._on_embedding
             elif job.request.num_top is not None:
                 attempt.on_scored = self._on_scored
-            self.state = TABLE[self.state, TryEvent.SUBMIT]
+            self.state = TABLE[self.state, SUBMIT]
             self._services.link.submit(attempt, self._message(job))
         return attempt
 
@@ -348,7 +358,7 @@ class SequenceRun(TryLoop):
         """Take tokens until the lease is proven; after that the link calls `output.take_item`."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
-        if self.state is TryState.PREFILLING:
+        if self.state is PREFILLING:
             self._end_prefill(attempt)
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
@@ -358,7 +368,7 @@ class SequenceRun(TryLoop):
     def _on_embedding(self, values: bytes) -> None:
         attempt = self._attempt
         assert attempt is not None
-        if self.state is TryState.PREFILLING:
+        if self.state is PREFILLING:
             self._end_prefill(attempt)
             self._prove(attempt)
         self._emit(Embedded(self._index, values))
@@ -370,7 +380,7 @@ class SequenceRun(TryLoop):
         scores = self._scores = self._scores if message.offset > 1 else []
         if message.offset != len(scores) + 1:
             raise WireError(f"scores at {message.offset} came where {len(scores) + 1} was due")
-        if self.state is TryState.PREFILLING:
+        if self.state is PREFILLING:
             self._end_prefill(attempt)
             self._prove(attempt)
         scores += message.logprobs
@@ -389,14 +399,14 @@ class SequenceRun(TryLoop):
         self._emit(PromptScored(self._index, first, tuple(rest)))
 
     def _end_prefill(self, attempt: Attempt) -> None:
-        self.state = TABLE[self.state, TryEvent.PART]
+        self.state = TABLE[self.state, PART]
         first_at = self._services.dispatcher.started(attempt.lease.ticket)
         if self._step is not None:
             self._step.first_at = first_at
         self._begin()
 
     def _prove(self, attempt: Attempt) -> None:
-        self.state = TABLE[self.state, TryEvent.PROOF]
+        self.state = TABLE[self.state, PROOF]
         attempt.is_proven = True
         if self._retry_policy is not None:
             self._retry_policy.proven()
@@ -415,7 +425,7 @@ class SequenceRun(TryLoop):
                 if self._job.request.num_top is not None:
                     self._emit_scores()
                 self._emit_end(reason)
-                self.state = TABLE[self.state, TryEvent.LAST]
+                self.state = TABLE[self.state, LAST]
             case "abort" | "error" | "grammar":
                 pass  # `_judge` decides whether another worker continues or the choice fails
 

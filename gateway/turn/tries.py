@@ -62,6 +62,17 @@ UNPLACED: Final = (TryState.BUSY, TryState.LOST, TryState.ABSENT, TryState.CUT)
 OVER: Final = (TryState.COMPLETE, TryState.ENDED)
 """States in which nothing more is asked of any worker."""
 
+# Members that every request meets, by names of this module (see `LifeEnum`).
+ASKING: Final = TryState.ASKING
+PREFILLING: Final = TryState.PREFILLING
+COMPLETE: Final = TryState.COMPLETE
+PLACE: Final = TryEvent.PLACE
+SUBMIT: Final = TryEvent.SUBMIT
+PART: Final = TryEvent.PART
+PROOF: Final = TryEvent.PROOF
+LAST: Final = TryEvent.LAST
+END: Final = TryEvent.END
+
 
 def _table() -> LifeTable[TryState, TryEvent]:
     s, e = TryState, TryEvent

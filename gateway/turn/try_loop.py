@@ -14,7 +14,7 @@ from gateway.telemetry import AttemptTrace
 from gateway.turn.caller import Caller
 from gateway.turn.retry_policy import RetryPolicy, loss_reason
 from gateway.turn.services import Services
-from gateway.turn.tries import OVER, TABLE, TryEvent, TryState
+from gateway.turn.tries import ASKING, COMPLETE, END, OVER, PLACE, TABLE, TryEvent, TryState
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import RejectReason
 
@@ -64,7 +64,7 @@ class TryLoop(ABC):
         self._cloud = True
         self._why_busy: RejectReason = "busy"
         self.has_begun = False
-        self.state = TryState.ASKING
+        self.state = ASKING
 
     async def run(self, *, cloud: bool = True) -> UseProvider | None:
         """Have the request answered by a worker, or return the providers to ask instead, which
@@ -76,7 +76,7 @@ class TryLoop(ABC):
         try:
             answer = await dispatcher.route(self._request())
             while not isinstance(answer, UseProvider):
-                self.state = TABLE[self.state, TryEvent.PLACE]
+                self.state = TABLE[self.state, PLACE]
                 await self._try(answer)
                 tried = self.state
                 if tried in OVER:
@@ -87,7 +87,7 @@ class TryLoop(ABC):
             return answer
         finally:
             self._release()
-            self.state = TABLE[self.state, TryEvent.END]
+            self.state = TABLE[self.state, END]
 
     @abstractmethod
     def _enter_trace(self) -> None:
@@ -190,5 +190,5 @@ class TryLoop(ABC):
         if (ticket := self._ticket) is not None:
             self._ticket = None
             self._services.dispatcher.release(
-                ticket, self._tokens_at_release(), is_proven=self.state is TryState.COMPLETE
+                ticket, self._tokens_at_release(), is_proven=self.state is COMPLETE
             )

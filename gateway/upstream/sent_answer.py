@@ -188,8 +188,8 @@ def _as_array(chunks: bytes) -> bytes:
     """The data of whole events as one JSON array, so that they are decoded in one call."""
     if (
         chunks.startswith(b"data: {")
-        and b"\r" not in chunks
-        and b"data: [DONE]" not in chunks
+        and chunks.find(b"\r") < 0
+        and chunks.find(b"data: [DONE]") < 0
         and chunks.count(b"\n") == 2 * chunks.count(b"\n\ndata: {") + 2
     ):
         return b"[" + chunks[6:-2].replace(b"\n\ndata: {", b",{") + b"]"

@@ -92,7 +92,7 @@ class ProviderEventSplitter:
 
 def split_events(events: bytes) -> list[bytes]:
     """The single events in `events`, each with its blank line."""
-    if b"\r" not in events:
+    if events.find(b"\r") < 0:
         return [event + b"\n\n" for event in events.split(b"\n\n")[:-1]]
     ends = [match.end() for match in _EVENT_END.finditer(events)]
     return [events[start:end] for start, end in itertools.pairwise([0, *ends])]
@@ -100,7 +100,11 @@ def split_events(events: bytes) -> list[bytes]:
 
 def data_of(event: bytes) -> bytes:
     """The data of one event; b"" if it has none."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+    if (
+        event.startswith(b"data: ")
+        and event.find(b"\n") == len(event) - 2
+        and event.find(b"\r") < 0
+    ):
         return event[6:-2]
     return b"\n".join(_DATA_LINE.findall(event))
 
@@ -158,7 +162,7 @@ def kind_of(event: bytes) -> EventKind:
         return EventKind.DONE
     if said == b"null":
         return EventKind.HOLLOW
-    if b"error" in event and _ERROR_EVENT.search(event) is not None:
+    if event.find(b"error") >= 0 and _ERROR_EVENT.search(event) is not None:
         return EventKind.ERROR
     try:
         chunk = _decode_chunk(data)
@@ -193,7 +197,9 @@ def kind_within(event: bytes) -> EventKind:
     `CONTENT`, because the difference no longer matters.
     """
     data = data_of(event)
-    if not data.startswith(b"{") or (b"error" in event and _ERROR_EVENT.search(event) is not None):
+    if not data.startswith(b"{") or (
+        event.find(b"error") >= 0 and _ERROR_EVENT.search(event) is not None
+    ):
         return kind_of(event)
     return _kind_of_object(data)
 
@@ -204,7 +210,7 @@ def is_plain(data: bytes) -> bool:
         data.startswith(b"data: {")
         and data.endswith(b"\n\n")
         and data.find(b"\n") == len(data) - 2
-        and b"\r" not in data
+        and data.find(b"\r") < 0
         and _kind_of_object(data[6:-2]) is EventKind.CONTENT
     )
 
@@ -241,7 +247,7 @@ def _is_object(data: bytes) -> bool:
 
 
 def _has_done(events: bytes) -> bool:
-    is_named = b"[DONE]" in events or b"[done]" in events
+    is_named = events.find(b"[DONE]") >= 0 or events.find(b"[done]") >= 0
     return is_named and _DONE.search(events) is not None
 
 

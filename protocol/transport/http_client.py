@@ -403,7 +403,7 @@ def _head(method: str, target: str, headers: list[Header], num_bytes: int | None
         headers.append((b"content-length", b"%d" % num_bytes))
     lines = [f"{method} {target} HTTP/1.1".encode(), *map(b": ".join, headers), b"\r\n"]
     head = b"\r\n".join(lines)
-    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or head.count(b"\0"):
         raise LocalProtocolError("a header of the request contains a line break or a zero")
     return head
 

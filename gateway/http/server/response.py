@@ -128,7 +128,7 @@ class Framing:
 
 
 def _check_lines(head: bytes, num_lines: int) -> None:
-    if head.count(b"\n") != num_lines or head.count(b"\r") != num_lines or b"\0" in head:
+    if head.count(b"\n") != num_lines or head.count(b"\r") != num_lines or head.count(b"\0"):
         raise ValueError("a response header holds a line break or a NUL")
 
 

@@ -9,7 +9,7 @@ kept in `raw` for providers.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -434,7 +434,11 @@ def not_served(raw: Mapping[str, Any], also: frozenset[str] = frozenset()) -> tu
     """
     if _NOT_SERVED.isdisjoint(raw) and also.isdisjoint(raw):
         return ()
-    found = (name for name in (_NOT_SERVED | also) & raw.keys() if raw[name])
+    return _with_effect(raw, (_NOT_SERVED | also) & raw.keys())
+
+
+def _with_effect(raw: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    found = (name for name in names if raw[name])
     return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))
 
 

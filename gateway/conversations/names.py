@@ -61,9 +61,9 @@ class ClientNames(NamedTuple):
 NO_NAMES: Final = ClientNames()
 
 
-def named_by(headers: tuple[tuple[bytes, bytes], ...], request: ChatRequest) -> ClientNames:
-    """The names in `headers` (with lower-case names) and in the body."""
-    sent, raw = dict(headers), request.raw
+def named_by(sent: Mapping[bytes, bytes], request: ChatRequest) -> ClientNames:
+    """The names in the headers (by lower-case names) and in the body."""
+    raw = request.raw
     is_in_headers = not _NAMING.isdisjoint(sent)
     if not is_in_headers and request.session is None and _FIELDS.isdisjoint(raw):
         return NO_NAMES

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hmac import compare_digest
 from typing import Final
 
@@ -58,26 +58,27 @@ class Gatekeeper:
     def identify(self, scope: Scope) -> Caller:
         """The sender of a request. Raises `ApiError` 401."""
         headers = tuple(scope["headers"])
-        session = session_of_headers(headers)
+        sent = dict(headers)
+        session = session_of_headers(headers, sent)
         if self._settings.keys:
-            return Caller.of_key(self._key_of(scope), session, headers)
-        if not _is_local(scope):
+            return Caller.of_key(self._key_of(scope), session, headers, sent)
+        if not _is_local(scope, sent):
             raise _unauthorized(
                 "This gateway has no API keys, so it answers only clients on its own machine that "
                 "name it by 127.0.0.1 or localhost; add [[keys]] to its configuration."
             )
-        return Caller(admin=True, session=session, headers=headers)
+        return Caller(admin=True, session=session, headers=headers, sent=sent)
 
     def check_admin(self, scope: Scope) -> None:
         """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""
-        if not _is_local(scope) and not self.identify(scope).admin:
+        if not _is_local(scope, dict(scope["headers"])) and not self.identify(scope).admin:
             raise ApiError(403, _ADMINS_ONLY)
 
     def check_page(self, scope: Scope) -> None:
         """As `check_admin`, for data that a web page reads, whose host may also be an allowed
         origin.
         """
-        if _is_local(scope):
+        if _is_local(scope, dict(scope["headers"])):
             return
         if _is_from_here(scope):
             if self._is_allowed_page(scope):
@@ -130,12 +131,11 @@ class Gatekeeper:
         return held[0]
 
 
-def _is_local(scope: Scope) -> bool:
+def _is_local(scope: Scope, sent: Mapping[bytes, bytes]) -> bool:
     """Whether the client runs on this machine, and names it by loopback or an address. One that a
     proxy forwards counts as remote. A host name may be that of a proxy which adds no header, or of
     a foreign web page that resolves to this machine (DNS rebinding).
     """
-    sent = dict(scope["headers"])
     if not _FORWARDED.isdisjoint(sent) or (b"host" in sent and not _is_own_host(sent[b"host"])):
         return False
     client = scope.get("client")
@@ -184,9 +184,12 @@ def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key")
 
 
-def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The name of the conversation in `headers` (with lower-case names), or None."""
-    sent = dict(headers)
+def session_of_headers(
+    headers: Iterable[tuple[bytes, bytes]], sent: Mapping[bytes, bytes]
+) -> str | None:
+    """The name of the conversation in `headers` (with lower-case names; `sent` has the last value
+    of each), or None.
+    """
     if _SESSION_HEADERS.isdisjoint(sent):
         return None
     found = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
@@ -210,7 +213,6 @@ def parent_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]
     return parent.decode("latin-1"), state.decode("latin-1")
 
 
-def client_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The program that sent these `headers` (lower-case names)."""
-    sent = dict(headers)
+def client_of_headers(sent: Mapping[bytes, bytes]) -> str:
+    """The program that sent these headers (by lower-case names)."""
     return client_of(sent[b"user-agent"]) if b"user-agent" in sent else "other"

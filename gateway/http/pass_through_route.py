@@ -66,7 +66,7 @@ class PassThroughRoute:
         trace = caller.trace
         trace.id = f"req_{self._edge.draw(12).hex()}"
         trace.api, trace.key = exchange.path.removeprefix("/v1").strip("/")[:40], caller.key
-        trace.client = client_of_headers(caller.headers)
+        trace.client = client_of_headers(caller.sent)
         trace.unix_time, trace.received_at = self._edge.unix_time(), self._edge.now()
         if self._edge.traces.keeps_parents:
             trace.parent = parent_of_headers(caller.headers)

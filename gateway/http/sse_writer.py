@@ -137,7 +137,7 @@ class ClientAnswer:
             request.include_usage,
         )
         trace.id, trace.api, trace.key = self._head.id, api.name, caller.key
-        trace.client, trace.is_stream = client_of_headers(caller.headers), request.stream
+        trace.client, trace.is_stream = client_of_headers(caller.sent), request.stream
         trace.unix_time, trace.received_at = unix_time, edge.now()
         if edge.traces.keeps_parents:
             trace.parent = parent_of_headers(caller.headers)

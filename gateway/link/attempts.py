@@ -243,12 +243,6 @@ class Attempts:
             with _EndsOnError(attempt):
                 attempt.on_accepted(message)
 
-    def alive(self, worker_id: WorkerId, message: SequenceAlive) -> None:
-        """The engine has not forgotten the sequence."""
-        attempt = self.of(worker_id, message)
-        if attempt is not None:
-            attempt.num_signs += 1
-
     def tokens(self, worker_id: WorkerId, items: tuple[TokenItem, ...]) -> str | None:
         """Hand the tokens of one step to their attempts. Returns a description of the gap if tokens
         are missing.
@@ -278,8 +272,10 @@ class Attempts:
                 attempt.end(STOPPED)
         return None
 
-    def read(self, worker_id: WorkerId, message: Embedding | Scored) -> None:
-        """Hand what was computed of a prompt to its attempt."""
+    def read(self, worker_id: WorkerId, message: Embedding | Scored | SequenceAlive) -> None:
+        """Hand what was computed of a prompt to its attempt; a `SequenceAlive` only says that the
+        engine has not forgotten the sequence.
+        """
         attempt = self.of(worker_id, message)
         if attempt is None:
             return
@@ -288,7 +284,7 @@ class Attempts:
             if isinstance(message, Scored):
                 if attempt.on_scored is not None:
                     attempt.on_scored(message)
-            elif attempt.on_embedding is not None:
+            elif isinstance(message, Embedding) and attempt.on_embedding is not None:
                 attempt.on_embedding(message.values)
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:

@@ -115,8 +115,8 @@ _Rare = (
     | Embedding
     | Scored
     | SequenceAlive
-    | RelayMessage
 )
+_OF_RELAYS: Final = frozenset({RelayHead, RelayData, RelayTaken, RelayEnd})
 _ENDED_THERE: Final = (Finished, Rejected)
 """Outcomes after which the worker has already forgotten the sequence."""
 
@@ -344,21 +344,18 @@ class WorkerLink:
             self._attempts.accepted(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         elif kind is Finished:
             gap = self._attempts.finished(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
+        elif kind in _OF_RELAYS:
+            gap = self._relayed(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         else:
-            gap = self._take_rest(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
+            self._take_rest(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         if gap is not None:
             # Tokens are missing.
             self._counters.offset_gaps += 1
             self._lose(worker_id, gap)
 
-    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> str | None:
-        """Take a message that is less frequent. Returns the worker's mistake, if it made one."""
+    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
         match message:
-            case RelayData() | RelayHead() | RelayTaken() | RelayEnd():
-                return self._relayed(worker_id, message)
-            case SequenceAlive():
-                self._attempts.alive(worker_id, message)
-            case Embedding() | Scored():
+            case Embedding() | Scored() | SequenceAlive():
                 self._attempts.read(worker_id, message)
             case Rejected():
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
@@ -388,7 +385,6 @@ class WorkerLink:
                 self._take_files(worker_id, message)
             case _:
                 assert_never(message)
-        return None
 
     def _relayed(self, worker_id: WorkerId, message: RelayMessage) -> str | None:
         """Hand the message to its attempt. Returns the worker's mistake, if it made one."""

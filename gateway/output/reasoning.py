@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from gateway.output.tags import MAX_SPACE, find_first, tag_overlap, without_end_space
 
 
@@ -100,7 +102,7 @@ _MAX_CALL_HEAD: Final = 4096
 """A longer beginning of what may become a call is a mention of one."""
 
 
-class Split(NamedTuple):
+class Split(msgspec.Struct, frozen=True, gc=False):
     """What is certain now: more of the reasoning, more of the answer."""
 
     reasoning: str

@@ -264,7 +264,8 @@ class OutputPipeline:
         """
         reasoning = answer = ""
         if not self.stopped:
-            reasoning, answer = self._rest()
+            rest = self._rest()
+            reasoning, answer = rest.reasoning, rest.answer
         is_cut = reason == "length" and not self.stopped
         events: list[OutputEvent] = []
         if reasoning or answer:

@@ -140,22 +140,31 @@ class PromptEncoder:
             return b"".join(draft.found)  # type: ignore[arg-type]
         if self._words is not None and encoded.words is not None:
             self._words.learn(encoded.words)
-        fresh = dict(zip(draft.missing, encoded.packed, strict=True))
-        pairs = zip(draft.stretches, draft.found, strict=True)
-        packed = [fresh[s] if packed is None else packed for s, packed in pairs]
+        packed = _filled(draft, encoded)
         self._packed.put(zip(draft.keys, packed, strict=True))
         return b"".join(packed)
 
     def _look_up(self, segments: list[str], owner: bytes) -> Draft:
         """The mark tells text before the first control token from text that begins with one."""
         stretches = [MARK + segments[0], *segments[1:]] if segments[0] else segments[1:]
-        keys: Sequence[_Key] = [(owner, one) for one in stretches] if owner else stretches
+        keys: Sequence[_Key] = _owned(owner, stretches) if owner else stretches
         found = self._packed.find(keys)
         if None not in found:
             return Draft(stretches, keys, found, owner)
         pairs = zip(stretches, found, strict=True)
         missing = list({stretch: None for stretch, ids in pairs if ids is None})
         return Draft(stretches, keys, found, owner, missing)
+
+
+def _owned(owner: bytes, stretches: list[str]) -> list[_Key]:
+    return [(owner, one) for one in stretches]
+
+
+def _filled(draft: Draft, encoded: Encoded) -> list[bytes]:
+    """The ids of all stretches."""
+    fresh = dict(zip(draft.missing, encoded.packed, strict=True))
+    pairs = zip(draft.stretches, draft.found, strict=True)
+    return [fresh[s] if packed is None else packed for s, packed in pairs]
 
 
 class DigestCache:

@@ -57,18 +57,24 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
     """The workers that have not failed this request (all if there is none), and of these the ones
     whose breaker lets a request through (again all if there is none).
     """
-    others = ready
-    if request.excluded:
-        others = [w for w in ready if w.worker_id not in request.excluded] or ready
+    others = _not_in(ready, request.excluded) if request.excluded else ready
     for worker in others:
         if worker.breaker.is_open:
-            return [w for w in others if w.breaker.is_good(now)] or others
+            return _good(others, now)
     return others
 
 
 def kv_capacity(workers: Iterable[Worker]) -> int:
     """Tokens of keys and values that the workers have room for together."""
     return sum([one.engine.kv_tokens for one in workers if one.engine is not None])
+
+
+def _not_in(ready: Sequence[Worker], excluded: frozenset[WorkerId]) -> Sequence[Worker]:
+    return [w for w in ready if w.worker_id not in excluded] or ready
+
+
+def _good(workers: Sequence[Worker], now: float) -> Sequence[Worker]:
+    return [w for w in workers if w.breaker.is_good(now)] or workers
 
 
 def decide(
@@ -140,14 +146,14 @@ def first_that_fits(
         expected = model.expected_output(request.max_tokens)
         roomy = [w for w in usable if w.worker_id not in kept and w.has_room(request, expected)]
         if not roomy:
-            kept.update(worker.worker_id for worker in usable)
+            kept.update([worker.worker_id for worker in usable])
             if len(kept) == len(ready):
                 break
             continue
         full: list[Worker] = []
         ahead_s = promised_s
         if len(roomy) < len(usable):
-            full = [worker for worker in usable if worker not in roomy]
+            full = _without(usable, roomy)
             ahead_s = {**promised_s, **_until_room(model, full, promised_s)}
         choice = decide(
             index,
@@ -173,6 +179,10 @@ def first_that_fits(
         if num_looked_at >= LOOKED_AT:
             break
     return None
+
+
+def _without(workers: Iterable[Worker], others: Sequence[Worker]) -> list[Worker]:
+    return [worker for worker in workers if worker not in others]
 
 
 def _may_start(

@@ -386,11 +386,13 @@ class WorkerRegistry:
         """The worker has served a user's request, or has failed on it. Counts for all its models,
         which one engine serves. True if one of them is in fallback, which this may end.
         """
-        models = [model for name in worker.models if (model := self._models.by_name.get(name))]
-        away = [model for model in models if model.fallback.is_on]
-        for model in away:
-            model.fallback.judge_by_user(worker, self.ready(model), is_well=is_well)
-        return bool(away)
+        is_any_away = False
+        for name in worker.models:
+            model = self._models.by_name.get(name)
+            if model is not None and model.fallback.is_on:
+                is_any_away = True
+                model.fallback.judge_by_user(worker, self.ready(model), is_well=is_well)
+        return is_any_away
 
     def starting(self, model: Model) -> list[Worker]:
         """The workers of the model whose engine is starting."""

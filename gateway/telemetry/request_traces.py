@@ -11,7 +11,8 @@ Times are on trio's clock, in seconds.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol, final
+from dataclasses import dataclass, field
+from typing import Final, Protocol, final
 
 import msgspec
 
@@ -70,7 +71,8 @@ class TracedOutput(Protocol):
     def num_tokens(self) -> int: ...
 
 
-class AttemptTrace(msgspec.Struct):
+@dataclass(slots=True)
+class AttemptTrace:
     """One attempt on a worker or provider. It waited for its place from `asked_at`, and had its
     first token at `first_at`. A failed attempt has `ended_at`, `end` (the reason) and
     `output_tokens` (of the choice so far); the last attempt ends with the request. `num_busy` is
@@ -106,7 +108,7 @@ class Limited(msgspec.Struct, frozen=True):
     limits: ConversationLimitsConfig
 
 
-class Left(NamedTuple):
+class Left(msgspec.Struct, frozen=True, gc=False):
     """Whose prefix cache has the prompt of an answered request: the request's name there, and the
     tool that its answer called last ("": none).
     """
@@ -117,7 +119,8 @@ class Left(NamedTuple):
     tool: str
 
 
-class TurnTrace(msgspec.Struct):
+@dataclass(slots=True)
+class TurnTrace:
     """The part of a trace that turns write. `num_open` turns of the request `number` run now.
     `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
     `names` identify the request in events and logs. While the request runs, `prompt` has its packed
@@ -132,9 +135,9 @@ class TurnTrace(msgspec.Struct):
     model: str = ""
     prompt_tokens: int = 0
     ticket: int = 0
-    attempts: list[AttemptTrace] = []
+    attempts: list[AttemptTrace] = field(default_factory=list)
     num_attempts: int = 0
-    outputs: list[TracedOutput] = []
+    outputs: list[TracedOutput] = field(default_factory=list)
     names: tuple[bytes, ...] = ()
     prompt: bytes = b""
     text: object = None
@@ -168,7 +171,8 @@ class TurnTrace(msgspec.Struct):
             attempts[-1] = attempt
 
 
-class RequestTrace(msgspec.Struct):
+@dataclass(slots=True)
+class RequestTrace:
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
     "none". It arrived at `unix_time`, on trio's clock `received_at`. `finish` is why the answer
     ended, unless a provider's bytes were passed on. `parent` holds the client's `traceparent` and
@@ -196,7 +200,7 @@ class RequestTrace(msgspec.Struct):
     num_seen_tokens: int = 0
     conversation: str = ""
     notice: str = ""
-    turn: TurnTrace = msgspec.field(default_factory=TurnTrace)
+    turn: TurnTrace = field(default_factory=TurnTrace)
 
     @property
     def output_tokens(self) -> int:

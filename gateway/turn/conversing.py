@@ -98,7 +98,7 @@ class Conversing:
         trace = caller.trace
         if trace.number in self._visits:
             return request  # a further prompt of the same request
-        named = named_by(caller.headers, request)
+        named = named_by(caller.sent, request)
         if self._repairs:
             request = self._mended(request, trace.client)
         now = self._now()

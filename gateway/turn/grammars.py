@@ -6,7 +6,9 @@ enforced.
 """
 
 import logging
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from gateway.api import (
     ApiError,
@@ -31,7 +33,7 @@ _told: set[tuple[str, tuple[LeftOut, ...]]] = set()
 """What the log has been told of: agents repeat their tools with every turn."""
 
 
-class Beginning(NamedTuple):
+class Beginning(msgspec.Struct, frozen=True, gc=False):
     """How the answer begins: `end` is the end of the prompt's text, `is_thinking` says whether the
     prompt ends inside reasoning, `opening` is the beginning of a call in the prompt.
     """

@@ -278,7 +278,7 @@ def _sampling(
     if not request.stop_token_ids or form.reasoning is None:
         return sampling, frozenset()
     control = {token.id for token in text.encoder.control.values()} | text.eos_ids
-    told = tuple(one for one in request.stop_token_ids if one in control)
+    told = tuple(filter(control.__contains__, request.stop_token_ids))
     untold = frozenset(request.stop_token_ids) - control
     return msgspec.structs.replace(sampling, stop_token_ids=told), untold
 

@@ -272,9 +272,7 @@ class Turn:
                 first.on_end = partial(self._emit_usage, job)
                 provider = await first.run(cloud=cloud)
             else:
-                choices += [
-                    SequenceRun(self._services, job, at, emit) for at in range(1, job.request.n)
-                ]
+                choices += _further(self._services, job, emit)
                 provider = await self._fan_out(first, choices[1:], cloud=cloud)
         finally:
             # Also for a client that left early: the worker has computed for it.
@@ -348,6 +346,11 @@ class Turn:
         usage = self._usage = _usage_of(job, choices)
         self._emit(usage)
         return usage
+
+
+def _further(services: Services, job: Job, emit: Emit) -> list[SequenceRun]:
+    """The choices beside the first one."""
+    return [SequenceRun(services, job, at, emit) for at in range(1, job.request.n)]
 
 
 def with_cap(request: ChatRequest, most: int) -> ChatRequest:

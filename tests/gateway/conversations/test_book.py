@@ -33,7 +33,7 @@ def enter(
     status: int | None = 200,
 ) -> KnownConversation:
     """The conversation of a request, which ends at once unless `status` is None."""
-    visit = book.enter(named_by(headers, request), key, "agent", request, now)
+    visit = book.enter(named_by(dict(headers), request), key, "agent", request, now)
     assert visit is not None
     if status is not None:
         leave(book, visit, now, status)
@@ -65,13 +65,13 @@ def leave(book: ConversationBook, visit: ConversationVisit, now: float, status: 
 def test_what_a_client_says_names_the_conversation(
     headers: tuple[Header, ...], raw: dict[str, Any], name: str, parent: str
 ) -> None:
-    named = named_by(headers, chat("hello", **raw))
+    named = named_by(dict(headers), chat("hello", **raw))
     assert (named.name, named.parent) == (name, parent)
 
 
 def test_the_person_is_no_conversation() -> None:
     request = ChatRequest("alpha", (Message("user", "a"),), {"user": "ann"}, session="ann")
-    assert named_by((), request).name == ""
+    assert named_by({}, request).name == ""
 
 
 def test_a_next_turn_continues_the_conversation() -> None:
@@ -148,7 +148,7 @@ def test_counts() -> None:
     messages = (Message("user", "a"), Message("assistant", None, tool_calls=calls))
     results = (Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="2"))
     first = ChatRequest("alpha", messages[:1], {})
-    visit = book.enter(named_by((), first), "k", "agent", first, 10.0)
+    visit = book.enter(named_by({}, first), "k", "agent", first, 10.0)
     assert visit is not None
     leave(book, visit, 12.0)
     second = ChatRequest("alpha", (*messages, *results), {})

@@ -83,7 +83,7 @@ class Talk:
         """Send the next request."""
         request, headers, is_child = self.recorded.draw(self.at, self.number)
         self.at += 1
-        named = named_by(headers, request)
+        named = named_by(dict(headers), request)
         visit = book.enter(named, "key", self.recorded.client, request, now)
         assert visit is not None
         book.leave(

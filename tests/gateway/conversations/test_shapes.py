@@ -104,7 +104,9 @@ def test_1000_interleaved_conversations_are_told_apart(seed: int) -> None:
     owners: dict[str, dict[int, KnownConversation]] = {}
     for at, agent in enumerate(turns):
         request, headers = agent.next()
-        visit = book.enter(named_by(headers, request), "key", agent.client, request, float(at))
+        visit = book.enter(
+            named_by(dict(headers), request), "key", agent.client, request, float(at)
+        )
         assert visit is not None
         book.leave(
             visit,

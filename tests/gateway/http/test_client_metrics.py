@@ -18,9 +18,9 @@ def test_a_client_s_share_of_cached_tokens_is_seen() -> None:
     """By the program's name, whatever its version; without a name it is another."""
     metrics = ClientTokens(lambda: 1.5)
     for agent, cached in ((b"claude-cli/2.1 (external)", 0), (b"claude-cli/2.2", 30)):
-        client = client_of_headers([(b"host", b"x"), (b"user-agent", agent)])
+        client = client_of_headers({b"host": b"x", b"user-agent": agent})
         metrics.count(client, Usage(40, cached, 5))
-    metrics.count(client_of_headers([]), Usage(7, 0, 1))
+    metrics.count(client_of_headers({}), Usage(7, 0, 1))
     assert shown(metrics) == [
         'herma_client_tokens_total{client="claude-cli",kind="prompt"} 80.0',
         'herma_client_tokens_total{client="claude-cli",kind="cached"} 30.0',

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.output.answer_format import AnswerFormat, answer_format
-from gateway.output.reasoning import REASONING_FORMATS
+from gateway.output.reasoning import REASONING_FORMATS, Split
 from gateway.output.tools import TOOL_FORMATS
 from tests.fakes.tool_answers import ANSWERS, TOOLS
 
@@ -93,8 +93,8 @@ def test_families_of_thoughts() -> None:
     assert minimax.past_reasoning("ai\n") == "</mm:think>"
     assert minimax.past_reasoning("ai\n</mm:think>") == ""
     splitter = minimax.splitter((), is_open=False, is_past=False)
-    assert splitter.push("</mm:think>Hi") == ("", "Hi")
+    assert splitter.push("</mm:think>Hi") == Split("", "Hi")
     splitter = minimax.splitter((), is_open=False, is_past=False)
-    assert splitter.push("<mm:think>Hm</mm:think>Hi") == ("Hm", "Hi")
+    assert splitter.push("<mm:think>Hm</mm:think>Hi") == Split("Hm", "Hi")
     apertus = answer_format("<|inner_prefix|> <|inner_suffix|> <|tools_prefix|>")
     assert apertus.past_reasoning("<|assistant_start|>") == "<|inner_prefix|><|inner_suffix|>"

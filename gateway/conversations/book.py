@@ -6,7 +6,7 @@ argument. Must not know HTTP, tokens of prompts or limits.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -51,15 +51,22 @@ class _Namesakes(msgspec.Struct, gc=False):
 
 
 class ConversationBook:
-    """All conversations, the last used one last."""
+    """All conversations, the last used one last. `forgotten` takes the `owner` of each that is
+    dropped.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, forgotten: Callable[[tuple[str, str]], None] = lambda _: None) -> None:
+        self._forgotten = forgotten
         self._table: OrderedDict[tuple[str, str], KnownConversation] = OrderedDict()
         self._chains = PromptChains()
         self._namesakes: dict[tuple[str, str], _Namesakes] = {}
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def holds(self, conversation: KnownConversation) -> bool:
+        """Whether it is not forgotten yet; one may be while a request of it runs."""
+        return self._table.get(conversation.owner) is conversation
 
     def enter(
         self, named: ClientNames, key: str, client: str, request: ChatRequest, now: float
@@ -188,6 +195,7 @@ class ConversationBook:
 
     def _forget(self, one: KnownConversation) -> None:
         del self._table[one.owner]
+        self._forgotten(one.owner)
         first = one.key, one.name.partition("-")[0]
         if one.source == "prompt" and (namesakes := self._namesakes.get(first)) is not None:
             namesakes.num_open -= 1

@@ -6,7 +6,7 @@ has a kind, a place and lengths: never a word of a prompt. Must not know how ids
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,7 +23,9 @@ from protocol.tokens import TOKEN_BYTES
 
 MAX_BYTES: Final = 256 * 2**20
 MAX_STRANDS: Final = 3
-"""Prompts of one conversation: its own, and side calls and subagents under the same name."""
+"""Prompts of one conversation to one model: its own, and side calls and subagents under the same
+name.
+"""
 TAIL_TOKENS: Final = 48
 """A prompt ends with what opens the answer, which a template may write otherwise behind it."""
 MIN_LOST: Final = 32
@@ -52,14 +54,15 @@ class PrefixFinding(NamedTuple):
 
 
 class SentPrompt(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A prompt that was sent to an engine. `ids` are packed; `hashes` has one per message, `tools`
-    the name and the hash of each tool.
+    """A prompt that was sent to an engine of `model`. `ids` are packed; `hashes` has one per
+    message, `tools` the name and the hash of each tool.
     """
 
     ids: bytes
     hashes: "array[int]"
     tools: tuple[tuple[str, int], ...]
     num_system: int
+    model: str = ""
 
     @property
     def num_bytes(self) -> int:
@@ -90,28 +93,32 @@ class PrefixDoctor:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
-        self._strands: OrderedDict[object, list[SentPrompt]] = OrderedDict()
+        self._strands: OrderedDict[Hashable, list[SentPrompt]] = OrderedDict()
         self._rows: dict[tuple[str, str, str], list[float]] = {}
 
     def __len__(self) -> int:
         return len(self._strands)
 
     def note(
-        self, owner: object, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
+        self, owner: Hashable, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
     ) -> PrefixFinding | None:
-        """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did."""
+        """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did. It
+        is kept until `forget`, which must be called for each owner that is gone.
+        """
         finding = None
         strands = self._strands.get(owner)
         if strands is None:
             self._strands[owner] = [prompt]
         else:
             self._strands.move_to_end(owner)
-            if (before := _strand_of(strands, prompt)) is not None:
+            alike = [one for one in strands if one.model == prompt.model]
+            if (before := _strand_of(alike, prompt)) is not None:
                 finding = compare(before, prompt, messages, decode)
                 strands.remove(before)
                 self.num_bytes -= before.num_bytes
-            elif len(strands) >= MAX_STRANDS:
-                self.num_bytes -= strands.pop(0).num_bytes
+            elif len(alike) >= MAX_STRANDS:
+                strands.remove(alike[0])
+                self.num_bytes -= alike[0].num_bytes
             strands.append(prompt)
         self.num_bytes += prompt.num_bytes
         while self.num_bytes > self._max_bytes:
@@ -119,8 +126,8 @@ class PrefixDoctor:
             self.num_bytes -= sum(one.num_bytes for one in oldest)
         return finding
 
-    def forget(self, owner: object) -> None:
-        """The conversation is over."""
+    def forget(self, owner: Hashable) -> None:
+        """The conversation is forgotten, and so are its prompts."""
         self.num_bytes -= sum(one.num_bytes for one in self._strands.pop(owner, ()))
 
     def count(self, client: str, finding: PrefixFinding, lost_s: float) -> None:

@@ -407,10 +407,8 @@ class Worker:
         """
         if self.engine is None or self.engine.snapshots is None:
             return self.chains.depth(digests)
-        deepest = 0
-        for reservation in self._prefilling.values():
-            deepest = max(deepest, common_prefix(reservation.request.digests, digests))
-        return deepest
+        shared = [common_prefix(r.request.digests, digests) for r in self._prefilling.values()]
+        return max(shared, default=0)
 
     def take(self, reservation: PlaceReservation) -> None:
         """Give the ticket its place; its prefill is scheduled after those ahead."""

@@ -71,11 +71,11 @@ class Conversing:
         record_use: Callable[[UseName, UseSums], None] = _forget,
     ) -> None:
         self._record_use = record_use
-        self.book = ConversationBook()
         self._publish = publish
         self._now = unix_time
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
+        self.book = ConversationBook(self._doctor.forget)
         self._visits: dict[int, ConversationVisit] = {}
         self._returns = ReturnModel()
         self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
@@ -197,13 +197,12 @@ class Conversing:
         for one in request.messages[:2]:
             num_system += one.role in SYSTEM_ROLES
         tools = tools_of(request.prompt_tools) if request.tools else ()
-        prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system)
+        prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system, request.model)
         conversation = visit.conversation
+        if not self.book.holds(conversation):
+            return
         finding = self._doctor.note(
-            (conversation.owner, request.model),
-            prompt,
-            request.messages,
-            partial(decode_raw, text),
+            conversation.owner, prompt, request.messages, partial(decode_raw, text)
         )
         if finding is not None:
             lost_s = _seconds_of(trace, finding.lost_tokens)

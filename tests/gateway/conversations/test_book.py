@@ -9,9 +9,17 @@ import pytest
 
 from gateway.api import ChatRequest, Message, Usage
 from gateway.api.request import ToolCall
-from gateway.conversations import ConversationBook, ConversationVisit, KnownConversation, named_by
+from gateway.conversations import (
+    ConversationBook,
+    ConversationVisit,
+    KnownConversation,
+    PrefixDoctor,
+    SentPrompt,
+    named_by,
+)
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
-from gateway.conversations.chains import Chain
+from gateway.conversations.chains import Chain, hashes_of
+from protocol.tokens import pack_tokens
 
 Header = tuple[bytes, bytes]
 
@@ -298,3 +306,34 @@ def test_a_retry_among_thousands_of_the_same_prompt_is_found_in_one_step(
     assert enter(book, same) is failed
     assert enter(book, same) is not failed
     assert len(asked) < 20
+
+
+def test_the_prompts_of_a_conversation_are_forgotten_with_it() -> None:
+    """Else they would stay until all that is kept of prompts reaches its bound."""
+    doctor = PrefixDoctor()
+    book = ConversationBook(doctor.forget)
+    for number in range(MAX_CONVERSATIONS + 50):
+        request = chat(f"question {number}")
+        visit = book.enter(named_by({}, request), "k", "agent", request, float(number))
+        assert visit is not None
+        prompt = SentPrompt(pack_tokens(range(8)), visit.hashes, (), 0, request.model)
+        doctor.note(visit.conversation.owner, prompt, request.messages, str)
+        leave(book, visit, float(number))
+        assert book.holds(visit.conversation)
+    assert len(doctor) == len(book) == MAX_CONVERSATIONS
+    book.sweep(1e9)
+    assert not book.holds(visit.conversation)
+    assert len(doctor) == len(book) == doctor.num_bytes == 0
+
+
+def test_prompts_to_different_models_are_not_compared() -> None:
+    """Their ids mean different texts."""
+    doctor = PrefixDoctor()
+    before, after = chat("hello").messages, chat("hello", "yes?", "well").messages
+    ids, others = pack_tokens(range(500)), pack_tokens(range(500, 1000))
+    first = SentPrompt(ids, hashes_of(before), (), 0, "a")
+    assert doctor.note("one", first, before, str) is None
+    elsewhere = SentPrompt(others, hashes_of(after), (), 0, "b")
+    assert doctor.note("one", elsewhere, after, str) is None
+    next_one = SentPrompt(others, hashes_of(after), (), 0, "a")
+    assert doctor.note("one", next_one, after, str) is not None

@@ -55,7 +55,7 @@ class Engine:
         assert self.attempts.tokens(W, (item,)) is None
 
     def alive(self, attempt: Attempt) -> None:
-        self.attempts.alive(W, SequenceAlive(attempt.request_id, 1))
+        self.attempts.read(W, SequenceAlive(attempt.request_id, 1))
 
     def run(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
         """Let time pass; `step` is called each second."""

@@ -7,10 +7,10 @@ threads may render at once. Must not know tokenizers: control tokens come as str
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
-from types import BuiltinMethodType, GeneratorType, MethodType
+from types import GeneratorType
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -48,7 +48,7 @@ _REFUSALS: Final = (
 )
 
 _METHODS: Final = frozenset(name for kind in (dict, list, str, LoopContext) for name in dir(kind))
-_BOUND: Final = frozenset({MethodType, BuiltinMethodType})
+_WRAPPED: Final = frozenset({"format", "format_map"})
 _IMMUTABLE_TYPES: Final = frozenset({str, LoopContext})
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -311,17 +311,22 @@ class _OwnLists(NodeTransformer):
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a shorter check of what templates read most."""
 
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401
+        """See Jinja's sandbox. Of immutable values it forbids only names with an underscore, and
+        wraps only the methods that format.
+        """
+        if type(obj) in _IMMUTABLE_TYPES and attribute[:1] != "_" and attribute not in _WRAPPED:
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                pass  # which makes Jinja look for an item of that name
+        return super().getattr(obj, attribute)
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """See Jinja's sandbox. For immutable values it forbids only names with an underscore."""
-        if type(obj) in _IMMUTABLE_TYPES:
-            return not attr.startswith("_")
+        """See Jinja's sandbox."""
         if type(obj) is _OwnList and attr in _OWN_METHODS:
             return True
         return super().is_safe_attribute(obj, attr, value)
-
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401
-        """See Jinja's sandbox, whose own function prepares a closure before it looks."""
-        return super().wrap_str_format(value) if type(value) in _BOUND else None
 
 
 def _with_tools(

@@ -140,7 +140,10 @@ class PromptEncoder:
             return b"".join(draft.found)  # type: ignore[arg-type]
         if self._words is not None and encoded.words is not None:
             self._words.learn(encoded.words)
-        packed = _filled(draft, encoded)
+        fresh = dict(zip(draft.missing, encoded.packed, strict=True))
+        packed: list[bytes] = []
+        for stretch, ids in zip(draft.stretches, draft.found, strict=True):
+            packed.append(fresh[stretch] if ids is None else ids)
         self._packed.put(zip(draft.keys, packed, strict=True))
         return b"".join(packed)
 
@@ -158,13 +161,6 @@ class PromptEncoder:
 
 def _owned(owner: bytes, stretches: list[str]) -> list[_Key]:
     return [(owner, one) for one in stretches]
-
-
-def _filled(draft: Draft, encoded: Encoded) -> list[bytes]:
-    """The ids of all stretches."""
-    fresh = dict(zip(draft.missing, encoded.packed, strict=True))
-    pairs = zip(draft.stretches, draft.found, strict=True)
-    return [fresh[s] if packed is None else packed for s, packed in pairs]
 
 
 class DigestCache:

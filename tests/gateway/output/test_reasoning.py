@@ -9,6 +9,7 @@ from gateway.output.reasoning import (
     REASONING_FORMATS,
     ReasoningFormat,
     ReasoningSplitter,
+    Split,
 )
 
 CASES = [
@@ -80,7 +81,7 @@ def test_every_format_splits_at_its_own_tags(form: ReasoningFormat) -> None:
 
 def test_without_a_format_all_is_answer() -> None:
     """A model without reasoning may write about them."""
-    assert ReasoningSplitter(None).push("<think>a</think>") == ("", "<think>a</think>")
+    assert ReasoningSplitter(None).push("<think>a</think>") == Split("", "<think>a</think>")
 
 
 @given(st.integers(0, 40), st.booleans())

@@ -18,7 +18,7 @@ from gateway.conversations import (
     named_by,
 )
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
-from gateway.conversations.chains import Chain, hashes_of
+from gateway.conversations.chains import Chain
 from protocol.tokens import pack_tokens
 
 Header = tuple[bytes, bytes]
@@ -324,16 +324,3 @@ def test_the_prompts_of_a_conversation_are_forgotten_with_it() -> None:
     book.sweep(1e9)
     assert not book.holds(visit.conversation)
     assert len(doctor) == len(book) == doctor.num_bytes == 0
-
-
-def test_prompts_to_different_models_are_not_compared() -> None:
-    """Their ids mean different texts."""
-    doctor = PrefixDoctor()
-    before, after = chat("hello").messages, chat("hello", "yes?", "well").messages
-    ids, others = pack_tokens(range(500)), pack_tokens(range(500, 1000))
-    first = SentPrompt(ids, hashes_of(before), (), 0, "a")
-    assert doctor.note("one", first, before, str) is None
-    elsewhere = SentPrompt(others, hashes_of(after), (), 0, "b")
-    assert doctor.note("one", elsewhere, after, str) is None
-    next_one = SentPrompt(others, hashes_of(after), (), 0, "a")
-    assert doctor.note("one", next_one, after, str) is not None

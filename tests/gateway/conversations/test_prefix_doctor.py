@@ -251,3 +251,17 @@ def test_the_first_difference_is_found(at: int) -> None:
     other = one[:at] + [9999] * (500 - at)
     assert first_difference(pack_tokens(one), pack_tokens(other)) == at
     assert first_difference(pack_tokens(one[:at]), pack_tokens(one)) == at
+
+
+def test_prompts_to_different_models_are_not_compared() -> None:
+    """Their ids mean different texts."""
+    doctor = PrefixDoctor()
+    before = [Message("user", "hello")]
+    after = [*before, Message("assistant", "yes?"), Message("user", "well")]
+    ids, others = pack_tokens(range(500)), pack_tokens(range(500, 1000))
+    first = SentPrompt(ids, _hashes(before), (), 0, "a")
+    assert doctor.note("one", first, before, str) is None
+    elsewhere = SentPrompt(others, _hashes(after), (), 0, "b")
+    assert doctor.note("one", elsewhere, after, str) is None
+    next_one = SentPrompt(others, _hashes(after), (), 0, "a")
+    assert doctor.note("one", next_one, after, str) is not None

@@ -24,12 +24,13 @@ from gateway.turn.tries import LAST, PART, SUBMIT, TABLE, TryEvent, TryState
 from gateway.turn.try_loop import NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderUnavailable
 from protocol.ids import WorkerId
-from protocol.messages import Rejected, RelayFacts
+from protocol.messages import Finished, Rejected, RelayFacts
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
 _ABSENT: Final = 404
+CHAT_PATH: Final = "/v1/chat/completions"
 _RETRY_AFTER_S: Final = 5
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 """The engine refuses the request, with a body that is not JSON."""
@@ -213,7 +214,7 @@ class RelayRun(TryLoop):
                 _log.warning("worker %s does not go on with an answer: %s", name, error)
                 self.state = TABLE[self.state, TryEvent.BREAK]
             else:
-                event = self._judge(error, client, lease, name)
+                event = self._judge(error, client, lease, name, facts.model)
                 self.state = TABLE[self.state, event]
             return
         except ProviderCut as error:
@@ -230,10 +231,10 @@ class RelayRun(TryLoop):
         self.state = TABLE[self.state, LAST]
 
     def _judge(
-        self, error: ProviderUnavailable, client: RelayClient, lease: Lease, name: str
+        self, error: ProviderUnavailable, client: RelayClient, lease: Lease, name: str, model: str
     ) -> TryEvent:
-        """What a failure before the answer is. Raises `ApiError` if the request cannot be tried
-        again.
+        """What a failure before the answer is; `model` is the engine's own name. Raises `ApiError`
+        if the request cannot be tried again.
         """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
         if isinstance(outcome, Rejected):
@@ -246,7 +247,8 @@ class RelayRun(TryLoop):
                 self._retry_after_s = error.retry_after_s or _RETRY_AFTER_S
                 self._why_busy = "busy"
                 return TryEvent.REJECT
-            if error.status == _ABSENT:
+            is_gone = error.status == _ABSENT and self._what == CHAT_PATH
+            if error.status == _ABSENT and not is_gone:
                 return TryEvent.LACK
             if error.status in _REFUSED:
                 text = error.words or f"The engine of {self._job.model} refuses this request."
@@ -256,8 +258,13 @@ class RelayRun(TryLoop):
                 dispatcher.failed(lease.ticket, "it was silent about a request")
                 self._policy().note_silence(has_begun=False)
             else:
+                # Its probes were chats, so the path is there: the engine has another model now.
+                why = f"{name} has no model `{model}` any more" if is_gone else str(error)
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
-                self._policy().note_error(str(error))
+                self._policy().note_error(why)
+                outcome = Finished(
+                    self._request_id, self._num_attempts, "error", 0, 0, 0, detail=why
+                )
         self._note_loss(lease, outcome or Overdue(), name)
         return TryEvent.LOSE
 

@@ -23,7 +23,7 @@ from gateway.turn.chat_stream import Emit, ask_chat, go_on
 from gateway.turn.fallback_chain import emit_whole, with_kept
 from gateway.turn.model_prompts import PLAIN
 from gateway.turn.relay_job import RelayJob
-from gateway.turn.relay_run import RelayRun
+from gateway.turn.relay_run import CHAT_PATH, RelayRun
 from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
 from gateway.turn.tries import PREFILLING
@@ -80,12 +80,11 @@ class _RelayedChat:
         self._request = _with_variables(services, request, job.model)
         self._job = job
         self._emit = emit
-        path = "/v1/chat/completions"
         self._resumption = resumption
         self.run = RelayRun(
             services,
             job,
-            path,
+            CHAT_PATH,
             self._exchange,
             streamed=request.stream,
             resumption=resumption,

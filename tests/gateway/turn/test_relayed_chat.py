@@ -114,14 +114,30 @@ async def test_a_full_or_failing_engine_is_asked_again(first: int | str) -> None
 
 
 async def test_a_refusal_is_the_engines_own() -> None:
-    """A 400 passes with its body; a path that the engine lacks is a 404 that says so."""
-    worker = TextWorker(statuses=[400, 404])
+    """A 400 passes with its body."""
+    worker = TextWorker(statuses=[400])
     async with open_gateway() as gateway, open_worker(gateway.address, worker):
         await gateway.wait_local()
         assert b"no" in (await gateway.ask()).upstream
-        error = (await gateway.ask()).error
-        assert error is not None
-        assert (error.status, error.code) == (404, "path_not_served")
+
+
+async def test_an_engine_that_has_lost_its_model_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was started anew with another one. The client's request is right, and its path was there
+    for the probes: no 404 may blame them. Events and log say what has happened.
+    """
+    worker = TextWorker(statuses=[404] * 9)
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_local()
+        with gateway.services.feed.listen() as listener:
+            error = (await gateway.ask()).error
+            _, told = listener.take()
+    assert error is not None
+    assert (error.status, error.code) == (500, None)
+    assert "t1 has no model `there` any more" in caplog.text
+    reasons = {msgspec.json.decode(one.json)["reason"] for one in told if one.kind == "rerouted"}
+    assert reasons == {"its engine failed on the request"}
 
 
 async def test_tokens_and_text_do_not_mix() -> None:

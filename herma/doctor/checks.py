@@ -28,6 +28,7 @@ from herma.doctor.ranks import check_ranks
 from herma.doctor.settings import check_settings
 from herma.doctor.shared_limits import check_shared_limits
 from herma.doctor.starts import check_starts
+from herma.doctor.state import check_state
 from herma.doctor.units import check_units
 from herma.doctor.workers import check_workers
 
@@ -43,6 +44,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
     check_open_files,
     check_proxies,
     check_python,
+    check_state,
     check_gateways,
     check_workers,
 )

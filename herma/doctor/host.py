@@ -37,11 +37,16 @@ def _not_asked(_ledger: LedgerConfig) -> None:
     """Ask nothing: before a start no command waits for a server that may come later."""
 
 
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine. Paths are absolute on it; `root` is the place of its file system here. `packages`
     is the folder of the installed Python packages. `gateways` and `workers` ask those that run.
     `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
+    `free_bytes` is what the disk of a folder has left for this user.
     """
 
     root: Path
@@ -51,6 +56,7 @@ class Host:
     gateways: Callable[[], Iterable[GatewayProcess]] = tuple
     ask_shared_limits: Callable[[LedgerConfig], str | None] = _not_asked
     workers: Callable[[], Iterable[Supervisor]] = tuple
+    free_bytes: Callable[[Path], int] = _free_bytes
     _answers: dict[tuple[str, ...], QueryOutput | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:

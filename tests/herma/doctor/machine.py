@@ -17,12 +17,14 @@ class Machine:
     """Files lie under `root`; `answers` are by command line."""
 
     def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.environ: dict[str, str] = {}
         self.answers: dict[str, QueryOutput] = {}
         self.gateways: list[GatewayProcess] = []
         self.workers: list[Supervisor] = []
         self.shared_limits: str | None = None
+        self.free_bytes = 2**40
 
     def write(self, name: str, content: str | bytes = "", mode: int = 0o644) -> Path:
         path = self.root / name.lstrip("/")
@@ -58,6 +60,7 @@ class Machine:
             self._gateways,
             self._limits,
             lambda: self.workers,
+            lambda _: self.free_bytes,
         )
 
     def _limits(self, _ledger: LedgerConfig) -> str | None:

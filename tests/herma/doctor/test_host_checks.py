@@ -172,6 +172,25 @@ def test_few_open_files(machine: Machine) -> None:
     assert "1024 files" in only(machine).what
 
 
+def test_a_state_directory_that_cannot_be_written(machine: Machine) -> None:
+    """`herma up` would end after its workers have begun to start."""
+    machine.environ["XDG_STATE_HOME"] = "/mnt/state"
+    assert not examine(machine.host, Config())
+    machine.write("/mnt/state", "a file")
+    one = only(machine)
+    assert (one.level, one.what) == (
+        "error",
+        "/mnt/state/herma cannot be written: /mnt/state is a file",
+    )
+
+
+def test_a_state_directory_on_a_full_disk(machine: Machine) -> None:
+    machine.environ["HOME"] = "/home/me"
+    machine.free_bytes = 3 * 2**20
+    one = only(machine)
+    assert one.what == "the disk of /home/me/.local/state/herma has 3 MiB free"
+
+
 def test_a_package_with_our_name(machine: Machine) -> None:
     machine.write(f"{SITE}/kernels-0.9.0.dist-info/METADATA")
     assert only(machine).remedy.startswith("pip uninstall kernels")

@@ -126,6 +126,16 @@ def _foreign_process(machine: Machine) -> None:
     machine.answer(APPS, "77, /usr/bin/python3, 15012\n")
 
 
+def _state_in_a_file(machine: Machine) -> None:
+    machine.environ["XDG_STATE_HOME"] = "/mnt/state"
+    machine.write("/mnt/state")
+
+
+def _full_disk(machine: Machine) -> None:
+    machine.environ["HOME"] = "/home/me"
+    machine.free_bytes = 0
+
+
 def _taken_port(machine: Machine) -> None:
     row = f"   0: 0100007F:{8080:04X} 00000000:0000 0A 0:0 00:0 0 0 0 4711 1\n"
     machine.write("/proc/net/tcp", LISTEN + row)
@@ -274,6 +284,8 @@ CASES = {
         "LimitNOFILE=65536",
         lambda machine: machine.write("/proc/self/limits", "Max open files  1024  4096  files\n"),
     ),
+    "state": Case("name another in XDG_STATE_HOME", _state_in_a_file),
+    "full disk": Case("free space there", _full_disk),
     "package kernels": Case(
         "pip uninstall kernels",
         lambda machine: machine.write(f"{SITE}/kernels-0.9.0.dist-info/METADATA"),

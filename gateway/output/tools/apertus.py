@@ -4,13 +4,12 @@ of a function as its only key. A missing end tag is forgiven.
 
 from typing import Final
 
-from gateway.output.tools.call_object import read_word
+from gateway.output.tools.call_object import read_any_arguments, read_word
 from gateway.output.tools.grammar import (
     CallSink,
     NotACall,
     Read,
     literal,
-    read_arguments,
     skip_space,
 )
 
@@ -38,8 +37,9 @@ def _call(calls: CallSink, first: str) -> Read[None]:
     if first != "{" or (yield from skip_space()) != '"':
         raise NotACall
     name = yield from read_word(calls)
-    if not name or (yield from skip_space()) != ":" or (yield from skip_space()) != "{":
+    if not name or (yield from skip_space()) != ":":
         raise NotACall
-    yield from read_arguments(calls, name, "")
+    first = yield from skip_space()
+    yield from read_any_arguments(calls, name, first, "")
     if (yield from skip_space()) != "}":
         raise NotACall

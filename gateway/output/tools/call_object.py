@@ -131,18 +131,26 @@ def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
 
 
 def _arguments(calls: CallSink, name: str, first: str, stop: str, call_id: str) -> Read[str]:
+    left = yield from read_any_arguments(calls, name, first, stop, call_id)
+    return left or (yield from _rest(calls, stop))
+
+
+def read_any_arguments(
+    calls: CallSink, name: str, first: str, stop: str, call_id: str = ""
+) -> Read[str]:
+    """A whole call whose arguments begin with `first`: an object, one in a string, or null; the
+    stop if that ended it, else "".
+    """
     if first == "{":
-        left = yield from read_arguments(calls, name, stop, call_id)
-        if left:
-            return left
-    elif first == '"':
+        return (yield from read_arguments(calls, name, stop, call_id))
+    if first == '"':
         yield from _arguments_in_string(calls, name, call_id)
     elif first == "n":
         yield from literal("null", 1)
         write_whole(calls, name, "{}", call_id)
     else:
         raise NotACall
-    return (yield from _rest(calls, stop))
+    return ""
 
 
 def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]:

@@ -8,7 +8,7 @@ reader takes both. Missing end tags are forgiven.
 import re
 from typing import Final, NamedTuple
 
-from gateway.output.tools.call_object import write_whole
+from gateway.output.tools.call_object import read_any_arguments, write_whole
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -16,7 +16,6 @@ from gateway.output.tools.grammar import (
     Read,
     is_name,
     one_of,
-    read_arguments,
 )
 
 
@@ -46,6 +45,7 @@ DSML: Final = Tags(
 )
 _HEAD: Final = re.compile(
     r"\s*(?:function<[^>]*>)?\s*([^\s<](?:[^<\n`]*[^\s<`])?)\s*(?:<[^>]*>)?\s*(?:```\w*)?\s*"
+    r"(?:null)?\s*(?:```)?\s*"
 )
 _MAX_HEAD: Final = MAX_NAME + 128
 
@@ -56,29 +56,36 @@ def read(calls: CallSink, marker: str, tags: Tags = V3) -> Read[None]:
     while tag != tags.end_section:
         left = ""
         if tag == tags.call:
-            name, is_bare = yield from _name(calls, tags)
-            if is_bare:
+            name, first = yield from _name(calls, tags)
+            if first == ">":
                 write_whole(calls, name, "{}", "")
             else:
-                left = yield from read_arguments(calls, name, "<")
+                left = yield from read_any_arguments(calls, name, first, "<")
         tag = yield from _tag(calls, tags, left)
 
 
-def _name(calls: CallSink, tags: Tags) -> Read[tuple[str, bool]]:
-    """The name before the `{` of the arguments, and whether the call ends without any; a separator
-    and a fence may follow the name.
+def _name(calls: CallSink, tags: Tags) -> Read[tuple[str, str]]:
+    """The name before the arguments, and how they begin: with `{` or a quote, or `>` if the call
+    ends without any. A separator and a fence may follow the name.
     """
-    head, is_bare = "", False
-    while not is_bare and (char := (yield)) != "{":
+    head = ""
+    while (char := (yield)) != "{" and not (char == '"' and _is_named(head, tags)):
         head += char
-        is_bare = char == ">" and head.endswith(tags.end_call)
+        if char == ">" and head.endswith(tags.end_call):
+            break
         if len(head) > _MAX_HEAD:
             raise NotACall
     head = head.removesuffix(tags.end_call)
     match = _HEAD.fullmatch(head)
     if match is None or not (is_name(match[1]) or calls.is_tool(match[1])):
         raise NotACall
-    return match[1], is_bare
+    return match[1], char
+
+
+def _is_named(head: str, tags: Tags) -> bool:
+    """Whether the arguments come next; a quote before that is of a name."""
+    text = head.strip()
+    return "```" in text or (text.endswith(tags.sep) and text != "function" + tags.sep)
 
 
 def _tag(calls: CallSink, tags: Tags, first: str = "") -> Read[str]:

@@ -8,6 +8,7 @@ apart, puts it behind. Must not know the other channels.
 import re
 from typing import Final
 
+from gateway.output.tools.call_object import read_any_arguments, write_whole
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -15,7 +16,6 @@ from gateway.output.tools.grammar import (
     Read,
     is_name,
     one_of,
-    read_arguments,
     skip_space,
 )
 
@@ -43,10 +43,12 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     name = recipient.removeprefix(PREFIX)
     if not calls.is_tool(name) and not (recipient.startswith(PREFIX) and is_name(name)):
         raise NotACall
-    if (yield from skip_space()) != "{":
-        raise NotACall
-    left = yield from read_arguments(calls, name, "<")
-    char = left or (yield from skip_space())
+    char = yield from skip_space()
+    if char == "<":  # a call without arguments, whose `{}` is left out
+        write_whole(calls, name, "{}", "")
+    else:
+        left = yield from read_any_arguments(calls, name, char, "<")
+        char = left or (yield from skip_space())
     if char != "<":
         raise NotACall
     yield from one_of((CALL, END, RETURN), char)

@@ -12,6 +12,7 @@ Must not know tags, tools or events.
 
 import json
 import re
+from math import isfinite
 from typing import Final, Literal
 
 MAX_WORD: Final = 1024
@@ -41,6 +42,7 @@ _WORDS: Final = {
 }
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+_NO_CHARACTER: Final = "\\ufffd"
 _ESCAPES: Final = frozenset('"\\/bfnrt')
 _PLAIN: Final = re.compile(r"""[^"'\\\x00-\x1f]+""")
 _ESCAPED: Final = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)}
@@ -62,6 +64,8 @@ class JsonRepair:
         self._out: list[str] = [] if in_object else [first]
         self._gap = ""
         self._held = ""
+        self._high = ""
+        """The escape of a first half of a character, until the second one comes."""
         self._quote = '"'
         self._is_key = False
         self._steps = (
@@ -86,11 +90,12 @@ class JsonRepair:
     @property
     def is_quiet(self) -> bool:
         """Whether it is inside a string and nothing is pending."""
-        return self._state == _STRING and not self._out
+        return self._state == _STRING and not self._out and not self._high
 
     def feed_plain(self, text: str, at: int) -> int:
         """Take the run of plain characters at `at` if inside a string; return where it ends."""
-        run = _PLAIN.match(text, at) if self._state == _STRING else None
+        is_within = self._state == _STRING and not self._high
+        run = _PLAIN.match(text, at) if is_within else None
         if run is None:
             return at
         self._out.append(run[0])
@@ -177,6 +182,8 @@ class JsonRepair:
         return True
 
     def _string(self, char: str) -> bool:
+        if char != "\\":
+            self._end_half()
         if char == self._quote and self._is_key:
             self._end_string()
         elif char == self._quote:
@@ -191,6 +198,8 @@ class JsonRepair:
 
     def _escape(self, char: str) -> bool:
         self._state = _STRING
+        if char != "u":
+            self._end_half()
         if char in _ESCAPES:
             self._out.append("\\" + char)
         elif char == "u":
@@ -205,14 +214,33 @@ class JsonRepair:
     def _hex(self, char: str) -> bool:
         """Four digits behind a backslash and u; anything else was meant as text."""
         if char not in _HEX_DIGITS:
+            self._end_half()
             self._out.append("\\\\u" + self._held)
             self._state = _STRING
             return False
         self._held += char
         if len(self._held) == 4:
-            self._out.append("\\u" + self._held)
+            self._write_escape(int(self._held, 16))
             self._state = _STRING
         return True
+
+    def _write_escape(self, code: int) -> None:
+        """The four digits: half of a character is none, and many clients refuse it."""
+        escape = "\\u" + self._held
+        if 0xDC00 <= code < 0xE000:
+            self._out.append(self._high + escape if self._high else _NO_CHARACTER)
+            self._high = ""
+            return
+        self._end_half()
+        if 0xD800 <= code < 0xDC00:
+            self._high = escape
+        else:
+            self._out.append(escape)
+
+    def _end_half(self) -> None:
+        if self._high:
+            self._out.append(_NO_CHARACTER)
+            self._high = ""
 
     def _after_quote(self, char: str) -> bool:
         """In JSON only a quote that closes a value is followed by a comma or a bracket."""
@@ -250,6 +278,7 @@ class JsonRepair:
             self._state, self._held = _WORD, char
 
     def _end_string(self) -> None:
+        self._end_half()
         if self._state == _ESCAPE:
             self._out.append("\\\\")
         elif self._state == _HEX:
@@ -261,7 +290,7 @@ class JsonRepair:
         word = self._held
         known = None if self._is_key else _WORDS.get(word.lower())
         if known is None and not self._is_key and _NUMBER.fullmatch(word):
-            known = word
+            known = word if word.lstrip("-").isdigit() or isfinite(float(word)) else "null"
         self._out.append(json.dumps(word, ensure_ascii=False) if known is None else known)
         self._state = _COLON if self._is_key else _AFTER
 

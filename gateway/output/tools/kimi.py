@@ -7,7 +7,7 @@ again, so the ids are kept unless an earlier turn has the same. The outer tags m
 
 from typing import Final
 
-from gateway.output.tools.call_object import write_whole
+from gateway.output.tools.call_object import read_any_arguments, write_whole
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -16,7 +16,6 @@ from gateway.output.tools.grammar import (
     is_name,
     literal,
     one_of,
-    read_arguments,
     skip_space,
 )
 
@@ -66,9 +65,7 @@ def _call(calls: CallSink) -> Read[str]:
         yield from literal(END_CALL, 1)
         write_whole(calls, name, "{}", call_id)
         return ""
-    if char != "{":
-        raise NotACall
-    return (yield from read_arguments(calls, name, "<", call_id))
+    return (yield from read_any_arguments(calls, name, char, "<", call_id))
 
 
 def _name(calls: CallSink, written: str) -> tuple[str, bool]:

@@ -7,14 +7,13 @@ that form.
 
 from typing import Final
 
-from gateway.output.tools.call_object import read_array
+from gateway.output.tools.call_object import read_any_arguments, read_array
 from gateway.output.tools.grammar import (
     CallSink,
     NotACall,
     Read,
     literal,
     name_until,
-    read_arguments,
     skip_space,
 )
 
@@ -49,6 +48,5 @@ def _named(calls: CallSink, first: str) -> Read[None]:
             raise NotACall(2)
         yield from literal(ARGS, 2)
         char = yield from skip_space()
-    if char != "{":
-        raise NotACall
-    yield from read_arguments(calls, name, "", call_id if len(call_id) == ID_CHARS else "")
+    own_id = call_id if len(call_id) == ID_CHARS else ""
+    yield from read_any_arguments(calls, name, char, "", own_id)

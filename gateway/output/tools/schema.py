@@ -7,6 +7,7 @@ without a known schema is a string. Must not know formats.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from gateway.output.tools.json_repair import JsonRepair
@@ -171,7 +172,7 @@ def _as_type(value: str, name: str) -> str | None:
         case "integer":
             return value if _INTEGER.fullmatch(value) else None
         case "number":
-            return value if _NUMBER.fullmatch(value) else None
+            return value if _NUMBER.fullmatch(value) and isfinite(float(value)) else None
         case "object":
             return _container(value, "{")
         case _:
@@ -196,19 +197,13 @@ def any_json(text: str) -> str:
     for name in ("null", "boolean", "integer", "number", "object", "array"):
         if (found := _as_type(value, name)) is not None:
             return found
-    return value if _is_json(value) else quote(text)
-
-
-def _is_json(value: str) -> bool:
     try:
-        json.loads(value, parse_constant=_refuse)
+        said = json.loads(value)
     except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
+        return quote(text)
+    if not isinstance(said, str):
+        return quote(text)
+    return quote(said.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def quote(text: str) -> str:

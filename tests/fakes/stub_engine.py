@@ -120,7 +120,15 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:  # noqa: C901
 
 
 def _move(link: socket.socket, fault: str, *, is_asleep: bool) -> str:
-    """Move the memory out or back; why it stays."""
+    """Move the memory out or back; why it stays. Heartbeats say so, as an engine's thread does."""
+    _say(link, Heartbeat(0, busy=True, phase="moving"))
+    why = _moved(link, fault, is_asleep=is_asleep)
+    for _ in range(2):  # the first may be older than the wish, for all that the supervisor knows
+        _say(link, Heartbeat(0, busy=False))
+    return why
+
+
+def _moved(link: socket.socket, fault: str, *, is_asleep: bool) -> str:
     if fault == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     while fault == "hangs":

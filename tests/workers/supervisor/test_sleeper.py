@@ -407,5 +407,5 @@ async def test_twenty_switches_leave_nothing_behind(
             await one.sleep()
             await one.wake()
         await one.until(lambda: all(map(int.__le__, _held_here(), before)))
-        assert one.relay.epoch == 22
         assert (one.troubles, one.num_faults) == ([], 0)
+        assert one.relay.epoch == 22

@@ -118,6 +118,7 @@ class Programs:
             program.waits_since = now
             self._line[name] = program
         lack = claim.tokens + self.held_tokens - int(USABLE * claim.capacity)
+        lack = min(lack, self.held_tokens)  # nobody can give more to one that needs it all
         if now - program.waits_since >= self.max_pause_s:
             self._make_room(lack, now, among_all=True)
         elif self._next() is not program or (lack > 0 and not self._make_room(lack, now)):
@@ -157,7 +158,8 @@ class Programs:
         usable = 1.0 if since < now else USABLE
         room = int(usable * capacity) - self.held_tokens
         if program.turns > 1 and program.waits_since is None:
-            if tokens <= room or self._make_room(tokens - room, now):
+            lack = min(tokens - room, self.held_tokens)
+            if lack <= 0 or self._make_room(lack, now):
                 self._enter(program, tokens, since)
             else:
                 self._lacking = tokens

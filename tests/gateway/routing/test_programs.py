@@ -142,6 +142,22 @@ def test_nobody_waits_for_longer_than_the_bound() -> None:
     assert agents.may("c", 22.0)
 
 
+def test_one_that_needs_the_whole_memory_does_not_wait_for_itself() -> None:
+    """A conversation that fills a card alone goes on; beside others it waits until they are away."""
+    agents = Agents()
+    for now in range(4):
+        agents.turn("large", now, tokens=CAPACITY - 1)
+        assert agents.may("large", now + 1.0, tokens=CAPACITY)
+    agents.turn("a", 5.0)
+    agents.turn("a", 6.0)
+    assert not agents.may("a", 7.0)
+    agents = full()
+    assert agents.may("large", 14.0)
+    agents.turn("large", 14.0, tokens=CAPACITY)
+    assert not agents.may("large", 15.0, tokens=CAPACITY)
+    assert agents.may("large", 15.0 + PATIENCE_S, tokens=CAPACITY)
+
+
 def test_people_and_short_prompts_are_not_held() -> None:
     """A pause or an answer that takes longer than to compute all that fits anew, and a prompt that
     takes no time; what waited for its place waits no longer.

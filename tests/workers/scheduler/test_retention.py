@@ -2,7 +2,10 @@
 
 from array import array
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.ids import BlockDigest
 from protocol.messages import Finished, Retain, Submit
@@ -198,3 +201,92 @@ def test_only_so_many_evicted_blocks_are_remembered() -> None:
     for digest in [*gone, gone[2]]:
         meter.computed(digest)
     assert (meter.num_evicted, meter.num_again) == (3, 2)
+
+
+def block(*path: int) -> BlockDigest:
+    """The block at the end of this way from the first one."""
+    return BlockDigest(bytes([len(path), *path]).ljust(16, b"."))
+
+
+class KeptLives(RuleBasedStateMachine):
+    """Sequences that share prefixes come, go, are expected and evicted, against a naive cache: a
+    parent and the number of holders for each block.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = KeptChains(32)
+        self.parents: dict[BlockDigest, BlockDigest | None] = {}
+        self.holders: dict[BlockDigest, int] = {}
+        self.running: list[list[BlockDigest]] = []
+        self.names: list[int] = []
+        self.now = 0.0
+
+    @rule(path=st.lists(st.integers(0, 1), min_size=1, max_size=6))
+    def begins(self, path: list[int]) -> None:
+        """A sequence holds what is cached of its blocks, and computes the others."""
+        chain = [block(*path[: end + 1]) for end in range(len(path))]
+        idle = [one for one in chain if one in self.parents and not self.holders[one]]
+        self.kept.take(idle)
+        before: BlockDigest | None = None
+        for digest in chain:
+            if digest not in self.parents:
+                self.parents[digest], self.holders[digest] = before, 0
+                if before is not None:
+                    self.kept.stored_behind(before)
+            self.holders[digest] += 1
+            before = digest
+        self.running.append(chain)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), is_named=st.booleans())
+    def ends(self, data: st.DataObject, is_named: bool) -> None:
+        chain = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        for digest in chain:
+            self.holders[digest] -= 1
+        free = [digest for digest in chain if not self.holders[digest]]
+        name = len(self.names) if is_named else None
+        self.kept.keep(chain, free, name, self.now)
+        if name is not None:
+            self.names.append(name)
+
+    @precondition(lambda self: self.names)
+    @rule(
+        data=st.data(),
+        conversation=st.sampled_from("xyz"),
+        chance=st.sampled_from((0.0, 0.01, 0.5, 1.0)),
+        within_s=st.sampled_from((0.0, 0.1, 30.0, 1e12)),
+    )
+    def is_expected(
+        self, data: st.DataObject, conversation: str, chance: float, within_s: float
+    ) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        self.kept.retain(name, conversation, ReturnExpectation(chance, within_s))
+
+    @rule(seconds=st.sampled_from((0.1, 20.0, 1e7)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(num_blocks=st.integers(1, 4))
+    def is_evicted(self, num_blocks: int) -> None:
+        """Only what none holds goes, and nothing goes before a block behind it."""
+        for _ in range(num_blocks):
+            if not any(not count for count in self.holders.values()):
+                with pytest.raises(KeyError, match="every cached block is held"):
+                    self.kept.pop(self.now)
+                return
+            gone = self.kept.pop(self.now)
+            assert self.holders.pop(gone) == 0
+            del self.parents[gone]
+            assert gone not in self.parents.values()
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        idle = {digest for digest, count in self.holders.items() if not count}
+        assert set(self.kept) == idle
+        assert len(self.kept) == len(idle)
+        self.kept.check_integrity(self.parents)
+
+
+TestKeptLives = KeptLives.TestCase
+TestKeptLives.settings = settings(max_examples=60, stateful_step_count=50)

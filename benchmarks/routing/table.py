@@ -21,6 +21,8 @@ COMPARED_LOAD: Final = 0.95
 PUBLISHED: Final = ("smg_cache_aware", "llmd_precise", "dynamo_kv", "aibrix_prefix")
 PUBLISHED_LOADS: Final = (0.8, 0.95)
 WORST_CELL: Final = {"ttft_mean_ms": 1.05, "ttft_p90_ms": 1.10}
+LONGEST: Final = "ttft_max_ms"
+OVERLOAD_BARS: Final = {**WORST_CELL, LONGEST: 1.5}
 BEST_OF_ALL: Final = 1.00
 BETTER_THAN_PUBLISHED: Final = 0.85
 _NAMES: Final = ("policy", "trace", "workers", "load", "seed")
@@ -92,8 +94,34 @@ def lines(rows: Sequence[Row]) -> list[str]:
     if not judged:
         return [*text, "", f"nothing to judge: no {OURS} beside a baseline at a load <= 0.95"]
     text += ["", *(line for metric in METRICS for line in _verdict(judged, metric))]
-    text += [*_tail(judged), *_against_published(judged)]
-    return [*text, *_against_bound(judged)]
+    text += [*_tail(judged), *_against_published(judged), *_against_bound(judged)]
+    return [*text, "", *overload_lines(found)]
+
+
+def overload_lines(found: Sequence[TableCell]) -> list[str]:
+    """Every cell under the bars of overload, as a table in Markdown: mean and p90 over the best
+    baseline's, the longest wait and the tokens per second over those of the baseline with the best
+    mean. What misses its bar is bold.
+    """
+    text = [
+        "| cell | mean | p90 | longest wait | tok/s | best mean of |",
+        "|---|---|---|---|---|---|",
+    ]
+    num_missed = 0
+    for cell in found:
+        if OURS not in cell.figures or not set(cell.figures) & set(BASELINES):
+            continue
+        name, _ = cell.best("ttft_mean_ms")
+        ours, best = cell.figures[OURS], cell.figures[name]
+        shown = []
+        for metric in (*METRICS, LONGEST):
+            over = ours[metric] / best[metric] if metric == LONGEST else cell.ratio(metric)
+            is_missed = over > OVERLOAD_BARS[metric]
+            num_missed += is_missed
+            shown.append(f"**{over:.2f}**" if is_missed else f"{over:.2f}")
+        rate = ours["throughput_tok_s"] / best["throughput_tok_s"]
+        text.append(f"| {cell.name} | {' | '.join(shown)} | {rate:.2f} | {name} |")
+    return [*text, f"{num_missed} figures miss the bars of overload"]
 
 
 def _cell_lines(found: Sequence[TableCell]) -> list[str]:

@@ -12,9 +12,9 @@ resident and run for several requests, and the others wait in a line.
 
 - A conversation is a program from its second request on; the first is never held.
 - While all programs fit, nothing waits, and nobody has to ask (`is_full`).
-- A program is held only if that pays. If all that fits into the memory can be computed anew while
-  the program goes through one cycle (its pause and its answer), its misses fit between those of
-  others, and it would wait for longer than it saves. So people who read, and agents whose tools
+- A program is held only if that pays. If half of what fits into the memory can be computed anew
+  while the program goes through one cycle (its pause and its answer), its misses fit between those
+  of others, and it would wait for longer than it saves. So people who read, and agents whose tools
   take long, are not held; neither are short prompts.
 - A resident keeps its place for a quantum, `SWITCHES` times what it costs to compute its prefix
   again, then gives it up if others wait and it is between two requests. One that stays away for
@@ -37,6 +37,10 @@ switch takes at most a fortieth of a resident's time (docs/routing-benchmark.md 
 LEAST_QUANTUM_S: Final = 5.0
 PATIENCE_S: Final = 10.0
 """95 % of agents' pauses are shorter (InferenceX#2268)."""
+MISSING: Final = 0.5
+"""The share of turns that would find nothing if nobody were held: 0.6 to 0.9 of agents at 1.5 to 4
+times what fits, under 0.1 where pauses are long and memory lacks a little.
+"""
 USABLE: Final = 0.95
 """The part of the workers' memory that residents fill: their answers grow."""
 
@@ -257,12 +261,13 @@ def _pays(program: Program, claim: Claim) -> bool:
     turn.
 
     Where N programs take turns of which n fit, a turn takes N / n times the cycle c of one that
-    runs alone. Where nobody is held and all miss, the workers are busy for N times a switch s in
-    each of everybody's turns, N s / w on w workers. So holding pays if c / n < s / w.
+    runs alone. Where nobody is held and a share m of turns misses, the workers are busy for m N
+    switches s in each of everybody's turns, m N s / w on w workers. So holding pays if
+    c / n < m s / w. How many would miss cannot be seen while programs are held: m is `MISSING`.
     """
     if SWITCHES * claim.switch_s < LEAST_QUANTUM_S:
         return False
     pauses_s = program.away_s + max(0.0, claim.asked_at - program.seen_at)
     cycle_s = pauses_s / max(1, program.turns) + claim.answer_s
     num_fitting = claim.capacity / max(1, claim.tokens)
-    return cycle_s * claim.num_workers < num_fitting * claim.switch_s
+    return cycle_s * claim.num_workers < MISSING * num_fitting * claim.switch_s

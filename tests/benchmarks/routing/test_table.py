@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.run import Row
-from benchmarks.routing.table import cells, compared, geometric_mean, lines
+from benchmarks.routing.table import cells, compared, geometric_mean, lines, overload_lines
 
 
 def row(policy: str, mean_ms: float, load: float = 0.8, seed: int = 0, hits: float = 0.5) -> Row:
@@ -21,6 +21,7 @@ def row(policy: str, mean_ms: float, load: float = 0.8, seed: int = 0, hits: flo
         "ttft_p50_ms": mean_ms,
         "ttft_p90_ms": 2 * mean_ms,
         "ttft_p99_ms": 3 * mean_ms,
+        "ttft_max_ms": 4 * mean_ms,
         "hit_rate": hits,
         "throughput_tok_s": 10.0,
         "imbalance": 1.0,
@@ -55,6 +56,18 @@ def test_lost_cells_are_named() -> None:
     text = lines([row("herma", 150), row("lmetric", 100), row("random", 300)])
     assert "  lost: t x2 at 0.8 1.50" in text
     assert sum("FAILS" in line for line in text) == 4
+
+
+def test_overload_is_held_against_the_policy_of_the_best_mean() -> None:
+    """The longest wait and the tokens; the p90 against the best one's. What misses is bold."""
+    rows = [
+        {**row("herma", 104, load=1.1), "ttft_max_ms": 700.0, "throughput_tok_s": 9.0},
+        row("lmetric", 100, load=1.1),
+        {**row("random", 110, load=1.1), "ttft_p90_ms": 180.0, "ttft_max_ms": 9.0},
+    ]
+    text = overload_lines(cells(rows))
+    assert text[2] == "| t x2 at 1.1 | 1.04 | **1.16** | **1.75** | 0.90 | lmetric |"
+    assert text[3] == "2 figures miss the bars of overload"
 
 
 def test_p90_is_held_against_the_published_ones() -> None:

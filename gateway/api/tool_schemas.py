@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.api.byte_lru import ByteLru
 
-MAX_BYTES: Final = 2 * 2**20
+_MAX_BYTES: Final = 2 * 2**20
 """The bound on the bytes that clients sent; decoded tools take several times that."""
 
 _MAX_FORMS: Final = 4
@@ -105,15 +105,15 @@ def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class ToolSchemas:
-    """Tools and lists of tools by their bytes; at most `max_bytes` of either. Those of
+    """Tools and lists of tools by their bytes; at most 2 MiB of either. Those of
     large bodies are read beside the event loop, so it needs a `guard` there.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self) -> None:
         self.guard: AbstractContextManager[object] = nullcontext()
         """Surrounds each access, where several threads read tools."""
-        self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes, _num_bytes)
-        self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes, _num_bytes)
+        self._known: ByteLru[bytes, ToolSchema] = ByteLru(_MAX_BYTES, _num_bytes)
+        self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(_MAX_BYTES, _num_bytes)
 
     def read_all(self, raw: bytes) -> list[ToolSchema]:
         """The tools in `raw`, a JSON array of objects. Raises `msgspec.MsgspecError` for anything

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-LOCK_MS: Final = 10_000
+_LOCK_MS: Final = 10_000
 """No request runs when an engine falls asleep, so nothing should hold a lock up."""
 _ARGS_BYTES: Final = 64
 """The size of the driver's structures of arguments; zeros are their defaults."""
@@ -74,7 +74,7 @@ class RefusedError(Exception):
 class CudaDriver:
     """The driver in a shared library. Raises `RefusedError` if it cannot make checkpoints here."""
 
-    def __init__(self, library: str, lock_ms: int = LOCK_MS) -> None:
+    def __init__(self, library: str) -> None:
         try:
             self._cuda = ctypes.CDLL(library)
         except OSError as error:
@@ -87,7 +87,6 @@ class CudaDriver:
             raise RefusedError(f"the driver does not start (CUDA error {code})")
         if self._is_integrated():
             raise RefusedError("the card shares the host's memory: nothing of it would become free")
-        self._lock_ms = lock_ms
 
     def state(self, pid: int) -> tuple[int, int]:
         found = ctypes.c_int(-1)
@@ -95,7 +94,7 @@ class CudaDriver:
         return code, found.value
 
     def lock(self, pid: int) -> int:
-        return self._call("Lock", pid, self._lock_ms)
+        return self._call("Lock", pid, _LOCK_MS)
 
     def checkpoint(self, pid: int) -> int:
         return self._call("Checkpoint", pid)

@@ -127,8 +127,8 @@ class SnapshotPool:
     record which prefixes can be hit. `released` is called with each slot that becomes free.
     """
 
-    def __init__(self, num_slots: int, events: BlockEvents | None = None) -> None:
-        self.events = events or BlockEvents()
+    def __init__(self, num_slots: int) -> None:
+        self.events = BlockEvents()
         self.tier: HostTier | None = None
         self.released: Callable[[int], None] | None = None
         self.num_slots = num_slots

@@ -102,19 +102,19 @@ def weights_bytes(model: str) -> int:
     return sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
 
 
-def host_reading(proc: Path = _PROC, cgroup: Path = _CGROUP) -> CardUse | None:
+def host_reading() -> CardUse | None:
     """The host's memory: all, or the limit of this control group; and what of it cannot be had."""
     fields: dict[str, int] = {}
     with suppress(OSError, ValueError):
-        for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
+        for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(":")
             fields[name] = int(value.split()[0]) * 1024
     if "MemTotal" not in fields or "MemAvailable" not in fields:
         return None
     total, free = fields["MemTotal"], fields["MemAvailable"]
     with suppress(OSError, ValueError):  # no control group, or "max"
-        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
-        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
+        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
         total, free = min(total, limit), min(free, max(0, limit - used))
     return CardUse(total, max(0, total - free))
 

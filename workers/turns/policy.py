@@ -128,9 +128,8 @@ class TurnPolicy:
     so that the room which they leave is not taken by another.
     """
 
-    def __init__(self, patience_rounds: float = MAX_PATIENCE_ROUNDS) -> None:
+    def __init__(self) -> None:
         self.promised: str | None = None
-        self._patience_rounds = patience_rounds
 
     def decide(self, members: Sequence[Member], card: SharedCard, now: float) -> TurnPlan:
         """The plan at `now`. Call it after every change and at `next_at`."""
@@ -170,10 +169,6 @@ class TurnPolicy:
         ]
         return TurnPlan(rest, (), due_s, why, min(later, default=None))
 
-    def patience_s(self, one: Member, victim: Member) -> float:
-        """How long `one` waits at most until `victim` takes no more work."""
-        return max(MIN_PATIENCE_S, self._patience_rounds * _round_s(one, victim))
-
     def _order(self, one: Member) -> tuple[bool, bool, float, str]:
         """First the promised one, then wishes of operators, then by the age of the wait."""
         is_look = one.waiting == 0 and one.wish is None
@@ -186,7 +181,7 @@ class TurnPolicy:
             return victim.must_wait_until
         if one.wish == "wake" or victim.wish == "sleep":
             return now
-        forced_at = one.waits_since + self.patience_s(one, victim)
+        forced_at = one.waits_since + _patience_s(one, victim)
         round_s = _round_s(one, victim)
         if victim.has_work:
             kept_until = victim.since + round_s
@@ -319,6 +314,11 @@ def _wake_s(one: Member) -> float:
 
 def _sleep_s(one: Member) -> float:
     return PRIOR_SLEEP_S if one.sleep_s is None else one.sleep_s
+
+
+def _patience_s(one: Member, victim: Member) -> float:
+    """How long `one` waits at most until `victim` takes no more work."""
+    return max(MIN_PATIENCE_S, MAX_PATIENCE_ROUNDS * _round_s(one, victim))
 
 
 def _round_s(one: Member, other: Member) -> float:

@@ -24,13 +24,13 @@ class ArgumentsWriter:
     want to give (sglang#36835).
     """
 
-    def __init__(self, calls: CallSink, name: str, call_id: str = "") -> None:
+    def __init__(self, calls: CallSink, name: str) -> None:
         self._calls = calls
         self._name = name
         self._num_values = 0
         self._value: _Value | None = None
         self._is_half = False
-        calls.start(name, self._close, call_id)
+        calls.start(name, self._close)
         calls.write("{")
 
     def end(self) -> None:

@@ -121,9 +121,9 @@ def required_of(tools: tuple[dict[str, Any], ...]) -> dict[str, frozenset[str]]:
     return found
 
 
-def types_of(schema: object, depth: int = 0) -> frozenset[str]:
+def types_of(schema: object) -> frozenset[str]:
     """The JSON types that a schema allows; empty where it names none."""
-    return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, depth))
+    return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, 0))
 
 
 def _types(schema: object, depth: int) -> Iterator[str]:

@@ -40,11 +40,11 @@ class _Begun:
 
     __slots__ = ("_num_read", "_num_space", "num_tags", "paths", "start")
 
-    def __init__(self, start: int, paths: Sequence[Path], num_tags: int, num_read: int = 0) -> None:
+    def __init__(self, start: int, paths: Sequence[Path], num_tags: int) -> None:
         self.start = start
         self.paths = paths
         self.num_tags = num_tags
-        self._num_read = num_read
+        self._num_read = 0
         self._num_space = 0
 
     @property

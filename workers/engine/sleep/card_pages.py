@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workers.engine.sleep.pages import NoMemoryError
 
-LIBRARY: Final = "libcuda.so.1"
+_LIBRARY: Final = "libcuda.so.1"
 _PINNED: Final = 1
 _ON_DEVICE: Final = 1
 _READ_AND_WRITE: Final = 3
@@ -73,10 +73,10 @@ class CardPages:
     this driver has no virtual memory.
     """
 
-    def __init__(self, device: torch.device, library: str = LIBRARY) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         try:
-            self._cuda = ctypes.CDLL(library)
+            self._cuda = ctypes.CDLL(_LIBRARY)
         except OSError as error:
             raise DriverRefusalError(f"there is no CUDA driver here ({error})") from error
         if lacking := [name for name in _CALLS if not hasattr(self._cuda, name)]:

@@ -49,8 +49,8 @@ class ExpectedReturns:
     last. A state is wanted when the block before it is.
     """
 
-    def __init__(self, block_size: int = 1) -> None:
-        self.block_size = block_size
+    def __init__(self) -> None:
+        self.block_size = 1
         self._users: dict[BlockDigest, _Chain] = {}
         self._names: ChainNames[_Chain] = ChainNames()
 

@@ -237,6 +237,7 @@ _OPERATIONS: Final = (
 
 
 def openapi_document(version: str) -> dict[str, Any]:
+    """The description of the API in OpenAPI 3.1, as `version` of Herma serves it."""
     kinds = {kind for one in _OPERATIONS for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(

@@ -31,6 +31,7 @@ class ToolName(msgspec.Struct, frozen=True):
 
 
 def flat_name(namespace: str, name: str) -> str:
+    """The name by which the model knows the tool `name` of a namespace."""
     return f"{namespace}{NAMESPACE_SEPARATOR}{name}"
 
 

@@ -66,6 +66,8 @@ class Encoded(NamedTuple):
 
 
 class PromptEncoder:
+    """Encodes prompts of one model by segments. Keeps at most `max_bytes` of packed ids."""
+
     def __init__(
         self, encoder: Encoder, control: ControlTokens, max_bytes: int = MAX_BYTES
     ) -> None:

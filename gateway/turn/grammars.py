@@ -181,4 +181,5 @@ def _tell_of(left_out: tuple[LeftOut, ...], owner: str, field: str, *, is_requir
 
 
 def is_strict_tool(tool: dict[str, Any]) -> bool:
+    """Whether the arguments of a call of this tool must follow its schema."""
     return tool["function"].get("strict") is True

@@ -1,4 +1,7 @@
-"""The options `--attach` and `--cloud`, without the imports of what they do."""
+"""The options `--attach` and `--cloud`.
+
+Owns their names and help. Must import nothing of what they do: each `--help` reads this module.
+"""
 
 import argparse
 

@@ -62,6 +62,7 @@ class MachineOrigin:
 
 
 def this_origin() -> MachineOrigin:
+    """This host, with the packages and the sources of this process."""
     return MachineOrigin(
         Path("/"), Path(sysconfig.get_paths()["purelib"]), Path(__file__).resolve().parents[2]
     )

@@ -15,7 +15,8 @@ from gateway.schemas import resolved
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_quote: Final = json.JSONEncoder(ensure_ascii=False).encode
+quote: Final = json.JSONEncoder(ensure_ascii=False).encode
+"""A text as a JSON string, in quotes."""
 _MAX_DEPTH: Final = 4
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
 _SIMPLE: Final = frozenset({"$ref", *_COMBINED})
@@ -204,7 +205,3 @@ def any_json(text: str) -> str:
     if not isinstance(said, str):
         return quote(text)
     return quote(said.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def quote(text: str) -> str:
-    return _quote(text)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 import torch
 
+from benchmarks.engine.drawing import Drawing
 from benchmarks.machine import describe_machine
 from benchmarks.speculation.measure import (
     ADAPTIVE,
@@ -63,6 +64,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     depths = _numbers("--depths", arguments.depths)
     runner = _runner(arguments, max(batches))
     drafter = _drafter(arguments, runner)
+    drawing = Drawing.of(runner.model)
+    if drawing is not None:
+        drawing.turn(on=True)
     sampling = SamplingParams(
         max_tokens=arguments.outputs,
         temperature=arguments.temperature,
@@ -89,6 +93,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.acceptance is not None:
         length = expected_length(rates_of(arguments.acceptance), max(depths, default=0))
         print(f"synthetic acceptance {arguments.acceptance}: {length:.2f} tokens of a deep pass")
+    if drawing is not None and (distinct := drawing.distinct(batches[-1])) is not None:
+        print(
+            f"experts were drawn: {distinct.found:.1f} of a layer in the last step's first "
+            f"{batches[-1]} rows, {distinct.expected:.1f} expected"
+        )
     title = f"{arguments.model} with {_shown(arguments, drafter)}, {device}"
     print(f"\n{title}; {'; '.join(machine.values())}")
     if arguments.plot is not None:

@@ -19,7 +19,7 @@ from protocol.errors import ConfigError
 from workers.engine.drafting.description import read_drafter
 from workers.engine.drafting.drafter import Capture, CapturesDrafts, Drafted, Drafter, DraftStep
 from workers.engine.drafting.dummy import drawn_drafter
-from workers.engine.models.description import ModelDescription
+from workers.engine.models.description import Experts, ModelDescription
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
 
@@ -130,7 +130,7 @@ def dummy_drafter(kind: str, target: Network, window: int, *, fp8: bool = False)
             json.dumps(drafter_config(kind, config)), encoding="utf-8"
         )
         shape = read_drafter(path, config)
-    return drawn_drafter(shape, target, window, fp8=fp8)
+    return drawn_drafter(shape, target, window, fp8=fp8, draws_experts=True)
 
 
 def drafter_config(kind: str, target: ModelDescription) -> dict[str, Any]:
@@ -160,13 +160,24 @@ def drafter_config(kind: str, target: ModelDescription) -> dict[str, Any]:
 
 
 def _mtp_config(target: ModelDescription) -> dict[str, Any]:
-    """The config of one layer; for a hybrid, of gated attention with partial rotation, as in
-    checkpoints.
+    """The config of one layer; for a hybrid, of gated attention with partial rotation, and with a
+    mixture where its last layer has one, as in checkpoints.
     """
     counts = {"num_hidden_layers": 1, "mtp_num_hidden_layers": 1}
     if not target.delta_rules:
         return counts
     heads, rule = target.attention, target.delta_rules[0]
+    mlp = target.layers[-1].mlp
+    mixed: dict[str, Any] = {}
+    if isinstance(mlp, Experts):
+        mixed = {
+            "architectures": ["Qwen3_5MoeForCausalLM"],
+            "model_type": "qwen3_5_moe_text",
+            "num_experts": mlp.num_experts,
+            "num_experts_per_tok": mlp.routing.num_active,
+            "moe_intermediate_size": mlp.width,
+            "shared_expert_intermediate_size": mlp.shared_width,
+        }
     return {
         **counts,
         "architectures": ["Qwen3_5ForCausalLM"],
@@ -179,4 +190,5 @@ def _mtp_config(target: ModelDescription) -> dict[str, Any]:
             "rope_theta": heads.rope.theta,
             "rope_type": "default",
         },
+        **mixed,
     }

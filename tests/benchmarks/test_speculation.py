@@ -1,18 +1,29 @@
 """The benchmark of drafts: schedules are met, the table says what was measured."""
 
 import argparse
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
 from benchmarks.speculation import command
 from benchmarks.speculation.measure import SpeculationFigure
 from benchmarks.speculation.profile import DeviceSpan, summary
-from benchmarks.speculation.synthetic import expected_length, rates_of
+from benchmarks.speculation.synthetic import drafter_config, expected_length, rates_of
 from benchmarks.speculation.table import acceptances, rows, verdicts
+from kernels.experts import Routing
 from protocol.errors import ConfigError
 from tests.fakes.tiny_models import write_tiny_model
+from workers.engine.drafting import dummy
+from workers.engine.drafting.description import read_drafter
+from workers.engine.models.description import Experts
+from workers.engine.models.dummy import draw_weights
+from workers.engine.models.model_config import read_model_config
+from workers.model_dir import dummy_dir
 
 NAMES = ("acceptance", "text", "json", "plot", "dtype", "drafter_fp8")
 
@@ -109,6 +120,32 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=reason):
             command.run_command(_arguments(**changes))
+
+
+def test_a_mixture_is_drafted_for_by_a_mixture(tmp_path: Path) -> None:
+    """As in checkpoints: the drafter's layer has as many experts as the model's last one."""
+    target = read_model_config(dummy_dir("dummy:qwen3.6-35b-a3b"))
+    (tmp_path / "config.json").write_text(json.dumps(drafter_config("mtp", target)))
+    (layer,) = read_drafter(tmp_path, target).network.layers
+    assert layer.mlp == target.layers[-1].mlp
+    assert layer.mixer == target.attention
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_a_drawn_mixture_draws_its_experts_if_asked(*, draws: bool) -> None:
+    """From its first row on: rows of drawn weights would all choose the same."""
+    config = read_model_config(dummy_dir("dummy:qwen3.6-35b-a3b"))
+    mixed = next(layer for layer in config.layers if layer.mixer == config.attention)
+    small = Experts(width=32, routing=Routing(4, 2), shared_width=32, shared_gate=True)
+    layers = (msgspec.structs.replace(mixed, mlp=small),)
+    shape = msgspec.structs.replace(config, hidden_size=64, layers=layers)
+    found = draw_weights(shape, torch.device("meta"), torch.bfloat16)
+    target: Any = SimpleNamespace(device=torch.device("cpu"), weights=found)
+    (layer,) = dummy._drawn(shape, target, draws_experts=draws).layers
+    assert layer.experts is not None
+    assert (layer.experts.drawn is not None) == draws
+    if layer.experts.drawn is not None:
+        assert layer.experts.drawn.state[0] == 1
 
 
 def test_what_a_card_does_is_summed_up() -> None:

@@ -153,7 +153,10 @@ def _drafter(
         # Only `_LAYERS` layers are run, so the real taps may not exist.
         drafter = msgspec.structs.replace(drafter, taps=(0,) * len(drafter.taps))
     fp8 = model.weights.embedding.dtype == torch.bfloat16 and has_fp8(_NOWHERE)
-    return drawn_drafter(drafter, model, window(config, model.config), fp8=fp8)
+    return drawn_drafter(
+        drafter, model, window(config, model.config), fp8=fp8,
+        draws_experts=config.model.startswith(DUMMY_PREFIX),
+    )  # fmt: skip
 
 
 def _drafter_dir(config: WorkerConfig, model_dir: Path) -> Path | None:

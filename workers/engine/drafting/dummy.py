@@ -21,12 +21,14 @@ from workers.engine.models.network import Network
 from workers.engine.models.weights import ModelWeights
 
 
-def drawn_drafter(shape: Shape, target: Network, window: int, *, fp8: bool) -> Drafter:
+def drawn_drafter(
+    shape: Shape, target: Network, window: int, *, fp8: bool, draws_experts: bool = False
+) -> Drafter:
     """A drafter of `shape` for `target`, with its embedding and head; otherwise as `load_drafter`
-    makes it.
+    makes it. With `draws_experts` a mixture of it draws what it chooses, from the first row on.
     """
     hidden, wide = shape.network.hidden_size, target.config.hidden_size
-    model = _drawn(shape.network, target)
+    model = _drawn(shape.network, target, draws_experts=draws_experts)
     if isinstance(shape, DFlashShape):
         fc = _matrix(target, hidden, len(shape.taps) * wide)
         return DFlash(shape, DFlashWeights(model, fc, model.norm), target, window, fp8=fp8)
@@ -44,11 +46,14 @@ def drawn_drafter(shape: Shape, target: Network, window: int, *, fp8: bool) -> D
     return RecurrentDrafter(Eagle3Cell(shape, own, target, window), target)
 
 
-def _drawn(config: ModelDescription, target: Network) -> ModelWeights:
+def _drawn(config: ModelDescription, target: Network, *, draws_experts: bool) -> ModelWeights:
     """Drawn layers between the target's embedding and head."""
     shared = target.weights
     small = msgspec.structs.replace(config, vocab_size=1)  # an embedding that is thrown away
-    drawn = draw_weights(small, target.device, shared.embedding.dtype)
+    drawn = draw_weights(small, target.device, shared.embedding.dtype, draws_experts=draws_experts)
+    for layer in drawn.layers:
+        if layer.experts is not None and layer.experts.drawn is not None:
+            layer.experts.drawn.state[:1] = 1
     return ModelWeights(shared.embedding, drawn.layers, drawn.norm, shared.head)
 
 

@@ -291,6 +291,8 @@ def _lone_up_tiles() -> tuple[Any, ...]:
 
     return (
         None,
+        *(ExpertTiles(outputs, 1024, held=True) for outputs in (2, 4, 8)),
+        ExpertTiles(8, 1024, 8, held=True),
         ExpertTiles(4, 512),
         ExpertTiles(8, 256),
         ExpertTiles(8, 512),
@@ -413,5 +415,6 @@ def _variants(
 def _name(kind: str, tiles: Any) -> str:  # noqa: ANN401
     if tiles is None:
         return f"{kind} as it is"
-    outputs, columns, warps, stages = tiles
-    return f"{kind} {outputs}x{columns}, {warps} warps, {stages} stages"
+    outputs, columns, warps, stages, *others = tiles
+    more = "".join([f", {other}" for other in others])
+    return f"{kind} {outputs}x{columns}, {warps} warps, {stages} stages{more}"

@@ -33,22 +33,92 @@ from kernels.fp8 import DualWeight, Weight
 from kernels.launch import Launch
 
 _UP: Final = {
-    "rows": ExpertTiles(outputs=4, columns=512),
+    "plain": ExpertTiles(outputs=4, columns=1024, held=True),
+    "rows": ExpertTiles(outputs=4, columns=1024, held=True),
     "mxfp4": ExpertTiles(outputs=8, columns=512),
 }
+WARP_COLUMNS = tl.constexpr(256)
 _USUAL_UP: Final = ExpertTiles(outputs=8, columns=256)
-_DOWN: Final = {"rows": ExpertTiles(outputs=8, columns=1024)}
+_HELD_COLUMNS: Final = 2048
+"""Of so many columns a program holds four gates and ups at once, in 64 registers of a thread in 16
+bits; of more columns fewer gates."""
+_DOWN: Final = {"rows": ExpertTiles(outputs=8, columns=256, warps=8, ahead=12)}
 _USUAL_DOWN: Final = ExpertTiles(outputs=4, columns=1024)
 _SHALLOW_DOWN: Final = ExpertTiles(outputs=8, columns=512)
 """By the form of a stack, the best on an H200 at one row (`python -m benchmarks.kernels experts`).
 What is down takes all columns at once, in most models, and few outputs, because a row alone has no
-more programs than tiles of outputs; the last is for 512 columns and fewer."""
+more programs than tiles of outputs; in 8 bits a warp has an output of its own, and a dozen tiles
+are requested ahead of the wait; the last is for 512 columns and fewer."""
 
 
 @triton.jit
 def _products_of_pairs(even, odd, low, high):
     """Products of x and rows of weights, of even and odd columns together."""
     return low.to(tl.float32) * even.to(tl.float32) + high.to(tl.float32) * odd.to(tl.float32)
+
+
+@triton.jit
+def _held_products(
+    x_ptr,  # the row's
+    values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    GROUP: tl.constexpr, FORM: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Products [OUTPUTS, COLUMNS] of a row with gates and with ups, not scaled by row. All numbers
+    are requested ahead of the first product: what follows a barrier would wait once more.
+    """
+    # The hint keeps eight neighbours to a thread, as it has them of x, whatever a weight's width.
+    lanes = tl.max_contiguous(tl.multiple_of(tl.arange(0, COLUMNS), 8), 8)
+    xs = ()
+    gates = ()
+    ups = ()
+    for start in tl.static_range(0, HIDDEN, COLUMNS):
+        at = start + lanes
+        xs += (tl.load(x_ptr + at, at < HIDDEN, 0.0),)  # type: ignore[assignment]
+        gates += (  # type: ignore[assignment]
+            weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM),
+        )
+        ups += (  # type: ignore[assignment]
+            weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM),
+        )
+    gate = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
+    up = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
+    for start in tl.static_range(0, HIDDEN, COLUMNS):
+        x = xs[start // COLUMNS].to(tl.float32)[None, :]
+        gate += gates[start // COLUMNS].to(tl.float32) * x
+        up += ups[start // COLUMNS].to(tl.float32) * x
+    return gate, up
+
+
+@triton.jit
+def _looped_products(
+    x_ptr,  # the row's
+    values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
+    GROUP: tl.constexpr, FORM: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """`_held_products` in any form, some columns after the other, [OUTPUTS, SUMS]."""
+    steps = tl.arange(0, COLUMNS)
+    gate = tl.zeros([OUTPUTS, SUMS], tl.float32)
+    up = tl.zeros([OUTPUTS, SUMS], tl.float32)
+    for start in range(0, HIDDEN, COLUMNS):
+        if FORM == "mxfp4":
+            even, odd = column_pairs(x_ptr, tl.zeros([1], tl.int32), start, HIDDEN, COLUMNS)
+            low, high = number_pairs(values_ptr, scales_ptr, rows, start, HIDDEN, COLUMNS, PACKED)
+            gate += _products_of_pairs(even, odd, low, high)
+            low, high = number_pairs(
+                values_ptr, scales_ptr, rows + WIDTH, start, HIDDEN, COLUMNS, PACKED
+            )
+            up += _products_of_pairs(even, odd, low, high)
+        else:
+            at = start + steps
+            x = tl.load(x_ptr + at, at < HIDDEN, 0.0).to(tl.float32)[None, :]
+            tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+            gate += tile.to(tl.float32) * x
+            tile = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
+            )
+            up += tile.to(tl.float32) * x
+    return gate, up
 
 
 @triton.jit
@@ -78,6 +148,7 @@ def _gate_up_kernel(
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
     PACKED: tl.constexpr,  # of `number_pairs`
+    HELD: tl.constexpr,  # whether all numbers of a program are requested at once
     PDL: tl.constexpr,
 ):
     """Program (pair, tile of gates)."""
@@ -99,29 +170,18 @@ def _gate_up_kernel(
     gates = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     # Those past the end repeat the last: loads need no mask, and they are not stored.
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
-    steps = tl.arange(0, COLUMNS)
     x_ptr += x_row.to(tl.int64) * HIDDEN
     # Columns are added up at the end: that takes all threads of a program.
-    gate = tl.zeros([OUTPUTS, SUMS], tl.float32)
-    up = tl.zeros([OUTPUTS, SUMS], tl.float32)
-    for start in range(0, HIDDEN, COLUMNS):
-        if FORM == "mxfp4":
-            even, odd = column_pairs(x_ptr, tl.zeros([1], tl.int32), start, HIDDEN, COLUMNS)
-            low, high = number_pairs(values_ptr, scales_ptr, rows, start, HIDDEN, COLUMNS, PACKED)
-            gate += _products_of_pairs(even, odd, low, high)
-            low, high = number_pairs(
-                values_ptr, scales_ptr, rows + WIDTH, start, HIDDEN, COLUMNS, PACKED
-            )
-            up += _products_of_pairs(even, odd, low, high)
-        else:
-            at = start + steps
-            x = tl.load(x_ptr + at, at < HIDDEN, 0.0).to(tl.float32)[None, :]
-            tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
-            gate += tile.to(tl.float32) * x
-            tile = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
-            )
-            up += tile.to(tl.float32) * x
+    if HELD:
+        gate, up = _held_products(
+            x_ptr, values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN, WIDTH, GROUP, FORM, OUTPUTS,
+            COLUMNS,
+        )  # fmt: skip
+    else:
+        gate, up = _looped_products(
+            x_ptr, values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN, WIDTH, GROUP, FORM, OUTPUTS,
+            COLUMNS, SUMS, PACKED,
+        )  # fmt: skip
     gates_sum = tl.sum(gate, 1) * row_scales(scales_ptr, rows, FORM, PACKED)
     ups_sum = tl.sum(up, 1) * row_scales(scales_ptr, rows + WIDTH, FORM, PACKED)
     if BIAS:
@@ -174,6 +234,18 @@ def _down_ahead(
 
 
 @triton.jit
+def _gated_tile(ptr, at, WIDTH: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A pair's gated numbers at some columns, [1 or OUTPUTS, COLUMNS]. Of so few columns a warp has
+    rows of its own, and each thread reads what its weights meet: others' would need barriers.
+    """
+    if COLUMNS <= WARP_COLUMNS:
+        places = tl.zeros([OUTPUTS, 1], tl.int32) + at[None, :]
+        return tl.load(ptr + places, places < WIDTH, 0.0)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return tl.load(ptr + at, at < WIDTH, 0.0)[None, :]
+
+
+@triton.jit
 def _down_product(
     gated_ptr,  # the pair's
     values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
@@ -192,7 +264,7 @@ def _down_product(
             product += _products_of_pairs(even, odd, low, high)
         else:
             at = chunk * COLUMNS + steps
-            gated = tl.load(gated_ptr + at, at < WIDTH, 0.0)
+            gated = _gated_tile(gated_ptr, at, WIDTH, OUTPUTS, COLUMNS)
             if place * chunks + chunk < AHEAD:
                 tile = tiles[place * chunks + chunk]
             else:
@@ -200,7 +272,7 @@ def _down_product(
                     values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr,
                     shared_zeros_ptr, rows, at, WIDTH, GROUP, FORM, place < ACTIVE,
                 )  # fmt: skip
-            product += tile.to(tl.float32) * gated.to(tl.float32)[None, :]
+            product += tile.to(tl.float32) * gated.to(tl.float32)
     return product
 
 
@@ -238,6 +310,9 @@ def _down_kernel(
     row = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     steps = tl.arange(0, COLUMNS)
+    if FORM == "plain" or FORM == "rows":  # noqa: PLR1714 - no tuples of strings in device code
+        # Eight neighbours to a thread, as of what is gated, whatever a weight's width.
+        steps = tl.max_contiguous(tl.multiple_of(steps, 8), 8)
     own_rows = tl.minimum(outputs, HIDDEN - 1).to(tl.int64)
     tiles = ()
     if AHEAD > 0:  # a kernel's function returns no empty tuple
@@ -317,7 +392,7 @@ def gate_up(
     last the shared expert's.
     """
     active, (values, scales, zeros, form, group) = routed.experts.shape[1], stored(stack)
-    has_shared, tiles = shared is not None, tiles or _UP.get(form, _USUAL_UP)
+    has_shared, tiles = shared is not None, tiles or _up_tiles(form, x.shape[1])
     num_pairs = x.shape[0] * (active + has_shared)
     out = x.new_empty(num_pairs, width)
     launch = _gate_up_launch(
@@ -370,11 +445,20 @@ def _sums(tiles: ExpertTiles, form: str) -> int:
     return tiles.columns // 2 if form == "mxfp4" else tiles.columns
 
 
+def _up_tiles(form: str, hidden: int) -> ExpertTiles:
+    tiles = _UP.get(form, _USUAL_UP)
+    if not tiles.held:
+        return tiles
+    columns = min(tiles.columns, triton.next_power_of_2(hidden))
+    outputs = max(1, tiles.outputs * _HELD_COLUMNS // triton.next_power_of_2(hidden))
+    return tiles._replace(outputs=min(tiles.outputs, outputs), columns=columns)
+
+
 def _down_tiles(form: str, width: int, num_rows: int) -> ExpertTiles:
     tiles = _DOWN.get(form, _USUAL_DOWN)
     if form == "plain" and width <= _SHALLOW_DOWN.columns:
         tiles = _SHALLOW_DOWN
-    return tiles._replace(ahead=int(num_rows <= JOINED_ROWS))
+    return tiles._replace(ahead=max(1, tiles.ahead) if num_rows <= JOINED_ROWS else 0)
 
 
 @cache
@@ -397,7 +481,7 @@ def _gate_up_launch(
         "GROUP": group, "FORM": form,
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
         "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "SUMS": _sums(tiles, form), "PACKED": packed,
+        "SUMS": _sums(tiles, form), "PACKED": packed, "HELD": tiles.held,
         "PDL": has_pdl(device),
     }  # fmt: skip
     pdl = has_pdl(device)

@@ -19,7 +19,8 @@ from kernels.mxfp4 import GROUP
 class ExpertTiles(NamedTuple):
     """What a program takes at once: outputs, and columns of the product, a power of two each; its
     warps, how many tiles of columns are on their way, and how many of them a program of few rows
-    requests ahead of its wait. One costs no registers: they hold the sums behind it.
+    requests ahead of its wait. One costs no registers: they hold the sums behind it. `held`: gates
+    and ups of few rows, in 16 or 8 bits, are requested all at once.
     """
 
     outputs: int
@@ -27,6 +28,7 @@ class ExpertTiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     ahead: int = 0
+    held: bool = False
 
 
 _UNPACKED_BYTES: Final = 16

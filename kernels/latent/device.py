@@ -20,7 +20,7 @@ from kernels.attention.config import MULTIPROCESSORS
 from kernels.attention.device import dot_type
 from kernels.attention.plan import PagedPlan
 from kernels.attention.reference import rope
-from kernels.choose import has_pdl, is_card, shared_bytes
+from kernels.choose import capability, has_pdl, is_card, shared_bytes
 from kernels.latent import prompts
 from kernels.latent.products import absorb_kernel, product_kernel, write_kernel
 from kernels.latent.reference import LATENT_EPS, cached_rows
@@ -34,7 +34,12 @@ from kernels.latent.shapes import LatentWeights
 from kernels.launch import Launch, scratch
 
 _LOG2_E: Final = 1.4426950408889634
-_MOST_PARTS: Final = 64
+_MOST_PARTS: Final = 128
+_ONE_ROUND: Final = 16
+"""Of so many programs for each part all run at once, one on a multiprocessor. On an H200 8 rows
+behind 32k tokens take 141 us in 16 parts and 152 in 32, one row 39.9 in 128 and 44.8 in 64. Of more
+there are twice as many, because contexts differ.
+"""
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
 _LONG: Final = 64
@@ -59,10 +64,14 @@ once for each row.
 _VALUES: Final = 32
 _AT_ONCE: Final = 16
 """Numbers of a value, and parts, that a program of these rows takes at once."""
-_WIDE_TILE_BYTES: Final = 112 * 1024
-"""Bytes of shared memory from which on a program takes tiles of 64 tokens: it needs 112 KiB for
-latents of 512, on cards that have 163 or more. On an H200 8 rows behind 32k tokens of
-GLM-4.7-Flash's shape take 157 us with them and four warps, 247 with tiles of 32 and eight.
+_WIDE_TILE_BYTES: Final = 116 * 1024
+"""Bytes of shared memory from which on a program takes tiles of 64 tokens: it needs 116 KiB for
+latents of 512, and 184 on Hopper, on cards that have 163 and 227. On an H200 8 rows behind 32k
+tokens of GLM-4.7-Flash's shape take 141 us with them and four warps.
+"""
+_TENSOR_MEMORY: Final = (10, 0), (11, 0)
+"""From this capability on, up to the other, tensor cores take 64 rows by way of a memory of their
+own: such a program would need 377 KiB of shared memory, so tiles have 32 tokens.
 """
 
 
@@ -314,8 +323,9 @@ def _row_tile(num_rows: int) -> int:
 
 
 def _parts(programs: int) -> int:
-    """Into how many parts rows are cut, so that about twice as many programs run as fit at once."""
-    wanted = min(_MOST_PARTS, 2 * MULTIPROCESSORS // max(1, programs))
+    """Into how many parts rows are cut that have so many programs without."""
+    rounds = 1 if programs <= _ONE_ROUND else 2
+    wanted = min(_MOST_PARTS, rounds * MULTIPROCESSORS // max(1, programs))
     return 1 << max(0, wanted.bit_length() - 1)
 
 
@@ -436,6 +446,14 @@ def _write_launch(
     return Launch(write_kernel, constants, num_warps=2)
 
 
+def _tile(device: torch.device, dtype: torch.dtype) -> int:
+    """Tokens that a program takes at once."""
+    if dtype == torch.float32 or (is_card(device) and shared_bytes(device) < _WIDE_TILE_BYTES):
+        return 16
+    first, behind = _TENSOR_MEMORY
+    return 32 if is_card(device) and first <= capability(device) < behind else 64
+
+
 @cached
 def _launches(
     device: torch.device,
@@ -451,8 +469,7 @@ def _launches(
     piece: int,
     scale: float,
 ) -> tuple[Launch, int]:
-    is_wide = is_card(device) and shared_bytes(device) < _WIDE_TILE_BYTES
-    tile = 16 if is_wide or dtype == torch.float32 else 64
+    tile = _tile(device, dtype)
     pdl = has_pdl(device)
     pad = max(16, triton.next_power_of_2(rank))
     constants = {

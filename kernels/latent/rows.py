@@ -2,7 +2,9 @@
 
 Owns what one program does; `device.py` launches it. A program serves some heads of one row over a
 part of its cached tokens: a latent is read once for all of them, as key and as value. It turns its
-queries by itself.
+queries by itself. Tokens are the rows of its products and heads the columns, because tensor cores
+take 64 rows at once, and columns by eight: so each latent goes to them once, and few heads leave
+few places empty.
 """
 
 import triton
@@ -87,16 +89,16 @@ def rows_kernel(
         return
     begin, end = part * share, tl.minimum((part + 1) * share, count)
     seen = tl.load(
-        seen_ptr + (row * H + heads)[:, None] * RANK + columns[None, :],
-        mask=own[:, None] & there[None, :], other=0.0,
+        seen_ptr + (row * H + heads)[None, :] * RANK + columns[:, None],
+        mask=own[None, :] & there[:, None], other=0.0,
     ).to(DOT)  # fmt: skip
     at = queries_ptr + (row * H + heads)[:, None] * (PLAIN + TURNED) + PLAIN + pairs[None, :]
     angles = cos_sin_ptr + position.to(tl.int64) * TURNED
     low, high = _turned(at, angles, pairs, own, inside, TURNED)
-    low, high = low.to(DOT), high.to(DOT)
+    low, high = tl.trans(low.to(DOT)), tl.trans(high.to(DOT))
     top = tl.full([HEADS], -float("inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
-    mixed = tl.zeros([HEADS, RANK_PAD], tl.float32)
+    mixed = tl.zeros([RANK_PAD, HEADS], tl.float32)
     table_ptr = tables_ptr + tl.load(table_rows_ptr + row).to(tl.int64) * table_width
     for start in range(begin, end, TILE):
         tokens = start + tl.arange(0, TILE)
@@ -108,24 +110,26 @@ def rows_kernel(
         k_high = _cached(
             cache_ptr + RANK + TURNED // 2, slots, valid, pairs, inside, RANK + TURNED, DOT
         )
-        scores = tl.dot(seen, tl.trans(latents), input_precision="ieee")
-        scores = tl.dot(low, tl.trans(k_low), scores, input_precision="ieee")
-        scores = tl.dot(high, tl.trans(k_high), scores, input_precision="ieee") * scale
-        scores = tl.where(valid[None, :], scores, -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_top[:, None])
+        scores = tl.dot(latents, seen, input_precision="ieee")
+        scores = tl.dot(k_low, low, scores, input_precision="ieee")
+        scores = tl.dot(k_high, high, scores, input_precision="ieee") * scale
+        scores = tl.where(valid[:, None], scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, 0))
+        weights = tl.exp2(scores - new_top[None, :])
         fade = tl.exp2(top - new_top)
-        total = total * fade + tl.sum(weights, 1)
-        mixed = tl.dot(weights.to(DOT), latents, mixed * fade[:, None], input_precision="ieee")
+        total = total * fade + tl.sum(weights, 0)
+        mixed = tl.dot(
+            tl.trans(latents), weights.to(DOT), mixed * fade[None, :], input_precision="ieee"
+        )
         top = new_top
-    whole = own[:, None] & there[None, :]
+    whole = own[None, :] & there[:, None]
     if PARTS == 1 and not PIECE:
-        place = out_ptr + (row * H + heads)[:, None] * RANK + columns[None, :]
-        tl.store(place, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=whole)
+        place = out_ptr + (row * H + heads)[None, :] * RANK + columns[:, None]
+        tl.store(place, (mixed / total[None, :]).to(out_ptr.dtype.element_ty), mask=whole)
     else:
         slot = (row * tl.num_programs(0) + part) * H + heads
-        result = mixed / total[:, None]
-        tl.store(partial_ptr + slot[:, None] * RANK + columns[None, :], result, mask=whole)
+        result = mixed / total[None, :]
+        tl.store(partial_ptr + slot[None, :] * RANK + columns[:, None], result, mask=whole)
         tl.store(lse_ptr + slot, top + tl.log2(total), mask=own)
 
 

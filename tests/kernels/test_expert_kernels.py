@@ -294,12 +294,32 @@ def test_an_expert_that_all_rows_share_is_one_more_pair(
     assert few.takes_shared(*stacks, *own)
     shared = few.SharedExpert(*own, shares.to(device) if gated else None)
     routed = Routed(*(each.to(device) for each in routed[:2]))
-    found = few.gate_up(x.to(device), stacks[0], None, routed, width, act, shared=shared)
-    _assert_near(found, pairs)
+    found = torch.empty(0)
+    for up_tiles in (None, ExpertTiles(8, 32), ExpertTiles(4, 32, held=True)):
+        given = x.to(device), stacks[0], None, routed, width, act, up_tiles
+        found = few.gate_up(*given, shared=shared)
+        _assert_near(found, pairs)
     for ahead, columns in ((0, 32), (1, 128), (9, 32)):
         tiles = ExpertTiles(8, columns, ahead=ahead)
         given = found, stacks[1], None, routed, residual.to(device), tiles
         _assert_near(few.down(*given, shared=shared), wanted)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "outputs", "columns"),
+    [(70, 4, 128), (2048, 4, 1024), (2880, 2, 1024), (4096, 2, 1024), (7168, 1, 1024)],
+)
+def test_a_program_holds_so_many_gates_as_registers_do(
+    hidden: int, outputs: int, columns: int
+) -> None:
+    """64 registers of a thread in 16 bits, or less; 112 where one gate and up take so many."""
+    tiles = few._up_tiles("plain", hidden)
+    assert (tiles.outputs, tiles.columns, tiles.held) == (outputs, columns, True)
+    chunks = -(-hidden // columns)
+    assert 2 * tiles.outputs * chunks * columns * 2 // (32 * tiles.warps * 4) <= 64 + 48 * (
+        outputs == 1
+    )
+    assert not few._up_tiles("int4", hidden).held
 
 
 @pytest.mark.parametrize("num_rows", [1, 4, 5, 64])

@@ -237,8 +237,11 @@ def test_gpt_oss_fits_every_card(arch: int, size: int) -> None:
     assert mxfp4.list_rows(8, GPT_OSS, GPT_OSS, size * KIB) == 8
     rows = mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size * KIB)
     assert rows == (8 if arch in (86, 89, 120, 121) else 16)
-    for tile_rows, x_rows in ((1, 1), (1, 4), (8, 2), (8, 8), (rows, rows)):
-        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size * KIB)
+    for tile_rows, x_rows, is_up in (
+        (1, 1, True), (1, 4, False), (8, 2, True), (8, 8, True), (8, 8, False),
+        (rows, rows, True), (rows, rows, False),
+    ):  # fmt: skip
+        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size * KIB, is_up=is_up)
         assert tiles.rows == max(8, tile_rows)
         is_listed = tile_rows > 1
         used = mxfp4.used_bytes(tiles, GPT_OSS, x_rows, is_listed=is_listed)

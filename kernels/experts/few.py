@@ -83,7 +83,7 @@ def _held_products(
     gate = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
     up = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
     for start in tl.static_range(0, HIDDEN, COLUMNS):
-        x = xs[start // COLUMNS].to(tl.float32)[None, :]
+        x = xs[start // COLUMNS].to(tl.float32)[None, :]  # type: ignore[var-annotated]
         gate += gates[start // COLUMNS].to(tl.float32) * x
         up += ups[start // COLUMNS].to(tl.float32) * x
     return gate, up

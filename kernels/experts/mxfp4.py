@@ -164,10 +164,11 @@ def chosen(
     without), of which a program has up to `x_rows` in shared memory. Raises `ValueError` if none
     fit.
     """
+    known: tuple[Mxfp4Tiles, ...] = _NARROW if is_up else _LISTED_DOWN
     if tile_rows == 1:
         known = _LONE_UP if is_up else _LONE_DOWN
-    else:
-        known = _WIDE if tile_rows > _EIGHT else _NARROW if is_up else _LISTED_DOWN
+    elif tile_rows > _EIGHT:
+        known = _WIDE
     fitting = _fitting(known, depth, x_rows, card_bytes, is_listed=tile_rows > 1)
     if not fitting:
         raise ValueError(f"{x_rows} rows of {depth} columns in {card_bytes} bytes")

@@ -48,7 +48,7 @@ _BLOCK_SIZE: Final = 32
 _POSITIONS: Final = 4096
 
 
-class Shape(NamedTuple):
+class _Shape(NamedTuple):
     """The sizes of a layer, and the form of its weights."""
 
     form: str
@@ -61,11 +61,11 @@ class Shape(NamedTuple):
     dim: int
 
 
-_30B: Final = Shape("bf16", 2048, 768, Routing(128, 8), Activation(), 32, 4, 128)
-SHAPES: Final = {
+_30B: Final = _Shape("bf16", 2048, 768, Routing(128, 8), Activation(), 32, 4, 128)
+_SHAPES: Final = {
     "30b bf16": _30B,
     "30b fp8": _30B._replace(form="fp8"),
-    "gpt-oss mxfp4": Shape(
+    "gpt-oss mxfp4": _Shape(
         "mxfp4", 2880, 2880, Routing(32, 4), Activation(1.702, 1.0, 7.0), 64, 8, 64
     ),
 }
@@ -73,7 +73,7 @@ _EXPERT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 0.53125}
 _PRODUCT_BYTES: Final = {"bf16": 2, "fp8": 1, "mxfp4": 2}
 
 
-class Form(NamedTuple):
+class _Form(NamedTuple):
     """What a variant changes: `attention`'s tile, warps, stages and programs, and tiles of `up` and
     `down`; and what it leaves out, of "router", "attention", "ups" and "down".
     """
@@ -85,32 +85,32 @@ class Form(NamedTuple):
 
 
 _ATTENTIONS: Final = {
-    f"attention {' '.join(map(str, given))}": Form(given)
+    f"attention {' '.join(map(str, given))}": _Form(given)
     for given in ((256, 8, 1, 8), (256, 8, 1, 16), (128, 8, 1, 32), (64, 4, 2, 64))
 }
 _ATTENTIONS_OF_8: Final = {
-    f"attention {' '.join(map(str, given))}": Form(given)
+    f"attention {' '.join(map(str, given))}": _Form(given)
     for given in (
         (256, 8, 1, 64), (256, 8, 1, 128), (128, 8, 1, 128), (128, 8, 1, 256), (128, 8, 2, 64)
     )
 }  # fmt: skip
 _WITHOUT: Final = {
-    f"without {name}": Form(without=name) for name in ("router", "attention", "ups", "down")
+    f"without {name}": _Form(without=name) for name in ("router", "attention", "ups", "down")
 }
 _PLAIN: Final = {
-    "up held 8x1024, 8 warps": Form(up=ExpertTiles(8, 1024, 8, held=True)),
-    "up held 2x1024": Form(up=ExpertTiles(2, 1024, held=True)),
-    "up 8x256": Form(up=ExpertTiles(8, 256)),
-    "down 4x1024": Form(down=ExpertTiles(4, 1024, ahead=1)),
-    "down 8x256, 8 warps, 12 ahead": Form(down=ExpertTiles(8, 256, 8, ahead=12)),
-    "down 4x256, 3 ahead": Form(down=ExpertTiles(4, 256, ahead=3)),
-    "down 2x256, 2 warps, 24 ahead": Form(down=ExpertTiles(2, 256, 2, ahead=24)),
+    "up held 8x1024, 8 warps": _Form(up=ExpertTiles(8, 1024, 8, held=True)),
+    "up held 2x1024": _Form(up=ExpertTiles(2, 1024, held=True)),
+    "up 8x256": _Form(up=ExpertTiles(8, 256)),
+    "down 4x1024": _Form(down=ExpertTiles(4, 1024, ahead=1)),
+    "down 8x256, 8 warps, 12 ahead": _Form(down=ExpertTiles(8, 256, 8, ahead=12)),
+    "down 4x256, 3 ahead": _Form(down=ExpertTiles(4, 256, ahead=3)),
+    "down 2x256, 2 warps, 24 ahead": _Form(down=ExpertTiles(2, 256, 2, ahead=24)),
 }
 _MXFP4_UP: Final = ((12, 1, 1, 3, 2), (12, 2, 1, 1, 2), (12, 1, 1, 4, 2), (6, 1, 1, 2, 4))
 _MXFP4_DOWN: Final = ((8, 1, 1, 3, 2), (6, 1, 1, 3, 3), (12, 1, 1, 2, 2), (12, 2, 1, 1, 2))
 _IN_CUDA: Final = {
-    **{f"up {' '.join(map(str, t))}": Form(up=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_UP},
-    **{f"down {' '.join(map(str, t))}": Form(down=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_DOWN},
+    **{f"up {' '.join(map(str, t))}": _Form(up=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_UP},
+    **{f"down {' '.join(map(str, t))}": _Form(down=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_DOWN},
 }
 
 
@@ -132,9 +132,9 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
 
 
 def _case(
-    name: str, rows: int, context: int, forms: dict[str, Form], device: torch.device
+    name: str, rows: int, context: int, forms: dict[str, _Form], device: torch.device
 ) -> KernelCase:
-    shape = SHAPES[name]
+    shape = _SHAPES[name]
     positions = torch.full((rows,), context - 1, dtype=torch.int32, device=device)
     numbers = shape.hidden * shape.dim * (2 * shape.heads + 2 * shape.kv)
     experts = distinct_experts(*shape.routing[:2], rows) * 3 * shape.width * shape.hidden
@@ -143,7 +143,7 @@ def _case(
         make=partial(_made, shape, rows, context, device),
         variants=[
             Variant(label, partial(_layer, form, shape, positions), checked=not form.without)
-            for label, form in {"now": Form(), **forms, "now again": Form()}.items()
+            for label, form in {"now": _Form(), **forms, "now again": _Form()}.items()
         ],
         expected=partial(_expected, shape, positions),
         moved_bytes=int(numbers * _PRODUCT_BYTES[shape.form] + experts * _EXPERT_BYTES[shape.form]),
@@ -153,7 +153,7 @@ def _case(
 
 
 @lru_cache(maxsize=1)
-def _stacks(shape: Shape, device: torch.device) -> tuple[Stack, Stack]:
+def _stacks(shape: _Shape, device: torch.device) -> tuple[Stack, Stack]:
     """Gates and ups, and what is down, of all experts; those of the last shape are kept."""
     count, hidden, width = shape.routing.num_experts, shape.hidden, shape.width
     return (
@@ -172,7 +172,7 @@ def _drawn(form: str, num_rows: int, depth: int, device: torch.device) -> Stack:
     return quantize_weight(whole) if form == "fp8" else whole
 
 
-def _made(shape: Shape, rows: int, context: int, device: torch.device) -> tuple[Any, ...]:
+def _made(shape: _Shape, rows: int, context: int, device: torch.device) -> tuple[Any, ...]:
     """x, three norms, router, both products, experts and weights of rows, cache and tables."""
     _stacks(shape, device)
     hidden, (count, active) = shape.hidden, shape.routing[:2]
@@ -196,8 +196,8 @@ def _made(shape: Shape, rows: int, context: int, device: torch.device) -> tuple[
 
 
 def _layer(
-    form: Form,
-    shape: Shape,
+    form: _Form,
+    shape: _Shape,
     positions: Tensor,
     x: Tensor,
     norms: list[Tensor],
@@ -229,7 +229,7 @@ def _layer(
     return linear_add(mixed, out_weight, x)
 
 
-def _mixed(form: Form, shape: Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
+def _mixed(form: _Form, shape: _Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
     """The experts, by the kernels that serve such rows."""
     gate_up, down = _stacks(shape, x.device)
     pairs, count, width = routed.experts.numel(), shape.routing.num_experts, shape.width
@@ -277,7 +277,7 @@ def _shares(positions: Tensor, num_kv: int, config: DecodeConfig) -> Tensor:
 
 
 def _expected(
-    shape: Shape,
+    shape: _Shape,
     positions: Tensor,
     x: Tensor,
     norms: list[Tensor],

@@ -13,7 +13,7 @@ from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
-from protocol.errors import ReadTimeout
+from protocol.errors import HttpError, ReadTimeout
 from protocol.transport import Body
 
 _DONE: Final = b"data: [DONE]\n\n"
@@ -22,7 +22,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 @final
 class CheckedStream(Body):
     """The whole events of `body`. With `may_end` the last `[DONE]` may be missing behind a
-    `finish_reason`. Reading raises `BadStream`.
+    `finish_reason`, however the connection ends. Reading raises `BadStream`.
     """
 
     def __init__(self, body: Body, *, may_end: bool) -> None:
@@ -65,7 +65,9 @@ class CheckedStream(Body):
     async def _read_on(self) -> None:
         try:
             data = await self._body.__anext__()
-        except StopAsyncIteration:
+        except (StopAsyncIteration, HttpError) as end:
+            if isinstance(end, HttpError) and not (self._may_end and self._relay.is_finished):
+                raise
             self._is_over = True
             self._relay.take(self._splitter.flush())
             if not self._splitter.is_done:

@@ -103,7 +103,8 @@ def _folded(events: bytes) -> bytes:
         if not data.startswith(b"{"):
             continue
         chunk = _decode(data)
-        for choice in chunk.pop("choices", None) or ():
+        told = chunk.pop("choices", None)
+        for choice in told if isinstance(told, list) else ():
             if isinstance(choice, dict):
                 _add(choices, choice)
                 if isinstance(choice.get("usage"), dict):  # Moonshot's

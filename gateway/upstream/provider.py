@@ -108,6 +108,8 @@ _encode = msgspec.json.Encoder().encode
 
 class _Asked(msgspec.Struct):
     stream: Any = None
+    prompt: Any = None
+    n: Any = None
 
 
 class ProviderClient(Protocol):
@@ -366,7 +368,8 @@ class Provider:
         if response.status < 300 and path == _COMPLETIONS:
             is_other = not kind.startswith(_JSON) and _asks_stream(asked)
             if kind.startswith(_EVENTS) or is_other:
-                stream = CheckedStream(response.body, may_end=self._given_client is not None)
+                may_end = self._given_client is not None or _asks_one(asked)
+                stream = CheckedStream(response.body, may_end=may_end)
                 await stream.begin()
                 return HttpResponse(200, [(b"content-type", _EVENTS)], stream)
             answer = await self._whole(response, self.config.read_s)
@@ -593,6 +596,15 @@ def _asks_stream(body: bytes) -> bool:
         return msgspec.json.decode(body, type=_Asked).stream is True
     except (msgspec.MsgspecError, RecursionError):
         return False
+
+
+def _asks_one(body: bytes) -> bool:
+    """Whether a body asks for one raw completion, so that the first end is that of the answer."""
+    try:
+        asked = msgspec.json.decode(body, type=_Asked)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return isinstance(asked.prompt, str) and asked.n in (None, 1)
 
 
 @lru_cache(maxsize=1024)

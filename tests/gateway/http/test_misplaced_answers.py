@@ -255,6 +255,15 @@ async def test_choices_without_numbers_are_several() -> None:
     assert {(one["index"], one["delta"].get("content")) for one in told} >= {(0, "A"), (1, "B")}
 
 
+@each_api
+@pytest.mark.parametrize("choices", [7, True, {"a": 1}, "none", [7], [None]])
+async def test_choices_of_any_type_cost_no_answer(api: str, choices: object) -> None:
+    """In a stream for a whole answer, as in one for a stream."""
+    body = b"".join([event(choices=choices), *TOLD, END, DONE])
+    reply = await asked(api, OddProvider(body=body), stream=False)
+    assert said_of(api, reply, stream=False)["text"] == "Hello from afar"
+
+
 IN_PIECES = {
     "an id for each part": calling(
         part("", "get", id="a"), part('{"city":', id="b"), part('"x"}', id="c")

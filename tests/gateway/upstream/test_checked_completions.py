@@ -57,6 +57,13 @@ async def test_a_sound_stream_passes_unchanged() -> None:
     assert (await asked([*GOOD, chunk("c"), b"data: {\n\n"])).body == b"".join(GOOD)
 
 
+async def test_an_answer_is_whole_when_it_has_said_why_it_ended() -> None:
+    """One prompt has one answer, as in chats: no `[DONE]` is needed, nor an orderly end."""
+    reply = await asked(GOOD[:2])
+    assert reply.body == b"".join(GOOD)
+    assert b'"error"' in (await asked(GOOD[:2], prompt=["Hi", "Ho"])).body
+
+
 @pytest.mark.parametrize(
     "end",
     [

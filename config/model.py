@@ -195,8 +195,9 @@ class GatewayConfig(_Table, frozen=True):
     the first token. At a stop, open answers have `drain_s` to end.
 
     Workers. A request waits for `resume_wait_s` for a worker that restarts, and for `rejoin_wait_s`
-    for one whose link is gone: workers dial in again within a second, but a host that slept or a
-    restarted supervisor takes longer. A model that only workers name stays known for the same time.
+    for one whose link is gone, or that has yet to dial in after a start or a reload that names its
+    model: workers dial in within a second, but a host that slept or a restarted supervisor takes
+    longer. A model that only workers name stays known for the same time.
     A worker that sends nothing for a sequence within `first_token_s`, or nothing more of it for
     `stall_s`, has lost it; what its engine reports of the sequence (progress within the prompt, a
     place in a queue, a preemption) counts, and before its first token the progress of others too.

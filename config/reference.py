@@ -37,6 +37,8 @@ of each key and where it comes from. `herma config reference` prints this page, 
 compares with the sources.
 
 Times end in `_s` (seconds) or `_ms` (milliseconds). A dash is a key that is absent by default.
+Relative paths are those of the folder in which a command starts; units and containers start in the
+folder of the file.
 """
 
 

@@ -201,7 +201,7 @@ def session_of_headers(
 
 @functools.lru_cache(maxsize=1024)
 def client_of(user_agent: bytes) -> str:
-    """The product name at the begin of a `user-agent`, without its version; else `other`."""
+    """The product name at the beginning of a `user-agent`, without its version; else `other`."""
     match = _PRODUCT.match(user_agent)
     return match[0].decode().lower() if match is not None else "other"
 

@@ -163,7 +163,7 @@ async def error_of(
         await work(*arguments)
     except ApiError as error:
         # Without the frames, which may hold the error in turn: a body of 28 MB would then live
-        # until the garbage collector comes.
+        # until the garbage collector runs.
         return error.with_traceback(None)
     except ClientGone:
         raise

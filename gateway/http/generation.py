@@ -52,7 +52,7 @@ together is cheaper: their submissions leave together, so that the worker wakes 
 NO_SCORES: Final[Mapping[int, PromptScored]] = {}
 
 _PASSED_ON: Final = ("/v1/", "/embeddings", "/rerank", "/images/", "/audio/")
-"""The begins of paths that engines and providers may serve."""
+"""The beginnings of paths that engines and providers may serve."""
 
 BYTES_PER_TOKEN: Final = 4
 """Bytes of a request's body that rate limits count as one token until the usage is known."""

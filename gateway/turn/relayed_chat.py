@@ -185,7 +185,7 @@ class _RelayedChat:
         )
 
     def _begin(self, lease: Lease, event: TurnEvent) -> None:
-        """Pass an event on; the first one marks the begin of the answer."""
+        """Pass an event on; the first one marks the beginning of the answer."""
         if self.run.state is PREFILLING:
             self.run.begin(lease)
         self._emit(event)

@@ -11,7 +11,6 @@ Times are on trio's clock, in seconds.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
 import msgspec
@@ -71,8 +70,7 @@ class TracedOutput(Protocol):
     def num_tokens(self) -> int: ...
 
 
-@dataclass(slots=True)
-class AttemptTrace:
+class AttemptTrace(msgspec.Struct):
     """One attempt on a worker or provider. It waited for its place from `asked_at`, and had its
     first token at `first_at`. A failed attempt has `ended_at`, `end` (the reason) and
     `output_tokens` (of the choice so far); the last attempt ends with the request. `num_busy` is
@@ -119,8 +117,7 @@ class Left(msgspec.Struct, frozen=True, gc=False):
     tool: str
 
 
-@dataclass(slots=True)
-class TurnTrace:
+class TurnTrace(msgspec.Struct):
     """The part of a trace that turns write. `num_open` turns of the request `number` run now.
     `ticket` is the one that waits for a place, or 0. `prompt_tokens` is the sum over all prompts.
     `names` identify the request in events and logs. While the request runs, `prompt` has its packed
@@ -135,9 +132,9 @@ class TurnTrace:
     model: str = ""
     prompt_tokens: int = 0
     ticket: int = 0
-    attempts: list[AttemptTrace] = field(default_factory=list)
+    attempts: list[AttemptTrace] = []
     num_attempts: int = 0
-    outputs: list[TracedOutput] = field(default_factory=list)
+    outputs: list[TracedOutput] = []
     names: tuple[bytes, ...] = ()
     prompt: bytes = b""
     text: object = None
@@ -171,8 +168,7 @@ class TurnTrace:
             attempts[-1] = attempt
 
 
-@dataclass(slots=True)
-class RequestTrace:
+class RequestTrace(msgspec.Struct):
     """One request. `client` is the program that sent it. `served_by` is "worker", "cloud:NAME" or
     "none". It arrived at `unix_time`, on trio's clock `received_at`. `finish` is why the answer
     ended, unless a provider's bytes were passed on. `parent` holds the client's `traceparent` and
@@ -200,7 +196,7 @@ class RequestTrace:
     num_seen_tokens: int = 0
     conversation: str = ""
     notice: str = ""
-    turn: TurnTrace = field(default_factory=TurnTrace)
+    turn: TurnTrace = msgspec.field(default_factory=TurnTrace)
 
     @property
     def output_tokens(self) -> int:

@@ -46,7 +46,8 @@ class CallIds:
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
         self._raw = raw or {}
         self._taken: set[str] | None = None
-        self._tools: set[str] | None = None
+        self.tools: set[str] | None = None
+        """The names of the request's tools, once one was asked for."""
         self._seed = b""
 
     def unique(self, given: str, position: int) -> str:
@@ -61,9 +62,9 @@ class CallIds:
 
     def begins_name(self, text: str) -> bool:
         """Whether `text` is no tool of the request, but the beginning of one's name."""
-        names = self._tools
+        names = self.tools
         if names is None:
-            names = self._tools = set()
+            names = self.tools = set()
             tools = self._raw.get("tools")
             for tool in tools if isinstance(tools, list) else ():
                 function = tool.get("function") if isinstance(tool, dict) else None
@@ -77,7 +78,7 @@ class CallIds:
         format, or white space, about a name.
         """
         self.begins_name(text)
-        tools = self._tools or ()
+        tools = self.tools or ()
         if text in tools:
             return text
         bare = text.strip()
@@ -88,7 +89,7 @@ class CallIds:
 
     def may_name(self, text: str) -> bool:
         """Whether `text` is a tool of the request, or the beginning of one's name."""
-        return self.begins_name(text) or text in (self._tools or ())
+        return self.begins_name(text) or text in (self.tools or ())
 
     def _known(self) -> set[str]:
         if self._taken is None:
@@ -245,7 +246,9 @@ class CallParts:
         self._num_begun += 1
         own = self._ids.unique(call.source_id, call.number)
         self.begun.append((own, call.extra))
-        name = self._ids.name_of(call.name)
+        name, tools = call.name, self._ids.tools
+        if tools is None or (tools and name not in tools):
+            name = self._ids.name_of(name)
         return CallPart(call.number, call.text, own, name, dict(call.extra))
 
     def _goes_on(self, call: _Call, call_id: str, name: str) -> bool:

@@ -14,7 +14,7 @@ from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
-from gateway.upstream.sse import data_of, index_of, says_end, split_events
+from gateway.upstream.sse import data_of, index_of, split_events
 from protocol.errors import HermaError
 
 MAX_KEPT_BYTES: Final = 2**23
@@ -112,7 +112,8 @@ class StreamEnd:
             delta = choice.get("delta")
             if isinstance(delta, dict) and delta.get("tool_calls"):
                 is_changed = self._take_calls(state, delta) or is_changed
-            is_changed = self._take_end(state, chunk, choice, before, after) or is_changed
+            if choice.get("finish_reason") is not None or state.late_end is not None:
+                is_changed = self._take_end(state, chunk, choice, before, after) or is_changed
         if is_changed:
             event = b"" if _is_empty(chunk) else b"data: " + _encode(chunk) + b"\n\n"
         return b"".join([*before, event, *after]) if before or after else event
@@ -132,30 +133,32 @@ class StreamEnd:
             (state.end, late), state.late_end = state.late_end, None
             after.append(late)
         reason, is_changed = choice.get("finish_reason"), False
-        if reason is not None and not says_end(reason):
+        if reason is not None and (not reason or reason == "null"):
             choice["finish_reason"] = None
             return True
         if not isinstance(reason, str) or state.end is not None:
             return False
-        if not state.calls.begun and end_of(reason) is End.CALLS and reason != "function_call":
+        end = end_of(reason)
+        if end is End.BROKEN:
+            text = f"ended its answer with finish_reason {reason[:64]!r}"
+            raise BrokenEnd(text, words_in(choice.get("error")))
+        if end is End.CALLS and not state.calls.begun and reason != "function_call":
             if state.calls.is_nameless:
                 raise BrokenEnd(NAMELESS)
-            choice["finish_reason"] = reason = "stop"
+            choice["finish_reason"] = "stop"
             self.calls_nothing = is_changed = True
-        if self._is_early(state, reason, choice.get("delta")):
-            state.late_end = end_of(reason), _only(chunk, choice)
-            choice["finish_reason"], is_changed, self.steady = None, True, None
-        elif rest := self._finish(state, reason, choice):
+        if end in (End.STOPPED, End.CALLS) and (flaw := state.calls.flaw()):
+            delta = choice.get("delta")
+            if not state.calls.begun or (isinstance(delta, dict) and delta.get("tool_calls")):
+                raise BrokenEnd(flaw)
+            # The rest of a call may still come: some servers send its end before it.
+            state.late_end = end, _only(chunk, choice)
+            choice["finish_reason"], self.steady = None, None
+            return True
+        state.end = end
+        if end is not End.LENGTH and (rest := state.calls.end()):
             before.append(_with_calls(chunk, choice, rest))
         return is_changed
-
-    def _is_early(self, state: _Choice, reason: str, delta: object) -> bool:
-        """Whether the rest of a call may still come behind this end, which some servers send before
-        it.
-        """
-        has_calls = isinstance(delta, dict) and bool(delta.get("tool_calls"))
-        is_usual = end_of(reason) in (End.STOPPED, End.CALLS)
-        return is_usual and not has_calls and bool(state.calls.begun and state.calls.flaw())
 
     def keep_thought(self, event: bytes) -> None:
         """Keep an event with reasoning until it is known whether calls follow it."""
@@ -213,16 +216,6 @@ class StreamEnd:
         else:
             del delta["tool_calls"]
         return True
-
-    def _finish(self, state: _Choice, reason: str, choice: dict[str, Any]) -> list[CallPart]:
-        end = end_of(reason)
-        if end is End.BROKEN:
-            text = f"ended its answer with finish_reason {reason[:64]!r}"
-            raise BrokenEnd(text, words_in(choice.get("error")))
-        if end in (End.STOPPED, End.CALLS) and (flaw := state.calls.flaw()):
-            raise BrokenEnd(flaw)
-        state.end = end
-        return state.calls.end() if end is not End.LENGTH else []
 
     def _read_kept(self) -> None:
         """Read the arguments in the chunks that were passed on unread."""

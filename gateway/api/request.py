@@ -472,7 +472,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """
     try:
         # Searching a large body takes as long as splitting it into fields.
-        has_tools = len(body) >= _LARGE_BYTES or b'"tools"' in body
+        has_tools = len(body) >= _LARGE_BYTES or body.find(b'"tools"') >= 0
         raw = decode_with_tools(body) if has_tools else _decode(body)
     except UnicodeDecodeError as error:
         raise _unreadable("The body is not valid UTF-8.") from error

@@ -32,7 +32,7 @@ def parse_any_chat(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     try:
         return parse_chat_request(body, rewrite)
     except ApiError as error:
-        if error.param != "messages" or b'"input"' not in body:
+        if error.param != "messages" or body.find(b'"input"') < 0:
             raise
         return _from_input(body, signer, rewrite, error)
 

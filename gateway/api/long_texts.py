@@ -94,7 +94,7 @@ def long_texts(body: bytes, field: PromptField) -> LongTexts | None:
 def _num_ids(value: bytes) -> int:
     """How many numbers a list has, 0 if it has other values."""
     is_flat = value.startswith(b"[") and value.find(b"[", 1) < 0
-    return value.count(b",") + 1 if is_flat and b'"' not in value else 0
+    return value.count(b",") + 1 if is_flat and value.find(b'"') < 0 else 0
 
 
 def _said(turns: list[_Turn]) -> list[memoryview]:

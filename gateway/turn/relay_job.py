@@ -108,6 +108,6 @@ def _text_of(raw: Mapping[str, Any]) -> bytes:
     """
     messages = raw.get("messages", [])
     text: bytes = _encode(raw.get("tools")) + b"".join(map(_encode, messages))
-    if b'"data:' not in text:
+    if text.find(b'"data:') < 0:
         return text
     return _DATA_URL.sub(lambda match: xxhash.xxh3_128_digest(match[0]), text)

@@ -116,24 +116,24 @@ class StreamRelay:
         """
         end = self._end
         has_calls = (
-            b'"tool_calls"' in data
-            and b'"tool_calls":null' not in data
-            and b'"tool_calls": null' not in data
+            data.find(b'"tool_calls"') >= 0
+            and data.find(b'"tool_calls":null') < 0
+            and data.find(b'"tool_calls": null') < 0
         )
         is_end = (
-            b'"finish_reason"' in data
-            and b'"finish_reason":null' not in data
-            and b'"finish_reason": null' not in data
+            data.find(b'"finish_reason"') >= 0
+            and data.find(b'"finish_reason":null') < 0
+            and data.find(b'"finish_reason": null') < 0
         )
         if (
             not self.has_begun
             or self._is_over
             or not end.is_single
-            or (self._is_chat and b'"delta"' not in data)
+            or (self._is_chat and data.find(b'"delta"') < 0)
             or (is_end and (has_calls or not end.ends_plainly(data)))
             or (has_calls and not self._goes_on(data))
             or not is_plain(data)
-            or (b'"usage"' in data and may_contain_usage(data))
+            or (data.find(b'"usage"') >= 0 and may_contain_usage(data))
         ):
             return False
         self._latest = data
@@ -142,7 +142,7 @@ class StreamRelay:
             end.end_plainly()
         if has_calls:
             end.kept += data
-        if b'"reasoning' in data:
+        if data.find(b'"reasoning') >= 0:
             end.keep_thought(data)
         self._on_events(data)
         return True
@@ -169,7 +169,7 @@ class StreamRelay:
             if kind is EventKind.GARBAGE:
                 event = self._mended(given)
                 kind = kind_within(event) if self.has_begun else kind_of(event)
-            is_odd = b'"delta"' not in event or b'"error"' in event
+            is_odd = event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0
             if is_odd and self._is_chat and kind in _CHUNKS:
                 event, kind = self._in_usual_form(event)
             try:
@@ -188,12 +188,12 @@ class StreamRelay:
 
     def _in_usual_form(self, event: bytes) -> tuple[bytes, EventKind]:
         """A chunk with a delta in each choice, and without a field `error`."""
-        if b'"delta"' not in event:
+        if event.find(b'"delta"') < 0:
             self._note_words(event)
         found = with_deltas(event, counts=self._has_other_form or not self.has_begun)
         kind = kind_of(found)
         if found is not event and kind is EventKind.CONTENT and not self.has_begun:
-            self._has_other_form = b'"delta"' not in event and has_text(found)
+            self._has_other_form = event.find(b'"delta"') < 0 and has_text(found)
         return found, kind
 
     def _mended(self, event: bytes) -> bytes:
@@ -207,9 +207,9 @@ class StreamRelay:
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
-        if kind is EventKind.CONTENT and b'"reasoning' in event:
+        if kind is EventKind.CONTENT and event.find(b'"reasoning') >= 0:
             self._end.keep_thought(event)
-        if kind is not EventKind.COMMENT and b'"delta"' not in event:
+        if kind is not EventKind.COMMENT and event.find(b'"delta"') < 0:
             self._note_words(event)
         match kind:
             case EventKind.ERROR:
@@ -218,7 +218,7 @@ class StreamRelay:
                 raise BadStream("sent what is no JSON object")
             case EventKind.DONE:
                 return self._checked_end()
-            case EventKind.CONTENT if b'"tool_calls"' in event or _says_end(event):
+            case EventKind.CONTENT if event.find(b'"tool_calls"') >= 0 or _says_end(event):
                 pass
             case EventKind.CONTENT | EventKind.EMPTY if not self._end.is_single:
                 pass
@@ -278,9 +278,9 @@ class StreamRelay:
 def _says_end(event: bytes) -> bool:
     """Whether a chunk says why an answer ended; `pass_single` asks the same without a call."""
     return (
-        b'"finish_reason"' in event
-        and b'"finish_reason":null' not in event
-        and b'"finish_reason": null' not in event
+        event.find(b'"finish_reason"') >= 0
+        and event.find(b'"finish_reason":null') < 0
+        and event.find(b'"finish_reason": null') < 0
     )
 
 

@@ -99,7 +99,7 @@ def _of_answer(usage: object, choices: object) -> Usage | None:
 
 def may_contain_usage(events: bytes) -> bool:
     """Whether `events` may contain usage; many providers send `"usage": null` in all but one."""
-    return b'"usage"' in events and _USAGE.search(events) is not None
+    return events.find(b'"usage"') >= 0 and _USAGE.search(events) is not None
 
 
 def asks_for_usage(raw: Mapping[str, Any]) -> bool:

@@ -40,20 +40,20 @@ _EVENTS: Final = re.compile(r"^events: (.+)$", re.MULTILINE)
 _TOTALS: Final = re.compile(r"^totals: (.+)$", re.MULTILINE)
 
 
-class Counts(NamedTuple):
+class InstructionCounts(NamedTuple):
     """Instructions, and how many of them were not in the first cache of instructions."""
 
     instructions: int
     misses: int
 
 
-def counts_of(dump: str) -> Counts | None:
+def counts_of(dump: str) -> InstructionCounts | None:
     """The totals of a dump of callgrind; None while it is not written to its end."""
     events, totals = _EVENTS.search(dump), _TOTALS.search(dump)
     if events is None or totals is None:
         return None
     by_event = dict(zip(events[1].split(), map(int, totals[1].split()), strict=False))
-    return Counts(by_event["Ir"], by_event.get("I1mr", 0))
+    return InstructionCounts(by_event["Ir"], by_event.get("I1mr", 0))
 
 
 def main(words: Sequence[str]) -> int:
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _counted(python: str, count: int) -> list[tuple[str, Counts]]:
+def _counted(python: str, count: int) -> list[tuple[str, InstructionCounts]]:
     """The counts of each kind of request, for each request or token."""
     with TemporaryDirectory(prefix="herma-bench-") as folder, running_floor() as upstream:
         under_valgrind = _under_valgrind(python, Path(folder))
@@ -97,7 +97,7 @@ def _counted(python: str, count: int) -> list[tuple[str, Counts]]:
                 _control("-d", str(gateway.pid))
                 counts = _wait_for(Path(folder) / f"counts.{gateway.pid}.{number}")
                 each = len(asked.asks) * asked.num_tokens
-                found.append((kind, Counts(*(value // each for value in counts))))
+                found.append((kind, InstructionCounts(*(value // each for value in counts))))
             return found
 
 
@@ -118,7 +118,7 @@ def _control(*words: str) -> None:
     subprocess.run(["callgrind_control", *words], check=True, capture_output=True)
 
 
-def _wait_for(dump: Path) -> Counts:
+def _wait_for(dump: Path) -> InstructionCounts:
     deadline = time.monotonic() + _DUMP_S
     while time.monotonic() < deadline:
         if dump.exists() and (counts := counts_of(dump.read_text(errors="replace"))) is not None:

@@ -1,8 +1,8 @@
-"""Counts of callgrind are read from its dumps, and a missing valgrind is named."""
+"""InstructionCounts of callgrind are read from its dumps, and a missing valgrind is named."""
 
 import pytest
 
-from benchmarks.gateway.instructions import Counts, counts_of, main
+from benchmarks.gateway.instructions import InstructionCounts, counts_of, main
 from protocol.errors import ConfigError
 
 DUMP = """# callgrind format
@@ -18,12 +18,12 @@ totals: 398860615 118271809 66572738 9443252 6497836 1925997 7666 34539 33644
 
 def test_the_totals_are_read_not_the_summary() -> None:
     """The summary counts from before the counting was switched on, and overflows."""
-    assert counts_of(DUMP) == Counts(398_860_615, 9_443_252)
+    assert counts_of(DUMP) == InstructionCounts(398_860_615, 9_443_252)
 
 
 def test_without_simulated_caches_there_are_no_misses() -> None:
     """Then the only event are instructions."""
-    assert counts_of("events: Ir\ntotals: 41 \n") == Counts(41, 0)
+    assert counts_of("events: Ir\ntotals: 41 \n") == InstructionCounts(41, 0)
 
 
 @pytest.mark.parametrize("end", ["fn=", "summary:", "totals:"])

@@ -544,6 +544,7 @@ class PlacementQueue:
                 request.key,
                 request.weight,
                 request.prompt_tokens + reservation.expected_output,
+                reservation.cached_tokens,
                 kv_capacity(self._fleet.ready(model)),
                 reservation.asked_at,
                 now,

@@ -11,7 +11,9 @@ because all come back at once. So conversations take turns in another sense: the
 resident and run for several requests, and the others wait in a line.
 
 - A conversation is a program from its second request on; the first is never held.
-- While all programs fit, nothing waits, and nobody has to ask (`is_full`).
+- While all programs fit, nothing waits, and nobody has to ask (`is_full`). Each counts with all its
+  tokens, also those that others share (instructions, tools), so more may fit than the sum says.
+  They do until a turn finds less than half of what its conversation left in memory.
 - A program is held only if that pays. If half of what fits into the memory can be computed anew
   while the program goes through one cycle (its pause and its answer), its misses fit between those
   of others, and it would wait for longer than it saves. So people who read, and agents whose tools
@@ -23,6 +25,7 @@ resident and run for several requests, and the others wait in a line.
   first. After `max_pause_s` of waiting a conversation becomes resident at once.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -41,6 +44,10 @@ MISSING: Final = 0.5
 """The share of turns that would find nothing if nobody were held: 0.6 to 0.9 of agents at 1.5 to 4
 times what fits, under 0.1 where pauses are long and memory lacks a little.
 """
+LOST: Final = 0.5
+"""A turn that finds less than this part of what its conversation left says that memory lacks."""
+LOST_COUNTS_S: Final = 60.0
+"""How long it says so. While programs wait in line, that says so, too."""
 USABLE: Final = 0.95
 """The part of the workers' memory that residents fill: their answers grow."""
 
@@ -78,8 +85,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Programs:
     """The programs of one model. `has_request` says whether a request of a key's conversation waits
-    or runs. With a `max_pause_s` of 0 none is ever held. `is_full`: not all programs fit, or some
-    wait; while it is False every request may start.
+    or runs. With a `max_pause_s` of 0 none is ever held. `is_full`: not all programs fit, by their
+    tokens and by what their turns found, or some wait; while it is False every request may start.
     """
 
     def __init__(self, has_request: Callable[[str, str], bool], max_pause_s: float = 0.0) -> None:
@@ -93,6 +100,7 @@ class Programs:
         self._quantum_s = LEAST_QUANTUM_S
         self._lacking = 0
         """The tokens of the program that did not fit last, until there is room for them."""
+        self._lost_at = -math.inf
 
     @property
     def num_waiting(self) -> int:
@@ -137,12 +145,13 @@ class Programs:
         key: str,
         weight: float,
         tokens: int,
+        found: int,
         capacity: int,
         asked_at: float,
         now: float,
     ) -> None:
         """A request of the conversation has ended that came at `asked_at`; its prompt and its
-        answer have `tokens`, of a memory of `capacity`.
+        answer have `tokens`, of a memory of `capacity`, where the prompt's first `found` were.
         """
         program = self._table.get(name)
         if program is None:
@@ -152,6 +161,8 @@ class Programs:
         else:
             self._table.move_to_end(name)
             program.away_s += max(0.0, asked_at - program.seen_at)
+            if found < LOST * min(tokens, program.tokens):
+                self._lost_at = now
         program.turns += 1
         program.seen_at = now
         since = now if program.resident_since is None else program.resident_since
@@ -169,7 +180,8 @@ class Programs:
                 self._lacking = tokens
         if not self._line and self.held_tokens + self._lacking <= USABLE * capacity:
             self._lacking = 0
-        self.is_full = bool(self._line or self._lacking)
+        is_lost = now - self._lost_at < LOST_COUNTS_S
+        self.is_full = bool(self._line or (self._lacking and is_lost))
 
     def left(self, name: str) -> None:
         """The conversation waits in line no longer."""

@@ -94,21 +94,25 @@ class StepCost:
         )
 
     def decode_s(self, num_decodes: int) -> float:
-        """Seconds of a step of `num_decodes` decodes alone, on the line between the nearest numbers
-        that were measured, below them as the least, and beyond them on the last line, which is at
-        most as steep as if each decode cost the same. Of 0 decodes it is the least time of a step.
+        """Seconds of a step of `num_decodes` decodes alone: of the next smaller number that was
+        measured, and on the line from it to the next larger one, or on the last line. Such a line
+        rises at most as if each decode cost the same, so that one late step bends it little. Fewer
+        than were measured take as long as the least, and 0 the least time of a step.
         """
         low: _Decodes | None = None
         slope = 0.0
-        for high in self._decodes.values():
+        for seen in self._decodes.values():
             if low is not None:
-                slope = (high.duration_s - low.duration_s) / (high.number - low.number)
-            if num_decodes <= high.number:
-                return high.duration_s - slope * (high.number - num_decodes)
-            low = high
+                steepest = low.duration_s / low.number
+                rise = (seen.duration_s - low.duration_s) / (seen.number - low.number)
+                slope = min(max(0.0, rise), steepest)
+            elif num_decodes <= seen.number:
+                return seen.duration_s
+            if low is not None and num_decodes < seen.number:
+                break
+            low = seen
         if low is None:
             return 0.0
-        slope = min(max(0.0, slope), low.duration_s / low.number)
         return low.duration_s + slope * (num_decodes - low.number)
 
     def prompt_s(self, start: int, length: int) -> float:

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.routing.programs import (
     LEAST_QUANTUM_S,
+    LOST_COUNTS_S,
     MAX_PROGRAMS,
     MISSING,
     PATIENCE_S,
@@ -41,10 +42,12 @@ class Agents:
         claim = Claim(asked_at, tokens, CAPACITY, 1, switch_s, answer_s)
         return not self.programs.is_full or self.programs.may_start(name, claim, now)
 
-    def turn(self, name: str, now: float, tokens: int = 400, key: str = "k") -> None:
+    def turn(
+        self, name: str, now: float, tokens: int = 400, key: str = "k", found: int = 0
+    ) -> None:
         """A request that runs for a second."""
         self.asked.pop(name, None)
-        self.programs.ended(name, key, 1.0, tokens, CAPACITY, now, now + 1.0)
+        self.programs.ended(name, key, 1.0, tokens, found, CAPACITY, now, now + 1.0)
 
     def work(self, name: str, begin: float, end: float) -> None:
         """Requests without pauses."""
@@ -70,6 +73,23 @@ def test_nothing_waits_while_all_fit_or_without_a_bound() -> None:
             agents.turn(name, now)
     off = full(0.0)
     assert off.may("c", 14.0)
+
+
+def test_conversations_that_share_their_beginning_fit_until_a_turn_finds_too_little() -> None:
+    """Four of 400 tokens, of which 300 are the same instructions, need 700 of 1,000."""
+    agents = Agents()
+    for now in range(20):
+        for name in "abcd":
+            assert not agents.programs.is_full
+            agents.turn(name, float(now), found=390 if now else 300)
+    agents.turn("a", 20.0, found=201)
+    assert not agents.programs.is_full
+    agents.turn("a", 21.0, found=199)
+    assert agents.programs.is_full
+    agents.turn("b", 20.9 + LOST_COUNTS_S, found=390)
+    assert agents.programs.is_full
+    agents.turn("b", 21.0 + LOST_COUNTS_S, found=390)
+    assert not agents.programs.is_full
 
 
 def test_a_first_request_is_never_held() -> None:
@@ -253,7 +273,8 @@ class Lives(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.running)))
         tokens, asked_at = self.running.pop(name)
         self.agents.asked.pop(name, None)
-        self.programs.ended(name, name, 1.0, tokens + 10, CAPACITY, asked_at, self.now)
+        found = data.draw(st.integers(0, tokens))
+        self.programs.ended(name, name, 1.0, tokens + 10, found, CAPACITY, asked_at, self.now)
         self.agents.open.discard(name)
 
     @precondition(lambda self: self.waits)

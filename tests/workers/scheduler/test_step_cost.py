@@ -59,7 +59,18 @@ def test_two_numbers_side_by_side_do_not_make_many_decodes_dear() -> None:
     cost = StepCost()
     cost.add(chunks(127), 0, 0.006)
     cost.add(chunks(128), 0, 0.0066)
-    assert cost.decode_s(256) == pytest.approx(0.0132)
+    assert cost.decode_s(256) == pytest.approx(0.0066 + 128 * 0.006 / 127)
+
+
+def test_a_late_step_of_more_decodes_bends_the_line_of_fewer_little() -> None:
+    """Twenty decodes waited for a compiler, and no step since has had as many alone."""
+    cost = StepCost()
+    cost.add(chunks(10), 0, 0.003)
+    cost.add(chunks(20), 0, 2.0)
+    assert cost.decode_s(12) == pytest.approx(0.0036)
+    assert cost.decode_s(19) == pytest.approx(0.0057)
+    cost.add(chunks(20), 0, 0.0035)
+    assert cost.decode_s(20) == 0.0035
 
 
 def test_a_number_that_changes_within_its_power_of_two_is_followed() -> None:

@@ -11,12 +11,12 @@ because all come back at once. So conversations take turns in another sense: the
 resident and run for several requests, and the others wait in a line.
 
 - A conversation is a program from its second request on; the first is never held.
-- While all programs fit, nothing waits, and nobody has to ask (`is_full`). Each counts with all its
-  tokens, also those that others share (instructions, tools), so more may fit than the sum says.
-  They do until a turn finds less than half of what its conversation left in memory.
+- While all programs fit, nothing waits, and requests need not ask (`is_full`). Each counts with
+  all its tokens, also those that others share (instructions, tools), so more may fit than the sum
+  says. They do until a turn finds less than half of what its conversation left in memory.
 - A program is held only if that pays. If half of what fits into the memory can be computed anew
   while the program goes through one cycle (its pause and its answer), its misses fit between those
-  of others, and it would wait for longer than it saves. So people who read, and agents whose tools
+  of others, and it would wait for longer than it saves. So chats of people, and agents whose tools
   take long, are not held; neither are short prompts.
 - A resident keeps its place for a quantum, `SWITCHES` times what it costs to compute its prefix
   again, then gives it up if others wait and it is between two requests. One that stays away for
@@ -41,7 +41,7 @@ LEAST_QUANTUM_S: Final = 5.0
 PATIENCE_S: Final = 10.0
 """95 % of agents' pauses are shorter (InferenceX#2268)."""
 MISSING: Final = 0.5
-"""The share of turns that would find nothing if nobody were held: 0.6 to 0.9 of agents at 1.5 to 4
+"""The share of turns that would find nothing if none were held: 0.6 to 0.9 of agents at 1.5 to 4
 times what fits, under 0.1 where pauses are long and memory lacks a little.
 """
 LOST: Final = 0.5
@@ -130,7 +130,7 @@ class Programs:
             program.waits_since = now
             self._line[name] = program
         lack = claim.tokens + self.held_tokens - int(USABLE * claim.capacity)
-        lack = min(lack, self.held_tokens)  # nobody can give more to one that needs it all
+        lack = min(lack, self.held_tokens)  # all that residents can give
         if now - program.waits_since >= self.max_pause_s:
             self._make_room(lack, now, among_all=True)
         elif self._next() is not program or (lack > 0 and not self._make_room(lack, now)):
@@ -273,7 +273,7 @@ def _pays(program: Program, claim: Claim) -> bool:
     turn.
 
     Where N programs take turns of which n fit, a turn takes N / n times the cycle c of one that
-    runs alone. Where nobody is held and a share m of turns misses, the workers are busy for m N
+    runs alone. Where none is held and a share m of turns misses, the workers are busy for m N
     switches s in each of everybody's turns, m N s / w on w workers. So holding pays if
     c / n < m s / w. How many would miss cannot be seen while programs are held: m is `MISSING`.
     """

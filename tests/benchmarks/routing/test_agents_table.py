@@ -19,7 +19,7 @@ def test_readers_read_before_they_ask_again() -> None:
 
 
 def test_agents_that_do_not_fit_keep_their_places_and_people_do_not_wait_for_them() -> None:
-    """Twice what fits: hits stay, and who chats beside has its first token sooner than behind an
+    """Twice what fits: hits stay, and a chat beside them has its first token sooner than behind an
     engine's own queue.
     """
     rows = {

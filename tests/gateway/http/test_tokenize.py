@@ -109,7 +109,7 @@ class WithoutFiles(FakeWorker):
 
 
 async def test_a_model_with_providers_alone_has_no_tokenizer() -> None:
-    """Nobody will ever send one, so that asking again makes no sense."""
+    """No later attempt can succeed, so asking again makes no sense."""
     counted = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
     async with open_provider(FakeProvider()) as fake:
         model, tables = chain_of({"p0": fake})

@@ -37,7 +37,7 @@ class Agents:
         switch_s: float = SWITCH_S,
         answer_s: float = ANSWER_S,
     ) -> bool:
-        """A request asks; nobody has to while all fit."""
+        """A request asks, unless all fit."""
         asked_at = self.asked.setdefault(name, now)
         claim = Claim(asked_at, tokens, CAPACITY, 1, switch_s, answer_s)
         return not self.programs.is_full or self.programs.may_start(name, claim, now)

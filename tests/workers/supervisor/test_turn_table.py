@@ -140,8 +140,8 @@ async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -
 async def test_nothing_is_decided_before_the_workers_have_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before has died with its table. Who has work comes first, and what the one holds that
-    is awake is not taken for other processes' memory.
+    """The one before has died with its table. A worker with work comes first, and what the one
+    holds that is awake is not taken for other processes' memory.
     """
     monkeypatch.setattr(turn_table, "SETTLE_S", 10 * BOUND_S)
     reads: list[float] = []

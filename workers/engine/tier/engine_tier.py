@@ -72,8 +72,8 @@ class EngineTier:
         rows = staging_rows(words.page_bytes) if is_card else _ON_HOST
         self.room = TierRoom(layout.num_pages, words.state_pages, rows, layout.page_bytes)
         self._index = Index(self.region.index, layout)
-        # Behind a restart the first requests want these pages: they open beside the first steps and
-        # the captures of graphs. Fresh pages, which are dearer and which nobody waits for, do not.
+        # Behind a restart the first requests want these pages, so they open beside the first steps
+        # and the captures of graphs. Fresh pages cost more, and no request waits for them.
         if kept := [page for page, _ in self._index.records()]:
             self.region.open(kept)
 

@@ -127,8 +127,8 @@ class ToolCallBody(msgspec.Struct):
 
 
 class MessageBody(msgspec.Struct):
-    """A message; `reasoning` is the older name of `reasoning_content`. A `refusal` stands for a
-    content that is null.
+    """A message; `reasoning` is the older name of `reasoning_content`, and counts where that says
+    nothing. A `refusal` stands for a content that is null.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
@@ -284,7 +284,9 @@ def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Messa
                 body.name,
                 _tool_calls(body.tool_calls, at) if body.tool_calls else (),
                 body.tool_call_id,
-                body.reasoning if body.reasoning_content is None else body.reasoning_content,
+                body.reasoning_content
+                if body.reasoning_content or body.reasoning is None
+                else body.reasoning,
             )
             if type(body.content) is str
             and body.role in _ROLES
@@ -323,7 +325,8 @@ def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bo
         raise invalid(f"{where}.tool_calls", f"'{where}.tool_calls' belongs to the assistant.")
     if body.content is None and role not in ("assistant", "tool"):
         raise invalid(f"{where}.content", f"'{where}.content' must be text for role {role}.")
-    reasoning = body.reasoning if body.reasoning_content is None else body.reasoning_content
+    is_newer = body.reasoning_content or body.reasoning is None
+    reasoning = body.reasoning_content if is_newer else body.reasoning
     return Message(
         role=role,
         content=body.refusal

@@ -63,7 +63,7 @@ class KeptCalls:
     ) -> dict[str, Any]:
         """`raw` with what `source` wants back, and with the reasoning of each message under one
         name: `field`, or none at all if that is "none". Without `field` it is the name that the
-        upstream used, or of two names in a message the first of `REASONING`.
+        upstream used, or of two names in a message the first of `REASONING` that says something.
         """
         messages = raw.get("messages")
         if not isinstance(messages, list):
@@ -83,11 +83,15 @@ class KeptCalls:
         calls = message.get("tool_calls")
         if calls and len(self._kept) and isinstance(calls, list):
             message = self._with_kept(message, calls, key, source, field)
-        told = [name for name in REASONING if message.get(name) is not None]
-        if not told or (len(told) == 1 and field in (None, told[0])):
+        named = [name for name in REASONING if name in message]
+        told = [name for name in named if message[name] is not None]
+        if len(named) < 2 and (not told or field in (None, told[0])):
             return message
         rest = {name: value for name, value in message.items() if name not in REASONING}
-        return rest if field == "none" else {**rest, field or told[0]: message[told[0]]}
+        if not told or field == "none":
+            return rest
+        said = next((name for name in told if message[name]), told[0])
+        return {**rest, field or said: message[said]}
 
     def _with_kept(
         self,

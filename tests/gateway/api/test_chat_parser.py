@@ -67,6 +67,25 @@ def test_an_agent_turn_parses_with_its_tool_history() -> None:
     assert request.template_kwargs == {"enable_thinking": False, "thinking": False}
 
 
+@pytest.mark.parametrize("content", ["x", [{"type": "text", "text": "x"}]])
+@pytest.mark.parametrize(
+    ("fields", "thought"),
+    [
+        ({"reasoning_content": "", "reasoning": "a"}, "a"),
+        ({"reasoning_content": "b", "reasoning": ""}, "b"),
+        ({"reasoning_content": "b", "reasoning": "a"}, "b"),
+        ({"reasoning": "a"}, "a"),
+        ({"reasoning_content": ""}, ""),
+        ({"reasoning": ""}, ""),
+        ({"reasoning_content": None}, None),
+    ],
+)
+def test_a_thought_has_two_names(fields: dict[str, Any], thought: str | None, content: Any) -> None:
+    """The one that says something counts."""
+    request = parse(messages=[ASKED, {"role": "assistant", "content": content, **fields}, ASKED])
+    assert request.messages[1].reasoning_content == thought
+
+
 @pytest.mark.parametrize(
     ("fields", "thinks"),
     [

@@ -131,6 +131,20 @@ def test_reasoning_has_one_name(field: str | None, names: set[str]) -> None:
     assert changed.keys() - {"role", "content"} == names
 
 
+@pytest.mark.parametrize("field", [None, "reasoning"])
+@pytest.mark.parametrize("nothing", ["", None])
+def test_a_name_that_says_nothing_replaces_none_that_does(
+    nothing: str | None, field: str | None
+) -> None:
+    """Nor does it stand beside it: a server that refuses both names refuses a null too."""
+    said = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": "a"}
+    (changed,) = KeptCalls().restored({"messages": [said]}, "k", "far", field)["messages"]
+    assert changed == {"role": "assistant", "content": "x", "reasoning": "a"}
+    silent = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": None}
+    (changed,) = KeptCalls().restored({"messages": [silent]}, "k", "far")["messages"]
+    assert len(changed.keys() & {"reasoning_content", "reasoning"}) < 2
+
+
 @pytest.mark.parametrize(
     ("url", "switch"),
     [

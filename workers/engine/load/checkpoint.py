@@ -168,6 +168,13 @@ class Checkpoint:
         return path
 
     def _missing(self, name: str) -> ConfigError:
+        held = next((other for other in sorted(self._where) if _unwrapped(other) == name), None)
+        if held is not None:
+            return ConfigError(
+                f"{self._dir} has {held} instead of {name}, as of modules that were saved within "
+                "others (torch.compile, checkpoints of activations, parallel training): save the "
+                "inner modules, or take the parts that begin with _ away from the names"
+            )
         module = name.removesuffix(".weight")
         found = [end for end in _QUANTISED_ENDS if module + end in self._where]
         if not found:
@@ -218,6 +225,11 @@ class Checkpoint:
                 raise ConfigError(f"{path}: {name} holds {entry['dtype']}: choose another model")
             offset = 8 + length + entry["data_offsets"][0]
             self._places[name] = _Place(descriptor, offset, _DTYPES[entry["dtype"]])
+
+
+def _unwrapped(name: str) -> str:
+    """A tensor's name without the modules that PyTorch puts around others, as `_orig_mod`."""
+    return ".".join(part for part in name.split(".") if not part.startswith("_"))
 
 
 def _weight_map(index_path: Path) -> dict[str, str]:

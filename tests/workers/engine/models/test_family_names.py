@@ -138,6 +138,22 @@ def test_a_foreign_prefix_is_named(prefix: str, family: str, tmp_path: Path) -> 
         load_tiny(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["_orig_mod", "_checkpoint_wrapped_module"])
+@pytest.mark.parametrize("place", ["model.layers.0", "model.layers.0.mlp", "lm_head"])
+def test_a_module_that_was_saved_within_another_is_named(
+    part: str, place: str, tmp_path: Path
+) -> None:
+    """Where single layers were compiled, or computed again in the backward pass, and not the whole
+    model.
+    """
+    path = write_family(tmp_path, "llama3") / "model.safetensors"
+    held = f"{place}.{part}."
+    save_file({n.replace(f"{place}.", held): t for n, t in load_file(path).items()}, path)
+    with pytest.raises(ConfigError, match=rf"has {held}\S+ instead of {place}\.") as caught:
+        load_tiny(tmp_path)
+    assert "fetch" not in str(caught.value)
+
+
 def test_a_missing_head_is_named(tmp_path: Path) -> None:
     """A checkpoint of a tied model whose config.json does not say so."""
     path = write_family(tmp_path, "llama3") / "model.safetensors"

@@ -129,7 +129,7 @@ def _reader(
     answer: WrittenAnswer, text: ModelText
 ) -> tuple[Callable[[Callable[[TurnEvent], object]], None], int]:
     """A function that reads the whole answer into a sink, and its number of tokens."""
-    ids = list(text.encoder.encode_text(answer.text))
+    [ids] = text.encoder.encode_texts([answer.text])
     form = text.answer_format(answer.form)
     items = [TokenItem(bytes(16), 1, at, pack_token(one)) for at, one in enumerate(ids)]
 

@@ -588,7 +588,7 @@ class EngineSupervisor:
     def _took(self, event: LifeEvent) -> None:
         """Take an event of the running engine: it has loaded its model, or has proven itself."""
         if event is LifeEvent.PROVEN and self.sleeper is not None:
-            self.sleeper.turns.is_measuring = self.sleeper.turns.record.awake_bytes is None
+            self.sleeper.turns.is_measuring = True  # nothing moves its memory before that is over
         state = self.lifecycle.on(event)
         if event is not LifeEvent.PROVEN:
             return

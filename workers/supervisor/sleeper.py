@@ -20,7 +20,7 @@ from workers.supervisor.card_memory import (
 )
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
-from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
+from workers.supervisor.lifecycle import SERVING, EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.turn_taker import TurnTaker
 from workers.turns import Change, bytes_in_words
@@ -130,7 +130,10 @@ class Sleeper:
         now = trio.current_time()
         took_s = now - (self._began_at or now)
         held = await self._held(life)
-        if held is not None and self.life is life:
+        if self.life is not life:
+            return  # it has died, and the next one is measured by itself
+        # What ends or sleeps by now may have been read without its memory.
+        if held is not None and self._lifecycle.state in SERVING:
             facts: dict[str, int | float] = {"awake_bytes": held}
             if self._began_at:
                 facts["start_s"] = took_s
@@ -140,6 +143,8 @@ class Sleeper:
             if reading is not None:
                 facts["total_bytes"] = reading.total_bytes
             await self.turns.measured(**facts)
+            if self.life is not life:
+                return
         self._began_at, self._before = 0.0, None
         self.turns.is_measuring = False
         await self._find_ways(life)
@@ -337,12 +342,13 @@ class Sleeper:
         """What the engine holds of the device: by its processes, else by what is in use now and was
         not before its start.
         """
+        before = self._before
         own = await self.turns.memory.held_by(life.process.pid)
         self._sees_own = own is not None
-        if own is not None or self._before is None or not self.turns.is_on_demand:
+        if own is not None or before is None or not self.turns.is_on_demand:
             return own
         after = await self.turns.memory.read()
-        return None if after is None else max(0, after.used_bytes - self._before.used_bytes)
+        return None if after is None else max(0, after.used_bytes - before.used_bytes)
 
     def _changed(self) -> None:
         has_not_begun = self._lifecycle.state in (EngineState.ASLEEP, EngineState.DORMANT)

@@ -35,7 +35,8 @@ MAX_LINE_BYTES: Final = 65_536
 _BACKLOG: Final = 64
 SETTLE_S: Final = 0.5
 """After a table has opened, its workers get this time to come before anything is decided: what one
-holds that is not there yet would look like memory of other processes, or like none.
+holds that is not there yet would look like memory of other processes, or like none. So it is after
+one with memory has left: it comes again, or its engine ends a little after it.
 """
 READ_EVERY_S: Final = 60.0
 READ_SHORT_S: Final = 5.0
@@ -71,7 +72,7 @@ class TurnTable:
         self._numbers = 0
         self._changed = trio.Event()
         self._card = SharedCard()
-        self._read_at = self._read_again_at = float("-inf")
+        self._read_at = self._read_again_at = self._settles_at = float("-inf")
 
     async def serve(self, listener: trio.SocketListener) -> None:
         async with trio.open_nursery() as nursery:
@@ -89,6 +90,8 @@ class TurnTable:
             self._log(f"a worker has left the table of turns: {error}")
         finally:
             del self._seats[number]
+            if seat.member is not None and seat.member.state not in ("asleep", "away"):
+                self._settles_at = self._read_again_at = trio.current_time() + SETTLE_S
             self._changed.set()
 
     def _hear(self, seat: _Seat, report: MemberReport) -> None:
@@ -100,8 +103,11 @@ class TurnTable:
         self._changed.set()
 
     async def _decide_on(self) -> None:
-        await trio.sleep(SETTLE_S)
+        self._settles_at = trio.current_time() + SETTLE_S
         while True:
+            if trio.current_time() < self._settles_at:
+                await trio.sleep_until(self._settles_at)
+                continue
             self._changed = trio.Event()
             await self._look_at_device()
             now = trio.current_time()

@@ -16,6 +16,7 @@ from typing import cast
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from config import WorkerConfig
 from protocol.messages import Fault, FromWorker, Residency
@@ -27,6 +28,7 @@ from workers.ipc import CHECKPOINT, NATIVE_SLEEP
 from workers.supervisor import sleeper as sleeper_file
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory, CardUse
+from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.identity import worker_identity
@@ -39,6 +41,14 @@ _CONFIG = WorkerConfig(
     max_context=64, device="cpu", residency="on-demand",
 )  # fmt: skip
 WAY = "a nap"
+
+
+class _Dead:
+    """An engine of which nothing but its process is looked at."""
+
+    def __init__(self) -> None:
+        self.process = self
+        self.pid = 1
 
 
 class World:
@@ -140,6 +150,63 @@ async def test_it_sleeps_and_wakes_in_one_process(
         assert record.wake_s is not None
         assert record.sleep_s is not None
         assert (one.troubles, one.num_faults) == ([], 0)
+
+
+async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what it holds asleep counts as what it needs awake, and no other worker ever gives
+    it the room that it lacks.
+    """
+    async with world(tmp_path, monkeypatch) as one:
+        await one.sleep()
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(lambda: one.state is EngineState.ASLEEP)
+        (tmp_path / "asleep").unlink()
+        held_by, is_due, has_begun = one.card.held_by, trio.Event(), trio.Event()
+
+        async def slow(pid: int) -> int:
+            if not has_begun.is_set():
+                has_begun.set()
+                await is_due.wait()
+            return await held_by(pid)
+
+        monkeypatch.setattr(one.card, "held_by", slow)
+        one.turns.wish("wake")
+        await one.until(has_begun.is_set)
+        one.turns.wish("sleep")
+        with trio.move_on_after(0.5):
+            await one.until(lambda: one.state is EngineState.DORMANT)
+        assert one.state is EngineState.READY
+        is_due.set()
+        await one.until(lambda: one.state is EngineState.DORMANT)
+        assert one.turns.record.awake_bytes == 60 * 2**30
+
+
+async def test_the_measurement_of_a_dead_engine_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    """The next one may be ready before the device has answered."""
+    card = FixedCard(tmp_path)
+    is_due = trio.Event()
+
+    async def unknown(_pid: int) -> None:
+        await is_due.wait()
+
+    log = WorkerLog("w", io.StringIO())
+    lifecycle = Lifecycle(begins_asleep=True)
+    turns = TurnTaker(_CONFIG, lifecycle, cast("CardMemory", card), log, None, "f")
+    turns.memory.held_by = unknown  # type: ignore[method-assign]
+    sleeper = sleeper_file.Sleeper(turns, lifecycle, log)
+    dead, alive = (cast("EngineLife", _Dead()) for _ in range(2))
+    sleeper.life = dead
+    await sleeper.before_start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeper.after_start, dead)
+        await trio.testing.wait_all_tasks_blocked()
+        sleeper.life, turns.is_measuring = alive, True
+        is_due.set()
+    assert turns.is_measuring
+    assert turns.record.awake_bytes is None
 
 
 async def test_the_first_idle_time_is_a_trial(

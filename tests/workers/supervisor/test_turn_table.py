@@ -119,6 +119,27 @@ async def test_the_place_of_a_worker_that_left_is_free(tmp_path: Path) -> None:
         assert order.do == "wake"
 
 
+async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection may come again, or its supervisor has died and its engine ends a little
+    later. Another worker would wake beside it. What is still held then counts as others'.
+    """
+    card = FixedCard(tmp_path)
+    async with opened(card, tmp_path) as address, seated(address) as worker:
+        async with seated(address) as other:
+            await other.say("awake", waiting=0)
+            await worker.say("asleep", waiting=0, waited_s=0.0, oldest_ago_s=None)
+            await trio.sleep(2 * turn_table.SETTLE_S)
+            card.others = 60 * GIB
+            monkeypatch.setattr(turn_table, "SETTLE_S", 1.0)
+        left_at = trio.current_time()
+        await worker.say("asleep")
+        (order,) = await worker.news()
+        assert trio.current_time() - left_at >= 0.9
+        assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
+
+
 async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -> None:
     reads: list[float] = []
 

@@ -58,7 +58,7 @@ class StepTimes:
         return max(card_s, self.launch) if num_decodes + tokens > self.graph_rows else card_s
 
 
-_OF_8B: Final = {
+OF_8B: Final = {
     16: StepTimes(
         ((1, 3.95e-3), (8, 4.25e-3), (64, 6.0e-3), (128, 8.4e-3), (256, 13.5e-3)),
         26e-6, 0.6e-9, 120, 384, 0.0,
@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--gaps", default="80", metavar="MS,MS", help="values of max_gap_ms")
     parser.add_argument("--budget", type=int, default=4096, help="tokens in a step")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--bits", type=int, default=16, choices=sorted(_OF_8B), help="of weights")
+    parser.add_argument("--bits", type=int, default=16, choices=sorted(OF_8B), help="of weights")
     parser.add_argument("--graph-rows", type=int, metavar="N", help="rows of the largest graphs")
     parser.add_argument(
         "--apart", type=float, default=APART_MS, metavar="MS", help="between requests of one moment"
@@ -348,7 +348,7 @@ def main() -> None:
 
 
 def _engines(arguments: argparse.Namespace) -> list[tuple[str, Engine]]:
-    peer = _OF_8B[arguments.bits]
+    peer = OF_8B[arguments.bits]
     times = peer if arguments.graph_rows is None else replace(peer, graph_rows=arguments.graph_rows)
     own: list[tuple[str, Engine]] = [
         (f"{gap} ms", OwnEngine(arguments.budget, float(gap) / 1e3, times))

@@ -5,16 +5,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.crowd import (
-    OUTPUTS,
-    Crowd,
-    Engine,
-    OwnEngine,
-    PromptsFirst,
-    agents,
-    step_s,
-    streams,
-)
+from benchmarks.crowd import OF_8B, OUTPUTS, Crowd, Engine, OwnEngine, PromptsFirst, agents, streams
 
 MAX_GAP_S = 0.08
 
@@ -24,9 +15,12 @@ def _driven(crowd: Crowd, engine: Engine) -> Crowd:
     return crowd
 
 
-@pytest.mark.parametrize("engine", [OwnEngine(4096, MAX_GAP_S), PromptsFirst()])
-def test_every_request_has_its_answer(engine: Engine) -> None:
+@pytest.mark.parametrize("bits", sorted(OF_8B))
+@pytest.mark.parametrize("is_own", [True, False])
+def test_every_request_has_its_answer(bits: int, is_own: bool) -> None:
     """Of streams and of agents; each has as many gaps as tokens behind its first."""
+    times = OF_8B[bits]
+    engine = OwnEngine(4096, MAX_GAP_S, times) if is_own else PromptsFirst(times)
     for crowd in (streams(8, 0.1, random.Random(1)), agents(4, 3, 0.1, random.Random(2))):
         done = _driven(crowd, engine)
         count = sum(map(len, crowd.asks))
@@ -34,10 +28,11 @@ def test_every_request_has_its_answer(engine: Engine) -> None:
         assert len(done.gaps_s) == count * (OUTPUTS - 1)
 
 
-def test_many_streams_have_the_gaps_of_decodes_in_the_middle() -> None:
+@pytest.mark.parametrize(("bits", "count"), [(16, 160), (8, 240)])
+def test_many_streams_have_the_gaps_of_decodes_in_the_middle(bits: int, count: int) -> None:
     """And none above what is promised, once the engine knows what its steps take."""
-    engine = OwnEngine(4096, MAX_GAP_S)
-    _driven(streams(160, 3.0, random.Random(1)), engine)
-    crowd = _driven(streams(160, 3.0, random.Random(2)), engine)
-    assert median(crowd.gaps_s) <= 1.1 * step_s(160, [])
+    engine = OwnEngine(4096, MAX_GAP_S, OF_8B[bits])
+    _driven(streams(count, 3.0, random.Random(1)), engine)
+    crowd = _driven(streams(count, 3.0, random.Random(2)), engine)
+    assert median(crowd.gaps_s) <= 1.1 * OF_8B[bits].step(count, [])
     assert max(crowd.gaps_s) <= 1.1 * MAX_GAP_S

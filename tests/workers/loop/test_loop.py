@@ -43,8 +43,8 @@ from workers.ipc.messages import (
 from workers.loop import MemoryMove, NativeSleep
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus
-from workers.loop.loop import EngineBroken, EngineLoop, GrammarCompiler
-from workers.loop.pipeline import MAX_FAULTS_IN_A_ROW
+from workers.loop.loop import EngineLoop, GrammarCompiler
+from workers.loop.pipeline import MAX_FAULTS_IN_A_ROW, EngineBroken
 from workers.scheduler import HeldCounts, HeldPlaces
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepPlan, StepResult

@@ -25,7 +25,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.sleeper import Sleeper
-from workers.supervisor.turn_taker import TurnTaker
+from workers.supervisor.turn_taker import AGAIN_S, TurnTaker
 from workers.turns import TurnRecord
 
 GIB = 2**30
@@ -34,7 +34,9 @@ _PIDS = count(1)
 
 @dataclass
 class Model:
-    """A worker and its model. `way` is how its engine sleeps without an end, "" if it cannot."""
+    """A worker and its model. `way` is how its engine sleeps without an end, "" if it cannot. The
+    next `num_failures` starts fail by an outside cause.
+    """
 
     name: str
     awake: int
@@ -46,6 +48,7 @@ class Model:
     places: int = 4
     way: str = ""
     idle_s: float | None = None
+    num_failures: int = 0
 
 
 class Device:
@@ -174,6 +177,10 @@ class Worker:
     is_removed: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
 
+    @property
+    def is_stopped(self) -> bool:
+        return self.lifecycle is not None and self.lifecycle.state is EngineState.STOPPED
+
     async def live(self) -> None:
         """One supervisor after another, as the process above them starts them."""
         while not self.is_removed:
@@ -232,6 +239,9 @@ class Worker:
         self.world.device.hold(life.process.pid, self.model.awake)
         with trio.move_on_after(self.model.start_s):
             await life.ended.wait()
+        if self.model.num_failures:
+            self.model.num_failures -= 1
+            life.ended.set()
         if not life.ended.is_set() and lifecycle.state is EngineState.STARTING:
             life.loaded = _Loaded(self.model.way)
             lifecycle.on(LifeEvent.LOADED)
@@ -260,13 +270,16 @@ class Worker:
                     turns.failed("its engine died asleep")
             case _:
                 delay_s = lifecycle.delay_after_death(
-                    trio.current_time(), is_permanent=False, is_outside=False, is_rank=False
+                    trio.current_time(), is_permanent=False, is_outside=True, is_rank=False
                 )
                 if delay_s is None:
                     lifecycle.on(LifeEvent.GIVE_UP)
                     await self.wake.wait()
                     return
                 lifecycle.on(LifeEvent.RETRY)
+                if delay_s >= AGAIN_S:
+                    turns.failed("", delay_s)
+                    lifecycle.on(LifeEvent.SLEEP)
                 with trio.move_on_after(delay_s):
                     await self.wake.wait()
 
@@ -417,8 +430,10 @@ class World:
 
     @property
     def _has_work(self) -> bool:
+        """Whether a request waits for what can come. A stopped worker's requests are refused."""
         return any(
-            (one.queue or one.running) and not one.is_removed for one in self.workers.values()
+            (one.queue or one.running) and not one.is_removed and not one.is_stopped
+            for one in self.workers.values()
         )
 
     def shown(self) -> str:

@@ -59,6 +59,7 @@ from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.sleeper import Sleeper, TurnsOf
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
+from workers.supervisor.turn_taker import AGAIN_S
 from workers.versions import resolved
 
 _NOT_FOUND: Final = 127
@@ -357,13 +358,15 @@ class EngineSupervisor:
         self._relay.engine_restarts()
         self._nursery.start_soon(life.leave)
 
-    def _give_place_up(self, *, is_wanted: bool = False) -> None:
+    def _give_place_up(self, *, is_wanted: bool = False, again_s: float = 0.0) -> None:
         """Let a worker without a process wait for its next turn, if it takes turns: another worker
         may have its memory of the card. No request can wait for a held worker, so the next turn of
-        such a one is asked for here, as it is for one that `is_wanted`.
+        such a one is asked for here, as it is for one that `is_wanted`. It comes after `again_s`.
         """
         if self.sleeper is None or not self.sleeper.turns.is_on_demand:
             return
+        if again_s:
+            self.sleeper.turns.failed("", again_s)
         self.lifecycle.on(LifeEvent.SLEEP)
         if is_wanted or self.lifecycle.hold.is_on:
             self.sleeper.turns.wish("wake")
@@ -488,6 +491,8 @@ class EngineSupervisor:
             self._report_death(relay, ending, is_told=is_told, next_s=delay_s)
             self.lifecycle.on(LifeEvent.RETRY)
             relay.engine_restarts()
+            if delay_s >= AGAIN_S:
+                self._give_place_up(again_s=delay_s)  # others have the device meanwhile
             await self._pause(delay_s, own)
         else:
             self._report_death(relay, ending, is_told=False, is_final=True)

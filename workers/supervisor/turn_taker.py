@@ -197,11 +197,11 @@ class TurnTaker:
         self._waits_until = float("-inf")
         self.note()
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: str, again_s: float = AGAIN_S) -> None:
         """A change has failed, or cannot begin; the next try comes after a pause. `why` is "" if an
-        order came too late.
+        order came too late, or if the death of an engine says it.
         """
-        self._waits_until = trio.current_time() + AGAIN_S
+        self._waits_until = trio.current_time() + again_s
         if why and why != self._trouble:
             self._log.info(why)
         self._trouble = why or self._trouble

@@ -34,6 +34,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.identity import worker_identity
 from workers.supervisor.lifecycle import EngineState, Lifecycle
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.turn_taker import TurnTaker
 
 _CONFIG = WorkerConfig(
@@ -182,6 +183,36 @@ async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
         is_due.set()
         await one.until(lambda: one.state is EngineState.DORMANT)
         assert one.turns.record.awake_bytes == 60 * 2**30
+
+
+async def test_a_long_back_off_gives_the_place_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is on the device meanwhile, and other workers wait for it without a word of why."""
+    async with world(tmp_path, monkeypatch) as one:
+        one.supervisor.lifecycle.policy = RestartPolicy(30.0)
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(lambda: one.num_faults == 1)
+        await one.until(lambda: one.state in (EngineState.WAITING, EngineState.ASLEEP))
+        report = one.turns.report(trio.current_time())
+        assert (report.state, report.waits_s > 20.0) == ("asleep", True)
+        one.turns.wish("wake")  # its turn comes, and the back-off is kept
+        await one.until(lambda: one.turns.report(trio.current_time()).state == "waking")
+        assert one.state is EngineState.ASLEEP
+
+
+async def test_a_short_back_off_keeps_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as one:
+        one.supervisor.lifecycle.policy = RestartPolicy(1.0)
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(lambda: one.num_faults == 1)
+        await one.until(lambda: one.state in (EngineState.WAITING, EngineState.ASLEEP))
+        assert one.turns.report(trio.current_time()).state == "waking"
+        await one.until(lambda: one.state is EngineState.READY)
 
 
 async def test_the_measurement_of_a_dead_engine_leaves_the_next_one_alone(tmp_path: Path) -> None:

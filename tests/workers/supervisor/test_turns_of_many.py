@@ -66,6 +66,7 @@ def models(draw: st.DrawFn) -> list[Model]:
                 end_s=draw(st.sampled_from((0.1, 1.0))),
                 service_s=draw(st.sampled_from((0.2, 2.0, 8.0))),
                 way=way,
+                num_failures=draw(st.sampled_from((0, 0, 0, 1, 3))),
                 idle_s=draw(st.sampled_from((None, 1.0, 20.0))),
             )
         )

@@ -38,14 +38,20 @@ def balancer(folder: Path, pair: Pair) -> Iterator[str]:  # noqa: F811 - given b
     text = text.replace("bind :8000", f"bind 127.0.0.1:{port}")
     for number, host in enumerate(pair.hosts, start=1):
         text = text.replace(f"10.0.0.{number}:8080", host.root_url.removeprefix("http://"))
+    # The gateways have no keys, so that only local clients are served.
+    told = "  option forwardfor\n"
+    assert told in text
+    text = text.replace(told, "")
     config = folder / "haproxy.cfg"
     config.write_text(f"global\n  maxconn 1000\n{text}")
     assert HAPROXY is not None
     with subprocess.Popen([HAPROXY, "-db", "-f", str(config)]) as process:
-        url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: _is_up(url), "HAProxy")
-        yield f"{url}/v1"
-        process.terminate()
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until(lambda: _is_up(url), "HAProxy")
+            yield f"{url}/v1"
+        finally:
+            process.terminate()
 
 
 def _is_up(url: str) -> bool:

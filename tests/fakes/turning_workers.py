@@ -231,11 +231,9 @@ class Worker:
         assert lifecycle is not None
         assert sleeper is not None
         assert turns is not None
-        await sleeper.before_start()
-        if lifecycle.state is EngineState.ASLEEP and not sleeper.has_turn:
-            return
         if lifecycle.on(LifeEvent.START) is EngineState.LEAVING:
             return
+        await sleeper.before_start()
         self.life = life = _Life(self)
         sleeper.life = cast("EngineLife", life)
         self.world.device.hold(life.process.pid, self.model.awake)
@@ -258,11 +256,6 @@ class Worker:
         await trio.sleep(0.1)
         self.world.device.held.pop(life.process.pid, None)
         self.life = sleeper.life = None
-        await self._after(lifecycle, sleeper, relay)
-
-    async def _after(self, lifecycle: Lifecycle, sleeper: Sleeper, relay: FrameRelay) -> None:
-        """What follows the end of a process."""
-        turns = sleeper.turns
         match lifecycle.state:
             case EngineState.LEAVING:
                 return

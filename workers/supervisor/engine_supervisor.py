@@ -147,12 +147,7 @@ class EngineSupervisor:
                 self._wake = trio.Event()
                 if self.sleeper is not None and self.lifecycle.state is EngineState.ASLEEP:
                     await self.sleeper.wait_turn()
-                if self.sleeper is not None:
-                    # Before `START`: from then on a restart has a process to end.
-                    await self._read_device(self.sleeper)
                     await self._take_config()
-                    if self.lifecycle.state is EngineState.ASLEEP and not self.sleeper.has_turn:
-                        continue
                 if self._group is not None:
                     await self._group.wait_start(partial(self._wait_for_group, relay))
                     self._waits_for = ""
@@ -415,12 +410,6 @@ class EngineSupervisor:
             for line in await trio.to_thread.run_sync(prepare, self._config.prepare):
                 self._log.info(line)
 
-    async def _read_device(self, sleeper: Sleeper) -> None:
-        """Read the device before a start: others of it come and go."""
-        await sleeper.before_start()
-        if self._memory is not None and self._config.residency == "on-demand":
-            await self._memory.remember()
-
     async def _one_life(self, relay: FrameRelay) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
@@ -428,6 +417,10 @@ class EngineSupervisor:
             return
         life: EngineLife | None = None
         scratch: Path | None = None
+        if self.sleeper is not None:
+            await self.sleeper.before_start()
+        if self._memory is not None and self._config.residency == "on-demand":
+            await self._memory.remember()  # others of the device come and go
         try:
             try:
                 scratch = make_scratch(f"engine-{relay.epoch}")

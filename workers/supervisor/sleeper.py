@@ -101,11 +101,6 @@ class Sleeper:
         else:
             self.turns.failed("")
 
-    @property
-    def has_turn(self) -> bool:
-        """Whether the worker is to wake, and no start has begun."""
-        return self.turns.is_rising
-
     def tell(self) -> None:
         """Tell gateways where the worker is."""
         turns = self.turns

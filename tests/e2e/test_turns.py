@@ -172,7 +172,9 @@ def test_a_card_taken_by_others(herma: HermaProcess, runtime: Path, card: Turnin
 
 
 def test_a_wake_that_fails(herma: HermaProcess, runtime: Path) -> None:
-    """The engine dies on its way up: a fault as at any start, and the request gets its answer."""
+    """The engine dies on its way up, or on a fast machine just behind it: a fault as at any start,
+    and the request gets its answer.
+    """
     first = {name: ask(herma, name) for name in ("alpha", "beta")}
     assert worker(runtime, "sleep", "a").returncode == 0
     faults = told(herma, '"engine fault"')
@@ -180,7 +182,7 @@ def test_a_wake_that_fails(herma: HermaProcess, runtime: Path) -> None:
         waits = pool.submit(ask, herma, "alpha")
         os.kill(herma.wait_pid("herma engine a"), signal.SIGKILL)
         assert waits.result() == first["alpha"]
-    assert told(herma, '"engine fault"') == faults + 1
+    wait_until(lambda: told(herma, '"engine fault"') == faults + 1, "the fault")
     assert ask(herma, "beta") == first["beta"]
     assert engines(herma) == {"b": 1}
 

@@ -243,6 +243,8 @@ class EngineSupervisor:
             self._nursery.start_soon(self.sleeper.end, self._life)
         elif before is EngineState.WAITING or state in OVER:
             self._wake.set()
+        elif self._life is None and before is EngineState.STARTING:
+            self._relay.engine_restarts()  # it still reads the device, and begins again then
         elif before is not EngineState.REPLACING:
             assert self._nursery is not None
             assert self._life is not None
@@ -410,6 +412,20 @@ class EngineSupervisor:
             for line in await trio.to_thread.run_sync(prepare, self._config.prepare):
                 self._log.info(line)
 
+    async def _read_device(self) -> bool:
+        """Read the device before the process of a start: others of it come and go. Returns whether
+        the engine is still to start; a restart or an end that came meanwhile had no process to end.
+        """
+        if self.sleeper is not None:
+            await self.sleeper.before_start()
+        if self._memory is not None and self._config.residency == "on-demand":
+            await self._memory.remember()
+        is_due = self.lifecycle.state is EngineState.STARTING
+        if self.lifecycle.state is EngineState.REPLACING:  # the next start has its epoch already
+            self.lifecycle.on(LifeEvent.RETRY)
+            await self._pause(0.0, frozenset())
+        return is_due
+
     async def _one_life(self, relay: FrameRelay) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
@@ -417,10 +433,8 @@ class EngineSupervisor:
             return
         life: EngineLife | None = None
         scratch: Path | None = None
-        if self.sleeper is not None:
-            await self.sleeper.before_start()
-        if self._memory is not None and self._config.residency == "on-demand":
-            await self._memory.remember()  # others of the device come and go
+        if not await self._read_device():
+            return
         try:
             try:
                 scratch = make_scratch(f"engine-{relay.epoch}")

@@ -202,6 +202,52 @@ async def test_a_long_back_off_gives_the_place_up(
         assert one.state is EngineState.ASLEEP
 
 
+async def test_a_restart_while_the_device_is_read_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no process to end yet. One that came later would not be ended by anything, and
+    would hold the turn of the device.
+    """
+    async with world(tmp_path, monkeypatch) as one:
+        has_begun, is_due = trio.Event(), trio.Event()
+
+        async def slow() -> None:
+            has_begun.set()
+            await is_due.wait()
+
+        monkeypatch.setattr(one.supervisor.sleeper, "before_start", slow)
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(has_begun.is_set)
+        epoch = one.supervisor.restart(_CONFIG, force=False)
+        assert one.state is EngineState.REPLACING
+        is_due.set()
+        await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
+        assert one.relay.epoch == epoch
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_second_restart_while_the_device_is_read_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    async with world(tmp_path, monkeypatch) as one:
+        has_begun, is_due = trio.Event(), trio.Event()
+
+        async def slow() -> None:
+            has_begun.set()
+            await is_due.wait()
+
+        monkeypatch.setattr(one.supervisor.sleeper, "before_start", slow)
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGKILL)
+        await one.until(has_begun.is_set)
+        one.supervisor.restart(_CONFIG, force=False)
+        epoch = one.supervisor.restart(_CONFIG, force=force)
+        is_due.set()
+        await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
+        assert one.relay.epoch == epoch
+
+
 async def test_a_short_back_off_keeps_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

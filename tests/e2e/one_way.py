@@ -37,7 +37,11 @@ PACKAGES: Final = ("gateway", "protocol", "config")
 ROUTER: Final = "starlette"
 NUM_WARM: Final = 4
 """Requests, and conversations, before those that count: a word is kept when it comes again."""
-SUBJECTS: Final = ("sea", "moon", "wind", "sun", "rain", "hill", "road")
+SUBJECTS: Final = (
+    "sea", "moon", "wind", "sun", "rain", "hill", "road", "lake", "star", "tree", "snow", "boat",
+)  # fmt: skip
+"""One conversation about each. A tick falls into most turns on a loaded machine: the least counts."""
+
 SYSTEM: Final = "You are a helpful assistant. Answer in a few words, and never in verse. " * 8
 TALK: Final = "Tell me of the {}. What do you say of the {}?"
 THEN: Final = "And what else do you say of the {}, and why do you say it of the {}?"

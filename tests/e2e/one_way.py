@@ -40,7 +40,7 @@ NUM_WARM: Final = 4
 SUBJECTS: Final = (
     "sea", "moon", "wind", "sun", "rain", "hill", "road", "lake", "star", "tree", "snow", "boat",
 )  # fmt: skip
-"""One conversation about each. A tick falls into most turns on a loaded machine: the least counts."""
+"""One conversation about each. A loaded machine adds ticks to most turns; the least counts."""
 
 SYSTEM: Final = "You are a helpful assistant. Answer in a few words, and never in verse. " * 8
 TALK: Final = "Tell me of the {}. What do you say of the {}?"

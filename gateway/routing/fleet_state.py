@@ -132,7 +132,7 @@ class FleetState:
             model.awaited_until = now + self._rejoin_s
 
     def stop(self) -> None:
-        """The gateway stops: a request that no worker can serve any more is told so."""
+        """The gateway stops: a request that no worker can serve any more gets an error."""
         self.tickets.is_stopping = True
 
     def refusal_of(self, configs: Iterable[ModelConfig]) -> str | None:

@@ -202,8 +202,9 @@ async def test_a_long_back_off_gives_the_place_up(
         assert one.state is EngineState.ASLEEP
 
 
-async def test_a_restart_while_the_device_is_read_before_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("forces", [(False,), (True,), (False, False), (False, True)])
+async def test_restarts_while_the_device_is_read_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forces: tuple[bool, ...]
 ) -> None:
     """There is no process to end yet. One that came later would not be ended by anything, and
     would hold the turn of the device.
@@ -219,33 +220,13 @@ async def test_a_restart_while_the_device_is_read_before_a_start(
         assert one.pid is not None
         os.kill(one.pid, signal.SIGKILL)
         await one.until(has_begun.is_set)
-        epoch = one.supervisor.restart(_CONFIG, force=False)
-        assert one.state is EngineState.REPLACING
+        epochs = []
+        for force in forces:
+            epochs.append(one.supervisor.restart(_CONFIG, force=force))
+            assert one.state is EngineState.REPLACING
         is_due.set()
         await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
-        assert one.relay.epoch == epoch
-
-
-@pytest.mark.parametrize("force", [False, True])
-async def test_a_second_restart_while_the_device_is_read_before_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
-) -> None:
-    async with world(tmp_path, monkeypatch) as one:
-        has_begun, is_due = trio.Event(), trio.Event()
-
-        async def slow() -> None:
-            has_begun.set()
-            await is_due.wait()
-
-        monkeypatch.setattr(one.supervisor.sleeper, "before_start", slow)
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
-        await one.until(has_begun.is_set)
-        one.supervisor.restart(_CONFIG, force=False)
-        epoch = one.supervisor.restart(_CONFIG, force=force)
-        is_due.set()
-        await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
-        assert one.relay.epoch == epoch
+        assert one.relay.epoch == epochs[-1]
 
 
 async def test_a_short_back_off_keeps_the_place(

@@ -19,8 +19,7 @@ CLOSE: Final = "<|tools_suffix|>"
 
 def read(calls: CallSink, _marker: str) -> Read[None]:
     """The calls behind the tag, and the end tag if the model writes it."""
-    if (yield from skip_space()) != "[":
-        raise NotACall
+    yield from literal("[", (yield from skip_space()))
     char = yield from skip_space()
     while char != "]":
         yield from _call(calls, char)
@@ -28,9 +27,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
         if char == ",":
             char = yield from skip_space()
     calls.drop()
-    if (yield from skip_space()) != CLOSE[0]:
-        raise NotACall
-    yield from literal(CLOSE, 1)
+    yield from literal(CLOSE, (yield from skip_space()))
 
 
 def _call(calls: CallSink, first: str) -> Read[None]:
@@ -41,5 +38,4 @@ def _call(calls: CallSink, first: str) -> Read[None]:
         raise NotACall
     first = yield from skip_space()
     yield from read_any_arguments(calls, name, first, "")
-    if (yield from skip_space()) != "}":
-        raise NotACall
+    yield from literal("}", (yield from skip_space()))

@@ -34,8 +34,7 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
     char = yield from skip_space()
     while char == '"':
         key = yield from read_word(calls)
-        if (yield from skip_space()) != ":":
-            raise NotACall
+        yield from literal(":", (yield from skip_space()))
         char = yield from skip_space()
         if key in _NAMES and not name:
             name = yield from _name(calls, char, strict=strict)
@@ -66,7 +65,7 @@ def read_objects(calls: CallSink, first: str, close: str) -> Read[None]:
     the block.
     """
     if first == "[":
-        yield from _behind_array(calls, first, close)
+        yield from read_list(calls, first, close)
         return
     if first != "{":
         raise NotACall
@@ -79,7 +78,7 @@ def read_objects(calls: CallSink, first: str, close: str) -> Read[None]:
         else:
             char = ""
         char = char or (yield from skip_space())
-    yield from literal(close, 1)
+    yield from literal(close, char)
 
 
 def read_array(calls: CallSink, first: str, second: str = "") -> Read[None]:
@@ -94,27 +93,18 @@ def read_array(calls: CallSink, first: str, second: str = "") -> Read[None]:
         char = left or (yield from skip_space())
         if char == ",":
             char = yield from skip_space()
-    if char != "]":
-        raise NotACall
+    yield from literal("]", char)
 
 
-def read_list(calls: CallSink, close: str) -> Read[None]:
-    """An array of call objects, or one object, behind a tag; and the end tag `close`, which may be
-    missing.
+def read_list(calls: CallSink, first: str, close: str) -> Read[None]:
+    """An array of call objects, or one object, that begins with `first`; and the end tag `close`,
+    which may be missing.
     """
-    char = yield from skip_space()
-    if char not in "[{":
+    if first not in "[{":
         raise NotACall
-    yield from _behind_array(calls, char, close)
-
-
-def _behind_array(calls: CallSink, first: str, close: str) -> Read[None]:
-    """An array of call objects, or one object, and the end tag."""
     yield from read_array(calls, first)
     calls.drop()
-    if (yield from skip_space()) != close[0]:
-        raise NotACall
-    yield from literal(close, 1)
+    yield from literal(close, (yield from skip_space()))
 
 
 def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
@@ -146,7 +136,7 @@ def read_any_arguments(
     if first == '"':
         yield from _arguments_in_string(calls, name, call_id)
     elif first == "n":
-        yield from literal("null", 1)
+        yield from literal("null", first)
         write_whole(calls, name, "{}", call_id)
     else:
         raise NotACall

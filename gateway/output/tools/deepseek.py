@@ -93,8 +93,6 @@ def _tag(calls: CallSink, tags: Tags, first: str = "") -> Read[str]:
     char = first or (yield)
     while char.isspace() or char == "`":
         char = yield
-    if char != "<":
-        raise NotACall
     tag = yield from one_of((tags.call, tags.end_call, tags.end_section), char)
     if tag != tags.call:
         calls.drop()

@@ -42,7 +42,7 @@ _FOLLOWS: Final = frozenset(",}]")
 def read(calls: CallSink, marker: str) -> Read[None]:
     """The call behind its tag."""
     tags = V3 if marker == V3.open else V4
-    yield from literal(PREFIX, len((yield from _first())))
+    yield from literal(PREFIX, (yield from skip_space()))
     name, _ = yield from name_until(calls, "{")
     is_half = True
 
@@ -61,22 +61,13 @@ def read(calls: CallSink, marker: str) -> Read[None]:
         char = (yield from skip_space()) if char == "," else char
     calls.write("}")
     calls.end()
-    if (yield from skip_space()) != "<":
-        raise NotACall
-    yield from literal(tags.close, 1)
-
-
-def _first() -> Read[str]:
-    char = yield from skip_space()
-    if char != PREFIX[0]:
-        raise NotACall
-    return char
+    yield from literal(tags.close, (yield from skip_space()))
 
 
 def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
     """A key, and the first character of its value. In quotes it may hold anything."""
     if first == "<":
-        yield from literal(tags.escape, 1)
+        yield from literal(tags.escape, first)
         key, _ = yield from _text(tags.escape, ":")
         if len(key) > MAX_NAME:
             raise NotACall
@@ -92,7 +83,7 @@ def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
 def _value(first: str, tags: GemmaTags, depth: int = 0) -> Read[tuple[str, str]]:
     """JSON of a value, and the character behind it that is not white space."""
     if first == "<":
-        yield from literal(tags.escape, 1)
+        yield from literal(tags.escape, first)
         text, char = yield from _text(tags.escape)
         return quote(text), char
     if first in "{[":

@@ -12,7 +12,6 @@ from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
-    NotACall,
     Read,
     name_until,
     one_of,
@@ -34,9 +33,8 @@ _VALUE_ENDS: Final[tuple[Path, ...]] = ((END_VALUE, KEY), (END_VALUE, CLOSE))
 def read(calls: CallSink, _marker: str) -> Read[None]:
     """The block behind its opening tag."""
     name, char = yield from name_until(calls, "\n<", (yield from skip_space()))
-    if char == "\n" and (yield from skip_space()) != "<":
-        raise NotACall
-    tag = yield from one_of((KEY, CLOSE), "<")
+    char = (yield from skip_space()) if char == "\n" else char
+    tag = yield from one_of((KEY, CLOSE), char)
     arguments = ArgumentsWriter(calls, name)
     while tag == KEY:
         begun = ""

@@ -105,20 +105,19 @@ def skip_space() -> Read[str]:
     return char
 
 
-def literal(text: str, num_read: int = 0) -> Read[None]:
-    """Exactly `text`, of which `num_read` characters were read already."""
-    for at in range(num_read, len(text)):
-        char = yield
-        if char != text[at]:
-            raise NotACall(at + 1)
+def literal(text: str, read: str = "") -> Read[None]:
+    """Exactly `text`; `read` was read already, and may be anything."""
+    yield from one_of((text,), read)
 
 
 def one_of(texts: Sequence[str], read: str = "") -> Read[str]:
-    """One of several texts, none the beginning of another; `read` was read already."""
+    """One of several texts, none the beginning of another; `read` was read already, and may be
+    anything.
+    """
     while read not in texts:
-        read += yield
         if not any(text.startswith(read) for text in texts):
             raise NotACall(len(read))
+        read += yield
     return read
 
 
@@ -161,3 +160,11 @@ def read_arguments(calls: CallSink, name: str, stop: str, call_id: str = "") -> 
             return char
     calls.end()
     return ""
+
+
+def object_and_tag(calls: CallSink, name: str, tags: Sequence[str]) -> Read[str]:
+    """A whole call whose arguments' `{` was just read, and the tag behind it, which is returned."""
+    left = yield from read_arguments(calls, name, "<")
+    tag = yield from one_of(tags, left or (yield from skip_space()))
+    calls.drop()
+    return tag

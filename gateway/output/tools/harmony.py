@@ -49,6 +49,4 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     else:
         left = yield from read_any_arguments(calls, name, char, "<")
         char = left or (yield from skip_space())
-    if char != "<":
-        raise NotACall
     yield from one_of((CALL, END, RETURN), char)

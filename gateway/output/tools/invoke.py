@@ -13,11 +13,11 @@ from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
-    NotACall,
     Read,
+    literal,
     name_until,
+    object_and_tag,
     one_of,
-    read_arguments,
     skip_space,
 )
 from gateway.output.tools.schema import types_of
@@ -69,9 +69,7 @@ def read_section(calls: CallSink, tags: InvokeTags) -> Read[None]:
 
 def _in_section(tags: InvokeTags) -> Read[str]:
     """The next tag, behind white space."""
-    if (yield from skip_space()) != "<":
-        raise NotACall
-    return (yield from one_of((tags.invoke, *tags.end_sections), "<"))
+    return (yield from one_of((tags.invoke, *tags.end_sections), (yield from skip_space())))
 
 
 def _call(calls: CallSink, tags: InvokeTags) -> Read[str]:
@@ -79,19 +77,10 @@ def _call(calls: CallSink, tags: InvokeTags) -> Read[str]:
     call's beginning.
     """
     name, _ = yield from name_until(calls, '"')
-    if (yield from skip_space()) != ">":
-        raise NotACall
+    yield from literal(">", (yield from skip_space()))
     char = yield from skip_space()
     if char == "{":
-        left = yield from read_arguments(calls, name, "<")
-        char = left or (yield from skip_space())
-        if char != "<":
-            raise NotACall
-        tag = yield from one_of((tags.end_invoke, *tags.end_sections), char)
-        calls.drop()
-        return tag
-    if char != "<":
-        raise NotACall
+        return (yield from object_and_tag(calls, name, (tags.end_invoke, *tags.end_sections)))
     tag = yield from one_of(tags.in_call, char)
     arguments = ArgumentsWriter(calls, name)
     while tag == tags.parameter:

@@ -41,10 +41,8 @@ def read(calls: CallSink, marker: str) -> Read[None]:
 
 
 def _tag(calls: CallSink, first: str = "") -> Read[str]:
-    char = first or (yield from skip_space())
-    if char != "<":
-        raise NotACall
-    tag = yield from one_of((CALL, END_CALL, END_SECTION), char)
+    tags = CALL, END_CALL, END_SECTION
+    tag = yield from one_of(tags, first or (yield from skip_space()))
     if tag != CALL:
         calls.drop()
     return tag
@@ -58,11 +56,11 @@ def _call(calls: CallSink) -> Read[str]:
         if len(written) > 2 * MAX_NAME:
             raise NotACall
     name, is_kept = _name(calls, written.strip())
-    yield from literal(ARGUMENTS, 1)
+    yield from literal(ARGUMENTS, char)
     call_id = written.strip() if is_kept else ""
     char = yield from skip_space()
     if char == "<":  # models leave out the `{}` of a call without arguments
-        yield from literal(END_CALL, 1)
+        yield from literal(END_CALL, char)
         write_whole(calls, name, "{}", call_id)
         return ""
     return (yield from read_any_arguments(calls, name, char, "<", call_id))

@@ -32,7 +32,7 @@ def read(calls: CallSink, marker: str) -> Read[None]:
             left = yield from read_call(calls, "", strict=is_bare)
         char = left or (yield from skip_space())
         if char == "<" and not is_bare:
-            yield from literal(PYTHON_END, 1)
+            yield from literal(PYTHON_END, char)
             calls.drop()
             char = yield from skip_space()
         if char in ";,":

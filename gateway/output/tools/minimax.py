@@ -9,7 +9,7 @@ objects, a line each.
 from typing import Final
 
 from gateway.output.tools.arguments_writer import ArgumentsWriter
-from gateway.output.tools.call_object import read_array, read_objects
+from gateway.output.tools.call_object import read_objects
 from gateway.output.tools.grammar import (
     MAX_DEPTH,
     MAX_NAME,
@@ -51,34 +51,21 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 def read_1(calls: CallSink, _marker: str) -> Read[None]:
     """M1's section behind its opening tag; Apriel writes a list there."""
-    char = yield from skip_space()
-    if char != "[":
-        yield from read_objects(calls, char, CLOSE_1)
-        return
-    yield from read_array(calls, char)
-    calls.drop()
-    if (yield from skip_space()) != CLOSE_1[0]:
-        raise NotACall
-    yield from literal(CLOSE_1, 1)
+    yield from read_objects(calls, (yield from skip_space()), CLOSE_1)
 
 
 def read_3(calls: CallSink, _marker: str) -> Read[None]:
     """M3's section behind its opening tag."""
-    while (yield from _next_tag((_INVOKE_3, CLOSE_3))) == _INVOKE_3:
+    tags = _INVOKE_3, CLOSE_3
+    while (yield from one_of(tags, (yield from skip_space()))) == _INVOKE_3:
         name, _ = yield from name_until(calls, '"')
         yield from literal(">")
         yield from _parameters(calls, name)
 
 
-def _next_tag(tags: tuple[str, ...]) -> Read[str]:
-    if (yield from skip_space()) != PREFIX[0]:
-        raise NotACall
-    return (yield from one_of(tags, PREFIX[0]))
-
-
 def _parameters(calls: CallSink, name: str) -> Read[None]:
     """The parameters behind a call's opening tag, and the call's end."""
-    yield from _prefix((yield from skip_space()))
+    yield from literal(PREFIX, (yield from skip_space()))
     key = yield from _key()
     arguments = ArgumentsWriter(calls, name)
     while key != "/invoke":
@@ -92,17 +79,11 @@ def _parameters(calls: CallSink, name: str) -> Read[None]:
         else:
             with arguments.half():
                 value = yield from _nested(schema, key)
-                yield from _prefix((yield from skip_space()))
+                yield from literal(PREFIX, (yield from skip_space()))
             arguments.write_value(key, value)
         with arguments.half():
             key = yield from _key()
     arguments.end()
-
-
-def _prefix(first: str) -> Read[None]:
-    if first != PREFIX[0]:
-        raise NotACall
-    yield from literal(PREFIX, 1)
 
 
 def _key() -> Read[str]:
@@ -141,7 +122,7 @@ def _nested(schema: object, parent: str, depth: int = 0) -> Read[str]:
         else:
             value = yield from _nested(inner, key, depth + 1)
         parts.append(value if is_list else f"{quote(key)}: {value}")
-        yield from _prefix((yield from skip_space()))
+        yield from literal(PREFIX, (yield from skip_space()))
     if not parts:
         return quote("") if "string" in types_of(schema) or not types_of(schema) else "{}"
     return f"[{', '.join(parts)}]" if is_list else f"{{{', '.join(parts)}}}"

@@ -38,15 +38,13 @@ def _named(calls: CallSink, first: str) -> Read[None]:
     if char == "[":
         char = yield
         if char == "C":
-            yield from literal(CALL_ID, 2)
+            yield from literal(CALL_ID, "[C")
             while (char := (yield)).isalnum() and len(call_id) < ID_CHARS:
                 call_id += char
             if char != "[":
                 raise NotACall
             char = yield
-        if char != "A":
-            raise NotACall(2)
-        yield from literal(ARGS, 2)
+        yield from literal(ARGS, f"[{char}")
         char = yield from skip_space()
     own_id = call_id if len(call_id) == ID_CHARS else ""
     yield from read_any_arguments(calls, name, char, "", own_id)

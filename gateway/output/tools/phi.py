@@ -9,7 +9,7 @@ tag is forgiven.
 from typing import Final
 
 from gateway.output.tools.call_object import read_list
-from gateway.output.tools.grammar import CallSink, Read
+from gateway.output.tools.grammar import CallSink, Read, skip_space
 
 OPEN: Final = "<|tool_call|>"
 CLOSE: Final = "<|/tool_call|>"
@@ -22,4 +22,4 @@ _CLOSES: Final = {OPEN: CLOSE, NEMOTRON_OPEN: NEMOTRON_CLOSE, COHERE_OPEN: COHER
 
 def read(calls: CallSink, marker: str) -> Read[None]:
     """The calls behind the tag, and the end tag if the model writes it."""
-    yield from read_list(calls, _CLOSES[marker])
+    yield from read_list(calls, (yield from skip_space()), _CLOSES[marker])

@@ -36,17 +36,14 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 def read(calls: CallSink, _marker: str) -> Read[None]:
     """The calls behind the tag, and the end tag if the model writes it."""
-    if (yield from skip_space()) != "[":
-        raise NotACall
+    yield from literal("[", (yield from skip_space()))
     char = yield from skip_space()
     if char == "{":
         yield from read_array(calls, "[", char)
     else:
         yield from read_calls(calls, char)
     calls.drop()
-    if (yield from skip_space()) != CLOSE[0]:
-        raise NotACall
-    yield from literal(CLOSE, 1)
+    yield from literal(CLOSE, (yield from skip_space()))
 
 
 def read_calls(calls: CallSink, first: str, *, strict: bool = False) -> Read[None]:

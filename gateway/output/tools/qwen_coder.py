@@ -16,12 +16,11 @@ from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
-    NotACall,
     Read,
     literal,
     name_until,
+    object_and_tag,
     one_of,
-    read_arguments,
     skip_space,
 )
 from gateway.output.tools.schema import types_of
@@ -44,16 +43,12 @@ def read(calls: CallSink, marker: str) -> Read[None]:
         if char == "{" and marker == hermes.OPEN:
             yield from hermes.objects(calls, char)
             return
-        if char != "<":
-            raise NotACall
-        yield from literal(FUNCTION, 1)
+        yield from literal(FUNCTION, char)
     tag = FUNCTION
     while tag == FUNCTION:
         tag = yield from _function(calls, close, is_bare=is_bare)
         if tag == END_FUNCTION:
-            if (yield from skip_space()) != "<":
-                raise NotACall
-            tag = yield from one_of((close, FUNCTION), "<")
+            tag = yield from one_of((close, FUNCTION), (yield from skip_space()))
 
 
 def _function(calls: CallSink, close: str, *, is_bare: bool) -> Read[str]:
@@ -63,15 +58,7 @@ def _function(calls: CallSink, close: str, *, is_bare: bool) -> Read[str]:
     name, _ = yield from name_until(calls, ">")
     char = yield from skip_space()
     if char == "{":
-        left = yield from read_arguments(calls, name, "<")
-        char = left or (yield from skip_space())
-        if char != "<":
-            raise NotACall
-        tag = yield from one_of((END_FUNCTION, close), char)
-        calls.drop()
-        return tag
-    if char != "<":
-        raise NotACall
+        return (yield from object_and_tag(calls, name, (END_FUNCTION, close)))
     tag = yield from one_of((PARAMETER, END_FUNCTION, close), char)
     arguments = ArgumentsWriter(calls, name)
     is_seed = close == SEED_CLOSE

@@ -19,8 +19,9 @@ from typing import Final, Literal, NamedTuple, final
 import trio
 
 from herma.shared_port import SharedPort
-from housekeeping.leftovers import is_stopped, make_scratch, remove
+from housekeeping.leftovers import make_scratch, remove
 from housekeeping.process_start import ProcessStart
+from housekeeping.processes import is_stopped
 
 BEAT_S: Final = 1.0
 """A process sends one datagram in this time."""

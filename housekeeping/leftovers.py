@@ -20,13 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from housekeeping.errors import ConfigError
+from housekeeping.processes import start_ticks, stat_of
 
 _NAME: Final = re.compile(r"herma-(\d{1,20})-(\d{1,10})-(\d{1,20})-[\w.-]+", re.ASCII)
-_FLAGS_FIELD: Final = 6
-_START_FIELD: Final = 19
-"""Fields 9 and 22 of /proc/PID/stat, counted from the state behind the name in parentheses."""
-
-_PF_EXITING: Final = 0x4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +56,6 @@ def left_behind(names: Iterable[str], namespace: int, living: Set[Owner]) -> lis
     return found
 
 
-def start_ticks(stat: str) -> int | None:
-    """The start time in /proc/PID/stat; None for a zombie, which owns nothing."""
-    fields = stat.rpartition(")")[2].split()
-    if len(fields) <= _START_FIELD or fields[0] in ("Z", "X"):
-        return None
-    return int(fields[_START_FIELD])
-
-
-def is_exiting(stat: str) -> bool:
-    """Whether the process of this /proc/PID/stat is being taken apart by the kernel."""
-    fields = stat.rpartition(")")[2].split()
-    return len(fields) > _FLAGS_FIELD and bool(int(fields[_FLAGS_FIELD]) & _PF_EXITING)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped by SIGSTOP, which its connections do not show. False for pid
-    0, which stands for a process in another pid namespace.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "T"
-
-
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- looked through, never written to
 _PRIVATE: Final = 0o700
 
@@ -95,7 +66,7 @@ def this_process() -> Owner:
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         namespace = 0
-    return Owner(namespace, os.getpid(), _start_ticks(os.getpid()) or 0)
+    return Owner(namespace, os.getpid(), start_ticks(stat_of(os.getpid())) or 0)
 
 
 def runtime_dir() -> Path:
@@ -147,7 +118,7 @@ def sweep(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         names = _names(folder)
         owners = {owner for name in names if (owner := owner_of(name)) is not None}
-        living = {owner for owner in owners if _start_ticks(owner.pid) == owner.start_ticks}
+        living = {owner for owner in owners if start_ticks(stat_of(owner.pid)) == owner.start_ticks}
         removed += [
             folder / name for name in left_behind(names, namespace, living) if remove(folder / name)
         ]
@@ -173,9 +144,3 @@ def _names(folder: Path) -> list[str]:
     with suppress(OSError):
         return os.listdir(folder)  # noqa: PTH208 -- names are what is needed
     return []
-
-
-def _start_ticks(pid: int) -> int | None:
-    with suppress(OSError):
-        return start_ticks(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-    return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.doctor import Host, holder_of, is_ours
+from housekeeping.processes import is_alive, stat_of
 from protocol.errors import ConfigError
 
 _POLL_S: Final = 0.1
@@ -49,7 +50,7 @@ def stop_running(
         say(f"stopping {', '.join(active)}")
         if systemctl("stop", *active, is_user=is_user):
             raise ConfigError(f"systemctl could not stop {', '.join(active)}; stop them by hand")
-    pids = {str(pid) for pid in supervisors if _is_alive(str(pid))}
+    pids = {str(pid) for pid in supervisors if is_alive(stat_of(pid))}
     if port and (holder := holder_of(host, port)) is not None:
         if not is_ours(host, holder):
             raise ConfigError(f"port {port} is taken by process {holder}, which is not Herma's")
@@ -76,16 +77,7 @@ def _top(host: Host, pid: str) -> str:
 
 def _wait_dead(pids: Sequence[str], patience_s: float) -> None:
     deadline = time.monotonic() + patience_s
-    while alive := [pid for pid in pids if _is_alive(pid)]:
+    while alive := [pid for pid in pids if is_alive(stat_of(int(pid)))]:
         if time.monotonic() > deadline:
             raise ConfigError(f"process {', '.join(alive)} has not ended in {patience_s:g} s")
         time.sleep(_POLL_S)
-
-
-def _is_alive(pid: str) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

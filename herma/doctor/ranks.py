@@ -13,7 +13,7 @@ from typing import Final
 from config import Config, WorkerConfig
 from herma.doctor.finding import Finding
 from herma.doctor.host import Host
-from workers.supervisor.gpu_memory import selected_gpus
+from workers.supervisor.nvidia_smi import selected_gpus
 
 CHECK: Final = "ranks"
 

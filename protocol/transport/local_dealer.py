@@ -11,7 +11,7 @@ from typing import Final, final
 
 import trio
 
-from housekeeping.leftovers import is_stopped
+from housekeeping.processes import is_stopped
 from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket

@@ -18,7 +18,7 @@ from typing import Final
 import httpx
 import trio
 
-from housekeeping.leftovers import is_stopped
+from housekeeping.processes import is_stopped
 from tests.chaos.engine import Orders
 from tests.chaos.fleet import ENGINE, ROOT, WORKER, until
 from tests.chaos.proxy import Proxy, open_proxies

@@ -1,12 +1,9 @@
 """Names that tell their owner, and which of them may go."""
 
-import os
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from housekeeping.leftovers import Owner, is_exiting, left_behind, owner_of, start_ticks
+from housekeeping.leftovers import Owner, left_behind, owner_of
 
 OWNERS = st.builds(Owner, st.integers(1, 2**32), st.integers(1, 2**22), st.integers(1, 2**40))
 STRANGE = ["herma-abc", "herma-1-2", "herma-1-2-3", "herma-1-2-3-", "x-1-2-3-y", "herma-1-2-3-a/b"]
@@ -34,16 +31,3 @@ def test_a_number_given_again_is_another_process() -> None:
     """The start time tells them apart."""
     old, new = Owner(1, 77, 1000), Owner(1, 77, 5000)
     assert left_behind([old.name("x"), new.name("x")], 1, {new}) == [old.name("x")]
-
-
-def test_proc_stat_is_read_behind_any_name() -> None:
-    """Parentheses and spaces in a process's name do not mislead; zombies own nothing."""
-    fields = "S 1 2 3 0 -1 4194560 " + " ".join(["0"] * 12) + " 8888 0 0"
-    assert start_ticks(f"42 (a) S (b c) {fields}") == 8888
-    assert start_ticks(f"42 (x) Z{fields[1:]}") is None
-    assert start_ticks("") is None
-    assert not is_exiting(f"42 (x) {fields}")
-    assert is_exiting(f"42 (x) {fields.replace('4194560', '4194564')}")
-    own = Path(f"/proc/{os.getpid()}/stat").read_text()
-    assert (start_ticks(own) or 0) > 0
-    assert not is_exiting(own)

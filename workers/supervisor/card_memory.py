@@ -5,8 +5,7 @@ memory of a process group. Must not know whose memory it is. Workers of one devi
 """
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Final, final
 import trio
 
 from config import WorkerConfig
+from housekeeping.processes import PROC, host_memory, text_of, tree_of
 from workers.supervisor.gpu_holders import parse_holders
-from workers.supervisor.gpu_memory import MIB, output_of, selected_gpus
+from workers.supervisor.gpu_memory import MIB
+from workers.supervisor.nvidia_smi import NvidiaSmi, nvidia_smi_in, selected_gpus
 
 _QUERY_S: Final = 10.0
-_PROC: Final = Path("/proc")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -36,18 +36,19 @@ class CardMemory:
     """The memory of the device of one worker. `key` is the same for all workers of that device."""
 
     def __init__(self, config: WorkerConfig, environ: Mapping[str, str]) -> None:
-        self._program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+        program = nvidia_smi_in(environ)
         is_card = config.device.startswith("cuda") or (
-            config.engine == "native" and config.device == "auto" and self._program is not None
+            config.engine == "native" and config.device == "auto" and program is not None
         )
-        self._gpu = selected_gpus(config.device, environ) if is_card else None
+        gpu = selected_gpus(config.device, environ) if is_card else None
+        self._driver = NvidiaSmi(program, gpu, _QUERY_S)
         self.is_card = is_card
-        self.key = "cpu" if not is_card else f"cuda-{self._gpu or 'all'}"
+        self.key = "cpu" if not is_card else f"cuda-{gpu or 'all'}"
 
     @property
     def can_read(self) -> bool:
         """Whether there is a program that says what is in use."""
-        return self._program is not None or not self.is_card
+        return self._driver.program is not None or not self.is_card
 
     async def read(self) -> CardUse | None:
         """None if the driver does not report it: workers of the device are resident one at a time
@@ -64,7 +65,7 @@ class CardMemory:
     def _held_by(self, pid: int) -> int | None:
         if not self.is_card:
             return resident_bytes(pid)
-        table = self._query("compute-apps=pid,process_name,used_memory")
+        table = self._driver.query("compute-apps=pid,process_name,used_memory")
         tree = set(tree_of(pid))
         held = [one.used_mib for one in parse_holders(table or "") if one.pid in tree]
         found = [mib for mib in held if mib is not None]
@@ -74,16 +75,8 @@ class CardMemory:
         return self._read_card() if self.is_card else host_reading()
 
     def _read_card(self) -> CardUse | None:
-        table = self._query("gpu=memory.total,memory.used")
+        table = self._driver.query("gpu=memory.total,memory.used")
         return None if table is None else parse_reading(table)
-
-    def _query(self, what: str) -> str | None:
-        if self._program is None:
-            return None
-        argv = [self._program, f"--query-{what}", "--format=csv,noheader,nounits"]
-        if self._gpu is not None:
-            argv.append(f"--id={self._gpu}")
-        return output_of(argv, _QUERY_S)
 
 
 def parse_reading(table: str) -> CardUse | None:
@@ -104,14 +97,9 @@ def weights_bytes(model: str) -> int:
 
 def host_reading() -> CardUse | None:
     """The host's memory: all, or the limit of this control group; and what of it cannot be had."""
-    fields: dict[str, int] = {}
-    with suppress(OSError, ValueError):
-        for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(":")
-            fields[name] = int(value.split()[0]) * 1024
-    if "MemTotal" not in fields or "MemAvailable" not in fields:
+    if (memory := host_memory()) is None:
         return None
-    total, free = fields["MemTotal"], fields["MemAvailable"]
+    total, free = memory
     with suppress(OSError, ValueError):  # no control group, or "max"
         limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
         used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
@@ -119,30 +107,7 @@ def host_reading() -> CardUse | None:
     return CardUse(total, max(0, total - free))
 
 
-def tree_of(pid: int, proc: Path = _PROC) -> list[int]:
-    """The process and all below it, parents first."""
-    children: dict[int, list[int]] = {}
-    for child, parent in _parents(proc):
-        children.setdefault(parent, []).append(child)
-    found = [pid]
-    for one in found:
-        found += children.get(one, ())
-    return found
-
-
-def resident_bytes(pid: int, proc: Path = _PROC) -> int:
+def resident_bytes(pid: int) -> int:
     """The host memory that the process and all below it hold resident."""
-    total = 0
-    for one in tree_of(pid, proc):
-        with suppress(OSError, ValueError, IndexError):
-            pages = int((proc / str(one) / "statm").read_text(encoding="ascii").split()[1])
-            total += pages * os.sysconf("SC_PAGE_SIZE")
-    return total
-
-
-def _parents(proc: Path) -> Iterator[tuple[int, int]]:
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-                yield int(folder.name), int(stat.rpartition(")")[2].split()[1])
+    tables = (text_of(PROC / str(one) / "statm").split() for one in tree_of(pid))
+    return sum(int(table[1]) for table in tables if table) * os.sysconf("SC_PAGE_SIZE")

@@ -19,8 +19,8 @@ from typing import Final, final
 
 import trio
 
-from housekeeping.leftovers import is_exiting
 from housekeeping.own_code import module_argv
+from housekeeping.processes import is_exiting, stat_of
 from protocol.errors import WireError
 from workers.ipc import FrameDecoder, encode_frame
 from workers.supervisor.diagnosis import KEPT_LINES, MAX_LINE_CHARS, clean_line, shell_code
@@ -217,7 +217,7 @@ class EngineProcess:
     async def _exit_code(self) -> int | None:
         with trio.move_on_after(_EXIT_CODE_S):
             return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
-        if self.killed_for is None and not _is_dying(self._process.pid):
+        if self.killed_for is None and not is_exiting(stat_of(self._process.pid)):
             self.kill("the engine closed its channel but lived on")
         return None
 
@@ -327,15 +327,6 @@ def _spawn(
         env={**environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # its own group, so that a kill also ends its compilers
     )
-
-
-def _is_dying(pid: int) -> bool:
-    """Whether the kernel is tearing the process down, which takes seconds for a full GPU."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return is_exiting(stat)
 
 
 def _guard(process: "subprocess.Popen[bytes]") -> Guard:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-_PROC: Final = Path("/proc")
+from housekeeping.processes import PROC, links_of, parent_of, text_of
+
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 """Docker, containerd, CRI-O and Podman name a container's control group by its id."""
 _SHOWN_ID: Final = 12
@@ -84,12 +85,12 @@ def parse_container(cgroup: str) -> str | None:
     return str(found[-1]) if found else None
 
 
-def looked_up(holders: Iterable[Holder], proc: Path = _PROC) -> list[Holder]:
+def looked_up(holders: Iterable[Holder], proc: Path = PROC) -> list[Holder]:
     """The holders with the facts from /proc about each. Blocks."""
     return [_looked_up(one, proc) for one in holders]
 
 
-def end_holders(holders: Iterable[Holder], proc: Path = _PROC) -> list[Holder]:
+def end_holders(holders: Iterable[Holder], proc: Path = PROC) -> list[Holder]:
     """Kill the visible holders, but never this process or its parents. Returns the processes that
     were sent the signal.
     """
@@ -109,35 +110,23 @@ def _looked_up(holder: Holder, proc: Path) -> Holder:
     folder = proc / str(holder.pid)
     if not _has_gpu_open(folder):
         return replace(holder, is_visible=False)
-    nspids = parse_nspids(_text(folder / "status"))
+    nspids = parse_nspids(text_of(folder / "status"))
     return replace(
         holder,
-        name=holder.name if holder.name not in ("", "[Not Found]") else _text(folder / "comm"),
+        name=holder.name if holder.name not in ("", "[Not Found]") else text_of(folder / "comm"),
         inner_pid=nspids[-1] if len(nspids) > 1 else None,
-        container=parse_container(_text(folder / "cgroup")),
+        container=parse_container(text_of(folder / "cgroup")),
         is_visible=True,
     )
 
 
 def _has_gpu_open(folder: Path) -> bool:
-    with suppress(OSError):
-        for link in (folder / "fd").iterdir():
-            with suppress(OSError):
-                if str(link.readlink()).startswith("/dev/nvidia"):
-                    return True
-    return False
+    return any(link.startswith("/dev/nvidia") for link in links_of(folder))
 
 
 def _ancestors(pid: int, proc: Path) -> set[int]:
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
-        fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
-        pid = int(fields[1]) if len(fields) > 1 and fields[1].isdecimal() else 0
+        pid = parent_of(pid, proc)
     return found
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return ""

@@ -1,24 +1,21 @@
 """Waits until the GPU memory of a dead engine is free again.
 
-Owns the calls of nvidia-smi, the reading of /proc/meminfo, the verdict, and the GPU's signs of life
-in a start. A separate process asks the driver: a hanging driver call would block the supervisor.
-Without nvidia-smi there is no GPU to wait for.
+Owns the verdict, and the GPU's signs of life in a start. Without nvidia-smi there is no GPU to wait
+for.
 """
 
 import os
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal, final
 
 import trio
 
 from config import WorkerConfig
+from housekeeping.processes import PROC, host_memory
 from workers.supervisor.gpu_holders import end_holders, looked_up, parse_holders
+from workers.supervisor.nvidia_smi import NvidiaSmi, nvidia_smi_in, selected_cards
 
 Verdict = Literal["drained", "wait", "give up"]
 
@@ -67,27 +64,6 @@ class DrainCheck:
         return "give up" if now - self._began_at >= GIVE_UP_S else "wait"
 
 
-def selected_cards(devices: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """As `selected_gpus`, of all cards of a worker: nvidia-smi takes several."""
-    found = [selected_gpus(device, environ) for device in devices]
-    known = [each for each in found if each is not None]
-    return ",".join(known) if len(known) == len(found) else None
-
-
-def selected_gpus(device: str, environ: Mapping[str, str]) -> str | None:
-    """The `--id` for nvidia-smi: the one GPU of a worker whose `device` is auto, cuda or cuda:N, by
-    index or uuid. None if it is unknown (MIG): then all GPUs count.
-    """
-    index = int(device.partition(":")[2] or 0)
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return str(index)
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    if index < len(names) and (names[index].isdigit() or names[index].startswith("GPU-")):
-        return names[index]
-    return None
-
-
 def parse_used(table: str) -> int | None:
     """Bytes in use from `--query-gpu=memory.used` (MiB per line), summed over the GPUs; None where
     a GPU has no memory of its own (`[N/A]`: it shares the host's) or none is listed.
@@ -108,16 +84,6 @@ def parse_pids(table: str) -> frozenset[int]:
     return frozenset(int(word) for word in table.split() if word.isdigit())
 
 
-def parse_host_used(meminfo: str) -> int | None:
-    """MemTotal - MemAvailable in bytes: reclaimable page cache is not in use."""
-    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
-    try:
-        total, available = (int(fields[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    except (KeyError, ValueError, IndexError):
-        return None
-    return (total - available) * 1024
-
-
 _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s (the longest without persistence mode), or never."""
 
@@ -125,7 +91,6 @@ _AGAIN_S: Final = 0.2
 _USE_EVERY_S: Final = 10.0
 _BUSY_PERCENT: Final = 5
 _MAX_NAMED: Final = 8
-_MEMINFO: Final = Path("/proc/meminfo")
 
 
 @final
@@ -134,11 +99,11 @@ class GpuMemory:
     cuda or cuda:N. `is_own`: the GPU is reserved for the worker.
     """
 
-    def __init__(self, *devices: str, is_own: bool = False, meminfo: Path = _MEMINFO) -> None:
+    def __init__(self, *devices: str, is_own: bool = False, proc: Path = PROC) -> None:
         self._is_own = is_own
-        self._program = shutil.which("nvidia-smi")
-        self._gpu = selected_cards(devices, os.environ)
-        self._meminfo = meminfo
+        gpu = selected_cards(devices, os.environ)
+        self._driver = NvidiaSmi(nvidia_smi_in(os.environ), gpu, _QUERY_S)
+        self._proc = proc
         self.before: MemoryReading | None = None
         self._was_busy = 0
 
@@ -181,7 +146,7 @@ class GpuMemory:
         that were busy before the start are not reported.
         """
         used = 0 if self.before is None else self.before.used_bytes
-        while self._program is not None:
+        while self._driver.program is not None:
             await trio.sleep(_USE_EVERY_S)
             if (reading := await self._read()) is None:
                 return
@@ -211,7 +176,7 @@ class GpuMemory:
         return parse_busy(await self._query("gpu=utilization.gpu") or "")
 
     async def _read(self) -> MemoryReading | None:
-        if self._program is None:
+        if self._driver.program is None:
             return None
         tables: dict[str, str | None] = {}
 
@@ -225,22 +190,15 @@ class GpuMemory:
             return None  # no GPU answers: an engine that needs one reports that
         used = parse_used(used_table)
         if used is None:
-            with suppress(OSError):
-                used = parse_host_used(self._meminfo.read_text(encoding="ascii"))
-        if used is None:
-            return None
+            if (memory := host_memory(self._proc)) is None:
+                return None
+            used = memory[0] - memory[1]
         return MemoryReading(used, parse_pids(tables["compute-apps=pid"] or ""))
 
     async def _query(self, what: str) -> str | None:
-        if self._program is None:
-            return None
-        argv = [self._program, f"--query-{what}", "--format=csv,noheader,nounits"]
-        if self._gpu is not None:
-            argv.append(f"--id={self._gpu}")
         # In a thread that may be abandoned: a process that hangs in the driver cannot be killed.
         with trio.move_on_after(_QUERY_S + 1):
-            ask = partial(output_of, argv, _QUERY_S)
-            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(self._driver.query, what, abandon_on_cancel=True)
         return None
 
 
@@ -250,19 +208,3 @@ def memory_of(config: WorkerConfig) -> GpuMemory | None:
     if config.launch is not None:
         may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
     return GpuMemory(*config.host_devices, is_own=config.owns_gpu) if may_hold_gpu else None
-
-
-def output_of(argv: list[str], seconds: float) -> str | None:
-    """The program's output; None if it fails or takes more than `seconds`."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
-        )
-        if done.returncode == 0:
-            return done.stdout.decode(errors="replace")
-    return None

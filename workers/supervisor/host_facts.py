@@ -8,12 +8,12 @@ import errno
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from config import WorkerConfig
+from housekeeping.processes import text_of
 from protocol.version import VERSION
 from workers.ipc import HostFacts, LinkFacts
 from workers.starts import driver_version
@@ -75,14 +75,14 @@ def engine_ports(argv: Sequence[str]) -> Iterator[int]:
 
 def _ip_link(root: Path, name: str) -> LinkFacts:
     folder = root / "sys/class/net" / name
-    carrier, mtu = _text(folder / "carrier"), _text(folder / "mtu")
+    carrier, mtu = text_of(folder / "carrier"), text_of(folder / "mtu")
     return LinkFacts(carrier == "1", int(mtu) if mtu.isdecimal() else 0)
 
 
 def _ib_link(root: Path, name: str) -> LinkFacts:
     folder = root / "sys/class/infiniband" / name / "ports"
     ports = sorted(folder.iterdir()) if folder.is_dir() else []
-    return LinkFacts(any("ACTIVE" in _text(port / "state") for port in ports))
+    return LinkFacts(any("ACTIVE" in text_of(port / "state") for port in ports))
 
 
 def _is_taken(port: int) -> bool:
@@ -94,9 +94,3 @@ def _is_taken(port: int) -> bool:
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return ""

@@ -6,14 +6,12 @@ it in a thread.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from housekeeping.processes import PROC, folders, links_of, text_of
 from workers.supervisor.gpu_holders import parse_container, parse_nspids
 
-_PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 _SHOWN_ID: Final = 12
@@ -31,37 +29,27 @@ def listening_inodes(table: str, port: int) -> set[int]:
     return found
 
 
-def port_holder(port: int, proc: Path = _PROC) -> str:
+def port_holder(port: int, proc: Path = PROC) -> str:
     """A description of the process that listens on the port; "" if nothing listens."""
-    tables = (_text(proc / "net" / name) for name in ("tcp", "tcp6"))
+    tables = (text_of(proc / "net" / name) for name in ("tcp", "tcp6"))
     inodes = set[int]().union(*(listening_inodes(table, port) for table in tables))
     if not inodes:
         return ""
-    for folder in sorted(proc.iterdir()):
-        if folder.name.isdecimal() and inodes & set(_sockets_of(folder)):
+    for folder in sorted(folders(proc)):
+        if inodes & _sockets_of(folder):
             return _described(folder)
     return "a process that cannot be seen from here: of another user, or of another PID namespace"
 
 
 def _described(folder: Path) -> str:
-    parts = [_text(folder / "comm").strip()]
-    if (container := parse_container(_text(folder / "cgroup"))) is not None:
+    parts = [text_of(folder / "comm")]
+    if (container := parse_container(text_of(folder / "cgroup"))) is not None:
         parts.append(f"container {container[:_SHOWN_ID]}")
-    nspids = parse_nspids(_text(folder / "status"))
+    nspids = parse_nspids(text_of(folder / "status"))
     if len(nspids) > 1:
         parts.append(f"pid {nspids[-1]} there")
     return f"pid {folder.name} ({', '.join(parts)})"
 
 
-def _sockets_of(folder: Path) -> Iterator[int]:
-    with suppress(OSError):
-        for link in (folder / "fd").iterdir():
-            with suppress(OSError):
-                if (match := _SOCKET.fullmatch(str(link.readlink()))) is not None:
-                    yield int(match[1])
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace")
-    return ""
+def _sockets_of(folder: Path) -> set[int]:
+    return {int(found[1]) for link in links_of(folder) if (found := _SOCKET.fullmatch(link))}

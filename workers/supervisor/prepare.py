@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
+from housekeeping.processes import PROC, folders, memory_facts, text_of
+
 _LEFT: Final = re.compile(
     r"psm_\w+|sem\.mp-\w+|nccl-\w+|torch_\d+_\d+_\d+|cuda\.shm\.[\w.-]+|vllm[\w.-]+|sglang[\w.-]+"
     r"|__KMP_REGISTERED_LIB_\d+_\d+"
@@ -26,7 +28,6 @@ _LEFT: Final = re.compile(
 """Names of shared memory and semaphores of Python, NCCL and engines."""
 
 _SHM: Final = Path("/dev/shm")  # noqa: S108 -- what is left there is removed
-_PROC: Final = Path("/proc")
 _MAP: Final = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)", re.MULTILINE)
 _HARMLESS: Final = signal.SIGURG
 """The kernel sends it when a process opens the file under our lease; ignored by default, unlike
@@ -39,7 +40,7 @@ def prepare(steps: Iterable[str], shm: Path = _SHM) -> list[str]:
     return [drop_page_cache() if step == "drop-page-cache" else clear_shm(shm) for step in steps]
 
 
-def drop_page_cache(proc: Path = _PROC) -> str:
+def drop_page_cache(proc: Path = PROC) -> str:
     """Free the page cache: on unified memory an engine takes it for used GPU memory."""
     before = _free_bytes(proc)
     try:
@@ -53,7 +54,7 @@ def drop_page_cache(proc: Path = _PROC) -> str:
     return f"drop-page-cache: {_size(max(0, after - before))} freed, {_size(after)} are free now"
 
 
-def clear_shm(folder: Path = _SHM, proc: Path = _PROC) -> str:
+def clear_shm(folder: Path = _SHM, proc: Path = PROC) -> str:
     """Remove segments in `folder` that engines have left and no process uses."""
     names = left_names(folder)
     used = _used_inodes(proc) if names else frozenset[tuple[int, int]]()
@@ -87,7 +88,7 @@ def left_names(folder: Path = _SHM) -> list[str]:
 def unused_names(folder: Path = _SHM) -> list[str]:
     """The names of the segments that `clear_shm` would remove."""
     names = left_names(folder)
-    used = _used_inodes(_PROC) if names else frozenset[tuple[int, int]]()
+    used = _used_inodes(PROC) if names else frozenset[tuple[int, int]]()
     return [name for name in names if _is_unused(folder / name, used)]
 
 
@@ -103,12 +104,8 @@ def mapped_inodes(maps: str) -> set[tuple[int, int]]:
 def _used_inodes(proc: Path) -> frozenset[tuple[int, int]]:
     """(device, inode) of all files that the readable processes have mapped or open."""
     used: set[tuple[int, int]] = set()
-    for process in proc.iterdir():
-        if not process.name.isdecimal():
-            continue
-        with suppress(OSError):
-            maps = (process / "maps").read_text(encoding="utf-8", errors="replace")
-            used |= mapped_inodes(maps)
+    for process in folders(proc):
+        used |= mapped_inodes(text_of(process / "maps"))
         with suppress(OSError):
             for opened in (process / "fd").iterdir():
                 with suppress(OSError):
@@ -169,11 +166,7 @@ def _lease(file: int) -> bool:
 
 
 def _free_bytes(proc: Path) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemFree:"):
-                return int(line.split()[1]) * 1024
-    return 0
+    return memory_facts(proc).get("MemFree", 0)
 
 
 def _size(num_bytes: int) -> str:

@@ -105,8 +105,8 @@ async def test_a_gpu_at_work_is_a_sign_of_life(
 ) -> None:
     """Memory that moves, or a GPU that computes and did not before."""
 
-    async def now(function: Callable[[], object], **_: object) -> object:
-        return function()
+    async def now(function: Callable[[str], object], what: str, **_: object) -> object:
+        return function(what)
 
     monkeypatch.setattr(trio.to_thread, "run_sync", now)
     memory, seen = GpuMemory("cuda:0"), list[str]()
@@ -131,7 +131,7 @@ async def test_a_gpu_without_memory_of_its_own_counts_the_hosts(
     smi.say("[N/A]", "[N/A]")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\n")
-    memory = GpuMemory("auto", meminfo=meminfo)
+    memory = GpuMemory("auto", proc=tmp_path)
     await memory.remember()
     assert memory.before is not None
     assert memory.before.used_bytes == 0

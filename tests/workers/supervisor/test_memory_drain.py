@@ -10,12 +10,10 @@ from workers.supervisor.gpu_memory import (
     DrainCheck,
     MemoryReading,
     Verdict,
-    parse_host_used,
     parse_pids,
     parse_used,
-    selected_cards,
-    selected_gpus,
 )
+from workers.supervisor.nvidia_smi import selected_cards, selected_gpus
 
 GIB = 2**30
 ENGINE = 4242
@@ -98,12 +96,6 @@ def test_tables_of_nvidia_smi_are_read() -> None:
     assert parse_used("") is None
     assert parse_pids("4242\n7\n") == {4242, 7}
     assert parse_pids("No running processes found\n") == frozenset()
-
-
-def test_the_host_counts_without_its_page_cache() -> None:
-    """Used is what is not available, in bytes."""
-    assert parse_host_used("MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable: 60 kB\n") == 40 * 1024
-    assert parse_host_used("MemTotal: 100 kB\n") is None
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ class Network:
         longest = window or config.max_position_embeddings
         turns = dict.fromkeys(_turn(mixer) for mixer in config.attentions)
         angles = {turn: cos_sin(*turn, longest).to(self.device) for turn in turns}
+        # What a position turns keys by, of which each position is a multiple.
+        self.rotations = tuple([angles[turn][1:2] for turn in turns])
         scales = {rope: query_scales(rope, longest) for rope, _ in turns}
         on_device = {
             rope: None if scale is None else scale.to(self.device) for rope, scale in scales.items()

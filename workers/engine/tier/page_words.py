@@ -1,6 +1,7 @@
 """What a page holds: the words of a block of keys and values, or of a part of a recurrent state.
 
-Owns the order of numbers in a page, and the checksum of a page. Both are the same on every device.
+Owns the order of numbers in a page, and the checksum of a page, of which it makes the hash of other
+tensors. Both are the same on every device.
 Must not know copies between devices. A change of the order needs another `VERSION` of the index.
 
 A block is the target's keys and values [layers, 2, tokens, heads, size], then the drafter's, if it
@@ -9,7 +10,8 @@ has any. A state is the matrices of all layers, then the tails, cut into pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -23,6 +25,9 @@ from workers.engine.models.state_slots import StateSlots
 WORD: Final = 8
 _LARGEST_PAGE: Final = 4 * 2**20
 """The largest page of a network without attention, whose blocks are empty."""
+
+_SUMMED: Final = 32 * 2**20
+"""Bytes of a tensor that `hash_of` sums at once. Their products take as much memory again."""
 
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -146,6 +151,34 @@ class Checksums:
         words = page[: num_words * WORD].view(torch.int64)
         out = None if spare is None else spare[:num_words]
         return torch.mul(words, self.weights[:num_words], out=out).sum()
+
+
+def hash_of(tensors: Iterable[Tensor]) -> bytes:
+    """A hash of shapes, dtypes and all bytes of tensors, which may lie on several devices: of each
+    piece the checksum, as a card finds that at the speed of its memory.
+    """
+    digest = hashlib.sha256()
+    known: dict[torch.device, tuple[Checksums, Tensor]] = {}
+    sums: list[Tensor] = []
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {[*tensor.shape]} {[*tensor.stride()]}".encode())
+        if tensor.device not in known:
+            spare = torch.empty(_SUMMED // WORD, dtype=torch.int64, device=tensor.device)
+            known[tensor.device] = Checksums(_SUMMED, tensor.device), spare
+        checksums, spare = known[tensor.device]
+        for piece in torch.split(_in_order(tensor), _SUMMED):
+            words = piece if piece.storage_offset() % WORD == 0 else piece.clone()
+            sums.append(checksums.of(words, words.nbytes, spare))
+    for device in known:
+        found = [one for one in sums if one.device == device]
+        digest.update(np.array(torch.stack(found).tolist(), np.int64).tobytes())
+    return digest.digest()
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, uint8, in the order of its memory."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.detach().permute(order).contiguous().view(-1).view(torch.uint8)
 
 
 def used_bytes(parts: Sequence[PagePart]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,8 +17,10 @@ import torch
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom, host_room
+from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
-from workers.model_dir import drafter_dir
+from workers.engine.tier.page_words import hash_of
+from workers.model_dir import CONFIG_NAME
 from workers.scheduler.tier import TierLayout
 from workers.tier_size import default_bytes
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, float, str], None]
 
-_SAMPLE_BYTES: Final = 2**20
 _BY_DEFAULT: Final = False
 """Whether an engine on a card with memory of its own has a tier without being told so."""
 
@@ -60,7 +60,8 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
         )
     if wanted == 0:
         return
-    identity = memories.identity(_model_hash(config, runner.model_dir, device))
+    # Nobody else finds what lies in memory of the engine's own.
+    identity = memories.identity(b"" if fd is None else _model_hash(config, runner))
     on_host = 1 if ranks is None or config.group is not None else ranks.share.count
     layout = _layout(identity, memories.words.page_bytes, wanted // on_host, fd, config)
     if ranks is not None:
@@ -117,36 +118,18 @@ def _is_integrated(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_properties(device).is_integrated)
 
 
-def _model_hash(config: WorkerConfig, model_dir: Path, device: torch.device) -> bytes:
-    """A hash of what the numbers of a prefix depend on, shapes aside: the weights and how they are
-    computed. Of a file its size and three samples: all of an 8B would take seconds.
+def _model_hash(config: WorkerConfig, runner: ModelRunner) -> bytes:
+    """A hash of what the numbers of a prefix depend on, shapes aside: the network, and how it is
+    computed. Of the weights it has what the device holds, not their files: these can change behind
+    a path, and an index chooses among them.
     """
-    numerics = [
-        config.model if config.model.startswith("dummy") else "",
-        config.quantization,
-        config.prefill,
-        str(config.invariant),
-        device.type,
-        config.dtype,
-    ]
+    model = runner.model
+    numerics = [config.prefill, str(config.invariant), model.device.type, config.dtype]
     digest = hashlib.sha256(msgspec.json.encode(numerics))
-    folders = [model_dir]
-    chosen = config.drafting
-    if chosen is not None and (found := drafter_dir(chosen.drafter)) is not None:
-        folders.append(found)
-    for folder in folders:
-        for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-            if path.is_file():
-                digest.update(f"{path.name} {path.stat().st_size}".encode())
-                digest.update(_samples(path))
+    digest.update((runner.model_dir / CONFIG_NAME).read_bytes())
+    # Some rotations depend on the longest sequence, which the configuration may change.
+    parts = [*model.rotations, *tensors_of(model)]
+    if runner.drafter is not None:
+        parts += tensors_of(runner.drafter)
+    digest.update(hash_of({id(part): part for part in parts}.values()))  # a drafter shares some
     return digest.digest()
-
-
-def _samples(path: Path) -> bytes:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        found = []
-        for at in (0, max(0, size // 2), max(0, size - _SAMPLE_BYTES)):
-            file.seek(at)
-            found.append(file.read(_SAMPLE_BYTES))
-    return b"".join(found)

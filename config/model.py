@@ -443,10 +443,10 @@ class ProviderConfig(_Table, frozen=True):
     stream is requested; without it a stream costs the worst case unless its client asks for usage.
     `session_hint` is the header (with a hyphen) or body field (without) that gets a name for the
     conversation. `reasoning_field` is the name under which it gets the reasoning of earlier turns;
-    by default that which it uses itself. `thinking_switch` is the field by which requests of the
-    Messages API switch its thinking; by default that of known providers. `continues` is how it goes
-    on with an answer that another upstream of the same model has begun; by default known providers
-    do, for models of the same name.
+    by default that of known providers, else that which it uses itself. `thinking_switch` is the
+    field by which requests of the Messages API switch its thinking; by default that of known
+    providers. `continues` is how it goes on with an answer that another upstream of the same model
+    has begun; by default known providers do, for models of the same name.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]

@@ -43,6 +43,7 @@ from gateway.upstream import (
     ProviderCut,
     ProviderRequest,
     ProviderUnavailable,
+    field_at,
     forwarded_to_provider,
     provider_request,
     session_name,
@@ -269,7 +270,7 @@ def _request_for(
         ),
         caller.key,
         target.provider,
-        table.reasoning_field,
+        table.reasoning_field or field_at(table.base_url),
     )
 
 

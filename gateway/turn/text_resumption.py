@@ -20,6 +20,7 @@ from gateway.upstream import (
     ProviderCut,
     SentAnswer,
     continued,
+    field_at,
     form_at,
     is_same_model,
     needs_dropped,
@@ -96,7 +97,8 @@ class Resumption:
             form = form_at(table.base_url) if is_same else None
         else:
             form = None if table.continues == "off" else table.continues
-        return self.asked(form, target.params, table.reasoning_field)
+        field = table.reasoning_field or field_at(table.base_url)
+        return self.asked(form, target.params, field)
 
     def note_resumed(self, model: str) -> None:
         """The first part behind the cut has come."""

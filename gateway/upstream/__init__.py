@@ -33,4 +33,5 @@ from gateway.upstream.provider_request import (
 from gateway.upstream.sent_answer import SentAnswer
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.thinking_switch import switch_at
+from gateway.upstream.thoughts import field_at
 from gateway.upstream.usage import UsageTail

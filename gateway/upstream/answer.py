@@ -13,7 +13,7 @@ import msgspec
 from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in, parts_in
-from gateway.upstream.choice_forms import give_message
+from gateway.upstream.choice_forms import give_message, give_text
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
@@ -106,8 +106,8 @@ class CheckedAnswer(msgspec.Struct, frozen=True):
 
 
 def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None) -> CheckedAnswer:
-    """The answer to the request `raw`; its calls are rewritten where a client could not read
-    them.
+    """The answer to the request `raw`, a chat's, or without it to a raw prompt. What a client could
+    not read is rewritten: calls, contents in parts, and texts in the place of messages.
 
     Raises `NotAnAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
     not a whole one. Agents read the message of each choice, which may be empty: a model can end at
@@ -129,7 +129,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         raise _told(answer["error"])
     choices = answer.get("choices")
     choices = choices if isinstance(choices, list) else []
-    is_changed = raw is not None and sum(map(give_message, choices)) > 0
+    is_changed = sum(map(give_text if raw is None else give_message, choices)) > 0
     is_changed |= answer.pop("error", None) is not None
     if not choices or not all(map(_has_content, choices)):
         if not choices and (told := error_in(400, answer)) is not None:
@@ -142,6 +142,54 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         is_changed |= has_changed
     shown = _encode(answer) if is_changed else body
     return CheckedAnswer(shown, is_filtered, usage_in(answer), _calls_made(choices[0]))
+
+
+_PAGES: Final = (b"<!doctype html", b"<html")
+_EXCUSES: Final = frozenset(
+    {
+        "code", "detail", "error", "error_code", "error_message", "errors", "message", "msg",
+        "param", "path", "request_id", "status", "status_code", "success", "timestamp", "type",
+    }
+)  # fmt: skip
+"""Fields of bodies that say nothing but what went wrong."""
+
+
+def check_other_answer(kind: bytes, body: bytes, *, is_whole: bool) -> None:
+    """Look at a body of the media type `kind` with status 200 to a request that is no chat, such as
+    embeddings: at its beginning, unless it `is_whole`. Raises `NotAnAnswer` for a web page, for an
+    error, and for nothing or half of it.
+    """
+    if kind.startswith(b"text/html") or body[:64].lstrip().lower().startswith(_PAGES):
+        raise NotAnAnswer("sent a web page instead of an answer")
+    if is_whole and not body and not kind.startswith(b"text/"):
+        raise NotAnAnswer("sent an empty answer")
+    if not is_whole or not kind.startswith(b"application/json"):
+        return
+    try:
+        answer = _decode(mended(body) or b"")
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise NotAnAnswer("sent no JSON") from error
+    if isinstance(answer, dict) and _says_failure(answer):
+        raise _told(answer.get("error") or answer)
+
+
+def _says_failure(answer: dict[str, Any]) -> bool:
+    """Whether an object says that the request failed, and nothing else."""
+    base = answer.get("base_resp")
+    if isinstance(base, dict) and base.get("status_code"):  # MiniMax
+        return True
+    if tells_error(answer.get("error")) or answer.get("object") == "error":
+        return True
+    if not answer.keys() <= _EXCUSES:
+        return False
+    codes = (_status_in(answer.get(name)) for name in ("code", "status", "status_code"))
+    return "detail" in answer or "errors" in answer or any(code >= 400 for code in codes)
+
+
+def _status_in(value: object) -> int:
+    """The HTTP status in a field; 0 if it has none."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) == 3 else 0
 
 
 def _calls_made(first: Mapping[str, Any]) -> CallsMade | None:

@@ -29,6 +29,7 @@ from gateway.api import (
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallPart, CallParts, is_readable, object_in
 from gateway.upstream.call_text import CallText
+from gateway.upstream.choice_forms import text_of
 from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, index_of, split_events
 from gateway.upstream.thoughts import thought_of
@@ -120,7 +121,7 @@ class ChatEvents:
         if isinstance(said, dict):
             if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
-            if text := _text_of(said.get("content")) + _text_of(said.get("refusal")):
+            if text := text_of(said.get("content")) + text_of(said.get("refusal")):
                 self._take_text(text)
             given = said.get("tool_calls") or self._legacy_call(said.get("function_call"), data)
             if given:
@@ -236,15 +237,6 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 def _dicts(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _text_of(content: object) -> str:
-    """The text of a message's content, which some providers send in parts, or as one of them."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, dict):
-        return _text_of(content.get("text"))
-    return "".join(map(_text_of, content)) if isinstance(content, list) else ""
 
 
 def _error(status: int, body: bytes) -> ApiError:

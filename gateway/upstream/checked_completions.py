@@ -35,7 +35,7 @@ class CheckedStream(Body):
         usage = StreamUsage(lambda _: None, is_ours=False)
         # A list of prompts makes several choices of one, so every chunk is looked at.
         end = StreamEnd({"n": 0})
-        self._relay = StreamRelay(self._passed.append, usage, lambda: True, end)
+        self._relay = StreamRelay(self._passed.append, usage, lambda: True, end, is_raw=True)
 
     async def begin(self) -> None:
         """Read until the answer has begun."""
@@ -91,6 +91,21 @@ class WholeBody(Body):
             raise StopAsyncIteration
         data, self._data = self._data, b""
         return data
+
+
+@final
+class BegunBody(Body):
+    """A body of which the beginning has arrived."""
+
+    def __init__(self, begun: bytes, rest: Body) -> None:
+        self._begun = begun
+        self._rest = rest
+
+    async def __anext__(self) -> bytes:
+        if self._begun:
+            data, self._begun = self._begun, b""
+            return data
+        return await self._rest.__anext__()
 
 
 @final

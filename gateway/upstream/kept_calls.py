@@ -18,6 +18,9 @@ MAX_KEPT_BYTES: Final = 32 * 2**20
 MAX_REASONING_CHARS: Final = 2**20
 REASONING: Final = ("reasoning_content", "reasoning")
 """The two names of the field, the more common one first."""
+_THOUGHTS: Final = frozenset({*REASONING, "reasoning_details", "reasoning_text", "thinking"})
+_ANSWERED: Final = ("refusal", "annotations", "audio", "function_call")
+"""Fields of answers that mean nothing when they are null. Clients send them back as they came."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -62,8 +65,10 @@ class KeptCalls:
         self, raw: dict[str, Any], key: str, source: str, field: str | None = None
     ) -> dict[str, Any]:
         """`raw` with what `source` wants back, and with the reasoning of each message under one
-        name: `field`, or none at all if that is "none". Without `field` it is the name that the
-        upstream used, or of two names in a message the first of `REASONING` that says something.
+        name: `field`. If that is "none", `source` knows no reasoning and may refuse a message with
+        any field that it does not know, so that null fields of answers go too. Without `field` it
+        is the name that the upstream used, or of two names in a message the first of `REASONING`
+        that says something.
         """
         messages = raw.get("messages")
         if not isinstance(messages, list):
@@ -83,12 +88,14 @@ class KeptCalls:
         calls = message.get("tool_calls")
         if calls and len(self._kept) and isinstance(calls, list):
             message = self._with_kept(message, calls, key, source, field)
+        if field == "none":
+            return _without_thoughts(message)
         named = [name for name in REASONING if name in message]
         told = [name for name in named if message[name] is not None]
         if len(named) < 2 and (not told or field in (None, told[0])):
             return message
         rest = {name: value for name, value in message.items() if name not in REASONING}
-        if not told or field == "none":
+        if not told:
             return rest
         said = next((name for name in told if message[name]), told[0])
         return {**rest, field or said: message[said]}
@@ -130,6 +137,12 @@ def reasoning_in(messages: Iterable[object]) -> tuple[str, str]:
                 field = name
                 break
     return "".join(texts), field
+
+
+def _without_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    gone = _THOUGHTS.intersection(message)
+    gone |= {name for name in _ANSWERED if name in message and message[name] is None}
+    return {name: value for name, value in message.items() if name not in gone} if gone else message
 
 
 def _is_same(one: object, other: object) -> bool:

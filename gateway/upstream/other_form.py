@@ -43,24 +43,32 @@ def _begun(data: bytes) -> bytes:
     return data.removeprefix(codecs.BOM_UTF8).lstrip()
 
 
-def stream_of(body: bytes) -> bytes:
-    """The events of a stream that says what `body` says, a whole answer that was checked."""
+def stream_of(body: bytes, *, has_usage: bool = True) -> bytes:
+    """The events of a stream that says what `body` says, a whole answer that was checked. The usage
+    is in a chunk of its own, or in the last one with a choice.
+    """
     answer = _decode(body)
     usage = answer.pop("usage", None)
     choices = answer.pop("choices")
-    head = {**answer, "object": "chat.completion.chunk"}
+    is_raw = isinstance(choices[0].get("text"), str)
+    head = {**answer, "object": "text_completion" if is_raw else "chat.completion.chunk"}
     numbers = list(map(index_of, choices))
     if len(set(numbers)) < len(choices):
         numbers = list(range(len(choices)))
     numbered = zip(choices, numbers, strict=True)
     chunks = [{**head, "choices": [part]} for one, at in numbered for part in _parts(one, at)]
+    if isinstance(usage, dict) and has_usage:
+        chunks.append({**head, "choices": []})
     if isinstance(usage, dict):
-        chunks.append({**head, "choices": [], "usage": usage})
+        chunks[-1]["usage"] = usage
     return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks) + _DONE
 
 
 def _parts(choice: Fields, index: int) -> tuple[Fields, Fields]:
     """What the choice of that number says, and why it ended."""
+    if isinstance(choice.get("text"), str):
+        end = {"index": index, "text": "", "finish_reason": choice.get("finish_reason") or "stop"}
+        return {**choice, "index": index, "finish_reason": None}, end
     message = choice.get("message")
     delta: Fields = dict(message) if isinstance(message, dict) else {}
     calls = delta.get("tool_calls")
@@ -78,8 +86,9 @@ def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
     """The whole answer that the stream `body` says. Raises `BadStream` if it is none."""
     passed: list[bytes] = []
     usage = StreamUsage(lambda _: None, is_ours=False)
-    is_chat = raw is not None
-    relay = StreamRelay(passed.append, usage, lambda: True, StreamEnd(raw), is_chat=is_chat)
+    is_raw = raw is None
+    end = StreamEnd(raw)
+    relay = StreamRelay(passed.append, usage, lambda: True, end, is_chat=not is_raw, is_raw=is_raw)
     splitter = ProviderEventSplitter()
     try:
         relay.take(splitter.push(body))

@@ -33,8 +33,9 @@ from gateway.upstream.answer import (
     ProviderCut,
     ProviderUnavailable,
     check_answer,
+    check_other_answer,
 )
-from gateway.upstream.checked_completions import BoundedBody, CheckedStream, WholeBody
+from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
@@ -108,8 +109,14 @@ _encode = msgspec.json.Encoder().encode
 
 class _Asked(msgspec.Struct):
     stream: Any = None
+    stream_options: Any = None
     prompt: Any = None
     n: Any = None
+
+    @property
+    def asks_one(self) -> bool:
+        """Whether it is one raw completion, so that the first end is that of the answer."""
+        return isinstance(self.prompt, str) and self.n in (None, 1)
 
 
 class ProviderClient(Protocol):
@@ -366,22 +373,44 @@ class Provider:
         """
         kind = dict(response.headers).get(b"content-type", b"")
         if response.status < 300 and path == _COMPLETIONS:
-            is_other = not kind.startswith(_JSON) and _asks_stream(asked)
-            if kind.startswith(_EVENTS) or is_other:
-                may_end = self._given_client is not None or _asks_one(asked)
+            options = _asked_in(asked)
+            if options.stream is True and not kind.startswith(_JSON):
+                may_end = self._given_client is not None or options.asks_one
                 stream = CheckedStream(response.body, may_end=may_end)
                 await stream.begin()
                 return HttpResponse(200, [(b"content-type", _EVENTS)], stream)
             answer = await self._whole(response, self.config.read_s)
-            headers = response.headers if answer.status == 200 else [(b"content-type", _JSON)]
-            return HttpResponse(answer.status, headers, WholeBody(answer.body))
-        if response.status < 400:
-            return response
+            if answer.status == 200 and options.stream is True:
+                has_usage = asks_for_usage({"stream_options": options.stream_options})
+                body = stream_of(answer.body, has_usage=has_usage)
+                return HttpResponse(200, [(b"content-type", _EVENTS)], WholeBody(body))
+            return HttpResponse(answer.status, [(b"content-type", _JSON)], WholeBody(answer.body))
+        if response.status < 300:
+            return await self._begun(response, kind)
         body = await self._first_bytes(response)
         told = error_of(response.status, body)
         if told is not None and (told.code == OVERFLOW or not has_form(body)):
             return self._refused(told)
         return HttpResponse(response.status, response.headers, WholeBody(self._redaction.of(body)))
+
+    async def _begun(self, response: HttpResponse, kind: bytes) -> HttpResponse:
+        """`response` to a request that is neither a chat nor a raw prompt, once its beginning was
+        looked at. Raises `ProviderUnavailable` and `BadStream` if it is no answer.
+        """
+        first, is_whole = bytearray(), True
+        async for data in response.body:
+            first += data
+            if len(first) >= MAX_WORDS_BYTES or not kind.startswith(_JSON):
+                is_whole = False
+                break
+        try:
+            check_other_answer(kind, bytes(first), is_whole=is_whole)
+        except NotAnAnswer as error:
+            if error.refusal is not None:
+                raise BadStream(str(error), words=error.words, refusal=error.refusal) from error
+            raise self._no_answer(error, response.status) from error
+        rest = WholeBody(b"") if is_whole else response.body
+        return HttpResponse(response.status, response.headers, BegunBody(bytes(first), rest))
 
     def _refused(self, error: ApiError) -> HttpResponse:
         answer = self._refusal(error)
@@ -590,21 +619,12 @@ class Provider:
         )
 
 
-def _asks_stream(body: bytes) -> bool:
-    """Whether a JSON body asks for a stream."""
+def _asked_in(body: bytes) -> _Asked:
+    """What a JSON body asks for."""
     try:
-        return msgspec.json.decode(body, type=_Asked).stream is True
+        return msgspec.json.decode(body, type=_Asked)
     except (msgspec.MsgspecError, RecursionError):
-        return False
-
-
-def _asks_one(body: bytes) -> bool:
-    """Whether a body asks for one raw completion, so that the first end is that of the answer."""
-    try:
-        asked = msgspec.json.decode(body, type=_Asked)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return isinstance(asked.prompt, str) and asked.n in (None, 1)
+        return _Asked()
 
 
 @lru_cache(maxsize=1024)

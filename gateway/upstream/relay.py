@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.api import ApiError
-from gateway.upstream.choice_forms import with_deltas
+from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
 from gateway.upstream.error_words import OVERFLOW, error_in, error_of, is_about_request, quoted
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.sse import (
@@ -61,7 +61,8 @@ class BadStream(HermaError):
 class StreamRelay:
     """Takes whole events; `on_events` gets those for the client, unchanged unless `end` mends the
     calls in them. `may_begin` is called once before, and can refuse. `has_begun`: something was
-    passed on. In the stream of a chat (`is_chat`) each choice of a chunk has a delta.
+    passed on. In the stream of a chat (`is_chat`) each choice of a chunk has a delta whose content
+    is a text, in that of raw prompts (`is_raw`) a text.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class StreamRelay:
         end: StreamEnd | None = None,
         *,
         is_chat: bool = False,
+        is_raw: bool = False,
     ) -> None:
         self._is_chat = is_chat
+        self._is_raw = is_raw
         self._has_other_form = False
+        self._has_parts = False
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin
@@ -128,6 +132,7 @@ class StreamRelay:
         if (
             not self.has_begun
             or self._is_over
+            or self._has_parts
             or not end.is_single
             or (self._is_chat and data.find(b'"delta"') < 0)
             or (is_end and (has_calls or not end.ends_plainly(data)))
@@ -156,7 +161,7 @@ class StreamRelay:
 
     def take(self, events: bytes) -> None:
         """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or
-        garbage, and at an end that is none. What follows the end is ignored.
+        garbage, and at an end that is none. Of what follows the end only the usage counts.
         """
         self._has_events = bool(events)
         if not events:
@@ -164,19 +169,18 @@ class StreamRelay:
         good: list[bytes] = []
         for given in split_events(events):
             if self._is_over:
-                break
-            event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
-            if kind is EventKind.GARBAGE:
-                event = self._mended(given)
-                kind = kind_within(event) if self.has_begun else kind_of(event)
-            is_odd = event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0
-            if is_odd and self._is_chat and kind in _CHUNKS:
-                event, kind = self._in_usual_form(event)
+                self._usage.take_late(given)
+                continue
+            event, kind = self._read(given)
             try:
                 checked = self._checked(event, kind)
             except BadStream:
                 self._pass_on(b"".join(good))
                 raise
+            if kind is EventKind.CONTENT and not self.has_begun and checked is not event:
+                kinds = map(kind_of, split_events(checked))
+                # The beginning of a call without its name is kept back, and begins no answer.
+                kind = kind if EventKind.CONTENT in kinds else EventKind.EMPTY
             if kind is EventKind.CONTENT and not (self.has_begun or self._begin()):
                 return
             if kind is EventKind.HOLLOW:
@@ -186,14 +190,43 @@ class StreamRelay:
                 good.append(checked)
         self._pass_on(b"".join(good))
 
+    def _read(self, given: bytes) -> tuple[bytes, EventKind]:
+        """The event `given` as clients can read it, and its kind."""
+        event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
+        if kind is EventKind.GARBAGE:
+            event = self._mended(given)
+            kind = kind_within(event) if self.has_begun else kind_of(event)
+        return (
+            self._in_usual_form(event) if kind in _CHUNKS and self._is_odd(event) else (event, kind)
+        )
+
+    def _is_odd(self, event: bytes) -> bool:
+        """Whether a chunk may be in another form than its clients read. A content in parts is
+        looked for as long as an answer may still begin with it.
+        """
+        if self._is_raw:
+            return event.find(b'"delta"') >= 0 or event.find(b'"message"') >= 0
+        if not self._is_chat:
+            return False
+        if event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0:
+            return True
+        return (self._has_parts or not self.has_begun) and may_have_parts(event)
+
     def _in_usual_form(self, event: bytes) -> tuple[bytes, EventKind]:
-        """A chunk with a delta in each choice, and without a field `error`."""
-        if event.find(b'"delta"') < 0:
+        """A chunk with a delta in each choice, or a text in those of raw prompts, and without a
+        field `error`.
+        """
+        if self._is_raw:
+            found = with_texts(event)
+            return found, kind_of(found)
+        has_delta = event.find(b'"delta"') >= 0
+        if not has_delta:
             self._note_words(event)
         found = with_deltas(event, counts=self._has_other_form or not self.has_begun)
         kind = kind_of(found)
         if found is not event and kind is EventKind.CONTENT and not self.has_begun:
-            self._has_other_form = event.find(b'"delta"') < 0 and has_text(found)
+            self._has_other_form = not has_delta and has_text(found)
+            self._has_parts = may_have_parts(event)
         return found, kind
 
     def _mended(self, event: bytes) -> bytes:

@@ -130,6 +130,11 @@ class StreamUsage:
             return events
         return b"".join([self._for_client(event) for event in split_events(events)])
 
+    def take_late(self, event: bytes) -> None:
+        """Read an event behind `[DONE]`, which no client gets: some servers count there."""
+        if may_contain_usage(event) and (usage := usage_of(data_of(event))) is not None:
+            self._on_usage(usage)
+
     def _for_client(self, event: bytes) -> bytes:
         data = data_of(event)
         if (usage := usage_of(data)) is not None:

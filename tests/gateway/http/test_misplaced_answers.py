@@ -240,7 +240,7 @@ async def test_parts_of_a_stream_are_one_message() -> None:
     ]
     reply = await asked("chat", OddProvider(body=b"".join(told)), stream=False)
     message = reply.json["choices"][0]["message"]
-    assert [one["text"] for one in message["content"]] == ["Hello", " you"]
+    assert message["content"] == "Hello you"
     assert message["audio"] == {"id": "s", "data": "AABB"}
     assert reply.json["usage"] == USAGE
 
@@ -374,3 +374,65 @@ async def test_half_a_character_in_arguments_is_none(api: str, stream: bool, siz
     reply = await asked(api, fake, stream=stream, tools=TOOLS[api])
     called = said_of(api, reply, stream=stream)["calls"]
     assert is_called(called, ("get", {"city": "\U0001f600\ufffd\\ud83d"}))
+
+
+IN_PARTS = {
+    "part": ({"type": "text", "text": "Hello"}, "Hello", ""),
+    "parts": ([{"type": "text", "text": "Hel"}, {"text": "lo"}, "!"], "Hello!", ""),
+    "output": ([{"type": "output_text", "text": "Hello"}], "Hello", ""),
+    "thought": (
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "So."}]}, {"text": "Hello"}],
+        "Hello",
+        "So.",
+    ),
+    "only a thought": ([{"type": "thinking", "thinking": "So."}], "", "So."),
+    "number": (42, "42", ""),
+    "object": ({"city": "Rome"}, '{"city":"Rome"}', ""),
+}
+
+
+@each_api
+@each_way
+@pytest.mark.parametrize("name", sorted(IN_PARTS))
+async def test_a_content_of_any_type_is_a_text(api: str, stream: bool, name: str) -> None:
+    """Clients of chats add contents up as texts. An object is what JSON was asked for."""
+    content, text, thought = IN_PARTS[name]
+    told = [chunk({"content": content}), chunk({"content": " you"}), END, DONE]
+    body = whole({"role": "assistant", "content": content})
+    thinks = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if api == "messages" else {}
+    fake = OddProvider(body=body, streamed=b"".join(told))
+    found = said_of(api, await asked(api, fake, stream=stream, **thinks), stream=stream)
+    assert (found["text"], found["thought"]) == (text + " you" * stream, thought)
+
+
+async def test_a_picture_in_a_content_stays_there() -> None:
+    """A text would lose it."""
+    parts = [{"type": "text", "text": "See:"}, {"type": "image_url", "image_url": {"url": "u"}}]
+    told = [chunk({"content": parts}), END, DONE]
+    fake = OddProvider(body=whole({"role": "assistant", "content": parts}), streamed=b"".join(told))
+    reply = await asked("chat", fake, stream=False)
+    assert reply.json["choices"][0]["message"]["content"] == parts
+    assert told[0] in (await asked("chat", fake, stream=True)).body
+
+
+@each_api
+@pytest.mark.parametrize("rest", [[], [chunk({}, "tool_calls"), DONE]], ids=["cut", "ended"])
+async def test_the_beginning_of_a_call_without_its_name_is_no_answer(
+    api: str, rest: list[bytes]
+) -> None:
+    """Nothing of it was sent, so another provider can be asked."""
+    told = [chunk({"tool_calls": [part("", id="a")]}), chunk({"tool_calls": [part("{")]}), *rest]
+    fake = OddProvider(streamed=b"".join(told))
+    reply = await asked(api, fake, FakeProvider(), stream=True, tools=TOOLS[api])
+    assert reply.headers["x-herma-served-by"] == "cloud:p1"
+    assert said_of(api, reply, stream=True)["text"] == "Hello from afar"
+
+
+@each_api
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_name_may_come_late(api: str, late: bool) -> None:
+    """Behind the id, or behind the arguments."""
+    parts = [part(id="a"), part(name="get"), part(ARGUMENTS)]
+    told = calling(*(parts[:1] + parts[:0:-1] if late else parts))
+    reply = await asked(api, OddProvider(streamed=told), stream=True, tools=TOOLS[api])
+    assert is_called(said_of(api, reply, stream=True)["calls"], ("get", {"city": "x"}))

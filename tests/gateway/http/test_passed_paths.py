@@ -13,6 +13,7 @@ from gateway.http.routes import edge_app
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.fakes.served import Reply, ask, served
+from tests.gateway.http.test_odd_answers import OddProvider
 
 KEY = "sk-of-a-client"
 STEP_UP = (
@@ -152,3 +153,67 @@ async def test_raw_completions_of_a_model_that_only_providers_have() -> None:
     async with asking(cloud="never") as gateway:
         assert (await gateway.post("/v1/completions", prompt="x")).status == 503
         assert gateway.paths() == []
+
+
+EMBEDDED = b'{"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "message": ""}'
+PAGE = b"<!DOCTYPE html><p>Sign in"
+NO_ANSWERS = {
+    "error": b'{"error": {"message": "It is hot."}}',
+    "text": b'{"error": "It is hot."}',
+    "vllm": b'{"object": "error", "message": "It is hot.", "code": 500}',
+    "detail": b'{"detail": "It is hot."}',
+    "minimax": b'{"data": null, "base_resp": {"status_code": 1008, "status_msg": "It is hot."}}',
+    "gateway": b'{"status": 500, "message": "It is hot.", "path": "/v1/embeddings"}',
+    "page": PAGE,
+    "nothing": b"",
+    "half": EMBEDDED[:30],
+}
+
+
+@pytest.mark.parametrize("name", sorted(NO_ANSWERS))
+async def test_a_good_status_makes_no_answer(name: str) -> None:
+    """The next provider is asked, and the words reach the client if there is none."""
+    body = NO_ANSWERS[name]
+    odd, sound = OddProvider(body=body), OddProvider(body=EMBEDDED)
+    asked = msgspec.json.encode({"model": "alpha", "input": "x"})
+    for fakes in ([odd], [odd, sound]):
+        async with open_provider(fakes[0]) as first, open_provider(fakes[-1]) as last:
+            both = {"p0": first, "p1": last} if fakes[1:] else {"p0": first}
+            model, tables = chain_of(both)
+            async with (
+                open_gateway(models=[model], providers=tables) as gateway,
+                served(edge_app(edge_of(gateway.services))) as url,
+            ):
+                reply = await ask(url, "POST", "/v1/embeddings", asked)
+        if fakes[1:]:
+            assert (reply.status, reply.body) == (200, EMBEDDED)
+        else:
+            assert reply.status == 502
+            assert (b"It is hot" in reply.body) is (b"hot" in body)
+
+
+async def test_a_refusal_with_a_good_status_is_one() -> None:
+    """Nobody else is asked."""
+    odd = OddProvider(body=b'{"error": {"message": "No such input.", "code": 400}}')
+    async with asking(odd) as gateway:
+        reply = await gateway.post("/v1/embeddings")
+    assert (reply.status, reply.json["error"]["message"]) == (400, "No such input.")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body"),
+    [
+        ("/embeddings", "application/json", b"[[0.5]]"),
+        ("/embeddings", "application/json", b'{"data": "' + b"A" * 200_000 + b'"}'),
+        ("/audio/transcriptions", "text/plain", b""),
+        ("/audio/speech", "audio/mpeg", b"\xff\xf3" * 100_000),
+        ("/videos", "application/json", b'{"success": true, "message": "Queued.", "code": 200}'),
+        ("/rerank", "application/json", b'{"results": [], "error": null, "detail": ""}'),
+    ],
+)
+async def test_what_may_be_an_answer_passes_unchanged(path: str, kind: str, body: bytes) -> None:
+    """Of any type and length."""
+    odd = OddProvider(body=body, kind=kind)
+    async with asking(odd, paths=("/videos",)) as gateway:
+        reply = await gateway.post(f"/v1{path}")
+    assert (reply.status, reply.body) == (200, body)

@@ -1,7 +1,9 @@
 """Requests that are no chat, for models that providers serve."""
 
 from collections.abc import Callable
+from typing import Any
 
+import h11
 import pytest
 import trio
 
@@ -56,12 +58,32 @@ async def test_a_provider_serves_the_path() -> None:
     assert len(broken.requests) == 1
 
 
-async def test_a_key_without_cloud_and_a_provider_that_cuts() -> None:
+class LateCut(FakeProvider):
+    """Breaks an answer off behind 100 KB."""
+
+    async def _answer(
+        self, stream: trio.abc.Stream, parser: h11.Connection, _body: dict[str, Any]
+    ) -> None:
+        headers = [("content-type", "application/json")]
+        await stream.send_all(parser.send(h11.Response(status_code=200, headers=headers)) or b"")
+        await stream.send_all(parser.send(h11.Data(data=b'{"x": "' + b"A" * 100_000)) or b"")
+
+
+@pytest.mark.parametrize(
+    ("provider", "error"),
+    [
+        (FakeProvider(cut_after=0), "No provider could answer: p broke the exchange off"),
+        (LateCut(), "upstream connection lost"),
+    ],
+)
+async def test_a_key_without_cloud_and_a_provider_that_cuts(
+    provider: FakeProvider, error: str
+) -> None:
     """The one is refused; the other's client notices that its answer is not whole."""
-    async with open_provider(FakeProvider(cut_after=0)) as provider:
+    async with open_provider(provider):
         model, tables = chain_of({"p": provider})
         async with open_gateway(models=[model], providers=tables, rejoin_wait_s=0.0) as gateway:
-            with pytest.raises(ApiError, match="upstream connection lost"):
+            with pytest.raises(ApiError, match=error):
                 await ask(gateway)
             with pytest.raises(ApiError, match="No worker"):
                 await ask(gateway, Caller(cloud=False))

@@ -140,3 +140,55 @@ async def test_a_refusal_is_in_the_api_s_form() -> None:
             body = msgspec.json.encode({"model": "alpha", "input": "x"})
             reply = await ask(url, "POST", "/v1/embeddings", body)
     assert (reply.status, reply.json["error"]["message"]) == (422, "x: No.")
+
+
+CHATTED = {
+    "delta": [{"delta": {"content": "a"}}, {"delta": {"content": " b"}, "finish_reason": "stop"}],
+    "message": [{"message": {"role": "assistant", "content": "a b"}, "finish_reason": "stop"}],
+}
+
+
+def texts_in(reply: Reply) -> str:
+    datas = [line[6:] for line in reply.body.split(b"\n") if line.startswith(b"data: {")]
+    return "".join(one["text"] for data in datas for one in json.loads(data)["choices"])
+
+
+@pytest.mark.parametrize("form", sorted(CHATTED))
+async def test_a_raw_prompt_that_is_answered_as_a_chat_has_a_text(form: str) -> None:
+    """Clients of completions read nothing else."""
+    events = [
+        b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n" for choice in CHATTED[form]
+    ]
+    assert texts_in(await asked([*events, DONE])) == "a b"
+    (choice,) = CHATTED["message"]
+    reply = await asked(json.dumps({"choices": [choice]}).encode())
+    assert reply.json["choices"][0]["text"] == "a b"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("asks", [True, False])
+async def test_an_answer_in_the_other_form_is_one(stream: bool, asks: bool) -> None:
+    """As in chats. The usage is in no chunk without a choice unless the client asks for it."""
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    body = json.dumps({**json.loads(whole("length")), "usage": usage}).encode()
+    if not stream:
+        body = b"".join(GOOD)
+    options = {"stream_options": {"include_usage": asks}} if stream else {}
+    async with open_provider(OddProvider(body=body)) as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            given = {"model": "alpha", "prompt": "Hi", "stream": stream, **options}
+            reply = await ask(url, "POST", "/v1/completions", msgspec.json.encode(given))
+    if not stream:
+        (choice,) = reply.json["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("a b", "stop")
+        return
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert texts_in(reply) == "a b"
+    assert reply.body.endswith(DONE)
+    assert b'"finish_reason":"length"' in reply.body
+    assert (b'"choices":[]' in reply.body) is asks
+    assert b'"completion_tokens":2' in reply.body

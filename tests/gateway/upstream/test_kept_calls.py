@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
-from gateway.upstream import CallsMade, KeptCalls, switch_at
+from gateway.upstream import CallsMade, KeptCalls, field_at, switch_at
 from gateway.upstream.thinking_switch import with_switch
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
@@ -143,6 +143,33 @@ def test_a_name_that_says_nothing_replaces_none_that_does(
     silent = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": None}
     (changed,) = KeptCalls().restored({"messages": [silent]}, "k", "far")["messages"]
     assert len(changed.keys() & {"reasoning_content", "reasoning"}) < 2
+
+
+def test_a_provider_without_reasoning_gets_no_field_that_it_may_refuse() -> None:
+    """What clients send back of an answer of another upstream: Mistral refuses the conversation."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    sound = {"role": "assistant", "content": "x", "tool_calls": [call]}
+    nothing = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
+    thoughts = {"reasoning_content": "a", "reasoning_details": [{"text": "a"}], "thinking": "a"}
+    messages = [{**sound, **nothing, **thoughts}, {**sound, "refusal": "No."}]
+    restored = KeptCalls().restored({"messages": messages}, "k", "far", "none")["messages"]
+    assert restored == [sound, {**sound, "refusal": "No."}]
+    assert KeptCalls().restored({"messages": messages[:1]}, "k", "far")["messages"] == messages[:1]
+
+
+@pytest.mark.parametrize(
+    ("url", "field"),
+    [
+        ("https://api.mistral.ai/v1", "none"),
+        ("https://api.cerebras.ai/v1", "reasoning"),
+        ("https://api.groq.com/openai/v1", "reasoning"),
+        ("https://notgroq.com/v1", None),
+        ("http://127.0.0.1:8000/v1", None),
+    ],
+)
+def test_known_providers_have_a_name_of_earlier_reasoning(url: str, field: str | None) -> None:
+    """Any other name ends the conversation there with a 400 or 422."""
+    assert field_at(url) == field
 
 
 @pytest.mark.parametrize(

@@ -126,3 +126,21 @@ async def test_the_client_gets_what_it_asked_for(asked: bool) -> None:
         await provider.aclose()
         assert b"".join(got) == b"".join(fake.events("large", COUNTED if asked else None))
     assert told == [Usage(100, 0, 20)]
+
+
+async def test_usage_behind_the_end_is_billed_and_not_shown() -> None:
+    """Some servers count only when they are done. What else comes there is ignored."""
+    late = b'data: {"choices": [], "usage": %s}\n\n' % json.dumps(COUNTED).encode()
+    other = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+    fake = FakeProvider()
+    events = fake.events("m")
+    fake.events = lambda *_: [*events, other + late, b"data: {\n\n"]  # type: ignore[method-assign]
+    told: list[Usage] = []
+    passed: list[bytes] = []
+    async with open_provider(fake):
+        provider = provider_of(fake)
+        await provider.stream({**RAW, "stream": True}, "m", passed.append, told.append)
+        await provider.aclose()
+    assert told[-1] == Usage(100, 0, 20)
+    assert b"".join(passed).endswith(b"[DONE]\n\n")
+    assert b"prompt_tokens" not in b"".join(passed)

@@ -1,22 +1,24 @@
 """`herma grafana`: a dashboard for Grafana over a Prometheus that scrapes the gateway.
 
-Owns the panels and their queries. Sums are over all gateway processes; figures of a worker, which
-every process reports, are counted once.
+Owns the form of a dashboard and the places of its panels; `grafana.toml` beside it has the panels
+and their queries.
 """
 
 import argparse
 import json
+import tomllib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 
 SCHEMA_VERSION: Final = 39
 COLUMNS: Final = 24
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_MODEL: Final = 'model=~"$model"'
-_RATE: Final = "[$__rate_interval]"
 
 
-class Panel(NamedTuple):
+class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`queries` are PromQL with the legend of each. `unit` is one of Grafana's."""
 
     title: str
@@ -27,20 +29,11 @@ class Panel(NamedTuple):
     is_stacked: bool = False
 
 
-def _graph(title: str, query: str, legend: str, unit: str = "short") -> Panel:
-    return Panel(title, ((query, legend),), unit)
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Panels under a title."""
 
-
-def _stack(title: str, query: str, legend: str, unit: str = "short") -> Panel:
-    return Panel(title, ((query, legend),), unit, is_stacked=True)
-
-
-def _stat(title: str, query: str, unit: str = "short") -> Panel:
-    return Panel(title, ((query, ""),), unit, width=4, kind="stat")
-
-
-def _states(title: str, query: str, legend: str) -> Panel:
-    return Panel(title, ((query, legend),), kind="state-timeline")
+    title: str
+    panels: tuple[Panel, ...]
 
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
@@ -49,213 +42,10 @@ def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001
     return 0
 
 
-def _quantiles(metric: str, by: str, only: str) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (
-            f"histogram_quantile({share}, {_per_second(f'{metric}_bucket', f'le, {by}', only)})",
-            f"{{{{{by}}}}} {words}",
-        )
-        for share, words in ((0.5, "median"), (0.95, "95 %"))
-    )
-
-
-def _per_second(metric: str, by: str, only: str = "") -> str:
-    return f"sum by ({by}) (rate({metric}{{{only}}}{_RATE}))"
-
-
-def _engine(figure: str) -> str:
-    """A query that counts a worker's figure once, because every gateway process reports it."""
-    return f"max by (worker) (herma_engine_{figure})"
-
-
-def _share(part: str, whole: str) -> str:
-    """A query for a share. It is 0 where there is nothing, neither a gap nor "no data"."""
-    of_all = f"clamp_min(sum(rate({whole}{_RATE})), 1e-9)"
-    return f"(sum(rate({part}{_RATE})) or vector(0)) / {of_all}"
-
-
-def _grows(figure: str, by: str = "worker") -> str:
-    """The growth of an engine's counter per second; each worker counts once."""
-    return f"rate(max by ({by}) (herma_engine_{figure})[5m:])"
-
-
-_FOUND: Final = f"sum by (tier) ({_grows('cache_hit_tokens', 'worker, tier')})"
-_PROMPTS: Final = f"clamp_min(sum({_grows('cache_prompt_tokens')}), 1e-9)"
-_LIMITS: Final = "max by (scope, name, period)"
-_ALL_REQUESTS: Final = f"herma_requests_total{{{_MODEL}}}"
-_GEN_AI_MODEL: Final = 'gen_ai_request_model=~"$model"'
-
-ROWS: Final[dict[str, tuple[Panel, ...]]] = {
-    "Now": (
-        _stat("In flight", "sum(herma_requests_in_flight)"),
-        _stat("Waiting", f"sum(herma_queue_length{{{_MODEL}}})"),
-        _stat("Workers ready", 'count(max by (worker) (herma_worker_state{state="ready"}))'),
-        _stat("Models at providers", f"sum(max by (model) (herma_fallback{{{_MODEL}}}))"),
-        _stat(
-            "Failed",
-            _share(f'herma_requests_total{{{_MODEL}, status=~"5.."}}', _ALL_REQUESTS),
-            "percentunit",
-        ),
-        _stat(
-            "From the cache",
-            _share(
-                f'herma_tokens_total{{{_MODEL}, kind="cached"}}',
-                f'herma_tokens_total{{{_MODEL}, kind="prompt"}}',
-            ),
-            "percentunit",
-        ),
-    ),
-    "Traffic": (
-        _stack(
-            "Requests by model",
-            _per_second("herma_requests_total", "model", _MODEL),
-            "{{model}}",
-            "reqps",
-        ),
-        _stack(
-            "Requests by end",
-            _per_second("herma_requests_total", "status", _MODEL),
-            "{{status}}",
-            "reqps",
-        ),
-        _graph("Tokens", _per_second("herma_tokens_total", "kind", _MODEL), "{{kind}}"),
-    ),
-    "Latency": (
-        Panel("First token", _quantiles("herma_first_token_seconds", "model", _MODEL), "s"),
-        Panel(
-            "Per output token",
-            _quantiles(
-                "gen_ai_server_time_per_output_token_seconds",
-                "gen_ai_request_model",
-                _GEN_AI_MODEL,
-            ),
-            "s",
-        ),
-        Panel("Whole request", _quantiles("herma_request_seconds", "model", _MODEL), "s"),
-    ),
-    "Workers": (
-        _states("State", "max by (worker, state) (herma_worker_state)", "{{worker}} {{state}}"),
-        Panel(
-            "Sequences",
-            ((_engine("running"), "{{worker}}"), (_engine("waiting"), "{{worker}} waiting")),
-        ),
-        _graph(
-            "Memory held",
-            f"1 - {_engine('free_blocks')} / {_engine('num_blocks')}",
-            "{{worker}}",
-            "percentunit",
-        ),
-        _graph(
-            "Computed again after evictions, tokens/s",
-            f"rate({_engine('recomputed_tokens')}[5m:])",
-            "{{worker}}",
-        ),
-        _graph("Step", _engine("step_seconds"), "{{worker}}", "s"),
-        _graph("Prefill", _engine("prefill_tokens_per_second"), "{{worker}}"),
-        Panel(
-            "Set back, faults",
-            (
-                (f"delta({_engine('preemptions')}[5m:])", "{{worker}} set back"),
-                ("max by (worker, kind) (herma_worker_fault)", "{{worker}} {{kind}}"),
-            ),
-        ),
-        _graph("Drafts: times as fast", _engine("draft_gain"), "{{worker}}"),
-        _stack(
-            "Why workers were chosen",
-            _per_second("herma_route_decisions_total", "why"),
-            "{{why}}",
-            "ops",
-        ),
-        _graph(
-            "Cached share by client",
-            " / ".join(
-                _per_second("herma_client_tokens_total", "client", f'kind="{kind}"')
-                for kind in ("cached", "prompt")
-            ),
-            "{{client}}",
-            "percentunit",
-        ),
-    ),
-    "Prefix caches with a host tier": (
-        _stack(
-            "Share of prompts found, by tier",
-            f"{_FOUND} / on () group_left () {_PROMPTS}",
-            "{{tier}}",
-            "percentunit",
-        ),
-        Panel(
-            "Stored on hosts and loaded, bytes/s",
-            (
-                (_grows("cache_host_stored_bytes"), "{{worker}} stored"),
-                (_grows("cache_host_loaded_bytes"), "{{worker}} loaded"),
-            ),
-            "Bps",
-        ),
-        _graph(
-            "Rate of the latest loads",
-            _engine("cache_host_load_bytes_per_second"),
-            "{{worker}}",
-            "Bps",
-        ),
-        _graph(
-            "Host memory that holds something",
-            f"{_engine('cache_host_held_bytes')} / {_engine('cache_host_bytes')}",
-            "{{worker}}",
-            "percentunit",
-        ),
-        _stack(
-            "Blocks known, by tier",
-            "sum by (tier) (max by (worker, tier) (herma_engine_cache_blocks))",
-            "{{tier}}",
-        ),
-        Panel(
-            "Left the host, spoilt",
-            (
-                (_grows("cache_host_evicted"), "{{worker}} evicted/s"),
-                (f"delta({_engine('cache_host_spoilt')}[5m:])", "{{worker}} spoilt"),
-            ),
-        ),
-    ),
-    "Cloud and money": (
-        _stack(
-            "Requests by server",
-            _per_second("herma_requests_total", "served_by", _MODEL),
-            "{{served_by}}",
-            "reqps",
-        ),
-        _graph(
-            "Spent in an hour",
-            "sum by (provider, currency) (increase(herma_spend_total[1h]))",
-            "{{provider}} {{currency}}",
-        ),
-        _graph(
-            "Used of limits",
-            f"{_LIMITS} (herma_spend_in_window) / {_LIMITS} (herma_spend_limit)",
-            "{{scope}} {{name}} {{period}}",
-            "percentunit",
-        ),
-        _states("Providers asked last", "max by (provider) (herma_provider_open)", "{{provider}}"),
-        Panel(
-            "Refused for limits",
-            (
-                (
-                    "sum by (scope, name, period) (increase(herma_spend_refusals_total[1h]))",
-                    "{{scope}} {{name}} {{period}}",
-                ),
-                (
-                    "sum by (scope, name, unit) (increase(herma_rate_limited_total[1h]))",
-                    "{{scope}} {{name}} {{unit}}",
-                ),
-            ),
-        ),
-        _stack("Events", "sum by (event) (increase(herma_events_total[5m])) > 0", "{{event}}"),
-    ),
-    "The gateway itself": (
-        _graph("Tasks", "sum(herma_tasks)", "tasks"),
-        _graph("Prefix index", "sum(herma_index_bytes)", "bytes", "bytes"),
-        _graph("Spans lost", "sum(increase(herma_spans_lost_total[1h]))", "in an hour"),
-    ),
-}
+def rows() -> list[Row]:
+    """The rows of the dashboard, from above."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text)["rows"], list[Row])
 
 
 def dashboard() -> dict[str, Any]:
@@ -269,7 +59,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
         "templating": {"list": _variables()},
-        "panels": list(_placed(ROWS)),
+        "panels": list(_placed(rows())),
     }
 
 
@@ -290,15 +80,15 @@ def _variables() -> list[dict[str, Any]]:
     ]
 
 
-def _placed(rows: dict[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
+def _placed(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """The panels from left to right below their row's title."""
     number, y = 0, 0
-    for title, panels in rows.items():
+    for row in rows:
         number += 1
         place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
-        yield {"id": number, "type": "row", "title": title, "gridPos": place, "panels": []}
+        yield {"id": number, "type": "row", "title": row.title, "gridPos": place, "panels": []}
         y += 1
-        for line in _lines(panels):
+        for line in _lines(row.panels):
             x, height = 0, 4 if line[0].kind == "stat" else 8
             for panel in line:
                 number += 1

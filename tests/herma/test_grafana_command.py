@@ -17,15 +17,15 @@ from gateway.routing.worker_view import Worker
 from gateway.spending.limits import Account, LimitWindow, SpendingFigures
 from gateway.telemetry import GatewayCounters
 from herma.cli import main
-from herma.commands.grafana import COLUMNS, ROWS, dashboard
+from herma.commands.grafana import COLUMNS, dashboard, rows
 from protocol.messages import CacheUse, DraftResults, Fault, Load
 from tests.fakes.fleet import W1, W2, facts, hello
 from tests.fakes.whole_gateway import whole_gateway
 
 QUERIES = [
     (f"{panel.title}: {expr}", expr)
-    for panels in ROWS.values()
-    for panel in panels
+    for row in rows()
+    for panel in row.panels
     for expr, _ in panel.queries
 ]
 Known = dict[str, set[str]]

@@ -2,16 +2,20 @@
 
 Owns the reading of the evidence (the supervisor's verdict, the engine's last message, its exit
 code, its last log lines, the kernel's count of out-of-memory kills) and the wording and bounds of a
-fault. Must not know processes or clocks.
+fault; `death_signs.toml` beside it has the words and exit codes that are known. Must not know
+processes or clocks.
 """
 
 import re
 import signal
+import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from protocol.messages import FaultKind
 from workers.supervisor.restart_policy import MAX_FAILED_STARTS
@@ -61,185 +65,38 @@ class Diagnosis:
     is_permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Sign:
-    """A pattern of error texts that identifies a cause."""
+class _Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Patterns of error texts that identify a cause."""
 
-    pattern: "re.Pattern[str]"
     kind: FaultKind
     remedy: str
+    words: tuple[str, ...]
 
 
-def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
-    return _Sign(re.compile(pattern, re.IGNORECASE), kind, remedy)
+class _Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The meaning of an exit code."""
+
+    kind: FaultKind
+    cause: str
+    remedy: str = "see its last log lines"
 
 
-# The most specific pattern is first: a CUDA error often causes a Python one.
-_SIGNS: Final = (
-    # HAMi's libvgpu (`get_limit_from_env`): 0 means no limit on one path, no memory on another.
-    _sign(
-        r"invalid device memory limit|Limit overflow: CUDA_DEVICE_MEMORY_LIMIT|Total VRAM: 0 MiB",
-        "configuration",
-        "CUDA_DEVICE_MEMORY_LIMIT_N is not a limit that the vGPU library understands: 0m is no way "
-        "to say `none`; give it a size as 23000m, or remove the variable",
-    ),
-    _sign(
-        r"\bIllegal device id\b",
-        "driver",
-        "the preloaded vGPU library (libvgpu.so) does not suit the driver: compare the copy that "
-        "this container maps with the node's, and start the container anew after an update",
-    ),
-    _sign(
-        r"Cannot re-initialize CUDA in forked subprocess",
-        "configuration",
-        "an engine's ranks must be spawned: remove VLLM_WORKER_MULTIPROC_METHOD=fork",
-    ),
-    _sign(
-        r"unrecognized arguments|error: argument -|invalid choice: |expected one argument"
-        r"|error while handling argument|error: invalid argument",
-        "configuration",
-        "correct launch.argv: each flag and each value is a word of its own, JSON is one word",
-    ),
-    _sign(
-        r"JSONDecodeError|Expecting property name enclosed in double quotes|cannot be converted to"
-        r" <function loads|is not valid JSON",
-        "configuration",
-        "a JSON flag has lost its quotes on its way: give it as one word of launch.argv, through "
-        "no shell, ssh or `docker exec ... sh -c`",
-    ),
-    _sign(
-        r"invalid magic characters|HeaderTooLarge|InvalidHeader|header too large",
-        "configuration",
-        "a model file has another format than the engine reads (GGUF and safetensors are not "
-        "exchangeable, a drafter has its own), or was cut short",
-    ),
-    _sign(
-        r"DistNetworkError|DistStoreError|TCPStore.*(timed out|failed)|ncclSystemError"
-        r"|ncclRemoteError|ncclInvalidUsage|ncclInternalError|unhandled (system|cuda) error"
-        r"|NCCL WARN .*(Bootstrap|Connect|connect to|no socket interface|Call to)"
-        r"|Bootstrap : no socket interface found|NCCL error|Gloo connectFullMesh failed"
-        r"|ncclCommInitRank",
-        "ranks",
-        "the ranks of the engine did not find each other: check on every host NCCL_SOCKET_IFNAME, "
-        "GLOO_SOCKET_IFNAME and NCCL_IB_HCA, equal NCCL and driver versions, and that /dev/shm and "
-        "the GPUs' memory are free of earlier ranks; NCCL_DEBUG=INFO says more",
-    ),
-    _sign(
-        r"No available memory for the cache blocks|larger than the available KV cache memory"
-        r"|larger than the maximum number of tokens that can be stored in KV cache"
-        r"|is less than desired GPU memory utilization|Not enough memory\. Please try to increase"
-        r"|unable to allocate CUDA\d|failed to allocate CUDA\d|cudaMalloc failed",
-        "gpu_memory",
-        "end what else holds the GPU's memory (nvidia-smi); else give the engine more of it "
-        "(--gpu-memory-utilization, --mem-fraction-static) or less to hold (a shorter window, "
-        "fewer sequences)",
-    ),
-    _sign(
-        r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-        r"|CUDA error: out of memory|\[CUDA\]: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
-        r"|does not fit into the memory of cuda",
-        "gpu_memory",
-        "end what else holds the GPU's memory (nvidia-smi), or lower kv_tokens or token_budget (of "
-        "another engine: its own flags)",
-    ),
-    _sign(
-        r"uncorrectable ECC|ECC error",
-        "gpu_error",
-        "the GPU's memory is faulty: see nvidia-smi -q -d ECC; reset or replace the GPU",
-    ),
-    _sign(
-        r"driver version is insufficient|driver/library version mismatch|forward compatibility"
-        r"|no CUDA-capable device|CUDA driver initialization failed|libcuda\.so"
-        r"|torch finds \d+ CUDA devices|Found no NVIDIA driver|Torch not compiled with CUDA",
-        "driver",
-        "check that nvidia-smi runs here and that its driver suits the installed torch",
-    ),
-    _sign(
-        r"illegal memory access|illegal instruction was encountered|device-side assert"
-        r"|unspecified launch failure|misaligned address|CUBLAS_STATUS|CUDNN_STATUS"
-        r"|CUDA error|has fallen off the bus|Xid",
-        "gpu_error",
-        "if it comes again look for Xid lines in dmesg; a kernel or the GPU is at fault",
-    ),
-    _sign(
-        r"No space left on device|disk quota exceeded|Errno 28",
-        "disk_full",
-        "free some space (df -h, also for /dev/shm and the temporary directory)",
-    ),
-    _sign(
-        r"address already in use|Errno 98|EADDRINUSE|port \d+ .*(taken|in use)"
-        r"|couldn't bind HTTP server socket",
-        "port_taken",
-        "end the program that holds the port (ss -ltnp) or choose another",
-    ),
-    _sign(
-        r"\bMemoryError\b|cannot allocate memory|std::bad_alloc|DefaultCPUAllocator"
-        r"|does not fit into the memory of (cpu|the host)|out of memory of the host",
-        "memory",
-        "the host's memory is too small for it: end other programs or take a smaller model",
-    ),
-    _sign(
-        r"ModuleNotFoundError|ImportError|cannot open shared object file",
-        "file_not_found",
-        "the installation is incomplete: install herma anew",
-    ),
-    _sign(
-        r"No such file or directory|FileNotFoundError|does not exist|is no directory",
-        "file_not_found",
-        "put the file back or correct the path",
-    ),
-    _sign(
-        r"Permission denied|PermissionError",
-        "not_executable",
-        "give this user the right to read and execute it",
-    ),
+class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    signs: tuple[_Sign, ...]
+    codes: dict[str, _Meaning]
+    signals: dict[str, _Meaning]
+
+
+def _read() -> _Known:
+    text = Path(__file__).with_name("death_signs.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), _Known)
+
+
+# Read at the start: the installation may have been replaced by the time an engine dies.
+_KNOWN: Final = _read()
+_SIGNS: Final = tuple(
+    (re.compile("|".join(sign.words), re.IGNORECASE), sign) for sign in _KNOWN.signs
 )
-
-_BY_CODE: Final[dict[int, tuple[FaultKind, str, str]]] = {
-    0: ("left", "it left without being asked", "see its last log lines"),
-    1: ("error", "it ended with an error", "see its last log lines"),
-    2: ("error", "its command line was not understood", "see its last log lines"),
-    126: (
-        "not_executable",
-        "file not executable: the interpreter or a script lacks permission",
-        "give it the right to be executed",
-    ),
-    127: (
-        "file_not_found",
-        "file not found: the interpreter or a script is gone",
-        "install it again or correct the path",
-    ),
-}
-
-_BY_SIGNAL: Final[dict[int, tuple[FaultKind, str, str]]] = {
-    signal.SIGKILL: (
-        "killed",
-        "killed, and not by its supervisor",
-        "another process or the host's out-of-memory killer ended it: see dmesg",
-    ),
-    signal.SIGSEGV: (
-        "crash",
-        "a crash in native code (segmentation fault)",
-        "its last log lines may name the library",
-    ),
-    signal.SIGABRT: (
-        "crash",
-        "a failed assertion in native code",
-        "its last log lines may name it",
-    ),
-    signal.SIGBUS: (
-        "crash",
-        "a bus error",
-        "often a model file cut short, or a full /dev/shm",
-    ),
-    signal.SIGILL: (
-        "crash",
-        "an instruction that this CPU does not have",
-        "install a build for this CPU",
-    ),
-    signal.SIGTERM: ("killed", "asked to end by SIGTERM", ""),
-    signal.SIGINT: ("killed", "interrupted from the keyboard", ""),
-}
 
 
 def shell_code(returncode: int) -> int:
@@ -278,10 +135,11 @@ def _diagnose(ending: DeathEvidence) -> Diagnosis:
 
 
 def _of_spawn(code: int, error: str) -> Diagnosis:
-    kind, what, remedy = _meaning(code)
+    found = _meaning(code)
+    kind, remedy = found.kind, found.remedy
     if code not in (126, 127) and (sign := _find(error)) is not None:
         kind, remedy = sign.kind, sign.remedy
-    return Diagnosis(kind, f"exit code {code}: {what} ({error})", remedy)
+    return Diagnosis(kind, f"exit code {code}: {found.cause} ({error})", remedy)
 
 
 def _of_verdict(verdict: str) -> Diagnosis:
@@ -313,35 +171,35 @@ def _of_report(ending: DeathEvidence, reported: str) -> Diagnosis:
 
 
 def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
-    kind, what, remedy = _meaning(code)
-    name = f"exit code {code}{_signal_name(code)}"
+    found, signal_name = _meaning(code), _signal_name(code)
+    name = f"exit code {code} ({signal_name})" if signal_name else f"exit code {code}"
     # Old lines must not explain a kill from outside; 126 and 127 explain themselves.
-    if kind in ("error", "crash", "left", "unknown"):
+    if found.kind in ("error", "crash", "left", "unknown"):
         for line in reversed(lines):
             if (sign := _find(line)) is not None:
                 return Diagnosis(sign.kind, f"{name}: {line.strip()}", sign.remedy)
-    return Diagnosis(kind, f"{name}: {what}", remedy)
+    return Diagnosis(found.kind, f"{name}: {found.cause}", found.remedy)
 
 
-def _meaning(code: int) -> tuple[FaultKind, str, str]:
-    if code in _BY_CODE:
-        return _BY_CODE[code]
-    if code - _SIGNAL_BASE in _BY_SIGNAL:
-        return _BY_SIGNAL[code - _SIGNAL_BASE]
-    if _signal_name(code):
-        return "killed", "ended by that signal", "see its last log lines"
-    return "unknown", "no known meaning", "see its last log lines"
+def _meaning(code: int) -> _Meaning:
+    signal_name = _signal_name(code)
+    known = _KNOWN.codes.get(str(code)) or _KNOWN.signals.get(signal_name)
+    if known is not None:
+        return known
+    if signal_name:
+        return _Meaning("killed", "ended by that signal")
+    return _Meaning("unknown", "no known meaning")
 
 
 def _signal_name(code: int) -> str:
     try:
-        return f" ({signal.Signals(code - _SIGNAL_BASE).name})"
+        return signal.Signals(code - _SIGNAL_BASE).name
     except ValueError:
         return ""
 
 
 def _find(text: str) -> _Sign | None:
-    return next((sign for sign in _SIGNS if sign.pattern.search(text)), None)
+    return next((sign for pattern, sign in _SIGNS if pattern.search(text)), None)
 
 
 KEPT_LINES: Final = 300

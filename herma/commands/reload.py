@@ -24,11 +24,13 @@ from protocol.control_messages import (
 from protocol.errors import ConfigError, HermaError
 
 EXIT_REFUSED: Final = 1
+EXIT_NEEDS_RESTART: Final = 3
+"""Unlike 1 for a file that is refused, and 2 for a command that is wrong."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask each gateway and worker that runs the file, or each of this user. Returns 1 if one
-    refused an invalid file, else 0. Raises `ConfigError` if none runs. With `pid` only that process
+    refused an invalid file, 3 if one needs a restart for a part of it, else 0. Raises `ConfigError` if none runs. With `pid` only that process
     is asked, by SIGHUP.
     """
     if arguments.pid is not None:
@@ -45,7 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
             results.append((one.name, taken))
     for line in summary([(name, taken) for name, taken in results if taken is not None]):
         print(line)
-    return EXIT_REFUSED if any(taken is None for _, taken in results) else 0
+    if any(taken is None for _, taken in results):
+        return EXIT_REFUSED
+    needs_restart = any(taken is not None and taken.kept for _, taken in results)
+    return EXIT_NEEDS_RESTART if needs_restart else 0
 
 
 def summary(results: Sequence[tuple[str, Reloaded]]) -> Iterator[str]:

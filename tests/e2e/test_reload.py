@@ -163,7 +163,7 @@ async def _reload(
         more, gateway='max_queue = 9\nhost = "127.0.0.2"', worker="stall_s = 60\nthreads = 1"
     )
     status, said = await file.reload()
-    assert status == 0, said
+    assert status == 3, said
     assert "taken: [gateway] max_queue, model `far` (new), provider `cloud` (new)" in said
     assert "not taken without a restart: [gateway] host" in said
     assert "taken: stall_s" in said

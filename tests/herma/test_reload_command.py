@@ -12,6 +12,7 @@ from protocol.control_messages import (
     Answer,
     Ask,
     GatewayStatus,
+    Refused,
     Reloaded,
     UpStatus,
     WorkerStatus,
@@ -62,6 +63,27 @@ def test_the_processes_of_the_file_are_asked_and_no_others(
     assert names == ["u1", "g1", "g2", "w1", "w2", "w3"]
     with pytest.raises(ConfigError, match="--all"):
         run(Namespace(pid=None, all=False, config=tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [
+        ({}, 0),
+        ({"w1": Reloaded(("stall_s",))}, 0),
+        ({"w1": Reloaded(kept=("serves: a restart of the process",))}, 3),
+        ({"g1": Reloaded(("[gateway] max_queue",), ("[gateway] port",))}, 3),
+        ({"g1": Refused("no such key"), "w1": Reloaded(kept=("serves",))}, 1),
+    ],
+)
+def test_the_exit_status_says_whether_the_whole_file_runs(
+    answers: dict[str, Answer], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that goes on after 0 relies on the file."""
+    file = tmp_path / "herma.toml"
+    file.touch()
+    asked(monkeypatch, str(file))
+    monkeypatch.setattr(reload_command, "ask", lambda path, _: answers.get(str(path), Reloaded()))
+    assert run(Namespace(pid=None, all=False, config=file)) == status
 
 
 def test_what_needs_a_restart_comes_first() -> None:

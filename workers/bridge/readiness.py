@@ -263,6 +263,15 @@ def facts_of(
             f"context_length {window} is more than the {limits.context_length} tokens of the "
             f"engine at {config.url}"
         )
+    if limits.longest is not None and limits.longest < window:
+        # SGLang starts so, and refuses longer prompts within an answer of status 200.
+        _log.warning(
+            "the memory of the engine at %s holds no sequence of %d tokens: the window is %d",
+            config.url,
+            window,
+            limits.longest,
+        )
+        window = limits.longest
     wanted = config.max_seqs or limits.max_seqs or CARD_SEQS
     max_seqs = min(wanted, limits.max_seqs or wanted)
     kv_tokens = config.kv_tokens or limits.kv_tokens or window * max_seqs

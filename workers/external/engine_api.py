@@ -95,12 +95,15 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The facts that an engine reports about itself; None if it does not report them."""
+    """The facts that an engine reports about itself; None if it does not report them. `longest` is
+    the longest sequence that its memory holds, if that is shorter than its window.
+    """
 
     context_length: int | None = None
     max_seqs: int | None = None
     kv_tokens: int | None = None
     version: str = ""
+    longest: int | None = None
 
 
 def is_greedy(sampling: SamplingParams) -> bool:

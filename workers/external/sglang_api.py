@@ -75,6 +75,9 @@ class _Chunk(msgspec.Struct):
 
 _chunks: Final = msgspec.json.Decoder(_Chunk)
 
+_SPARE: Final = 6
+"""Tokens by which the longest prompt is shorter than the window, or than what the memory holds."""
+
 
 @final
 class SglangApi(OneHealthTarget):
@@ -101,12 +104,16 @@ class SglangApi(OneHealthTarget):
             )
         models = json_object(answers, _MODELS).get("data", [])
         model = next((one for one in models if isinstance(one, dict)), {})
+        window = positive(model.get("max_model_len")) or positive(info.get("context_length"))
+        kv_tokens = positive(info.get("max_total_num_tokens"))
+        longest = positive(info.get("max_req_input_len")) or positive((kv_tokens or 0) - _SPARE)
+        is_bound = longest is not None and window is not None and longest + _SPARE < window
         return EngineLimits(
-            context_length=positive(model.get("max_model_len"))
-            or positive(info.get("context_length")),
+            context_length=window,
             max_seqs=positive(info.get("max_running_requests")),
-            kv_tokens=positive(info.get("max_total_num_tokens")),
+            kv_tokens=kv_tokens,
             version=version,
+            longest=longest if is_bound else None,
         )
 
     def refusal(self, submit: Submit) -> str | None:

@@ -6,7 +6,7 @@ import pytest
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from workers.bridge.readiness import StartReports, facts_of
-from workers.external import EngineLimits, phase_of
+from workers.external import EngineLimits, SglangApi, phase_of
 
 CONFIG = WorkerConfig(
     name="w",
@@ -88,3 +88,25 @@ def test_a_window_that_nobody_knows_is_an_error() -> None:
     assert facts_of(exact, EngineLimits()).context_length == 8192
     with pytest.raises(ConfigError, match="more than the 4096"):
         facts_of(exact, EngineLimits(context_length=4096))
+
+
+@pytest.mark.parametrize(
+    ("info", "window"),
+    [
+        ({"max_total_num_tokens": 50_000, "max_req_input_len": 49_994}, 49_994),
+        ({"max_total_num_tokens": 50_000}, 49_994),
+        ({"max_total_num_tokens": 100_000, "max_req_input_len": 49_994}, 49_994),
+        ({"max_total_num_tokens": 400_000, "max_req_input_len": 65_530}, 65_536),
+        ({"max_total_num_tokens": 65_536}, 65_536),
+        ({"max_total_num_tokens": 3}, 65_536),
+        ({}, 65_536),
+    ],
+)
+def test_a_window_that_the_memory_does_not_hold_is_none(info: dict[str, int], window: int) -> None:
+    """SGLang starts with it, and an agent's prompt of that length failed on each worker."""
+    listed = {"data": [{"id": "m", "max_model_len": 65_536}]}
+    answers = {"/server_info": msgspec.json.encode(info), "/v1/models": msgspec.json.encode(listed)}
+    limits = SglangApi().limits(answers)
+    assert facts_of(CONFIG, limits).context_length == window
+    stated = msgspec.structs.replace(CONFIG, context_length=60_000)
+    assert facts_of(stated, limits).context_length == min(window, 60_000)

@@ -222,6 +222,11 @@ class EngineClient:
                 # The engine closed an idle connection and computed nothing: try again on another
                 # one.
                 await self._run(api, job, answer, on_event)
+            except EngineTrouble as trouble:
+                if not answer.num_outputs and _says_too_long(str(trouble)):
+                    # SGLang refuses so within a stream of status 200.
+                    raise EngineRefusal("too_long", str(trouble)) from trouble
+                raise
 
     async def _run(
         self,
@@ -247,13 +252,8 @@ class EngineClient:
             if not job.streamed:
                 take(await _whole(response))
                 return
-            splitter = EngineEventSplitter()
-            async for data in response.body:
-                for payload in splitter.feed(data):
-                    if take(payload):
-                        return
+            part = await _read_events(response, take)
         if not answer.stream_ended():
-            part = "" if splitter.is_between else " in the middle of an event"
             raise EngineTrouble(f"the engine's stream ended early{part}")
 
     async def _ask(
@@ -274,6 +274,17 @@ def api_key_of(name: str | None, environ: Mapping[str, str]) -> str | None:
     if not (key := environ.get(name, "").strip()):
         raise ConfigError(f"the environment variable {name}, named by api_key_env, is not set")
     return key
+
+
+async def _read_events(response: HttpResponse, take: Callable[[bytes], bool]) -> str:
+    """Read a stream until `take` needs no more; return the place of its end, for a failure."""
+    splitter = EngineEventSplitter()
+    async for data in response.body:
+        if any(map(take, splitter.feed(data))):
+            return ""
+    if any(map(take, splitter.flush())):
+        return ""
+    return "" if splitter.is_between else " in the middle of an event"
 
 
 async def _start_of(response: HttpResponse, max_bytes: int) -> bytes:
@@ -299,7 +310,13 @@ def _error_of(status: int, body: bytes) -> EngineRefusal | EngineError:
     if status in _BUSY:
         return EngineRefusal("busy", detail)
     if status in _REFUSED:
-        lower = text.lower()
-        is_long = "context" in lower and ("length" in lower or "exceed" in lower)
-        return EngineRefusal("too_long" if is_long else "invalid", detail)
+        return EngineRefusal("too_long" if _says_too_long(text) else "invalid", detail)
     return EngineTrouble(detail) if status >= 500 else EngineError(detail)
+
+
+def _says_too_long(text: str) -> bool:
+    """Whether an engine says that a prompt does not fit."""
+    lower = text.lower()
+    return ("context" in lower and ("length" in lower or "exceed" in lower)) or (
+        "input" in lower and "exceeds the maximum allowed length" in lower
+    )

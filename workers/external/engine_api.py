@@ -7,6 +7,8 @@ metrics. Must not know sockets, nor the field names of one engine.
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
 from array import array
 from collections.abc import Mapping
@@ -210,6 +212,7 @@ class EngineEventSplitter:
 
     def __init__(self) -> None:
         self._pending = b""
+        self._has_begun = False
 
     @property
     def is_between(self) -> bool:
@@ -217,14 +220,32 @@ class EngineEventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that `data` completes. Raises `EngineError` for an event of more
-        than 64 MiB. Comments are dropped; the data of an `error` line counts as data.
+        than 64 MiB. Comments are dropped; the data of an `error` line counts as data. A byte order
+        mark may be before the first event.
         """
         if self._pending:
             data = self._pending + data
+        if not self._has_begun:
+            if codecs.BOM_UTF8.startswith(data):
+                self._pending = data
+                return []
+            self._has_begun = True
+            data = data.removeprefix(codecs.BOM_UTF8)
         *events, self._pending = _EVENT_END.split(data)
         if len(self._pending) > MAX_EVENT_BYTES:
             raise EngineError(f"an event is over {MAX_EVENT_BYTES} bytes")
         return [payload for event in events if (payload := _payload(event))]
+
+    def flush(self) -> list[bytes]:
+        """The data at the end of the stream: of an event without its blank line, or of a body that
+        is no stream but one JSON object. Nothing of an object that breaks off.
+        """
+        rest = self._pending.strip()
+        data = rest if rest.startswith(b"{") else _payload(rest)
+        if data != DONE and not isinstance(any_json(data), dict):
+            return []
+        self._pending = b""
+        return [data]
 
 
 def _payload(event: bytes) -> bytes:
@@ -290,5 +311,30 @@ def positive(value: object) -> int | None:
 def error_text(value: object) -> str:
     """The text of an `error` field, which is a string or an object with a `message`."""
     if isinstance(value, dict):
-        return str(value.get("message", value))
+        return str(value.get("message") or value)
     return str(value)
+
+
+def error_in(data: bytes) -> str:
+    """What a server says of an error in the data of an event, or in a body, in any of its forms;
+    "" if it says nothing of one. Some send a field `error` always, with nothing in it.
+    """
+    value = any_json(data)
+    if not isinstance(value, dict):
+        return ""
+    error = value.get("error")
+    if any(error.values()) if isinstance(error, dict) else error:
+        return error_text(error)
+    if "choices" in value or "usage" in value:
+        return ""
+    return next((str(value[name]) for name in ("message", "detail", "msg") if value.get(name)), "")
+
+
+def any_json(data: bytes) -> object:
+    """JSON in `data`, as tolerant as gateways read it; None if it is none."""
+    text = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+    try:
+        value: object = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return value

@@ -28,7 +28,7 @@ from workers.external.engine_api import (
     OneHealthTarget,
     SleepCalls,
     decoded,
-    error_text,
+    error_in,
     json_object,
     load_of,
     positive,
@@ -46,7 +46,7 @@ _FINISHES: Final = {"eos": "stop", "word": "stop", "limit": "length"}
 class _Prob(msgspec.Struct):
     id: int
     logprob: float | None = None
-    top_logprobs: list[_Prob] = []
+    top_logprobs: list[_Prob] | None = None
 
 
 class _Progress(msgspec.Struct):
@@ -58,8 +58,8 @@ class _Timings(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    content: str = ""
-    tokens: list[int] = []
+    content: str | None = None
+    tokens: list[int] | None = None
     stop: bool = False
     stop_type: str = "none"
     tokens_predicted: int | None = None
@@ -70,7 +70,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-_chunks: Final = msgspec.json.Decoder(_Chunk)
+_chunks: Final = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 @final
@@ -151,8 +151,8 @@ class LlamaCppReader:
         if data == DONE:
             return None
         chunk: _Chunk = decoded(_chunks, data)
-        if chunk.error is not None:
-            raise EngineTrouble(f"llama-server reports: {error_text(chunk.error)}")
+        if (chunk.error or chunk.tokens_predicted is None) and (words := error_in(data)):
+            raise EngineTrouble(f"llama-server reports: {words}")
         # Newer builds put a token 0 into a progress report, which was not sampled.
         if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
             return EngineEvent([], cached_tokens=chunk.prompt_progress.cache)
@@ -203,13 +203,14 @@ class LlamaCppReader:
     def _keep(self, chunk: _Chunk) -> None:
         assert chunk.tokens_predicted is not None
         self._num_predicted = chunk.tokens_predicted
-        self._kept += chunk.tokens
+        tokens = chunk.tokens or []
+        self._kept += tokens
         if self._num_tops is None:
             return
         probs = chunk.completion_probabilities or []
-        if len(probs) != len(chunk.tokens):
+        if len(probs) != len(tokens):
             raise EngineError(
-                f"{len(probs)} log-probabilities for {len(chunk.tokens)} tokens: llama-server has "
+                f"{len(probs)} log-probabilities for {len(tokens)} tokens: llama-server has "
                 "none for tokens within a character"
             )
         self._kept_logprobs += [_logprobs(one, self._num_tops) for one in probs]
@@ -229,7 +230,7 @@ def _joined(first: EngineEvent, second: EngineEvent) -> EngineEvent:
 
 
 def _logprobs(prob: _Prob, num_tops: int) -> TokenLogprobs:
-    tops = prob.top_logprobs[:num_tops]
+    tops = (prob.top_logprobs or [])[:num_tops]
     return TokenLogprobs(
         prob.logprob if prob.logprob is not None else -9999.0,
         tuple((top.id, top.logprob if top.logprob is not None else -9999.0) for top in tops),

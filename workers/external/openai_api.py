@@ -7,20 +7,20 @@ proof that it generates. Must not know sockets; clients' requests and answers do
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Any, Final, final
 
 import msgspec
 
 from workers.external.engine_api import (
-    DONE,
     EngineError,
     EngineEventSplitter,
     EngineLimits,
     EngineTrouble,
     HttpRequest,
-    decoded,
-    error_text,
+    any_json,
+    error_in,
     json_object,
     load_of,
     positive,
@@ -34,21 +34,7 @@ _FREE_HEALTH: Final = frozenset({"vllm", "llamacpp", "herma"})
 """What `owned_by` is at servers whose `/health` computes nothing."""
 
 _CHAT: Final = "/v1/chat/completions"
-_SAID: Final = ("content", "reasoning_content", "reasoning", "refusal")
 _MAX_SHOWN: Final = 300
-
-
-class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    message: dict[str, Any] | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    error: Any = None
-
-
-_chunks: Final = msgspec.json.Decoder(_Chunk)
 
 
 @final
@@ -120,13 +106,10 @@ class Proof:
         self.has_tokens = False
 
     def take(self, data: bytes) -> None:
-        """Read a part of the body. Raises `EngineError` for an error in a stream, or for invalid
-        JSON.
-        """
+        """Read a part of the body. Raises `EngineError` for an error in a stream."""
         self._start = (self._start + data)[:_MAX_SHOWN]
         for payload in self._splitter.feed(data):
-            if payload != DONE:
-                self._read(payload)
+            self._read(payload)
 
     def end(self, status: int, body: bytes) -> None:
         """Read the whole `body` after its end. Raises `EngineError` if the answer has no tokens."""
@@ -134,15 +117,25 @@ class Proof:
         if status != 200:
             is_refused = 400 <= status < 500 and status not in {408, 409, 429}
             raise (EngineError if is_refused else EngineTrouble)(f"status {status}: {shown}")
-        if body.lstrip().startswith(b"{"):
-            self._read(body)
+        is_whole = body.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+        for payload in [body] if is_whole else self._splitter.flush():
+            self._read(payload)
         if not self.has_tokens:
             raise EngineTrouble(f"the answer has no tokens: {shown or 'it is empty'}")
 
     def _read(self, payload: bytes) -> None:
-        chunk: _Chunk = decoded(_chunks, payload)
-        if chunk.error is not None:
-            raise EngineTrouble(f"the engine reports: {error_text(chunk.error)}")
-        for choice in chunk.choices:
-            said = choice.delta or choice.message or {}
-            self.has_tokens = self.has_tokens or any(said.get(name) for name in _SAID)
+        if words := error_in(payload):
+            raise EngineTrouble(f"the engine reports: {words}")
+        value = any_json(payload)
+        choices = value.get("choices") if isinstance(value, dict) else None
+        told = any(map(_says_tokens, choices)) if isinstance(choices, list) else False
+        self.has_tokens = self.has_tokens or told
+
+
+def _says_tokens(choice: object) -> bool:
+    """Whether a choice has a part of an answer, in whatever field: gateways read as tolerantly."""
+    if not isinstance(choice, dict):
+        return False
+    said = choice.get("delta") or choice.get("message")
+    fields = said.items() if isinstance(said, dict) else ()
+    return bool(choice.get("text")) or any(value for name, value in fields if name != "role")

@@ -26,7 +26,7 @@ from workers.external.engine_api import (
     OneHealthTarget,
     SleepCalls,
     decoded,
-    error_text,
+    error_in,
     is_greedy,
     json_object,
     load_of,
@@ -62,9 +62,9 @@ class _Meta(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    finish_reason: _Finish | None = None
-    output_token_logprobs: list[_Pair] = []
-    output_top_logprobs: list[list[_Pair] | None] = []
+    finish_reason: _Finish | str | None = None
+    output_token_logprobs: list[_Pair] | None = None
+    output_top_logprobs: list[list[_Pair] | None] | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -73,7 +73,7 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-_chunks: Final = msgspec.json.Decoder(_Chunk)
+_chunks: Final = msgspec.json.Decoder(_Chunk, strict=False)
 
 _SPARE: Final = 6
 """Tokens by which the longest prompt is shorter than the window, or than what the memory holds."""
@@ -179,16 +179,17 @@ class SglangReader:
         if data == DONE:
             return None
         chunk: _Chunk = decoded(_chunks, data)
-        if chunk.error is not None:
-            raise EngineTrouble(f"SGLang reports: {error_text(chunk.error)}")
         meta = chunk.meta_info
+        if (chunk.error or meta is None) and (words := error_in(data)):
+            raise EngineTrouble(f"SGLang reports: {words}")
         if meta is None or chunk.output_ids is None:
             raise EngineError("the answer has no output_ids and meta_info: is this SGLang?")
         event = EngineEvent(self._new_ids(chunk.output_ids, meta))
-        event.prompt_tokens, event.cached_tokens = meta.prompt_tokens, meta.cached_tokens
+        event.prompt_tokens, event.cached_tokens = meta.prompt_tokens or None, meta.cached_tokens
         if self._wants_logprobs:
             event.logprobs = self._logprobs(meta, len(event.ids))
-        if (finish := meta.finish_reason) is not None:
+        if finish := meta.finish_reason:
+            finish = _Finish(finish) if isinstance(finish, str) else finish
             if finish.type not in {"stop", "length"}:
                 raise EngineError(f"SGLang ended it: {finish.type} {finish.message}".rstrip())
             event.finish = finish.type
@@ -211,8 +212,8 @@ class SglangReader:
         return new
 
     def _logprobs(self, meta: _Meta, num_new: int) -> tuple[TokenLogprobs, ...]:
-        chosen = meta.output_token_logprobs[-num_new:] if num_new else []
-        tops = meta.output_top_logprobs[-num_new:] if num_new and self._num_tops else []
+        chosen = (meta.output_token_logprobs or [])[-num_new:] if num_new else []
+        tops = (meta.output_top_logprobs or [])[-num_new:] if num_new and self._num_tops else []
         if len(chosen) != num_new:
             raise EngineError(f"{len(chosen)} log-probabilities for {num_new} tokens")
         tops = tops if len(tops) == num_new else [None] * num_new

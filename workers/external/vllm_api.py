@@ -24,7 +24,7 @@ from workers.external.engine_api import (
     OneHealthTarget,
     SleepCalls,
     decoded,
-    error_text,
+    error_in,
     is_greedy,
     json_object,
     load_of,
@@ -44,13 +44,13 @@ _FIRST_GRAMMARS: Final = (0, 11)
 
 
 class _Logprobs(msgspec.Struct):
-    token_logprobs: list[float | None] = []
+    token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
 class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
-    text: str = ""
+    text: str | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: _Logprobs | None = None
@@ -61,17 +61,17 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
 
 
-_chunks: Final = msgspec.json.Decoder(_Chunk)
+_chunks: Final = msgspec.json.Decoder(_Chunk, strict=False)
 
 
 @final
@@ -170,10 +170,12 @@ class VllmReader:
         if data == DONE:
             return self._end if self._end.finish is not None else None
         chunk: _Chunk = decoded(_chunks, data)
-        if chunk.error is not None:
-            raise EngineTrouble(f"vLLM reports: {error_text(chunk.error)}")
+        if (chunk.error or (chunk.choices is None and chunk.usage is None)) and (
+            words := error_in(data)
+        ):
+            raise EngineTrouble(f"vLLM reports: {words}")
         if (usage := chunk.usage) is not None:
-            self._end.prompt_tokens = usage.prompt_tokens
+            self._end.prompt_tokens = usage.prompt_tokens or None
             if usage.prompt_tokens_details is not None:
                 self._end.cached_tokens = usage.prompt_tokens_details.cached_tokens
         if not chunk.choices:
@@ -192,7 +194,7 @@ class VllmReader:
         event = EngineEvent(ids)
         if choice.logprobs is not None and self._num_tops is not None:
             event.logprobs = _logprobs(choice.logprobs, self._num_tops)
-        if choice.finish_reason is not None:
+        if choice.finish_reason:
             self._end.finish = choice.finish_reason
             is_stop = choice.finish_reason == "stop"
             if is_stop and isinstance(choice.stop_reason, int):
@@ -204,12 +206,13 @@ class VllmReader:
 
 
 def _logprobs(logprobs: _Logprobs, num_tops: int) -> tuple[TokenLogprobs, ...]:
-    tops = logprobs.top_logprobs or [None] * len(logprobs.token_logprobs)
-    if len(tops) != len(logprobs.token_logprobs):
-        raise EngineError(f"{len(tops)} top_logprobs for {len(logprobs.token_logprobs)} tokens")
+    chosen = logprobs.token_logprobs or []
+    tops = logprobs.top_logprobs or [None] * len(chosen)
+    if len(tops) != len(chosen):
+        raise EngineError(f"{len(tops)} top_logprobs for {len(chosen)} tokens")
     return tuple(
-        TokenLogprobs(chosen if chosen is not None else -9999.0, _best(top, num_tops))
-        for chosen, top in zip(logprobs.token_logprobs, tops, strict=True)
+        TokenLogprobs(value if value is not None else -9999.0, _best(top, num_tops))
+        for value, top in zip(chosen, tops, strict=True)
     )
 
 

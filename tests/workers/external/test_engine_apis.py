@@ -2,7 +2,7 @@
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,8 +22,10 @@ from workers.external import (
     EngineError,
     EngineEventSplitter,
     EngineJob,
+    EngineTrouble,
     ExternalAnswer,
     LlamaCppApi,
+    Proof,
     SglangApi,
     VllmApi,
 )
@@ -462,3 +464,134 @@ def test_a_window_beyond_any_count_is_none() -> None:
     """Tokenizers without a limit say 1e30."""
     assert [positive(one) for one in (1, 2**31 - 1)] == [1, 2**31 - 1]
     assert [positive(one) for one in (2**31, int(1e30), True, 0)] == [None] * 4
+
+
+def _told(kind: str, data: bytes, size: int = 1 << 20) -> ExternalAnswer:
+    """The answer after these bytes of a stream."""
+    api, answer = api_of(kind), answer_to(sampling(max_tokens=9))
+    reader, splitter = api.reader(answer.next_job()), EngineEventSplitter()
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    for payload in [one for piece in pieces for one in splitter.feed(piece)] + splitter.flush():
+        if not answer.is_over and (event := reader.read(payload)) is not None:
+            answer.take(event)
+    answer.stream_ended()
+    return answer
+
+
+def _events(kind: str) -> list[Any]:
+    body = json.loads(api_of(kind).request(answer_to(sampling(max_tokens=9)).next_job()).body)
+    return [*EVENTS[kind](Settings(kind=kind, answer=SCRIPT, cached=2), body, PROMPT)]
+
+
+def _each(change: Callable[[str, Any], Any], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _each(change, change(key, inner)) for key, inner in value.items()}
+    return [_each(change, one) for one in value] if isinstance(value, list) else value
+
+
+def _as_text(_: str, value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_float(_: str, value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _without_lists(_: str, value: Any) -> Any:
+    return None if value == [] else value
+
+
+def _without_counts(key: str, value: Any) -> Any:
+    return None if key in {"prompt_tokens", "completion_tokens", "tokens_evaluated"} else value
+
+
+def _without_ends(key: str, value: Any) -> Any:
+    return "" if key == "finish_reason" and value is None else value
+
+
+def _with_errors(value: Any) -> Any:
+    return {**value, "error": {}} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    "change", [_as_text, _as_float, _without_lists, _without_counts, _without_ends]
+)
+def test_what_a_proxy_makes_of_an_event_costs_no_answer(
+    kind: str, size: int, change: Callable[[str, Any], Any]
+) -> None:
+    """Numbers as texts, null for an empty list, no end as an empty text; a byte order mark, an
+    error in which nothing is, and a last event without its blank line.
+    """
+    events = [_with_errors(_each(change, one)) for one in _events(kind)]
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in events]
+    text = "".join(f"data: {line}\r\n\r\n" for line in lines)
+    answer = _told(kind, b"\xef\xbb\xbf" + text.encode().rstrip(), size)
+    assert (answer.num_outputs, answer.reason, answer.cached_tokens) == (len(SCRIPT), "stop", 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"error": {"message": "It is hot."}}\n\n',
+        b'data: {"error": "It is hot."}\n\n',
+        b'data: {"object": "error", "message": "It is hot.", "code": 500}\n\n',
+        b'data: {"detail": "It is hot."}\n\n',
+        b'event: error\ndata: {"message": "It is hot."}\n\n',
+        b'{"error": {"message": "It is hot."}}',
+        b'{"object": "error", "message": "It is hot."}',
+    ],
+)
+def test_the_words_of_a_failing_engine_are_found(kind: str, data: bytes) -> None:
+    """In an event of any form, and in a body that is no stream."""
+    with pytest.raises(EngineTrouble, match="It is hot"):
+        _told(kind, data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_an_event_at_the_end_is_none(kind: str) -> None:
+    """The answer is not whole, and nobody reads the half."""
+    data = b"data: " + json.dumps(_events(kind)[0]).encode()
+    answer = _told(kind, data[:-3])
+    assert (answer.num_outputs, answer.is_over) == (0, False)
+    splitter = EngineEventSplitter()
+    splitter.feed(data[:-3])
+    assert splitter.flush() == []
+    assert not splitter.is_between
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'data: {"choices": null, "usage": null}\n\ndata: null\n\n'
+        b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n',
+        b'data: {"choices": [{"delta": {"thinking": "a"}}]}\n\n',
+        b'data: {"choices": [{"delta": {"reasoning_details": [{"text": "a"}]}}]}\n\n',
+        b'data: {"choices": [{"text": "a"}]}\n\n',
+        b'data: {"choices": [{"delta": {"content": [{"text": "a"}]}}], "error": {}}\n\n',
+        b'data: {"choices": [{"delta": {"content": "a\xff\tb"}}]}',
+        b'\xef\xbb\xbf\n {"choices": [{"message": {"content": "a"}}],\n\n"x": NaN}',
+    ],
+)
+def test_a_text_engine_proves_itself_in_any_form_that_gateways_read(body: bytes) -> None:
+    """Else it would never be ready, although each of its answers would be read."""
+    for size in (1, 1 << 20):
+        proof = Proof()
+        for at in range(0, len(body), size):
+            proof.take(body[at : at + size])
+        proof.end(200, body)
+        assert proof.has_tokens
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\ndata: [DONE]\n\n', b"<html>"],
+)
+def test_a_text_engine_without_tokens_proves_nothing(body: bytes) -> None:
+    """It may at a later try."""
+    proof = Proof()
+    proof.take(body)
+    with pytest.raises(EngineTrouble, match="no tokens"):
+        proof.end(200, body)

@@ -13,8 +13,7 @@ from workers.external import EngineTrouble, ExternalAnswer, SglangApi
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 LONG = (
     "The input (60000 tokens) is longer than the model's context length (32768 tokens).",
-    "Input length (60000 tokens) exceeds the maximum allowed length (49994 tokens). Use a shorter "
-    "input or enable --allow-auto-truncate.",
+    "Input length (60000 tokens) exceeds the maximum allowed length (49994 tokens).",
 )
 FIRST = {"output_ids": [5], "meta_info": {"prompt_tokens": 3, "completion_tokens": 1}}
 
@@ -29,14 +28,17 @@ async def answer_of(*events: bytes) -> ExternalAnswer:
         array("I", [1, 2, 3]), array("I"), sampling, seed=0, salt=b"", max_outputs=9,
         eos_ids=frozenset(), vocab_size=None,
     )  # fmt: skip
-    api = SglangApi()
+    api, failure = SglangApi(), None
     async with open_server(ScriptedServer([HEAD, *events], ends=True)) as server:
         url = server.url.removesuffix("/v1")
         client = EngineClient(url, api, api_key=None, max_connections=1)
         try:
             await client.answer(api, answer, lambda _: None)
-        finally:
-            client.close()
+        except (EngineRefusal, EngineTrouble) as error:
+            failure = error  # raised here, it would be within a group
+        client.close()
+    if failure is not None:
+        raise failure
     return answer
 
 

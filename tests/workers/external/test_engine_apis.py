@@ -565,8 +565,7 @@ def test_a_part_of_an_event_at_the_end_is_none(kind: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'data: {"choices": null, "usage": null}\n\ndata: null\n\n'
-        b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n',
+        b'data: null\n\ndata: {}\n\ndata: {"choices": [{"delta": {"content": "a"}}]}\n\n',
         b'data: {"choices": [{"delta": {"thinking": "a"}}]}\n\n',
         b'data: {"choices": [{"delta": {"reasoning_details": [{"text": "a"}]}}]}\n\n',
         b'data: {"choices": [{"text": "a"}]}\n\n',

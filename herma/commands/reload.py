@@ -30,8 +30,8 @@ EXIT_NEEDS_RESTART: Final = 3
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask each gateway and worker that runs the file, or each of this user. Returns 1 if one
-    refused an invalid file, 3 if one needs a restart for a part of it, else 0. Raises `ConfigError` if none runs. With `pid` only that process
-    is asked, by SIGHUP.
+    refused an invalid file, 3 if one needs a restart for a part of it, else 0. Raises
+    `ConfigError` if none runs. With `pid` only that process is asked, by SIGHUP.
     """
     if arguments.pid is not None:
         _hang_up(arguments.pid)

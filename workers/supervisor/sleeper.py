@@ -259,6 +259,7 @@ class Sleeper:
         if self._lifecycle.state in (EngineState.LEAVING, EngineState.REPLACING):
             return
         if isinstance(said, Woken) and said.is_asleep:
+            self.turns.failed("")  # before the table sees it asleep: it would be told to wake again
             self._lifecycle.on(LifeEvent.MOVED_OUT)
             if await self._has_room():  # else that has said what is missing
                 self.turns.failed(f"it does not wake: {why}; tried again")

@@ -43,17 +43,24 @@ READ_SHORT_S: Final = 5.0
 """The device is read so often; the second, while the memory for a wake is missing. After a wake
 that failed it is read at the end of the worker's pause: the reading of before let it try.
 """
+READ_WITHIN_S: Final = 1.0
+TAKEN_WITHIN_S: Final = 10.0
+"""A worker that does not read what it is told for the first time, with its socket full of earlier
+words, or does not take an order for the second, is stopped or hangs. It loses its seat: all others
+wait for it. Its process dials again once it goes on.
+"""
 
 
 @dataclass
 class _Seat:
-    """A connected worker: what it last said; the `number` of the last order to it, and of the last
-    that it has taken.
+    """A connected worker: what it last said; the `number` of the last order to it, when that was
+    given, and the number of the last that it has taken.
     """
 
     stream: trio.SocketStream
     member: Member | None = None
     number: int = 0
+    ordered_at: float = 0.0
     do: Change | None = None
     due_s: float = 0.0
     why: str = ""
@@ -89,10 +96,36 @@ class TurnTable:
         except (trio.BrokenResourceError, trio.ClosedResourceError, WireError) as error:
             self._log(f"a worker has left the table of turns: {error}")
         finally:
-            del self._seats[number]
-            if seat.member is not None and seat.member.state not in ("asleep", "away"):
-                self._settles_at = self._read_again_at = trio.current_time() + SETTLE_S
-            self._changed.set()
+            self._lose(number)
+
+    def _lose(self, number: int) -> None:
+        """The worker has no seat any more, if it had one."""
+        if (seat := self._seats.pop(number, None)) is None:
+            return
+        one = seat.member
+        if one is not None and (one.held_bytes or one.state not in ("asleep", "away")):
+            self._settles_at = self._read_again_at = trio.current_time() + SETTLE_S
+        self._changed.set()
+
+    async def _dismiss(self, number: int, why: str) -> None:
+        """Take the seat of a worker that does not listen. What it holds counts as others'."""
+        seat = self._seats[number]
+        assert seat.member is not None
+        self._log(f"{seat.member.name} has no turns until it comes again: {why}")
+        self._lose(number)
+        await trio.aclose_forcefully(seat.stream)
+
+    def _pending(self) -> Iterator[tuple[int, float]]:
+        """The seats whose last order is not taken yet, each with when it is late."""
+        for number, seat in self._seats.items():
+            if seat.taken < seat.number:
+                yield number, seat.ordered_at + TAKEN_WITHIN_S
+
+    async def _dismiss_late(self) -> None:
+        now = trio.current_time()
+        for number, late_at in tuple(self._pending()):
+            if late_at <= now and number in self._seats:
+                await self._dismiss(number, f"it took no order for {TAKEN_WITHIN_S:g} s")
 
     def _hear(self, seat: _Seat, report: MemberReport) -> None:
         seat.taken = report.order
@@ -109,13 +142,17 @@ class TurnTable:
                 await trio.sleep_until(self._settles_at)
                 continue
             self._changed = trio.Event()
+            await self._dismiss_late()
+            if trio.current_time() < self._settles_at:
+                continue
             await self._look_at_device()
             now = trio.current_time()
             plan = self._policy.decide(list(self._members()), self._card, now)
-            for seat in tuple(self._seats.values()):
+            for number, seat in tuple(self._seats.items()):
                 if seat.member is not None:
-                    await self._tell(seat, plan, seat.member.name)
-            until = [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
+                    await self._tell(number, seat, plan, seat.member.name)
+            until = [late_at for _, late_at in self._pending()]
+            until += [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
             until += [plan.next_at] if plan.next_at is not None else []
             with trio.move_on_at(max(now + 0.01, min(until))):
                 await self._changed.wait()
@@ -132,7 +169,7 @@ class TurnTable:
                 one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
             yield one
 
-    async def _tell(self, seat: _Seat, plan: TurnPlan, name: str) -> None:
+    async def _tell(self, number: int, seat: _Seat, plan: TurnPlan, name: str) -> None:
         """Send the worker its order, or its forecast if that differs by a second."""
         due_s, why = plan.due_s.get(name, 0.0), plan.why.get(name, "")
         do: Change | None = None
@@ -141,12 +178,17 @@ class TurnTable:
         elif name in plan.wake:
             do = "wake"
         if do is not None:
-            seat.number, seat.do = seat.number + 1, do
+            seat.number, seat.do, seat.ordered_at = seat.number + 1, do, trio.current_time()
         elif abs(seat.due_s - due_s) < 1.0 and seat.why == why:
             return
         seat.due_s, seat.why = due_s, why
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with (
+            trio.move_on_after(READ_WITHIN_S) as told,
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
             await seat.stream.send_all(encode_line(Order(seat.number, do, due_s, why)))
+        if told.cancelled_caught and number in self._seats:
+            await self._dismiss(number, "it does not read what it is told")
 
     async def _look_at_device(self) -> None:
         """Read the device if it is time, unless its memory is changing: what the members do not
@@ -216,13 +258,17 @@ async def lines_of(stream: trio.SocketStream) -> AsyncIterator[bytes]:
 
 def opened_at(address: Path) -> trio.SocketListener:
     """Listen at a Unix socket, of this user only. The process that listened there before has
-    ended.
+    ended. Raises `OSError`.
     """
     address.unlink(missing_ok=True)
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plain.bind(str(address))
-    address.chmod(0o600)
-    plain.listen(_BACKLOG)
+    try:
+        plain.bind(str(address))
+        address.chmod(0o600)
+        plain.listen(_BACKLOG)
+    except OSError:
+        plain.close()
+        raise
     return trio.SocketListener(trio.socket.from_stdlib_socket(plain))
 
 

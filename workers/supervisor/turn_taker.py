@@ -8,13 +8,14 @@ engine sleeps (`engine_supervisor.py`), nor who has the next turn (`turn_table.p
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NoReturn, final
 
 import msgspec
 import trio
 
 from config import WorkerConfig
-from housekeeping.leftovers import runtime_dir
+from housekeeping.leftovers import make_scratch, remove, runtime_dir
+from protocol.addresses import IPC_PREFIX, too_long
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ResidencyState, Wanted
 from workers.ipc import NATIVE_SLEEP
@@ -258,7 +259,9 @@ class TurnTaker:
         parts = []
         if self._state == "asleep":
             parts.append(f"asleep for {now - self._since:.0f} s")
-        if self.due_s:
+        if (
+            self.due_s and self._state != "awake"
+        ):  # an old forecast: differences of a second are told
             parts.append(f"awake in about {self.due_s:.0f} s")
         if record.awake_bytes is not None:
             parts.append(f"takes {bytes_in_words(record.awake_bytes)} of {record.device} awake")
@@ -282,33 +285,58 @@ class TurnTaker:
     # The connection.
 
     async def run(self) -> None:
-        """Keep the seat until cancelled. Without a table the worker decides for itself alone."""
+        """Keep the seat until cancelled. Where no other worker can come the worker is alone at a
+        table of its own: it wakes by what the device has free.
+        """
         try:
             folder = runtime_dir()
+            why = too_long(f"{IPC_PREFIX}{folder / self._file_name('sock')}")
         except ConfigError as error:
-            self._log.info(f"its device is shared with nobody: {error}")
-            return
+            why = str(error)
+        if why is None:
+            await self._sit_in(folder)
+        self._log.info(f"it agrees with no other worker of its device on turns: {why}")
+        folder = make_scratch("turns")
+        try:
+            await self._sit_in(folder)
+        finally:
+            remove(folder)
+
+    async def _sit_in(self, folder: Path) -> NoReturn:
+        """Keep the seat at the tables in this folder."""
         while True:
             with trio.CancelScope() as self._at_table:  # until the worker moves to another device
-                await self._sit(folder, f"turns-{self.memory.key}")
+                await self._sit(folder)
 
-    async def _sit(self, folder: Path, name: str) -> None:
+    def _file_name(self, ending: str) -> str:
+        return f"turns-{self.memory.key}.{ending}"
+
+    async def _sit(self, folder: Path) -> None:
         """Keep the seat at the table of one device."""
+        lock, address = (folder / self._file_name(ending) for ending in ("lock", "sock"))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._host, folder / f"{name}.lock", folder / f"{name}.sock")
+            nursery.start_soon(self._host, lock, address)
             nursery.start_soon(self._speak)
             while True:
-                await self._listen(folder / f"{name}.sock")
+                await self._listen(address)
                 await trio.sleep(_DIAL_AGAIN_S)
 
     async def _host(self, lock: Path, address: Path) -> None:
         """Open the table if nobody else has it, and once its holder is gone."""
+        said = ""
         while True:
-            with lock_of(lock) as is_ours:
-                if is_ours:
-                    table = TurnTable(self.memory, self._log.info)
-                    await table.serve(opened_at(address))
-            await trio.sleep(_DIAL_AGAIN_S)
+            pause_s = _DIAL_AGAIN_S
+            try:
+                with lock_of(lock) as is_ours:
+                    if is_ours:
+                        listener = opened_at(address)
+                        await TurnTable(self.memory, self._log.info).serve(listener)
+            except OSError as error:
+                pause_s, why = AGAIN_S, f"the table of turns cannot open: {error}"
+                if why != said:
+                    self._log.info(why)
+                said = why
+            await trio.sleep(pause_s)
 
     async def _listen(self, address: Path) -> None:
         try:

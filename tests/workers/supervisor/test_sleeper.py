@@ -4,6 +4,7 @@ The engine is the stub of the supervisor's seam, in a process of its own.
 """
 
 import io
+import itertools
 import os
 import signal
 import sys
@@ -501,6 +502,36 @@ async def test_an_engine_that_others_keep_asleep_wakes_later(
         assert "3.0 GiB of the host then" in line
         assert f"by {NATIVE_SLEEP} (the weights are on the host)" in line
         assert "not by" not in line
+
+
+async def test_a_wake_without_memory_is_one_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long nvidia-smi takes to say what is missing: gateways would be told of each try."""
+    taken = tmp_path / "taken"
+    mood = {"sleep_way": NATIVE_SLEEP, "slept": {"host_bytes": 1}, "taken": str(taken)}
+    async with world(tmp_path, monkeypatch, **mood) as one:
+        await one.sleep()
+        taken.touch()
+        read, is_due = one.card.read, trio.Event()
+
+        async def slow() -> CardUse:
+            await is_due.wait()
+            return await read()
+
+        monkeypatch.setattr(one.card, "read", slow)
+        one.said.clear()
+        one.turns.wish("wake")
+
+        def tries() -> int:
+            shown = [each.state for each in one.said if isinstance(each, Residency)]
+            return sum(pair == ("waking", "asleep") for pair in itertools.pairwise(shown))
+
+        await one.until(lambda: tries() > 0)
+        with trio.move_on_after(0.5):
+            await one.until(lambda: tries() > 1)
+        assert tries() == 1
+        is_due.set()
 
 
 async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The table of a device, whose workers are the test."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,12 +32,12 @@ class Worker:
         self.stream = stream
         self._lines = lines
 
-    async def say(self, state: MemberState, **facts: Any) -> None:
+    async def say(self, state: MemberState, *, pause_s: float = 0.02, **facts: Any) -> None:
         """Report, and let the table think about it."""
         said = {"awake_bytes": 60 * GIB, "waiting": 1, "waited_s": 1.0, "oldest_ago_s": 1.0}
-        report = MemberReport("w", state, **(said | facts))
+        report = MemberReport(**{"name": "w", "state": state, **said, **facts})
         await self.stream.send_all(encode_line(report))
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await trio.testing.wait_all_tasks_blocked(pause_s)
 
     async def hear(self) -> Order:
         with trio.fail_after(BOUND_S):
@@ -138,6 +138,48 @@ async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
         (order,) = await worker.news()
         assert trio.current_time() - left_at >= 0.9
         assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
+
+
+async def test_a_worker_that_does_not_read_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped. What waits for it in its socket fills that, and the one that decides
+    must not wait there.
+    """
+    monkeypatch.setattr(turn_table, "READ_WITHIN_S", 0.2)
+    card = FixedCard(tmp_path)
+    async with (
+        opened(card, tmp_path) as address,
+        seated(address) as worker,
+        seated(address) as stopped,
+    ):
+        with suppress(trio.BrokenResourceError):
+            for number in range(2000):
+                needs = (90 + number % 2) * GIB
+                await stopped.say("asleep", pause_s=0.0, name="s" * 200, awake_bytes=needs)
+        await worker.say("asleep")
+        assert (await worker.hear()).do == "wake"
+
+
+async def test_a_worker_that_takes_no_order_loses_its_seat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is stopped, and a change that never begins would keep all others waiting."""
+    monkeypatch.setattr(turn_table, "TAKEN_WITHIN_S", 0.2)
+    card = FixedCard(tmp_path)
+    async with (
+        opened(card, tmp_path) as address,
+        seated(address) as worker,
+        seated(address) as stopped,
+    ):
+        await stopped.say("asleep", name="stopped")
+        assert (await stopped.hear()).do == "wake"
+        await worker.say("asleep")
+        while (order := await worker.hear()).do is None:
+            pass
+        assert order.do == "wake"
+        with trio.fail_after(BOUND_S):  # it would dial again
+            assert await stopped.stream.receive_some() == b""
 
 
 async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import trio
 
 from config import WorkerConfig
 from tests.fakes.worker_process import BOUND_S
+from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.turn_taker import TurnTaker
+from workers.turns import Change
 
 _CONFIG = WorkerConfig(
     name="w",
@@ -27,9 +29,10 @@ _CONFIG = WorkerConfig(
 )
 
 
-def _seat(lifecycle: Lifecycle) -> TurnTaker:
+def _seat(lifecycle: Lifecycle, lines: io.StringIO | None = None) -> TurnTaker:
     memory = CardMemory(_CONFIG, {})
-    return TurnTaker(_CONFIG, lifecycle, memory, WorkerLog("w", io.StringIO()), None, "f")
+    log = WorkerLog("w", lines or io.StringIO())
+    return TurnTaker(_CONFIG, lifecycle, memory, log, None, "f")
 
 
 async def test_a_worker_that_moves_sits_down_at_the_other_table(
@@ -50,6 +53,68 @@ async def test_a_worker_that_moves_sits_down_at_the_other_table(
                 assert (seat.record.device, seat.record.awake_bytes) == ("cuda-1", None)
                 await _wait_for(Path(folder) / "turns-cuda-1.sock")
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "why"),
+    [("open", 0o755, "mode 0700"), ("long" * 30, 0o700, "107 are the limit")],
+)
+async def test_where_no_other_worker_can_come_it_wakes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mode: int, why: str
+) -> None:
+    """A folder that others may use, or whose sockets have no name, is no reason to sleep on."""
+    folder, lines = tmp_path / name, io.StringIO()
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setenv("HERMA_RUNTIME_DIR", str(folder))
+    seat = _seat(Lifecycle(begins_asleep=True), lines)
+    orders: list[Change] = []
+    ordered = trio.Event()
+
+    def take(change: Change) -> None:
+        orders.append(change)
+        ordered.set()
+
+    seat.on_order = take
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(seat.run)
+            seat.wish("wake")
+            await ordered.wait()
+            nursery.cancel_scope.cancel()
+    assert orders[0] == "wake"
+    assert why in lines.getvalue()
+
+
+async def test_a_table_that_cannot_open_opens_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: a worker must not die of that."""
+    monkeypatch.setattr(turn_taker, "AGAIN_S", 0.01)
+    with TemporaryDirectory(prefix="turns-") as folder:
+        monkeypatch.setenv("HERMA_RUNTIME_DIR", folder)
+        (address := Path(folder) / "turns-cpu.sock").mkdir()
+        lines = io.StringIO()
+        seat = _seat(Lifecycle(begins_asleep=True), lines)
+        with trio.fail_after(BOUND_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(seat.run)
+                while "cannot open" not in lines.getvalue():  # noqa: ASYNC110 (a log)
+                    await trio.sleep(0.01)
+                address.rmdir()
+                await _wait_for(address)
+                nursery.cancel_scope.cancel()
+        assert lines.getvalue().count("cannot open") == 1
+
+
+async def test_a_worker_that_is_awake_has_no_forecast() -> None:
+    """The last forecast, of less than a second, is not taken back."""
+    lifecycle = Lifecycle()
+    seat = _seat(lifecycle)
+    seat.due_s = 0.4
+    assert "awake in about 0 s" in seat.line()
+    for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
+        lifecycle.on(event)
+    seat.note()
+    assert "awake in about" not in seat.line()
 
 
 async def test_a_wish_ends_with_the_worker_that_cannot_fulfil_it() -> None:

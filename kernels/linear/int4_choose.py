@@ -31,9 +31,32 @@ _MOST_LONE_COLUMNS: Final = 20480
 """A longer row, whole in shared memory, leaves too little of it for stages."""
 
 _ROW_BY_32: Final = Int4Tiles(
-    warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=4, blocks=2, wide=4, lone=True
+    warps_m=1,
+    warps_k=4,
+    m_tiles=2,
+    eights=1,
+    splits=1,
+    stages=4,
+    blocks=2,
+    turns=2,
+    wide=4,
+    lone=True,
 )
 """A single row of x, in tiles of 32 weight rows."""
+
+_DEEP_ROW_BY_32: Final = Int4Tiles(
+    warps_m=1,
+    warps_k=4,
+    m_tiles=2,
+    eights=1,
+    splits=1,
+    stages=6,
+    blocks=1,
+    turns=3,
+    wide=4,
+    lone=True,
+)
+"""The same by a deep weight, one program on a multiprocessor."""
 
 _DEEP_ROW_BY_16: Final = Int4Tiles(
     warps_m=1,
@@ -262,10 +285,12 @@ def _few(num_rows: int, num_weight_rows: int, depth: int) -> Int4Tiles | None:
         if _programs(_TWO_AT_ONCE, num_weight_rows) <= most:
             return _TWO_AT_ONCE
         return _fuller(_ROW_THREE_AT_ONCE if is_one else _FEW_THREE_AT_ONCE, num_weight_rows)
+    if is_one and depth > _DEEP_COLUMNS and programs <= _MULTIPROCESSORS:
+        return _DEEP_ROW_BY_32
     if is_one and depth > _DEEP_COLUMNS and _programs(_DEEP_ROW_BY_16, num_weight_rows) <= most:
         return _DEEP_ROW_BY_16
     for config in (_PAIR_BY_32, _PAIR_BY_48):
-        is_shared = depth > _DEEP_COLUMNS or (is_one and config == _PAIR_BY_32)
+        is_shared = depth > _DEEP_COLUMNS
         if is_shared and config.splits * _programs(config, num_weight_rows) <= most:
             return config
     return _ROW_BY_32 if is_one else _FEW_BY_32

@@ -8,8 +8,8 @@
 //   NT       rows of x in a tile, in eights; rows behind the last are zeros
 //   WIDE     a stage has so many times 256 columns
 //   STAGES   of them are on their way at once
-//   LONE     x is one row, which lies whole in shared memory, as `norm` does; else a stage brings
-//            its columns of both
+//   LONE     x is one row, which lies whole in shared memory, as digits; else a stage brings its
+//            columns, and those of `norm`
 //   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
 //   BLOCKS   programs that a multiprocessor shall hold, as far as registers go
 //   DEPTH, GROUP   columns of the weight, and of those that share a scale
@@ -26,6 +26,14 @@
 // fragment that its lane needs for two steps of 16 columns (`kernels/int4/weight.py`), so that
 // `ldmatrix` of words gives fragments. A number's bits under a fixed exponent are 128 + q (1024 + q
 // in float16); less 128 + z that is q - z, exactly.
+//
+// A row of x that is LONE would leave seven of eight columns of that product empty, and most of the
+// time is words' way into numbers. So there nibbles become bytes, half a word by one instruction,
+// and x three bytes: its numbers, times `norm`, are whole multiples of a step of 2^-22 of the power
+// of two above the largest, each with 2^22 added. They are three columns of a product of bytes, whose
+// sums are exact; a fourth, of ones, has the sums of the weight's numbers, by which 2^22 is taken
+// away. The same product by a row of ones has what is taken away for zero points. A number of
+// bfloat16 is a multiple of the step as it is, unless it is smaller than 2^-14 of the largest.
 
 #include "hopper.h"
 #if WGMMA
@@ -51,24 +59,25 @@ constexpr int WEIGHT_BYTES = TILE * COLUMNS / 2;
 constexpr int X_BYTES = LONE ? 0 : ROWS * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
 constexpr int NORM_BYTES = NORM && !LONE ? COLUMNS * 2 : 0;
-// The whole row, and the whole norm; sixteen bytes of zeros stand for the rows that are not there.
-constexpr int ROW_BYTES = LONE ? DEPTH * 2 : 0, WHOLE_NORM_BYTES = LONE && NORM ? DEPTH * 2 : 0;
-constexpr int LONE_BYTES = LONE ? ROW_BYTES + WHOLE_NORM_BYTES + 16 : 0;
+// Parts of 128 columns of the row that one warp has; more of them are read twice than kept.
+constexpr int ROW_PARTS = (DEPTH / 128 + WARPS - 1) / WARPS, MOST_KEPT = 12;
 constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
 constexpr int ALL_STEPS = (DEPTH + COLUMNS - 1) / COLUMNS;
+// Digits and ones of the columns of a program, and what each warp has found of its part of the row.
+constexpr int DIGIT_BYTES = LONE ? (ALL_STEPS + SPLITS - 1) / SPLITS * COLUMNS * 4 : 0;
+constexpr int LONE_BYTES = LONE ? DIGIT_BYTES + 8 * WARPS : 0;
 constexpr int ALL_GROUPS = DEPTH / GROUP, PART_GROUPS = COLUMNS / GROUP;
 // Scales that are read with one load.
 constexpr int AT_ONCE = ALL_GROUPS % 4 ? 1 : 4;
 // Rows of sums that are kept.
 constexpr int SUM_ROWS = LONE ? 1 : ROWS;
-// Sums that one row's products are added to in turns: a product waits for the one before it.
-constexpr int CHAINS = LONE ? 2 : 1;
 // Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
 constexpr int PITCH = TILE + 4;
 // Columns of a step that one warp takes, and those of it that share a scale.
 constexpr int SLICE = COLUMNS / WARPS_K;
 constexpr int SEGMENT = GROUP < SLICE ? GROUP : SLICE;
 constexpr u32 NIBBLES = 0x000F000F;
+constexpr u32 BYTES = 0x0F0F0F0F, ONES = 0x01010101;
 constexpr u32 EXPONENTS = HALF ? 0x64006400 : 0x43004300;
 // Of x, as instructions name it.
 #if HALF
@@ -97,6 +106,15 @@ __device__ __forceinline__ void multiply(float (&sums)[4], u32 a0, u32 a1, u32 a
       ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Bytes without signs, 32 columns.
+__device__ __forceinline__ void multiply_bytes(int (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3,
+                                               uint2 b) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
 
 __device__ __forceinline__ u32 less(u32 a, u32 b) {
@@ -170,9 +188,39 @@ __device__ __forceinline__ int weight_row(int row, int tile, int num_out) {
   return SWIGLU && row >= FEATURES ? num_out + feature : feature;
 }
 
-// The low bits of each.
+// The low bits of each; LONE the zero point itself.
 __device__ __forceinline__ u32 kept_word(u32 scale, u32 zero) {
-  return (scale << 16) | ((EXPONENTS & 0xFFFF) + (zero & 0xFF));
+  return (scale << 16) | ((LONE ? 0 : EXPONENTS & 0xFFFF) + (zero & 0xFF));
+}
+
+// Where a lane's four bytes of a digit lie (3: the ones), of 128 columns that begin at `part`: 32
+// columns have 128 bytes, whose quarters are turned so that the lanes of a store meet 32 banks.
+__device__ __forceinline__ u32* digit_at(char* digits, int part, int digit, int lane) {
+  const int quarter = lane / 8;
+  return (u32*)(digits + (part * 4 + quarter) * 128 + (digit + quarter) % 4 * 32 + lane % 4 * 8 +
+                lane / 4 % 2 * 4);
+}
+
+// Of 128 columns of a row a lane's two words, the second eight behind the first: of columns c and
+// c + 1, and of c + 16 and c + 17, which are side by side in `multiply_bytes`.
+__device__ __forceinline__ const u32* two_words(const u16* row, int part, int lane) {
+  return (const u32*)(row + part * 128 + lane / 8 * 32 + lane / 4 % 2 * 8 + lane % 4 * 2);
+}
+
+// Four numbers of x in steps, as digits.
+__device__ __forceinline__ void store_digits(char* digits, int part, u32 low, u32 high, float steps,
+                                             int lane) {
+  // 2^23 and the 2^22 that are added: the last 23 bits are the number's.
+  constexpr float ADDED = 12582912.0f;
+  const u32 a = __float_as_uint(fmaf(wide((u16)low, HALF), steps, ADDED));
+  const u32 b = __float_as_uint(fmaf(wide((u16)high, HALF), steps, ADDED));
+  const u32 c = __float_as_uint(fmaf(wide((u16)(low >> 16), HALF), steps, ADDED));
+  const u32 d = __float_as_uint(fmaf(wide((u16)(high >> 16), HALF), steps, ADDED));
+  const u32 left = __byte_perm(a, b, 0x5140), right = __byte_perm(c, d, 0x5140);
+  *digit_at(digits, part, 0, lane) = __byte_perm(left, right, 0x5410);
+  *digit_at(digits, part, 1, lane) = __byte_perm(left, right, 0x7632);
+  *digit_at(digits, part, 2, lane) =
+      __byte_perm(__byte_perm(a, b, 0x62), __byte_perm(c, d, 0x62), 0x5410);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster_dims__(SPLITS, 1, 1)
@@ -183,12 +231,9 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 norms = base + STAGES * STAGE_BYTES;
-  const u32 row_at = norms + STAGES * NORM_BYTES, whole_norm = row_at + ROW_BYTES;
-  const u32 nothing = whole_norm + WHOLE_NORM_BYTES;
-  const u32 full = row_at + LONE_BYTES, empty = full + 8 * STAGES, row_full = empty + 8 * STAGES;
-  constexpr int BEFORE_KEPT = STAGES * (STAGE_BYTES + NORM_BYTES + 16) + LONE_BYTES + 16;
-  u32* const kept = (u32*)(memory + BEFORE_KEPT);
-  float* const row_square = (float*)(memory + BEFORE_KEPT - 8);
+  constexpr int ROW_AT = STAGES * (STAGE_BYTES + NORM_BYTES);
+  const u32 full = base + ROW_AT + LONE_BYTES, empty = full + 8 * STAGES;
+  u32* const kept = (u32*)(memory + ROW_AT + LONE_BYTES + 16 * STAGES);
   u32 split = 0;
   if (SPLITS > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(split));
   const int row_tiles = (num_rows + ROWS - 1) / ROWS;
@@ -222,23 +267,15 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     // Else it would be read when the kernel ahead has ended.
     asm volatile("prefetch.tensormap [%0];" ::"l"(&x_map) : "memory");
     for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUP_WARPS);
-    if (LONE) init_barrier(row_full, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     // Weights are parameters: they are on their way before the kernel ahead has ended.
     for (int i = 0; i < min(steps, STAGES); ++i) fetch_weights(i);
-    if (LONE) {
-      expect(row_full, ROW_BYTES + WHOLE_NORM_BYTES);
-      if (NORM) fetch_line(whole_norm, norm, row_full, WHOLE_NORM_BYTES);
-    }
   }
-  if (LONE && threadIdx.x < 4)
-    *(u32*)(memory + (nothing - base) + 4 * threadIdx.x) = 0;
   __syncthreads();
 
   if (warp == WARPS) {
     if (lane == 0) {
-      asm volatile("griddepcontrol.wait;" ::: "memory");
-      if (LONE) fetch_line(row_at, x_row, row_full, ROW_BYTES);
+      if (!LONE) asm volatile("griddepcontrol.wait;" ::: "memory");
       for (int i = LONE ? STAGES : 0; i < steps; ++i) {
         const int s = i % STAGES;
         if (i >= STAGES) {
@@ -249,23 +286,6 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
         if (!LONE) fetch(base + s * STAGE_BYTES + WEIGHT_BYTES, &x_map, full + 8 * s, 0, first_row,
               (first + i) * (COLUMNS / 64));
       }
-    }
-    __syncwarp();
-    if (LONE && NORM) {
-      // This warp has nothing else to do while the others multiply.
-      wait(row_full, 0);
-      float square = 0.0f;
-      const u32* const pairs = (const u32*)(memory + (row_at - base));
-#pragma unroll 8
-      for (int i = lane; i < DEPTH / 2; i += 32) {
-        const float low = wide((u16)pairs[i], HALF), high = wide((u16)(pairs[i] >> 16), HALF);
-        square += low * low + high * high;
-      }
-#pragma unroll
-      for (int other = 16; other > 0; other /= 2)
-        square += __shfl_xor_sync(0xffffffff, square, other);
-      if (lane == 0) *row_square = square;
-      asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
     }
     if (SPLITS > 1) meet_cluster(), meet_cluster();
     return;
@@ -291,13 +311,30 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
       to[0] = kept_word(scales[place], ZEROS ? zeros[place] : 8);
     }
   }
+#if LONE
+  char* const digits = memory + ROW_AT;
+  float2* const found = (float2*)(digits + DIGIT_BYTES);
+  u32 row_words[ROW_PARTS < MOST_KEPT ? ROW_PARTS : MOST_KEPT][2];
+  u32 norm_words[ROW_PARTS < MOST_KEPT ? ROW_PARTS : MOST_KEPT][2];
+  constexpr bool IS_KEPT = ROW_PARTS <= MOST_KEPT;
+#pragma unroll
+  for (int n = 0; n < ROW_PARTS; ++n) {
+    const int own = warp + n * WARPS;
+    if (own >= DEPTH / 128) break;
+    if (own < steps * (COLUMNS / 128)) *digit_at(digits, own, 3, lane) = ONES;
+    if (NORM && IS_KEPT) {
+      const u32* const words = two_words(norm, own, lane);
+      norm_words[n][0] = words[0], norm_words[n][1] = words[8];
+    }
+  }
+#endif
   asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 
   const int own_m = warp % WARPS_M, part = warp / WARPS_M, own_k = part % WARPS_K;
-  float sums[MT][NT][4] = {}, parts[MT][NT * CHAINS][4] = {}, squares[NT][4] = {};
+  float sums[MT][NT][4] = {}, parts[MT][NT][4] = {}, squares[NT][4] = {};
   u32 zero_pairs[MT][2], factor_pairs[MT][2];
   float factors[MT][2];
-  float added = 0.0f;
+  float added = 0.0f, row_square = 0.0f;
   const int lane_row = lane % 8, lane_tile = lane / 8;
   u32 words_at[MT];
 #pragma unroll
@@ -306,7 +343,6 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     const int above = WIDE > 1 ? row / FEATURES * (WIDE - 1) * FEATURES : 0;
     words_at[m] = (row + above + lane_row) * 128;
   }
-  const u32 lone_at = lane_row ? nothing : row_at + first * (COLUMNS * 2) + lane_tile * 16;
   const u32 x_at = WEIGHT_BYTES + lane_row * 128;
   const u32* const own_kept =
       kept + (own_m * MT * 16 + lane / 4) * pitch + first * PART_GROUPS - from;
@@ -352,15 +388,145 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     }
   }
   wait_all(group_sums, made[0], made[1]);
-#else
+#elif LONE
+  asm volatile("griddepcontrol.wait;" ::: "memory");
   // With the row, not behind its sums: there a program would wait for the L2 cache once more.
-  if (LONE && RESIDUAL) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (RESIDUAL) {
     const int own = FEATURES * (int)split / SPLITS + threadIdx.x;
     const int feature = tile * FEATURES + own;
     if (own < FEATURES && feature < num_out) added = wide(residual[feature], HALF);
   }
-  if (LONE) wait(row_full, 0);
+  // Straight from the L2 cache: the copy engine would bring it behind weights that are under way.
+  const auto load_row = [&](u32 (&to)[2], int own) {
+    const u32* const words = two_words(x_row, own, lane);
+    to[0] = words[0], to[1] = words[8];
+  };
+  const auto norm_row = [&](u32 (&words)[2], const u32 (&kept_norm)[2], int own) {
+    const u32* const weights = two_words(norm, own, lane);
+#pragma unroll
+    for (int r = 0; NORM && r < 2; ++r)
+      words[r] = times(words[r], IS_KEPT ? kept_norm[r] : weights[8 * r]);
+  };
+  if (IS_KEPT) {
+#pragma unroll
+    for (int n = 0; n < ROW_PARTS; ++n)
+      if (warp + n * WARPS < DEPTH / 128) load_row(row_words[n], warp + n * WARPS);
+  }
+  u32 most = 0;
+#pragma unroll
+  for (int n = 0; n < ROW_PARTS; ++n) {
+    const int own = warp + n * WARPS, at = IS_KEPT ? n : 0;
+    if (own >= DEPTH / 128) break;
+    if (!IS_KEPT) load_row(row_words[at], own);
+#pragma unroll
+    for (int r = 0; NORM && r < 2; ++r) {
+      const float low = wide((u16)row_words[at][r], HALF);
+      const float high = wide((u16)(row_words[at][r] >> 16), HALF);
+      row_square += low * low + high * high;
+    }
+    norm_row(row_words[at], norm_words[at], own);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) most = __vmaxu2(most, row_words[at][r] & 0x7FFF7FFF);
+  }
+  // As whole numbers, of which NaN is the largest.
+  most = __reduce_max_sync(0xffffffff, max(most & 0xFFFF, most >> 16));
+  if (NORM) {
+#pragma unroll
+    for (int other = 16; other > 0; other /= 2)
+      row_square += __shfl_xor_sync(0xffffffff, row_square, other);
+  }
+  if (lane == 0) found[warp] = make_float2(__uint_as_float(most), row_square);
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
+  row_square = 0.0f, most = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) {
+    const float2 theirs = found[w];
+    most = max(most, __float_as_uint(theirs.x)), row_square += theirs.y;
+  }
+  // 2^-22 of the power of two above the largest number.
+  const int exponent = max(__float_as_uint(wide((u16)most, HALF)) >> 23, 40u);
+  const float step = __uint_as_float(exponent == 255 ? 0x7FFFFFFF : (exponent - 21) << 23);
+  const float steps_of = __uint_as_float((275 - exponent) << 23);
+#pragma unroll
+  for (int n = 0; n < ROW_PARTS; ++n) {
+    const int own = warp + n * WARPS, at = IS_KEPT ? n : 0;
+    if (own >= DEPTH / 128) break;
+    if (!IS_KEPT) load_row(row_words[at], own), norm_row(row_words[at], norm_words[at], own);
+    const int place = own - first * (COLUMNS / 128);  // other columns are other programs'
+    if (place >= 0 && place < steps * (COLUMNS / 128))
+      store_digits(digits, place, row_words[at][0], row_words[at][1], steps_of, lane);
+  }
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
+  // The eight columns of a product are digits 0 and 1, 2 and ones, and the same again; a lane has
+  // two of them: the first digit and 256 times the second, or the third less its part of 2^22.
+  const int weight_of = lane % 2 ? -64 : 256;
+  const char* own_digits[4];
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter)
+    own_digits[quarter] = digits + own_k * (SLICE * 4) + lane % 4 * 8 +
+                          (lane / 4 + quarter + own_k * (SLICE / 32)) % 4 * 32;
+  int counts[MT][4], ones[4];
+  for (int i = part / WARPS_K; i < steps; i += TURNS) {
+    const int s = i % STAGES;
+    const u32 stage = base + s * STAGE_BYTES;
+    wait(full + 8 * s, (i / STAGES) & 1);
+#pragma unroll
+    for (int j = 0; j < SLICE / 64; ++j) {
+      // 64 columns: two chunks of 16 bytes of words, eight of x, which lie swizzled.
+      const int block64 = own_k * (SLICE / 64) + j;
+      const int inner64 = WIDE > 1 ? block64 % 4 : block64;
+      const u32 behind = WIDE > 1 ? block64 / 4 * (FEATURES * 128) : 0;
+      u32 words[MT][4];
+#pragma unroll
+      for (int m = 0; m < MT; ++m)
+        load_tiles(words[m], stage + words_at[m] + behind +
+                                 (((2 * inner64 + (lane_tile >> 1)) ^ lane_row) << 4));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = 64 * j + 32 * half;
+        const uint2 x =
+            *(const uint2*)(own_digits[(2 * j + half) % 4] + i * (COLUMNS * 4) + column * 4);
+        const bool is_first = column % SEGMENT == 0;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) ones[r] = is_first ? 0 : ones[r];
+        multiply_bytes(ones, ONES, ONES, ONES, ONES, x);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+#pragma unroll
+          for (int r = 0; r < 4; ++r) counts[m][r] = is_first ? 0 : counts[m][r];
+          const u32 low = words[m][2 * half], high = words[m][2 * half + 1];
+          multiply_bytes(counts[m], low & BYTES, high & BYTES, (low >> 4) & BYTES,
+                         (high >> 4) & BYTES, x);
+        }
+        if ((column + 32) % SEGMENT == 0) {
+          const int group = i * PART_GROUPS + (own_k * SLICE + column) / GROUP;
+          const int of_ones = ones[0] + weight_of * ones[1];
+#pragma unroll
+          for (int m = 0; m < MT; ++m) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              const u32 both = own_kept[(16 * m + 8 * r) * pitch + group];
+              const int count = counts[m][2 * r] + weight_of * counts[m][2 * r + 1];
+              sums[m][0][2 * r] +=
+                  (float)(count - (int)(both & 0xFF) * of_ones) * wide(both >> 16, SCALE_HALF);
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) arrive(empty + 8 * s);
+  }
+  const float unit = lane % 2 ? 65536.0f * step : step;
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+      sums[m][0][r] *= unit;
+      sums[m][0][r] += __shfl_xor_sync(0xffffffff, sums[m][0][r], 1);
+    }
+  }
+#else
   for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
     const u32 stage = base + s * STAGE_BYTES;
@@ -379,24 +545,19 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32 x[NT][4];
-        const u32 lone = (i * COLUMNS + block64 * 64 + half * 32) * 2;
 #pragma unroll
         for (int n = 0; n < NT; ++n)
-          load_tiles(x[n], LONE ? lone_at + (lane_row ? 0 : lone)
-                                : stage + x_at + (block64 * ROWS + n * 8) * 128 +
-                                      (((4 * half + lane_tile) ^ lane_row) << 4));
+          load_tiles(x[n], stage + x_at + (block64 * ROWS + n * 8) * 128 +
+                               (((4 * half + lane_tile) ^ lane_row) << 4));
         if (NORM) {
           u32 weights[4];
-          load_tiles(weights, (LONE ? whole_norm + first * (COLUMNS * 2) + lone
-                                    : norms + s * NORM_BYTES + block64 * 128 + half * 64) +
-                                  lane_tile * 16);
+          load_tiles(weights,
+                     norms + s * NORM_BYTES + block64 * 128 + half * 64 + lane_tile * 16);
 #pragma unroll
           for (int n = 0; n < NT; ++n) {
-            if (!LONE) {
-              // The squares of rows are the diagonal of x x^T.
-              multiply(squares[n], x[n][0], 0, x[n][1], 0, x[n][0], x[n][1]);
-              multiply(squares[n], x[n][2], 0, x[n][3], 0, x[n][2], x[n][3]);
-            }
+            // The squares of rows are the diagonal of x x^T.
+            multiply(squares[n], x[n][0], 0, x[n][1], 0, x[n][0], x[n][1]);
+            multiply(squares[n], x[n][2], 0, x[n][3], 0, x[n][2], x[n][3]);
 #pragma unroll
             for (int r = 0; r < 4; ++r) x[n][r] = times(x[n][r], weights[r]);
           }
@@ -426,8 +587,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             const u32 a3 = pair_of(high, 2 * k + 1, zero_pairs[m][1], factor_pairs[m][1]);
 #pragma unroll
             for (int n = 0; n < NT; ++n)
-              multiply(EARLY ? sums[m][n] : parts[m][n * CHAINS + k % CHAINS], a0, a1, a2, a3,
-                       x[n][2 * k], x[n][2 * k + 1]);
+              multiply(EARLY ? sums[m][n] : parts[m][n], a0, a1, a2, a3, x[n][2 * k],
+                       x[n][2 * k + 1]);
           }
         }
         if (!EARLY && (column + 32) % SEGMENT == 0) {
@@ -437,11 +598,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             for (int n = 0; n < NT; ++n) {
 #pragma unroll
               for (int r = 0; r < 4; ++r) {
-                float found = 0.0f;
-#pragma unroll
-                for (int c = 0; c < CHAINS; ++c)
-                  found += parts[m][n * CHAINS + c][r], parts[m][n * CHAINS + c][r] = 0.0f;
-                sums[m][n][r] += factors[m][r / 2] * found;
+                sums[m][n][r] += factors[m][r / 2] * parts[m][n][r];
+                parts[m][n][r] = 0.0f;
               }
             }
           }
@@ -455,8 +613,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
 
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // All stages are read: sums take their place.
-  if (LONE && NORM) asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
-  else asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
+  asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
   float* const staged = (float*)memory + part * SUM_ROWS * PITCH;
   float* const squared = (float*)memory + PARTS * ROWS * PITCH;
   const int quad = lane / 4, place = lane % 4;
@@ -490,7 +647,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     float up = SWIGLU ? gathered(at + FEATURES * 4, SUM_ROWS * PITCH * 4) : 0.0f;
     if (NORM) {
       const float square =
-          LONE ? *row_square : gathered(base + (PARTS * ROWS * PITCH + row) * 4, ROWS * 4);
+          LONE ? row_square : gathered(base + (PARTS * ROWS * PITCH + row) * 4, ROWS * 4);
       const float factor = rsqrtf(square / DEPTH + __int_as_float(eps_bits));
       v *= factor, up *= factor;
     }

@@ -4,8 +4,7 @@ Owns the kernel's constants, how a product is cut up, and the launch. Must not k
 
 A layer of an 8B has 97 MB of words: 23 us at the card's rate. Their way into fragments takes 15
 instructions per eight numbers, half of what the lanes could do in that time, for up to 16 rows of
-x; so the same kernel serves a single row, whose product would take twice as many on ordinary lanes
-in float32.
+x. A single row is a product of bytes, a third of that: its time is that of what waits for the row.
 """
 
 from __future__ import annotations
@@ -37,8 +36,10 @@ _BLOCK: Final = 64
 """Columns of x side by side in shared memory."""
 
 _BARRIER_BYTES: Final = 16
-_ROW_BYTES: Final = 16
-"""Zeros behind a row of x that lies whole in shared memory, read in place of rows 2 to 8."""
+_DIGIT_BYTES: Final = 4
+"""Bytes of a number of a row of x that lies whole in shared memory."""
+_FOUND_BYTES: Final = 8
+"""What a warp has found of its part of such a row."""
 _OTHER_SUMS: Final = 5
 """Float32 numbers that a row of x has in shared memory beside the sums of the tile: one for its sum
 of squares, and four that keep rows out of each other's banks.
@@ -234,9 +235,11 @@ def shared_bytes(constants: Mapping[str, int]) -> int:
     """
     columns, norm = COLUMNS * constants["WIDE"], constants["NORM"]
     tile = 16 * constants["MT"] * constants["WARPS_M"]
-    stage, whole = tile * columns // 2, _BARRIER_BYTES
+    stage, whole = tile * columns // 2, 0
     if constants["LONE"]:
-        whole += 2 * constants["DEPTH"] * (1 + norm) + _ROW_BYTES
+        warps = constants["WARPS_M"] * constants["WARPS_K"] * constants["TURNS"]
+        own = -(-constants["DEPTH"] // columns // constants["SPLITS"]) * columns
+        whole += _DIGIT_BYTES * own + _FOUND_BYTES * warps
     else:
         stage += 16 * constants["NT"] * columns + 2 * columns * norm
     steps = -(-constants["DEPTH"] // columns)

@@ -117,3 +117,70 @@ def test_squares_are_a_diagonal() -> None:
     found = multiply(np.stack([b[:, 0], none, b[:, 1], none], axis=1), b)
     assert np.array_equal(np.diagonal(found[:8]), x.square().sum(1).numpy())
     assert not found[8:].any()
+
+
+def digit_at(part: int, digit: int, lane: int) -> int:
+    """Where a lane's four bytes of a digit lie (3: ones), of 128 columns."""
+    quarter = lane // 8
+    turned = (digit + quarter) % 4 * 32
+    return (part * 4 + quarter) * 128 + turned + lane % 4 * 8 + lane // 4 % 2 * 4
+
+
+def digits_of(whole: npt.NDArray[np.int64]) -> Bytes:
+    """What warps make of a row of whole numbers, 2^22 added to each: four bytes a column."""
+    memory, sums = np.zeros(4 * len(whole), np.uint8), whole + 2**22
+    for part in range(len(whole) // 128):
+        for lane in LANES:
+            at = part * 128 + lane // 8 * 32 + lane // 4 % 2 * 8 + lane % 4 * 2
+            for byte, column in enumerate((at, at + 16, at + 1, at + 17)):
+                for digit in range(3):
+                    memory[digit_at(part, digit, lane) + byte] = sums[column] >> 8 * digit & 0xFF
+                memory[digit_at(part, 3, lane) + byte] = 1
+    return memory
+
+
+def multiply_bytes(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """`mma.m16n8k32` of bytes without signs, [lane, 4] and [lane, 2]: [16, 8]."""
+    left, right = np.zeros((16, 32), np.int64), np.zeros((32, 8), np.int64)
+    for lane in LANES:
+        row, column = lane // 4, 4 * (lane % 4)
+        for part, (down, along) in enumerate([(0, 0), (8, 0), (0, 16), (8, 16)]):
+            bytes_ = a[lane, part : part + 1].view(np.uint8)
+            left[row + down, column + along : column + along + 4] = bytes_
+        for part in range(2):
+            bytes_ = b[lane, part : part + 1].view(np.uint8)
+            right[column + 16 * part : column + 16 * part + 4, row] = bytes_
+    return left @ right
+
+
+@pytest.mark.parametrize(("own_k", "slices"), [(0, 1), (1, 2), (3, 4)])
+def test_digits_of_a_lone_row_meet_their_columns(own_k: int, slices: int) -> None:
+    """One warp's columns of a stage of 256, by 16 weight rows with a zero point of 5; the row's
+    numbers are up to 2^22 steps.
+    """
+    generator = torch.Generator().manual_seed(5)
+    numbers = torch.randint(0, 16, (16, COLUMNS), generator=generator)
+    x = torch.randint(-(2**22), 2**22, (COLUMNS,), generator=generator).numpy()
+    words, memory = packed(numbers, 128).numpy().view(np.uint32), digits_of(x)
+    few, four, width = np.uint32(0x0F0F0F0F), np.uint32(4), COLUMNS // slices
+    all_ones = np.full((32, 4), 0x01010101, np.uint32)
+    counts, ones = np.zeros((16, 8), np.int64), np.zeros((16, 8), np.int64)
+    for quarter in range(width // 32):
+        block = own_k * (width // 32) + quarter
+        low = np.array([words[lane // 4, 4 * block + lane % 4] for lane in LANES])
+        high = np.array([words[8 + lane // 4, 4 * block + lane % 4] for lane in LANES])
+        a = np.stack([low & few, high & few, (low >> four) & few, (high >> four) & few], axis=1)
+        turns = [(lane // 4 + quarter % 4 + own_k * (width // 32)) % 4 for lane in LANES]
+        at = [
+            block * 128 + lane % 4 * 8 + turn * 32 for lane, turn in zip(LANES, turns, strict=True)
+        ]
+        b = np.array([memory[place : place + 8].view(np.uint32) for place in at])
+        counts, ones = counts + multiply_bytes(a, b), ones + multiply_bytes(all_ones, b)
+    found = np.zeros(16, np.int64)
+    for lane_of_four, (weight, unit) in enumerate([(256, 1), (-64, 65536)]):
+        left, right = 2 * lane_of_four, 2 * lane_of_four + 1
+        count = counts[:, left] + weight * counts[:, right]
+        found += unit * (count - 5 * (ones[:, left] + weight * ones[:, right]))
+    columns = slice(own_k * width, (own_k + 1) * width)
+    assert np.array_equal(found, (numbers[:, columns].numpy() - 5) @ x[columns])
+    assert np.array_equal(counts[:, 4:], counts[:, :4])

@@ -116,7 +116,13 @@ PRODUCTS: Final = (
         1, 200, 4096, 128, "zeros residual", config=_lone(1, 2, 1, 1, 12, turns=4, wide=2)
     ),
     CheckedProduct(1, 1024, 1024, 64, "zeros", num_times=8, config=_lone(2, 2, 2, 1, 6)),
-    CheckedProduct(1, 200, 3072, 128, "zeros norm", config=_lone(1, 4, 2, 1, 4, wide=4)),
+    CheckedProduct(1, 200, 3072, 128, "zeros norm", config=_lone(1, 4, 2, 1, 4, turns=2, wide=4)),
+    CheckedProduct(
+        1, 200, 9216, 128, "zeros residual", config=_lone(1, 4, 2, 1, 6, turns=3, wide=4)
+    ),
+    CheckedProduct(
+        1, 136, 7168, 128, "zeros norm", config=_lone(2, 2, 2, 1, 6)
+    ),  # a row that is longer than registers hold
     CheckedProduct(1, 200, 2304, 128, "norm swiglu", config=_lone(2, 4, 3, 1, 4)),
     CheckedProduct(16, 400, 1024, 128, "zeros norm swiglu"),
     CheckedProduct(

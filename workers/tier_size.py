@@ -1,9 +1,15 @@
-"""How much of the host's memory a host tier takes by default.
+"""How much of the host's memory a host tier may take, and how much it takes by default.
 
-Owns that rule, for an engine's start as for `herma plan`. Must not know the memory of devices.
+Owns these rules, for an engine's start as for `herma plan`. Must not know the memory of devices,
+nor import torch: what can never start is refused before that.
 """
 
 from typing import Final
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+from workers.loop import bytes_text
 
 SHARE: Final = 0.25
 """The tier takes this share of the memory that is free at the start. The page cache of weights and
@@ -24,3 +30,13 @@ def default_bytes(room_bytes: int, card_bytes: int) -> int:
     values on a card with memory of its own.
     """
     return min(int(SHARE * room_bytes), _PER_CARD * card_bytes, _MOST)
+
+
+def check_size(config: WorkerConfig, size: MemoryRoom) -> None:
+    """Raise `ConfigError` if the configuration asks for more than the whole host has (`size`)."""
+    wanted = config.host_cache_bytes
+    if wanted is not None and wanted > size.num_bytes:
+        raise ConfigError(
+            f"cache.host needs {bytes_text(wanted)}, and {size.source} has "
+            f"{bytes_text(size.num_bytes)} in all: lower it or leave it out"
+        )

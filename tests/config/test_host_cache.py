@@ -4,6 +4,9 @@ import pytest
 from msgspec import ValidationError, convert
 
 from config.model import WorkerConfig
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+from workers.tier_size import check_size
 
 TABLE = {"name": "w", "model": "m", "serves": "m", "gateways": (), "token_budget": 1}
 
@@ -40,3 +43,15 @@ def test_sizes(asked: dict[str, object], expected: int | None) -> None:
 def test_what_is_no_size_is_refused(asked: dict[str, object], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         convert({**TABLE, **asked}, WorkerConfig)
+
+
+def test_more_than_the_whole_host_has_is_refused_before_anything_is_loaded() -> None:
+    """In units that a person reads, with the limit that holds."""
+    config = convert({**TABLE, "cache": {"host": "64GiB"}}, WorkerConfig)
+    check_size(config, MemoryRoom(64 * 2**30, "the host"))
+    with pytest.raises(
+        ConfigError,
+        match=r"cache.host needs 64.00 GiB, and the control group a has 23.40 GiB in all: lower it",
+    ):
+        check_size(config, MemoryRoom(int(23.4 * 2**30), "the control group a"))
+    check_size(convert(TABLE, WorkerConfig), MemoryRoom(0, "the host"))

@@ -51,7 +51,7 @@ class FakeRunner:
         self._kept: dict[int, int] = {}
         self.host: dict[int, list[int | None]] = {}
         self.num_swapped = 0
-        self.num_loaded = 0
+        self.num_loaded = self.num_stored = 0
         self._done: list[Transferred] = []
         self.known: set[int] = set()
         self.tokens: dict[int, list[int]] = {}
@@ -132,10 +132,10 @@ class FakeRunner:
                 self._kept[copy.place] = held[0]
             else:
                 self._slots.update(zip(places, held, strict=True))  # type: ignore[arg-type]
-        elif copy.is_state:
-            self.host[page] = [self._kept[copy.place]]
         else:
-            self.host[page] = [self._slots[place] for place in places]
+            self.num_stored += 1
+            here = [self._kept[copy.place]] if copy.is_state else None
+            self.host[page] = here or [self._slots[place] for place in places]
         return (hash(tuple(self.host[page])),)
 
     def check_cache(self, blocks: BlockManager) -> None:

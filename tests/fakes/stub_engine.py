@@ -31,6 +31,8 @@ from protocol.tokens import pack_tokens
 from workers.ipc.framing import SUPERVISOR, FrameDecoder, encode_frame
 from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
+    ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     EngineFailed,
@@ -105,6 +107,8 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:  # noqa: C901
                         return 0
                     case DrainEngine():
                         _say(link, Drained())
+                    case ClearCache() if mood.get("clears"):
+                        _say(link, Cleared(1))
                     case SleepEngine(way=way):
                         fault = mood.get("on_sleep", "") if way == mood.get("fails_by", way) else ""
                         why = _move(link, fault, is_asleep=True)

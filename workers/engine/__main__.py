@@ -29,6 +29,7 @@ from housekeeping.signals import die_with_parent
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
 from workers.engine.compile.compile_ahead import start_compiling
+from workers.engine.memory.budget import host_size
 from workers.host_cache import taken_fd
 from workers.ipc import (
     NATIVE_SLEEP,
@@ -57,6 +58,7 @@ from workers.loop import (
 )
 from workers.model_dir import TOKENIZER_NAME, check_text_files, read_vocab_size
 from workers.scheduler import Proposer, largest_id
+from workers.tier_size import check_size
 
 if TYPE_CHECKING:
     from workers.engine.drafting.record import DraftRecord
@@ -168,6 +170,7 @@ def _load(
             return scripted, PacedChannel(channel, scripted.rest_s), largest_id, None, None
         case "native":
             check_text_files(config)
+            check_size(config, host_size())
             report("import", 0.0, "torch")
             if config.tensor_parallel > 1:
                 return _load_ranks(config, report, channel)

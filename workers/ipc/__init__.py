@@ -27,6 +27,7 @@ from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
     NATIVE_SLEEP,
     ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     DropLink,

@@ -40,7 +40,7 @@ class DrainEngine(_Control, frozen=True, tag=67):
 
 
 class ClearCache(_Control, frozen=True, tag=68):
-    """Forget cached prefixes that no sequence uses, on all tiers."""
+    """Forget cached prefixes that no sequence uses, on all tiers, and answer `Cleared`."""
 
 
 CHECKPOINT: Final = "the driver's checkpoint"
@@ -158,7 +158,15 @@ class Woken(_Control, frozen=True, tag=86):
     is_asleep: bool = False
 
 
-FromEngine = EngineReady | Heartbeat | StartProgress | EngineFailed | Drained | Slept | Woken
+class Cleared(_Control, frozen=True, tag=87):
+    """The answer to `count` messages `ClearCache`: no later engine finds what they meant."""
+
+    count: int
+
+
+FromEngine = (
+    EngineReady | Heartbeat | StartProgress | EngineFailed | Drained | Slept | Woken | Cleared
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -50,6 +50,7 @@ from workers.ipc import (
     BROADCAST,
     SUPERVISOR,
     ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     DropLink,
@@ -190,6 +191,7 @@ class EngineLoop(Generic[InFlight]):
         self._load_was_busy: bool | None = None
         self._prepare_at = clock() + PREPARE_EVERY_S
         self._draining = False
+        self._num_clears = 0
         self._leaving = False
         self._is_stalled = False
         self._has_copied = False
@@ -254,6 +256,9 @@ class EngineLoop(Generic[InFlight]):
         if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
+        if self._num_clears and not self._scheduler.is_clearing:
+            self._out.append((SUPERVISOR, encode_control(Cleared(self._num_clears))))
+            self._num_clears = 0
         if self._sleeps is not None and not len(self._pipeline) and not self._is_copying:
             slept = self._napping.fall_asleep(self._sleeps)
             self._sleeps = None
@@ -326,6 +331,7 @@ class EngineLoop(Generic[InFlight]):
                 self._draining = True
             case ClearCache():
                 print(f"forgot {self._scheduler.clear_cache()} cached blocks", file=sys.stderr)
+                self._num_clears += 1
             case EngineStart():
                 raise WireError("a second EngineStart")
             case SleepEngine():

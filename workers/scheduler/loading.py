@@ -86,6 +86,12 @@ class HostLoads:
         """Whether a sequence that would begin from `hit` should wait for a load. Begins that load
         if there is room for all of the sequence's tokens that leaves `reserve` blocks free.
         """
+        waits = self._waits(sequence, hit, reserve)
+        if waits and sequence.num_on_card is None:
+            sequence.num_on_card = len(hit.block_ids) * self._blocks.block_size
+        return waits
+
+    def _waits(self, sequence: Sequence, hit: PrefixHit, reserve: int) -> bool:
         sequence.awaits_host = None
         if sequence.table.is_private or sequence.swapped is not None:
             return False

@@ -100,7 +100,7 @@ class Scheduler:
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._num_preemptions = 0
-        self._num_hit = self._num_prompt = 0
+        self._num_hit = self._num_hit_on_host = self._num_prompt = 0
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
@@ -219,6 +219,7 @@ class Scheduler:
         if choice.started and self._loads is not None:
             begun = [self._queues.running[start.seq] for start in choice.started]
             self._num_hit += sum([one.num_cached for one in begun])
+            self._num_hit_on_host += sum([one.num_cached_on_host for one in begun])
             self._num_prompt += sum([len(one.token_ids) for one in begun])
         if choice.num_preempted:
             self._concurrency.preempted()
@@ -295,13 +296,18 @@ class Scheduler:
     def open_pages(self, pages: range) -> None:
         """These pages of the host can be used from now on."""
         assert self._blocks.tier is not None
-        self._blocks.tier.pool.open(pages)
+        self._blocks.tier.open(pages)
 
     def clear_cache(self) -> int:
         """Forget cached prefixes that no sequence uses, on all tiers. Returns how many blocks and
         states went.
         """
         return self._blocks.clear()
+
+    @property
+    def is_clearing(self) -> bool:
+        """Whether something that `clear_cache` was to forget is still copied."""
+        return self._blocks.tier is not None and self._blocks.tier.is_clearing
 
     def clear_card(self) -> int:
         """Forget cached prefixes of the card that no sequence uses. Returns how many went."""
@@ -374,7 +380,7 @@ class Scheduler:
             stored_bytes=counts.stored_pages * each,
             loaded_bytes=counts.loaded_pages * each,
             hit_tokens=self._num_hit,
-            loaded_tokens=counts.loaded_blocks * self._blocks.block_size,
+            loaded_tokens=self._num_hit_on_host,
             evicted=counts.evicted,
             spoilt=counts.spoilt,
             recovered=counts.recovered,

@@ -93,7 +93,8 @@ class Sequence:
     - `reads_tokens`: its draws depend on the tokens sampled before (penalties, a grammar).
     - `expected`: its conversation, and what is expected of it after this sequence, once known.
     - `awaits_host`: what is on its way from the host to the card. Until it is there this one does
-      not start. `num_loads` counts the loads that it began since its last start.
+      not start. `num_loads` counts the loads that it began since its last start. `num_on_card` are
+      the tokens with which it could have begun when it waited first; None if it never did.
     - `swapped`: where the host keeps it, if it was preempted and swapped out.
     - `state`: where its recurrent state is saved and restored, in models that have one.
     """
@@ -120,6 +121,7 @@ class Sequence:
         "num_drafted",
         "num_due",
         "num_loads",
+        "num_on_card",
         "num_outputs",
         "num_planned",
         "num_prompt",
@@ -184,6 +186,7 @@ class Sequence:
         self.awaits: BlockDigest | None = None
         self.awaits_host: Name | PrefixLoad | None = None
         self.num_loads = 0
+        self.num_on_card: int | None = None
         self.swapped: Swapped | None = None
         self.expected: tuple[bytes, ReturnExpectation] | None = None
 
@@ -192,6 +195,11 @@ class Sequence:
             f"<Sequence {self.seq}: {self.num_planned}/{self.num_due} planned, "
             f"{self.num_outputs}/{self.max_outputs} out>"
         )
+
+    @property
+    def num_cached_on_host(self) -> int:
+        """Of the tokens that it found cached, those that the host gave while it waited."""
+        return 0 if self.num_on_card is None else max(0, self.num_cached - self.num_on_card)
 
     def start(self) -> SequenceStart:
         """What the runner needs; a copy, because our tokens grow."""

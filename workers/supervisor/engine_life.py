@@ -22,6 +22,8 @@ from workers.ipc import (
     FIRST_CONTROL_TAG,
     SUPERVISOR,
     AnswerProbe,
+    ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     EngineFailed,
@@ -59,8 +61,9 @@ _ENDED: Final = "its process has ended"
 class EngineLife:
     """One engine process. `failure` is the engine's report of its end, `loaded` its report that the
     model is loaded. When the health probe passes, `facts` is set, the scope `starting` is cancelled
-    and `proven` is set; when the engine serves gateways, `accepted` is set. `on_event` receives
-    `LOADED` and `PROVEN`, `on_load` the engine's reports of load.
+    and `proven` is set; when the engine serves gateways, `accepted` is set. `num_clears` counts the
+    wishes to clear its cache that it has not answered. `on_event` receives `LOADED` and `PROVEN`,
+    `on_load` the engine's reports of load.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class EngineLife:
         self.on_load: Callable[[Load], None] | None = None
         self.progress = StartProgress("start", 0.0)
         self.drafting = self.cache = ""
+        self.num_clears = 0
         self.on_progress: Callable[[str, float, str], None] = _ignore
         self.starting = trio.CancelScope()
         self.drained = trio.Event()
@@ -154,6 +158,11 @@ class EngineLife:
             self._moved.set()
             self.ended.set()
         return exit_code
+
+    def clear_cache(self) -> None:
+        """Ask the engine to forget cached prefixes."""
+        self.num_clears += 1
+        self.send_control(ClearCache())
 
     async def finish(self, deadline_s: float) -> None:
         """Wait until the engine has no sequence, for at most `deadline_s`."""
@@ -318,6 +327,8 @@ class EngineLife:
                 self.failure = message
             case Drained():
                 self.drained.set()
+            case Cleared(count=count):
+                self.num_clears -= count
             case Slept() | Woken():
                 self._how = message
                 self._moved.set()

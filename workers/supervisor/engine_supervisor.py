@@ -26,7 +26,7 @@ from protocol.control_messages import (
 )
 from protocol.errors import ConfigError
 from protocol.messages import INVARIANT
-from workers.ipc import AnswerProbe, ClearCache
+from workers.ipc import AnswerProbe
 from workers.supervisor.death import Death
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
@@ -60,6 +60,7 @@ from workers.supervisor.sleeper import Sleeper, TurnsOf
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
 from workers.supervisor.turn_taker import AGAIN_S
+from workers.turns import bytes_in_words
 from workers.versions import resolved
 
 _NOT_FOUND: Final = 127
@@ -265,7 +266,7 @@ class EngineSupervisor:
         if self._life is not None and not self._life.is_ready:
             raise ConfigError("its engine is not ready: ask again when it is")
         if self._life is not None:
-            self._life.send_control(ClearCache())
+            self._life.clear_cache()  # if it ends before it has, the next one finds nothing
         elif self._cache is not None:
             self._cache.clear()
 
@@ -456,6 +457,8 @@ class EngineSupervisor:
         self._life = None
         if self.sleeper is not None:
             self.sleeper.life = None
+        if self._cache is not None:
+            self._judge_cache(self._cache, life, ending)
         own = frozenset(() if life is None else (life.process.pid,))
         match self.lifecycle.state:
             case EngineState.LEAVING:
@@ -467,6 +470,20 @@ class EngineSupervisor:
                 await self._sleeps(relay, ending, own)
             case _:
                 await self._after_death(relay, ending, own)
+
+    def _judge_cache(
+        self, cache: HostCache, life: EngineLife | None, ending: DeathEvidence
+    ) -> None:
+        """Give the memory of the host back behind an engine that was to clear it, or that the
+        kernel has killed for want of memory: no engine's end frees this memory, and the next one
+        would meet the same.
+        """
+        is_short = diagnose(ending).kind == "memory"
+        if is_short and cache.num_bytes:
+            size = bytes_in_words(cache.num_resident)
+            self._log.info(f"the host lacked memory: {size} of cached prefixes are given back")
+        if is_short or (life is not None and life.num_clears):
+            cache.clear()
 
     async def _sleeps(self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]) -> None:
         """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
@@ -547,6 +564,8 @@ class EngineSupervisor:
         # worth keeping.
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
         environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        if self._cache is not None and not may_keep(self._started):
+            self._cache.clear()
         life = EngineLife(
             self._started,
             relay,

@@ -71,7 +71,7 @@ def test_a_window_without_room_for_the_first_request_is_refused(
 def test_more_keys_and_values_than_memory_are_refused(tmp_path: Path) -> None:
     """The line says how much would fit."""
     text = _refusal(write_tiny_model(tmp_path), kv_tokens=2**31 - 1)
-    assert "bytes of memory are missing" in text
+    assert "iB of memory are missing" in text
     assert "lower kv_tokens to at most" in text
 
 

@@ -9,6 +9,8 @@ from protocol.messages import EngineFacts
 from protocol.wire import peek_tag
 from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
+    ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     DropLink,
@@ -29,7 +31,9 @@ FACTS = EngineFacts("synthetic", "none", "none", 4096, 32, 1024, 4, 256, bytes(1
 
 
 @pytest.mark.parametrize(
-    "message", [EngineStart(b"{}", 3), DropLink(7), Shutdown(), DrainEngine()], ids=repr
+    "message",
+    [EngineStart(b"{}", 3), DropLink(7), Shutdown(), DrainEngine(), ClearCache()],
+    ids=repr,
 )
 def test_messages_to_the_engine_round_trip(message: ToEngine) -> None:
     """What the supervisor says arrives, under a tag that no wire message has."""
@@ -46,6 +50,7 @@ def test_messages_to_the_engine_round_trip(message: ToEngine) -> None:
         StartProgress("weights", 0.5, "2 of 4"),
         EngineFailed("no such file"),
         Drained(),
+        Cleared(2),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -27,6 +27,8 @@ from protocol.messages import (
 from tests.fakes.gateway_end import submission
 from workers.ipc.framing import BROADCAST, SUPERVISOR, FrameDecoder, encode_frame
 from workers.ipc.messages import (
+    ClearCache,
+    Cleared,
     Drained,
     DrainEngine,
     DropLink,
@@ -385,6 +387,24 @@ def test_a_drain_is_over_when_the_last_sequence_is(lookahead: int) -> None:
         assert [m for _, m in end.heard if isinstance(m, Finished)]
         end.control(DrainEngine())
         end.until(Drained, link=SUPERVISOR)
+
+
+def test_wishes_to_clear_the_cache_are_answered_together(lookahead: int) -> None:
+    """While a sequence runs, and when nothing does."""
+    with running(CountingRunner(lookahead)) as end:
+        end.send(1, submission(A, max_tokens=20, prompt=5))
+        for _ in range(3):
+            end.control(ClearCache())
+        num_answered = 0
+        while num_answered < 3:
+            answer = end.until(Cleared, link=SUPERVISOR)
+            assert isinstance(answer, Cleared)
+            num_answered += answer.count
+        assert num_answered == 3
+        end.control(ClearCache())
+        assert end.until(Cleared, link=SUPERVISOR) == Cleared(1)
+        if not [m for _, m in end.heard if isinstance(m, Finished)]:
+            end.finished(A)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff", b"\x92\x01", b"\x95\x03abc"], ids=repr)

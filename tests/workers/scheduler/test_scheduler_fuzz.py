@@ -16,17 +16,19 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
 
 from protocol.hashing import block_digests, root_digest
-from protocol.messages import Submit
+from protocol.messages import CacheUse, Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
 from tests.fakes.drafts import CardDrafts
 from tests.fakes.scheduling import EOS, MODEL, Engine, make_submit, split_digests
 from workers.scheduler.plan import StepPlan
+from workers.scheduler.scheduler import Scheduler
 from workers.scheduler.windows import WindowPool, WindowSizes, most_kept
 
 IDS = range(EOS + 1)
@@ -181,6 +183,13 @@ class SchedulerLife(RuleBasedStateMachine):
             while len(self.engine.in_flight) > (0 if plan is None else self.lookahead):
                 self.collect(rng.getrandbits(32))
 
+    @precondition(lambda self: self.copies)
+    @rule(seed=SEEDS)
+    def clear(self, seed: int) -> None:
+        """The cache is cleared, now and then. What is copied meanwhile goes behind its copy."""
+        if seed % 8 == 0:
+            self.engine.scheduler.clear_cache()
+
     @rule()
     def launch(self) -> None:
         """A plan, unless too many are in flight."""
@@ -237,12 +246,30 @@ class SchedulerLife(RuleBasedStateMachine):
         assert all(self.parents[digest] in ledger.cached | ROOTS for digest in ledger.cached)
         load = scheduler.load(1, 0.0, 0.0)
         assert load.running + load.waiting == len(self.live)
+        if load.cache is not None:
+            self._check_figures(load.cache, scheduler)
         runner = self.engine.runner
         assert len(runner.known) <= self.max_seqs + len(scheduler._ended)
         for number, (_, submit) in self.live.items():
             if runner.seq_of.get(number) in runner.tokens:
                 known = [*unpack_tokens(submit.prompt_ids), *ledger.outputs[number]]
                 assert runner.tokens[runner.seq_of[number]] == known
+
+    def _check_figures(self, use: CacheUse, scheduler: Scheduler) -> None:
+        """What the engine says of its tiers adds up, and is what a runner and starts have seen."""
+        assert 0 <= use.loaded_tokens <= use.hit_tokens <= use.prompt_tokens
+        started = [one for plan in self.engine.plans for one in plan.started]
+        assert use.prompt_tokens == sum(len(one.token_ids) for one in started)
+        found = sum(one.cached_tokens for one in self.engine.ledger.accepted.values())
+        assert found <= use.hit_tokens
+        tier, runner = scheduler._blocks.tier, self.engine.runner
+        assert tier is not None
+        counts = tier.counts
+        moving = sum(len(one.pages) for what in tier._under_way.values() for one, _ in what.items)
+        assert counts.stored_pages <= runner.num_stored <= counts.stored_pages + moving
+        assert counts.loaded_pages <= runner.num_loaded <= counts.loaded_pages + moving
+        assert counts.spoilt == counts.recovered == 0
+        assert counts.used_pages <= counts.num_pages == self.host_pages
 
     def teardown(self) -> None:
         """Once nothing new comes, everything ends in a bounded number of steps; no block leaks."""

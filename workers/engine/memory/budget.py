@@ -69,6 +69,16 @@ def vgpu_limit(environ: Mapping[str, str], index: int) -> int | None:
     return None
 
 
+def host_size(root: Path = _ROOT) -> MemoryRoom:
+    """What this process could take of the host if nothing else ran there."""
+    groups = [
+        MemoryRoom(limit, f"the control group {group.name}")
+        for group in _groups(root)
+        if (limit := _group_limit(group)) is not None
+    ]
+    return min([MemoryRoom(_meminfo(root, "MemTotal"), "the host"), *groups])
+
+
 def host_room(root: Path = _ROOT) -> MemoryRoom:
     """What this process may still take of the host: the kernel's MemAvailable, or less if a
     control group of it leaves less. Page cache of a group counts as available: it can be
@@ -79,7 +89,7 @@ def host_room(root: Path = _ROOT) -> MemoryRoom:
         for group in _groups(root)
         if (left := _group_room(group)) is not None
     ]
-    return min([MemoryRoom(_mem_available(root), "the kernel"), *groups])
+    return min([MemoryRoom(_meminfo(root, "MemAvailable"), "the kernel"), *groups])
 
 
 def num_processors() -> int:
@@ -97,12 +107,12 @@ def _size(name: str, text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _mem_available(root: Path) -> int:
+def _meminfo(root: Path, name: str) -> int:
     text = (root / "proc/meminfo").read_text(encoding="ascii")
     for line in text.splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"{root / 'proc/meminfo'} has no MemAvailable")
+    raise OSError(f"{root / 'proc/meminfo'} has no {name}")
 
 
 def _groups(root: Path) -> list[Path]:
@@ -122,15 +132,23 @@ def _groups(root: Path) -> list[Path]:
 
 def _group_room(group: Path) -> int | None:
     """What the group's limit leaves, or None without a limit."""
-    for limit_name, usage_name, cache_name in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    limit = _group_limit(group)
+    for usage_name, cache_name in (
+        ("memory.current", "inactive_file"),
+        ("memory.usage_in_bytes", "total_inactive_file"),
     ):
-        limit = _read(group / limit_name)
         usage = _read(group / usage_name)
-        if limit is None or usage is None or limit == "max" or int(limit) >= _V1_NO_LIMIT:
-            continue
-        return int(limit) - int(usage) + _stat(group, cache_name)
+        if limit is not None and usage is not None:
+            return limit - int(usage) + _stat(group, cache_name)
+    return None
+
+
+def _group_limit(group: Path) -> int | None:
+    """The group's limit in either version; None without one."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        limit = _read(group / name)
+        if limit is not None and limit != "max" and int(limit) < _V1_NO_LIMIT:
+            return int(limit)
     return None
 
 

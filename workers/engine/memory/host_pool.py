@@ -17,6 +17,7 @@ from torch import Tensor
 from protocol.errors import ConfigError
 from workers.engine.memory import locked_pages
 from workers.engine.memory.budget import MemoryRoom
+from workers.loop import bytes_text
 
 ALIGNMENT: Final = 256
 """Bytes; a tensor begins at a multiple."""
@@ -35,8 +36,8 @@ class HostPool:
         """
         if num_bytes > room.num_bytes:
             raise ConfigError(
-                f"{asked} needs {num_bytes} bytes, but {room.source} leaves {room.num_bytes} of "
-                "the host's memory: lower it or leave it out"
+                f"{asked} needs {bytes_text(num_bytes)}, but {room.source} leaves "
+                f"{bytes_text(room.num_bytes)} of the host's memory: lower it or leave it out"
             )
         self.num_bytes = num_bytes
         self._next = 0
@@ -47,7 +48,7 @@ class HostPool:
             pages = mmap(-1, max(PAGESIZE, num_bytes), MAP_PRIVATE | MAP_ANONYMOUS)
         except OSError as error:
             raise ConfigError(
-                f"{asked} needs {num_bytes} bytes, but the host gives no such memory "
+                f"{asked} needs {bytes_text(num_bytes)}, but the host gives no such memory "
                 f"({error.strerror}): lower it or leave it out, or raise the process's limit of "
                 "address space (ulimit -v)"
             ) from error
@@ -58,8 +59,8 @@ class HostPool:
             status = locked_pages.lock(at, num_bytes)
             if status != 0:
                 raise ConfigError(
-                    f"{asked} needs {num_bytes} bytes, but the driver cannot lock so much memory "
-                    f"(error {status}): leave it out, or raise the limit of locked memory "
+                    f"{asked} needs {bytes_text(num_bytes)}, but the driver cannot lock so much "
+                    f"memory (error {status}): leave it out, or raise the limit of locked memory "
                     "(ulimit -l)"
                 )
             # Neither earlier than the region's end, or its copies would stop the host, nor later:

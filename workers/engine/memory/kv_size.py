@@ -9,6 +9,7 @@ from typing import Final
 
 from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom
+from workers.loop import bytes_text
 
 CPU_CONTEXTS: Final = 4
 """On a CPU more than a few full windows only cost memory."""
@@ -90,11 +91,20 @@ def _missing(room: MemoryRoom, demand: KvDemand, wanted: int, fitting: int, budg
     else:
         what, remedy = "one block of keys and values", ""
     fewer = ", max_seqs or snapshots" if demand.state_bytes else ""
-    states = f" and {demand.state_bytes} for states" if demand.state_bytes else ""
+    states = f" and {bytes_text(demand.state_bytes)} for states" if demand.state_bytes else ""
+    missing, taken, left, kept, step = map(
+        bytes_text,
+        (
+            wanted * block_bytes - budget,
+            wanted * block_bytes,
+            room.num_bytes,
+            max(0, budget),
+            demand.peak_bytes,
+        ),
+    )
     lowered = f"lower {remedy} to at most {tokens}" if remedy and tokens else "take a smaller model"
     return (
-        f"{wanted * block_bytes - budget} bytes of memory are missing: {what} takes "
-        f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.source} leaves, "
-        f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest "
+        f"{missing} of memory are missing: {what} takes {taken}, and of the {left} that "
+        f"{room.source} leaves, {kept} are for keys and values after {step} for the largest "
         f"step{states}: {lowered}, lower token_budget{fewer}, or end what else runs there"
     )

@@ -91,7 +91,7 @@ class EngineTier:
         self.region.open(held)
         pool.expect(held)
         for pages in self.copies.take_opened():
-            pool.open(pages)
+            tier.open(pages)
         return tier
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.memory import locked_pages
+from workers.loop import bytes_text
 from workers.scheduler.tier import TierLayout
 
 _PIECE_BYTES: Final = 32 * 2**20
@@ -119,6 +120,7 @@ class HostRegion:
 
     def _lock_all(self, pieces: list[range], card: torch.device) -> None:
         torch.cuda.set_device(card)  # of this thread: another card would get a context for nothing
+        num_locked = 0
         for piece in pieces:
             if self._is_closing:
                 return
@@ -127,14 +129,16 @@ class HostRegion:
             locked_pages.populate(at, size)
             status = locked_pages.lock(at, size)
             if status != 0:
-                done = piece.start if pieces == sorted(pieces, key=lambda one: one.start) else 0
+                each = self.layout.page_bytes
                 print(
                     f"the driver locks no more memory of the host (error {status}), so the host "
-                    f"cache has fewer pages than it was given ({done} of {len(self.pages)}): raise "
-                    "the limit of locked memory (ulimit -l) or lower cache.host",
+                    f"cache has {bytes_text(num_locked * each)} of the "
+                    f"{bytes_text(len(self.pages) * each)} that it was given: raise the limit of "
+                    "locked memory (ulimit -l) or lower cache.host",
                     file=sys.stderr,
                     flush=True,
                 )
                 return
+            num_locked += len(piece)
             self._locked.append(at)
             self._opened.put(piece)

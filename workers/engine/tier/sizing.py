@@ -20,6 +20,7 @@ from workers.engine.memory.budget import MemoryRoom, host_room
 from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
 from workers.engine.tier.page_words import hash_of
+from workers.loop import bytes_text
 from workers.model_dir import CONFIG_NAME
 from workers.scheduler.tier import TierLayout
 from workers.tier_size import default_bytes
@@ -55,8 +56,8 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
             wanted = default_bytes(room.num_bytes, sum(each.num_bytes() for each in caches))
     elif wanted > room.num_bytes:
         raise ConfigError(
-            f"cache.host needs {wanted} bytes, but {room.source} leaves {room.num_bytes} of the "
-            "host's memory: lower it or leave it out"
+            f"cache.host needs {bytes_text(wanted)}, but {room.source} leaves "
+            f"{bytes_text(room.num_bytes)} of the host's memory: lower it or leave it out"
         )
     if wanted == 0:
         return
@@ -68,19 +69,28 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
         layout = layout._replace(num_pages=ranks.least(layout.num_pages))
     if layout.num_pages < _SMALLEST_PAGES:
         if config.host_cache_bytes is None:
+            give_back(fd)
             return
         raise ConfigError(
-            f"cache.host = {wanted} bytes hold {layout.num_pages} pages of {layout.page_bytes}: "
-            "raise it or leave it out"
+            f"cache.host has {bytes_text(wanted)}, and a page of {config.model} takes "
+            f"{bytes_text(layout.page_bytes)}: raise it to {_SMALLEST_PAGES} pages or more, or "
+            "leave it out"
         )
-    report("memory", 1.0, f"{layout.num_bytes} bytes of the host for prefixes")
+    report("memory", 1.0, f"{bytes_text(layout.num_bytes)} of the host for prefixes")
     try:
         runner.attach(EngineTier(memories, layout, fd, device))
     except OSError as error:
         raise ConfigError(
-            f"cache.host needs {layout.num_bytes} bytes, but the host gives no such memory "
-            f"({error.strerror}): lower it or leave it out"
+            f"cache.host needs {bytes_text(layout.num_bytes)}, but the host gives no such memory "
+            f"({error.strerror}): lower it or leave it out, or raise the limits of address space "
+            "and of file sizes (ulimit -v, ulimit -f)"
         ) from error
+
+
+def give_back(fd: int | None) -> None:
+    """Free what an engine with another configuration has left in the region."""
+    if fd is not None:
+        os.ftruncate(fd, 0)
 
 
 def copy_bytes(config: WorkerConfig, page_bytes: int, device: torch.device) -> int:

@@ -55,7 +55,6 @@ class TierCounts(NamedTuple):
     num_pages: int
     stored_pages: int
     loaded_pages: int
-    loaded_blocks: int
     evicted: int
     spoilt: int
     recovered: int
@@ -133,7 +132,8 @@ class HostTier:
         self._num_loads = 0
         self._number = 0
         self._lacks_room = False
-        self._num_stored = self._num_loaded = self._num_loaded_blocks = self._num_spoilt = 0
+        self._to_forget: list[Name] = []
+        self._num_stored = self._num_loaded = self._num_spoilt = 0
         self.num_recovered = 0
         self._meter = LoadMeter()
         self.pin_state: Callable[[int], None] = _ignore
@@ -158,6 +158,11 @@ class HostTier:
         return self._num_loads > 0
 
     @property
+    def is_clearing(self) -> bool:
+        """Whether what `clear` was to forget is still copied."""
+        return bool(self._to_forget)
+
+    @property
     def has_to_store(self) -> bool:
         """Whether something waits to be stored that had room when that was tried last."""
         return bool(self._to_store) and not self._lacks_room
@@ -168,10 +173,9 @@ class HostTier:
         pool = self.pool
         return TierCounts(
             pool.num_used,
-            pool.num_pages,
+            pool.num_usable,
             self._num_stored,
             self._num_loaded,
-            self._num_loaded_blocks,
             pool.num_evicted,
             self._num_spoilt,
             self.num_recovered,
@@ -401,13 +405,28 @@ class HostTier:
                 self._meter.loaded(len(entry.pages) * self.room.page_bytes)
         if what.load is not None and what.load.num_open == 0:
             self._end_load(what.load, now)
+        self._forget(self._to_forget)
+
+    def open(self, pages: range) -> None:
+        """Let these pages be used; see `TierPool.open`."""
+        for entry in self.pool.open(pages):
+            self._forgot(entry)
 
     def clear(self) -> int:
-        """Forget what the host has, except what is copied now. Returns the number of entries."""
-        gone = self.pool.clear()
+        """Forget what the host has; what is copied now, as soon as it is not. Returns the number of
+        entries that are forgotten now.
+        """
+        self._to_store.clear()
+        return self._forget(self.pool.names)
+
+    def _forget(self, names: Sequence[Name]) -> int:
+        """Forget these entries, as far as they can go now; the others go when copies are over."""
+        gone = self.pool.clear(names)
         for entry in gone:
             self._forgot(entry)
-        self._to_store.clear()
+        left = [name for name in names if self.pool.get(name) is not None]
+        copied = any(not self.pool.rests(name) for name in left)
+        self._to_forget = left if copied else []
         return len(gone)
 
     def take_pages(self, num_pages: int, owner: int, now: float) -> tuple[int, ...] | None:
@@ -518,7 +537,6 @@ class HostTier:
             load.bad.add(entry.name)
         else:
             self._num_loaded += len(entry.pages)
-            self._num_loaded_blocks += entry.name.kind is EntryKind.BLOCK
 
     def _end_load(self, load: TierLoad, now: float) -> None:
         self._num_loads -= 1

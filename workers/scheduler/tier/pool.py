@@ -24,13 +24,13 @@ from workers.scheduler.tier.where import BlockEvent, Where
 
 @final
 class TierPool:
-    """`num_pages` pages, of which the first `num_open` can be used so far. `index` keeps what the
-    pages hold beyond the engine's life; None in tests of the pool alone. `now` is the time in
-    seconds, of the same clock in all calls.
+    """`num_pages` pages, of which `num_open` can be used so far, and `num_usable` at last. `index`
+    keeps what the pages hold beyond the engine's life; None in tests of the pool alone. `now` is
+    the time in seconds, of the same clock in all calls.
     """
 
     def __init__(self, num_pages: int, index: Index | None = None) -> None:
-        self.num_pages = num_pages
+        self.num_pages = self.num_usable = num_pages
         self.returns = ExpectedReturns()
         self.num_evicted = 0
         self._index = index
@@ -75,6 +75,11 @@ class TierPool:
         """The entry of that name, if pages belong to it."""
         return self._entries.get(name)
 
+    def rests(self, name: Name) -> bool:
+        """Whether an entry is not copied now; one without pages is not."""
+        entry = self._entries.get(name)
+        return entry is None or entry.where.may_leave_host
+
     @property
     def is_opening(self) -> bool:
         """Whether a page that holds something will open."""
@@ -89,12 +94,15 @@ class TierPool:
         closed = [page for page in pages if not self._is_open[page]]
         return bool(closed) and self._expected.issuperset(closed)
 
-    def open(self, pages: range) -> None:
+    def open(self, pages: range) -> list[TierEntry]:
         """Let these pages be used; those that have an owner already keep it. Behind an empty range
-        no page opens any more.
+        no page opens any more: what lies in closed ones is forgotten, and returned with all that
+        needs it.
         """
         if not pages:
             self._expected.clear()
+            self.num_usable = self._num_open
+            return self._forget_closed()
         self._expected.difference_update(pages)
         for page in pages:
             if not self._is_open[page]:
@@ -102,6 +110,14 @@ class TierPool:
                 self._num_open += 1
                 if page not in self._owners:
                     self._free.append(page)
+        return []
+
+    def _forget_closed(self) -> list[TierEntry]:
+        gone: list[TierEntry] = []
+        for entry in list(self._entries.values()):
+            if self._entries.get(entry.name) is entry and not self.is_open(entry.pages):
+                gone += self.evict(entry)
+        return gone
 
     def is_open(self, pages: Iterable[int]) -> bool:
         """Whether all these pages are open."""
@@ -256,10 +272,13 @@ class TierPool:
             require(isinstance(self._owners.pop(page), int), f"page {page} is an entry's")
             self._free.append(page)
 
-    def clear(self) -> list[TierEntry]:
-        """Forget every entry that is not copied now, and that none needs which is. Returns them."""
+    def clear(self, names: Iterable[Name]) -> list[TierEntry]:
+        """Forget each entry of these names that is not copied now, and that none needs which is.
+        Returns them.
+        """
         gone: list[TierEntry] = []
-        for entry in sorted(self._entries.values(), key=lambda one: (-one.depth, -one.name.kind)):
+        found = [entry for name in names if (entry := self._entries.get(name)) is not None]
+        for entry in sorted(found, key=lambda one: (-one.depth, -one.name.kind)):
             if entry.where.may_leave_host and entry.num_children == 0:
                 entry.follow(BlockEvent.LEFT_HOST)
                 self._forget(entry)

@@ -10,6 +10,7 @@ from workers.engine.memory.budget import (
     MemoryRoom,
     card_room,
     host_room,
+    host_size,
     num_processors,
     vgpu_limit,
 )
@@ -45,6 +46,20 @@ def test_an_outer_group_counts_and_its_page_cache_is_free(tmp_path: Path) -> Non
     _group(base / "outer/inner", max="max", current=str(GIB))
     _group(base / "outer", f"anon 1\ninactive_file {GIB}\n", max=str(4 * GIB), current=str(3 * GIB))
     assert host_room(root) == (2 * GIB, "the control group outer")
+
+
+def test_the_whole_host_is_what_groups_allow_of_it(tmp_path: Path) -> None:
+    """Whatever is used of it now, in both versions."""
+    (bare := tmp_path / "bare").mkdir()
+    assert host_size(_machine(bare)) == (9 * 1024, "the host")
+    for version, membership, limit in (("two", "0::/a\n", "max"), ("one", "4:memory:/a\n", "x")):
+        root = _machine(tmp_path / version, membership)
+        base = root / "sys/fs/cgroup"
+        if limit == "max":
+            _group(base / "a", max="4096", current="4000")
+        else:
+            _group(base / "memory/a", limit_in_bytes="4096", usage_in_bytes="4000")
+        assert host_size(root) == (4096, "the control group a")
 
 
 @pytest.mark.parametrize("current", [0, GIB])

@@ -53,15 +53,15 @@ def test_a_host_that_maps_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(host_pool, "mmap", refuse)
-    with pytest.raises(ConfigError, match=r"^host_bytes needs 5000 bytes, but the host gives no"):
+    with pytest.raises(ConfigError, match=r"^host_bytes needs 5 KiB, but the host gives no"):
         HostPool(5000, ROOM, locks=False)
 
 
 def test_more_than_the_host_has_is_refused() -> None:
     """Before anything is taken, in one line."""
-    with pytest.raises(ConfigError, match="host_bytes needs 1073741825 bytes, but the kernel lea"):
+    with pytest.raises(ConfigError, match=r"host_bytes needs 1\.00 GiB, but the kernel lea"):
         HostPool(2**30 + 1, ROOM, locks=False)
-    with pytest.raises(ConfigError, match=r'^embedding = "host" needs 1073741825 bytes'):
+    with pytest.raises(ConfigError, match=r'^embedding = "host" needs 1\.00 GiB, '):
         HostPool(2**30 + 1, ROOM, locks=False, asked='embedding = "host"')
 
 

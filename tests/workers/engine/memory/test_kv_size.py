@@ -49,17 +49,16 @@ def test_what_is_asked_for_is_taken_exactly() -> None:
     assert _blocks(100 * GIB, wanted_tokens=1000) == 32
 
 
-def test_the_error_names_the_bytes_and_the_setting() -> None:
+def test_the_error_names_the_memory_and_the_setting() -> None:
     """The number that is missing, the limit that holds, and what would fit."""
     text = _refusal(6 * GIB, wanted_tokens=100_000)
-    missing = 3125 * 32 * 147_456 - int(CARD_SHARE * 4 * GIB)
-    assert text.startswith(f"{missing} bytes of memory are missing: kv_tokens = 100000")
+    assert text.startswith("9.93 GiB of memory are missing: kv_tokens = 100000 takes 13.73 GiB, ")
     assert "the driver leaves" in text
     assert f"lower kv_tokens to at most {int(CARD_SHARE * 4 * GIB) // (32 * 147_456) * 32}" in text
     assert "lower context_length to at most" in _refusal(6 * GIB, needs_context=True)
     nothing = _refusal(GIB)
     assert "take a smaller model, lower token_budget" in nothing
-    assert f"of the {GIB} " in nothing
+    assert "of the 1.00 GiB " in nothing
 
 
 @given(
@@ -79,7 +78,9 @@ def test_no_more_is_taken_than_there_is(
     try:
         blocks = choose_blocks(_room(room), demand, is_card=is_card)
     except ConfigError as error:
-        assert int(str(error).split()[0]) > 0
+        number, unit, *_ = str(error).split()
+        assert float(number) > 0
+        assert unit in ("B", "KiB", "MiB", "GiB")
         return
     assert blocks >= 1
     assert blocks * 32 * demand.token_bytes + peak <= room

@@ -48,6 +48,23 @@ def test_events_and_snapshot_say_what_is_on_the_host_alone() -> None:
     assert 0 < use.loaded_tokens <= 16
 
 
+def test_what_was_loaded_for_nobody_is_no_hit_of_a_prompt() -> None:
+    """Its client left during the load. The share of the card was -80 %."""
+    engine = _engine(host_pages=20)
+    _ask(engine, 1, 100)
+    engine.scheduler.clear_card()
+    engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
+    engine.step()
+    assert engine.scheduler.is_loading
+    engine.ledger.hear(engine.scheduler.abort(1, (2).to_bytes(16, "little"), 0))
+    while engine.scheduler.is_copying:
+        engine.step()
+    use = engine.scheduler.load(1, 0.0, 0.0).cache
+    assert use is not None
+    assert (use.hit_tokens, use.loaded_tokens) == (0, 0)
+    assert "found (0% on the card, 0% on the host)" in cache_line(use)
+
+
 def test_without_a_host_every_event_is_of_the_card() -> None:
     engine = Engine(num_blocks=8)
     engine.submit(make_submit(1, list(range(100, 120)), max_tokens=1))
@@ -70,6 +87,50 @@ def test_what_the_last_tier_evicts_and_a_prompt_wants_again_is_counted() -> None
     after = engine.scheduler.load(1, 0.0, 0.0)
     assert 0 < after.recomputed_tokens <= 20
     assert after.recomputed_tokens % 4 == 0
+
+
+@pytest.mark.parametrize("num_steps", range(1, 9))
+@pytest.mark.parametrize("num_states", [None, 4])
+def test_what_is_copied_while_the_cache_is_cleared_is_forgotten_behind_the_copy(
+    num_steps: int, num_states: int | None
+) -> None:
+    """A store that ended behind the clear stood on the host afterwards, with all before it."""
+    engine = Engine(num_blocks=8, host_pages=20, copies=True, num_states=num_states)
+    engine.submit(make_submit(1, [100 + index for index in range(20)], max_tokens=1))
+    for _ in range(num_steps):
+        engine.step()
+    engine.scheduler.clear_cache()
+    engine.drain()
+    engine.scheduler.clear_card()
+    while engine.scheduler.is_copying:
+        engine.step()
+    engine.ledger.hear(engine.scheduler.take_events())
+    tier = engine.scheduler._blocks.tier
+    assert tier is not None
+    if 1 in engine.ledger.finished and num_steps > 3:
+        assert tier.pool.names == []
+        assert engine.ledger.cached == engine.ledger.states == set()
+    _ask(engine, 2, 200)
+    assert engine.ledger.accepted[2].cached_tokens == 0
+    assert tier.pool.names
+
+
+def test_what_is_loaded_while_the_cache_is_cleared_is_forgotten_behind_the_copy() -> None:
+    """Its request has it on the card."""
+    engine = _engine(host_pages=20)
+    _ask(engine, 1, 100)
+    engine.scheduler.clear_card()
+    engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
+    engine.step()
+    assert engine.scheduler.is_loading
+    engine.scheduler.clear_cache()
+    engine.drain()
+    assert engine.ledger.accepted[2].cached_tokens == 16
+    engine.scheduler.clear_card()
+    while engine.scheduler.is_copying:
+        engine.step()
+    engine.ledger.hear(engine.scheduler.take_events())
+    assert engine.ledger.cached == set()
 
 
 def test_the_rate_is_that_of_the_time_with_loads() -> None:

@@ -201,6 +201,14 @@ def test_what_will_not_open_is_computed() -> None:
     engine.step()
     assert engine.scheduler.is_copying
     engine.scheduler.open_pages(range(0))
+    tier = engine.scheduler._blocks.tier
+    assert tier is not None
+    assert len(tier.pool) == tier.counts.num_pages == 11
+    engine.ledger.hear(engine.scheduler.take_events())
+    assert len(engine.ledger.on_host) == 11, "what cannot come back is told to nobody"
     engine.drain()
     assert engine.ledger.accepted[2].cached_tokens == 11 * 4
+    for _ in range(40):
+        engine.step()
     assert not engine.scheduler.is_copying
+    assert tier.counts.used_pages <= 11

@@ -223,7 +223,8 @@ class EngineLoop(Generic[InFlight]):
 
     @property
     def _is_copying(self) -> bool:
-        return self._copies is not None and self._scheduler.is_copying
+        may_copy = self._copies is not None and not self._napping.is_asleep
+        return may_copy and self._scheduler.is_copying
 
     @property
     def _is_waiting(self) -> bool:
@@ -239,7 +240,7 @@ class EngineLoop(Generic[InFlight]):
         self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
         has_planned = self._launch()
-        if self._copies is not None:
+        if self._copies is not None and not self._napping.is_asleep:
             self._copy(self._copies)
         if not has_planned or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
             self._report_load(busy=self._is_busy)

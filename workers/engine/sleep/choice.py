@@ -5,12 +5,13 @@ Owns that choice. Must not know how memory is moved.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from config import WorkerConfig
-from workers.engine.memory.budget import host_room
+from workers.engine.memory.budget import MemoryRoom, host_room
 from workers.engine.sleep.card_pages import CardPages, DriverRefusalError
 from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.sleep.kept_rows import KeptRows
@@ -18,6 +19,7 @@ from workers.engine.sleep.pages import Pages
 
 if TYPE_CHECKING:
     from workers.engine.runner import ModelRunner
+    from workers.engine.tier.region import HostRegion
 
 
 def sleep_of(
@@ -64,5 +66,13 @@ def begun_sleep(runner: ModelRunner) -> DeviceSleep | NoSleep:
     caches = [runner.cache]
     if drafter is not None and drafter.cache is not None:
         caches.append(drafter.cache)
-    sleep.begin(KeptRows(caches, runner.kept.prefixes), host_room)
+    region = None if runner.tier is None else runner.tier.region
+    sleep.begin(KeptRows(caches, runner.kept.prefixes), partial(room_beside, region))
     return sleep
+
+
+def room_beside(region: HostRegion | None) -> MemoryRoom:
+    """What the host leaves, without what the host cache takes of it yet."""
+    room = host_room()
+    coming = 0 if region is None else region.num_coming
+    return room._replace(num_bytes=max(0, room.num_bytes - coming))

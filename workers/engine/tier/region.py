@@ -62,12 +62,18 @@ class HostRegion:
         self._card = card
         self._opened: queue.SimpleQueue[range] = queue.SimpleQueue()
         self._locked: list[int] = []
+        self._num_to_lock = 0 if card is None else layout.num_pages
         self._is_closing = False
         self._thread: Thread | None = None
         self._has_begun = False
 
     def __repr__(self) -> str:
         return f"<HostRegion of {self.layout.num_pages} pages>"
+
+    @property
+    def num_coming(self) -> int:
+        """Bytes of the host that it takes yet, while its pages are locked for a card."""
+        return self._num_to_lock * self.layout.page_bytes
 
     def open(self, first: Iterable[int] = ()) -> None:
         """Begin to open the pages, those of `first` before the others. Only the first call does."""
@@ -116,6 +122,7 @@ class HostRegion:
         try:
             self._lock_all(pieces, card)
         finally:
+            self._num_to_lock = 0
             self._opened.put(_END)
 
     def _lock_all(self, pieces: list[range], card: torch.device) -> None:
@@ -140,5 +147,6 @@ class HostRegion:
                 )
                 return
             num_locked += len(piece)
+            self._num_to_lock -= len(piece)
             self._locked.append(at)
             self._opened.put(piece)

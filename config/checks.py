@@ -292,6 +292,9 @@ def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
         yield Mistake(place, f"{who} and owns_gpu, which would end the engines of the others")
     elif worker.engine in EXTERNAL_ENGINES and worker.launch is None:
         yield Mistake(place, f"{who}, but its engine is started by others: give it a `launch`")
+    elif worker.engine in EXTERNAL_ENGINES and worker.device == "auto":
+        text = f'{who}, and its `device` is not named: add device = "cuda:0", its card, or "cpu"'
+        yield Mistake(place, text)
 
 
 def _card_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:

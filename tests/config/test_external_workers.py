@@ -114,3 +114,29 @@ def test_a_card_of_ones_own_is_no_other_workers(first: str, second: str, is_mist
         return
     with pytest.raises(ConfigError, match="which `v` uses too"):
         parse_config(text, "f")
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ('device = "cuda:0"\nlaunch = { argv = ["vllm"] }', None),
+        ('device = "cpu"\nlaunch = { argv = ["vllm"] }', None),
+        ('launch = { argv = ["vllm"] }', "its `device` is not named"),
+        ('device = "cuda:0"', "its engine is started by others"),
+    ],
+)
+def test_an_engine_that_takes_turns_is_launched_and_its_device_named(
+    keys: str, why: str | None
+) -> None:
+    """Of a device that is not named, the host's memory was measured, and two engines of one card
+    were resident together.
+    """
+    text = (
+        '[[models]]\nname = "m"\nresidency = "on-demand"\n[[workers]]\nname = "w"\nmodel = "/m"\n'
+        f'engine = "vllm"\nurl = "http://127.0.0.1:8000"\n{keys}\n'
+    )
+    if why is None:
+        assert parse_config(text, "x").workers[0].residency == "on-demand"
+        return
+    with pytest.raises(ConfigError, match=why):
+        parse_config(text, "x")

@@ -22,6 +22,7 @@ from tests.fakes.herma_process import (
     herma_up,
     wait_until,
 )
+from tests.fakes.ports import free_ports
 from tests.fakes.turning_card import TurningCard
 
 CONFIG = """
@@ -205,3 +206,21 @@ def test_a_supervisor_that_dies_while_its_worker_sleeps(
     for one in (other, name):
         assert ask(herma, model[one]) == first[one]
         assert engines(herma) == {one: 1}
+
+
+def test_an_engine_of_others_that_is_away_keeps_nobody_waiting(
+    tmp_path: Path, runtime: Path, card: TurningCard
+) -> None:
+    """What it will take of the card is never known, and its process is none of ours: as long as it
+    is away the models of the card take their turns without it.
+    """
+    attached = (
+        '\n[[workers]]\nname = "c"\nmodel = "builtin:herma-tiny"\nengine = "vllm"\n'
+        f'url = "http://127.0.0.1:{free_ports(1)}"\ndevice = "cuda:0"\nserves = "gamma"\n'
+    )
+    config = tmp_path / "herma.toml"
+    config.write_text(CONFIG.format(folder=tmp_path) + '\n[[models]]\nname = "gamma"\n' + attached)
+    with herma_up(config, **card.environ, HERMA_RUNTIME_DIR=str(runtime)) as running:
+        first = {name: ask(running, name) for name in ("alpha", "beta")}
+        assert ask(running, "alpha") == first["alpha"]
+        assert states(running)["gamma"] != "ready"

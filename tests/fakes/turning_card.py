@@ -30,7 +30,7 @@ def engines():
             continue
         name = title.removeprefix("herma engine ")
         asleep = Path(folder, "asleep-" + one.name).exists()
-        yield int(one.name), name, said["asleep"].get(name, 0) if asleep else said["awake"][name]
+        yield int(one.name), name, said["asleep" if asleep else "awake"].get(name, 0)
 what = next(word for word in sys.argv if word.startswith("--query-"))
 used = said["others"] + sum(mib for _, _, mib in engines())
 if what == "--query-gpu=memory.total,memory.used":

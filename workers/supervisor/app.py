@@ -16,7 +16,7 @@ import msgspec
 import trio
 from setproctitle import setproctitle
 
-from config import WorkerConfig, state_dir
+from config import EXTERNAL_ENGINES, WorkerConfig, state_dir
 from housekeeping.audit import FILE_NAME, Act, AuditFile
 from housekeeping.log_lines import log_style
 from housekeeping.own_code import own_entry
@@ -132,11 +132,13 @@ class WorkerApp:
 
     def _turns_of(self, config: WorkerConfig) -> TurnsOf | None:
         """The seat of a worker whose model is resident on demand, or that holds memory of a card
-        which others may share.
+        which others may share. What an engine that others have started holds is others' memory.
         """
         memory = CardMemory(config, os.environ)
         is_on_demand = config.residency == "on-demand"
-        if config.rank or not (is_on_demand or (memory.is_card and memory.can_read)):
+        is_attached = config.engine in EXTERNAL_ENGINES and config.launch is None
+        is_seen = memory.is_card and memory.can_read and not is_attached
+        if config.rank or not (is_on_demand or is_seen):
             return None
         try:
             record = record_path(records_dir(os.environ), config.name, self._file)

@@ -133,8 +133,8 @@ class Sleeper:
         if self.life is not life:
             return  # it has died, and the next one is measured by itself
         # What ends or sleeps by now may have been read without its memory.
-        if held is not None and self._lifecycle.state in SERVING:
-            facts: dict[str, int | float] = {"awake_bytes": held}
+        if self._lifecycle.state in SERVING:
+            facts: dict[str, int | float] = {} if held is None else {"awake_bytes": held}
             if self._began_at:
                 facts["start_s"] = took_s
                 if self.turns.record.way in ("", RESTART):

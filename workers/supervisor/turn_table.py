@@ -143,10 +143,10 @@ class TurnTable:
                 continue
             self._changed = trio.Event()
             await self._dismiss_late()
-            if trio.current_time() < self._settles_at:
-                continue
             await self._look_at_device()
             now = trio.current_time()
+            if now < self._settles_at:
+                continue  # a worker has left meanwhile
             plan = self._policy.decide(list(self._members()), self._card, now)
             for number, seat in tuple(self._seats.items()):
                 if seat.member is not None:

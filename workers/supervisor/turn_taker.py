@@ -424,11 +424,12 @@ class TurnTaker:
 
     @property
     def _wants_look(self) -> bool:
-        """Whether it should wake without a request: its memory is not known, or whether it wakes
-        from its first sleep without an end.
+        """Whether it should wake without a request: it has never started, or whether it wakes from
+        its first sleep without an end.
         """
+        is_new = self.record.awake_bytes is None and self.record.start_s is None
         is_on_trial = self.is_on_trial and self._lifecycle.state is EngineState.DORMANT
-        return self.record.awake_bytes is None or is_on_trial
+        return is_new or is_on_trial
 
     @property
     def _is_kept(self) -> bool:

@@ -186,6 +186,29 @@ async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
         assert one.turns.record.awake_bytes == 60 * 2**30
 
 
+async def test_where_the_card_says_nothing_its_times_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By guesses others would wait half a minute for its place; and it must not look for its memory
+    again after each sleep.
+    """
+
+    async def nothing(*_: object) -> None:
+        """What nvidia-smi says of a card that shares the host's memory."""
+
+    monkeypatch.setattr(FixedCard, "read", nothing)
+    monkeypatch.setattr(FixedCard, "held_by", nothing)
+    async with world(tmp_path, monkeypatch, sleep_way="") as one:
+        record = one.turns.record
+        assert record.awake_bytes is None
+        assert record.wake_s == record.start_s
+        assert record.wake_s is not None
+        await one.sleep()
+        report = one.turns.report(trio.current_time())
+        assert (report.state, report.wants_look) == ("asleep", False)
+        assert report.wake_s == record.start_s
+
+
 async def test_a_long_back_off_gives_the_place_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,37 @@ async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
         assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
 
 
+async def test_nothing_is_decided_at_once_after_one_has_left_during_a_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading was of a device with that worker: what it holds is neither its own any more nor
+    others'.
+    """
+    is_reading, is_due = trio.Event(), trio.Event()
+
+    class SlowCard(FixedCard):
+        async def read(self) -> CardUse:
+            is_reading.set()
+            await is_due.wait()
+            return await super().read()
+
+    card = SlowCard(tmp_path)
+    async with opened(card, tmp_path) as address, seated(address) as worker:
+        async with seated(address) as other:
+            await other.say("awake", waiting=0)
+            await worker.say("asleep")
+            with trio.fail_after(BOUND_S):
+                await is_reading.wait()
+            monkeypatch.setattr(turn_table, "SETTLE_S", 1.0)
+            card.others = 60 * GIB
+        left_at = trio.current_time()
+        await trio.testing.wait_all_tasks_blocked()
+        is_due.set()
+        (order,) = await worker.news()
+        assert trio.current_time() - left_at >= 0.9
+        assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
+
+
 async def test_a_worker_that_does_not_read_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

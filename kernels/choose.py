@@ -39,7 +39,7 @@ def is_card(device: torch.device) -> bool:
 def has_pdl(device: torch.device) -> bool:
     """Whether kernels on `device` may start before the kernel ahead of them has ended.
 
-    Pass it as the kernel's `PDL` and as `launch_pdl`. False on a CPU, so in the interpreter.
+    Pass it as the kernel's `PDL`. False on a CPU, so in the interpreter.
     """
     return is_card(device) and capability(device) >= _PDL_CAPABILITY
 

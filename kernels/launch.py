@@ -52,8 +52,9 @@ class Launch:
     """A Triton kernel with its constants; call it with what changes.
 
     `constants` are the kernel's last parameters by name: compile-time constants, and numbers that
-    stay the same. `options` are Triton's (`num_warps`, `num_stages`, `launch_pdl`). Make one per
-    set of constants and keep it: the first call compiles, the others only launch.
+    stay the same. A kernel with a true `PDL` is launched so that it may begin early
+    (`kernels.choose.has_pdl`). `options` are Triton's (`num_warps`, `num_stages`). Make one per set
+    of constants and keep it: the first call compiles, the others only launch.
     """
 
     __slots__ = ("_constants", "_kernel", "_options", "_ready", "_tail")
@@ -65,7 +66,9 @@ class Launch:
             raise ValueError(f"{sorted(constants)} are not the last parameters, {names}")
         self._kernel = kernel
         self._constants = constants
-        self._options = options
+        self._options = (
+            {"launch_pdl": constants["PDL"], **options} if "PDL" in constants else options
+        )
         self._tail = tuple(constants[name] for name in names)
         self._ready: dict[tuple[object, ...], _Ready] = {}
 

@@ -72,6 +72,5 @@ def accept(
 
 @cache
 def _accept_launch(device: torch.device, num_tables: int) -> Launch:
-    pdl = has_pdl(device)
-    constants = {"num_tables": num_tables, "MAX_ROWS": MAX_ROWS, "PDL": pdl}
-    return Launch(_accept_kernel, constants, num_warps=_NUM_WARPS, launch_pdl=pdl)
+    constants = {"num_tables": num_tables, "MAX_ROWS": MAX_ROWS, "PDL": has_pdl(device)}
+    return Launch(_accept_kernel, constants, num_warps=_NUM_WARPS)

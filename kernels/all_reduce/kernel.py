@@ -136,7 +136,6 @@ def _launch_of(
     adds: bool,
     is_trial: bool,
 ) -> Launch:
-    pdl = has_pdl(device)
     return Launch(
         _add_parts_kernel,
         {
@@ -149,8 +148,7 @@ def _launch_of(
             "ADDS": adds,
             "MOST_POLLS": _MOST_POLLS[is_trial],
             "TRAPS": not is_trial,
-            "PDL": pdl,
+            "PDL": has_pdl(device),
         },
         num_warps=min(8, pushed // 512),
-        launch_pdl=pdl,
     )

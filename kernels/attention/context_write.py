@@ -93,10 +93,9 @@ def _launch_of(
     eps: float,
     is_normed: bool,
 ) -> Launch:
-    pdl = has_pdl(device)
     constants = {
         "eps": eps, "LAYERS": layers, "KV": num_kv, "KV_2": triton.next_power_of_2(num_kv),
         "D": head_dim, "BLOCK_SIZE": block_size, "HALF": triton.next_power_of_2(head_dim // 2),
-        "NORMED": is_normed, "PDL": pdl,
+        "NORMED": is_normed, "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_context_kernel, constants, num_warps=4, launch_pdl=pdl)
+    return Launch(_context_kernel, constants, num_warps=4)

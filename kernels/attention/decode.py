@@ -569,7 +569,6 @@ def _launch_of(
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
-    pdl = has_pdl(device)
     row = (num_heads if scope.borrows else num_heads + 2 * num_kv) * head_dim
     constants = {
         "eps": eps, "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
@@ -577,14 +576,14 @@ def _launch_of(
         "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
         "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
         "NORMED": num_normed, "BORROWS": scope.borrows, "ROW": row, "WINDOW": scope.window,
-        "SINKS": has_sinks, "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "PDL": pdl,
+        "SINKS": has_sinks, "SHARED_WORDS": SHARED_WORDS if is_shared else 0,
+            "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(
         _decode_kernel,
         constants,
         num_warps=config.warps,
         num_stages=config.stages,
-        launch_pdl=pdl,
     )
 
 

@@ -287,20 +287,18 @@ def _items_launch(
     scope: Scope,
     has_sinks: bool,
 ) -> Launch:
-    pdl = has_pdl(device)
     block_d = triton.next_power_of_2(head_dim)
     constants = {
         "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
         "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed,
-        "WINDOW": scope.window, "SINKS": has_sinks, "PDL": pdl,
+        "WINDOW": scope.window, "SINKS": has_sinks, "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(
         _prefill_kernel,
         constants,
         num_warps=config.warps,
         num_stages=config.stages,
-        launch_pdl=pdl,
     )
 
 
@@ -312,7 +310,7 @@ def _merge_launch(device: torch.device, num_heads: int, head_dim: int) -> Launch
         "FAN": _MERGED_PARTS, "PDL": pdl,
     }  # fmt: skip
     num_warps = max(1, block_d // 128)
-    return Launch(_merge_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    return Launch(_merge_kernel, constants, num_warps=num_warps)
 
 
 def parts_of(

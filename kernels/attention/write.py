@@ -132,12 +132,11 @@ def _launch_of(
     borrows: bool,
 ) -> tuple[Launch, int]:
     """The launch, and the number of programs per row."""
-    pdl = has_pdl(device)
     num_all = num_heads + (0 if borrows else 2 * num_kv)
     constants = {
         "eps": eps, "H": num_heads, "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size,
         "HEADS": config.heads, "HALF": triton.next_power_of_2(head_dim // 2),
-        "NORMED": num_normed, "HEADS_OF_ROW": num_all, "PDL": pdl,
+        "NORMED": num_normed, "HEADS_OF_ROW": num_all, "PDL": has_pdl(device),
     }  # fmt: skip
-    launch = Launch(_write_kernel, constants, num_warps=config.warps, launch_pdl=pdl)
+    launch = Launch(_write_kernel, constants, num_warps=config.warps)
     return launch, triton.cdiv(num_all, config.heads)

@@ -391,7 +391,6 @@ def _launch(
     block = min(tiles.values, values)
     columns = min(tiles.columns, block)
     num_warps = max(1, min(tiles.num_warps, keys * block // 512))
-    pdl = has_pdl(device)
     constants = {
         "eps": eps, "input_eps": input_eps, "C": sizes.columns, "ROW": row, "STATE": matrix,
         "TAIL": tail, "WIDTH": conv_width, "TAPS": triton.next_power_of_2(conv_width),
@@ -399,11 +398,9 @@ def _launch(
         "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block, "SHARES": values // block,
         "LANES": max(1, min(keys, 128 // columns)), "COLUMNS": columns,
         "FIRST": tiles.lanes_first, "HIDDEN": hidden_width,
-        "PART": _PART, "ROUNDS": rounds, "PDL": pdl,
+        "PART": _PART, "ROUNDS": rounds, "PDL": has_pdl(device),
     }  # fmt: skip
-    launch = Launch(
-        _fused_kernel, constants, num_warps=num_warps, launch_pdl=pdl, maxnreg=tiles.registers
-    )
+    launch = Launch(_fused_kernel, constants, num_warps=num_warps, maxnreg=tiles.registers)
     return launch, values // block
 
 

@@ -281,16 +281,15 @@ def _launches(
         "PDL": pdl,
     }  # fmt: skip
     return _Launches(
-        conv=Launch(_conv_kernel, conv, num_warps=tiles.conv_warps, launch_pdl=pdl),
+        conv=Launch(_conv_kernel, conv, num_warps=tiles.conv_warps),
         system=Launch(
             system_kernel,
             system,
             num_warps=tiles.system_warps,
-            launch_pdl=pdl,
             maxnreg=tiles.system_registers,
         ),
-        scan=Launch(scan_kernel, scan, num_warps=tiles.scan_warps, launch_pdl=pdl),
-        norm=Launch(_norm_kernel, norm, num_warps=tiles.norm_warps, launch_pdl=pdl),
+        scan=Launch(scan_kernel, scan, num_warps=tiles.scan_warps),
+        norm=Launch(_norm_kernel, norm, num_warps=tiles.norm_warps),
         scan_values=part,
     )
 

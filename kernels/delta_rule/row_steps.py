@@ -284,8 +284,7 @@ def _launches(
             step,
             num_warps=block // columns,
             maxnreg=tiles.registers,
-            launch_pdl=pdl,
         ),
-        Launch(_norm_kernel, norms, num_warps=1, launch_pdl=pdl),
+        Launch(_norm_kernel, norms, num_warps=1),
         shares,
     )

@@ -317,19 +317,16 @@ def _launch(
     row, matrix, tail = strides
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
     block = max(min(tiles.values, values), values // 2)
-    pdl = has_pdl(device)
     constants = {
         "eps": eps, "C": sizes.columns, "ROW": row, "STATE": matrix, "TAIL": tail,
         "WIDTH": conv_width, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
         "K": sizes.key_dim, "V": sizes.value_dim, "BLOCK_K": keys, "BLOCK_V": block,
         "SHARES": values // block, "ROUNDS": rounds,
         "STAGES": _stages(device, 4 * keys * block, tiles.stages),
-        "IS_EVEN": (keys, values) == (sizes.key_dim, sizes.value_dim), "PDL": pdl,
+        "IS_EVEN": (keys, values) == (sizes.key_dim, sizes.value_dim), "PDL": has_pdl(device),
     }  # fmt: skip
     num_warps = max(1, min(tiles.num_warps, keys * block // 512))
-    return Launch(
-        _streamed_kernel, constants, num_warps=num_warps, launch_pdl=pdl, maxnreg=tiles.registers
-    )
+    return Launch(_streamed_kernel, constants, num_warps=num_warps, maxnreg=tiles.registers)
 
 
 def _stages(device: torch.device, tile_bytes: int, most: int) -> int:

@@ -285,14 +285,13 @@ def _launch(
     device: torch.device, sizes: DeltaSizes, strides: tuple[int, ...], width: int, group: int
 ) -> Launch:
     row, tail, ring, ring_gates = strides
-    pdl = has_pdl(device)
     group = max(group, triton.next_power_of_2(width - 1))
     keys, values = (triton.next_power_of_2(size) for size in (sizes.key_dim, sizes.value_dim))
     constants = {
         "C": sizes.columns, "ROW": row, "HK": sizes.num_key_heads, "HV": sizes.num_value_heads,
-        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": pdl,
+        "K": sizes.key_dim, "V": sizes.value_dim, "PDL": has_pdl(device),
         "TAIL": tail, "RING": ring, "RING_GATES": ring_gates, "WIDTH": width,
         "BLOCK": max(keys, values), "BLOCK_H": triton.next_power_of_2(sizes.num_value_heads),
         "GROUP": group,
     }  # fmt: skip
-    return Launch(_prepare_kernel, constants, num_warps=max(1, group // 2), launch_pdl=pdl)
+    return Launch(_prepare_kernel, constants, num_warps=max(1, group // 2))

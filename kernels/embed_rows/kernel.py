@@ -83,12 +83,12 @@ def embed_rows(
 def _embed_launch(
     device: torch.device, num_tables: int, vocab_size: int, width: int, scale: float
 ) -> Launch:
-    pdl = has_pdl(device)
     constants = {
         "num_tables": num_tables, "vocab_size": vocab_size, "width": width,
-        "scale": scale, "BLOCK": triton.next_power_of_2(width), "SCALED": scale != 1.0, "PDL": pdl,
+        "scale": scale, "BLOCK": triton.next_power_of_2(width), "SCALED": scale != 1.0,
+        "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(_embed_rows_kernel, constants, num_warps=_NUM_WARPS, launch_pdl=pdl)
+    return Launch(_embed_rows_kernel, constants, num_warps=_NUM_WARPS)
 
 
 def write_tables(updates: Tensor, block_tables: Tensor) -> None:

@@ -484,9 +484,7 @@ def _gate_up_launch(
         "SUMS": _sums(tiles, form), "PACKED": packed, "HELD": tiles.held,
         "PDL": has_pdl(device),
     }  # fmt: skip
-    pdl = has_pdl(device)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
-    return Launch(_gate_up_kernel, constants, **options)
+    return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 
 
 @cache
@@ -511,6 +509,4 @@ def _down_launch(
         "PACKED": packed, "AHEAD": 0 if form == "mxfp4" else min(pieces, tiles.ahead),
         "PDL": has_pdl(device),
     }  # fmt: skip
-    pdl = has_pdl(device)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
-    return Launch(_down_kernel, constants, **options)
+    return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)

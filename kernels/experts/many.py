@@ -353,9 +353,9 @@ def down(
 
 @cache
 def _list_launch(device: torch.device, num_experts: int, rows: int) -> Launch:
-    padded, pdl = triton.next_power_of_2(num_experts + 1), has_pdl(device)
-    constants = {"E_PAD": padded, "ROWS": rows, "BLOCK": _LISTED, "PDL": pdl}
-    return Launch(_list_kernel, constants, num_warps=4, launch_pdl=pdl)
+    padded = triton.next_power_of_2(num_experts + 1)
+    constants = {"E_PAD": padded, "ROWS": rows, "BLOCK": _LISTED, "PDL": has_pdl(device)}
+    return Launch(_list_kernel, constants, num_warps=4)
 
 
 @cache
@@ -379,9 +379,7 @@ def _gate_up_launch(
         "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
         "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
-    pdl = has_pdl(device)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
-    return Launch(_gate_up_kernel, constants, **options)
+    return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 
 
 @cache
@@ -402,9 +400,7 @@ def _down_launch(
         "BIAS": has_bias, "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
         "DOT": dot, "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
-    pdl = has_pdl(device)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "launch_pdl": pdl}
-    return Launch(_down_kernel, constants, **options)
+    return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 
 
 @cache

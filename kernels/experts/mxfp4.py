@@ -378,6 +378,5 @@ def _sum_kernel(
 
 @cache
 def _sum_launch(device: torch.device, hidden: int, active: int) -> Launch:
-    pdl = has_pdl(device)
-    constants = {"HIDDEN": hidden, "ACTIVE": active, "OUTPUTS": _SUMMED, "PDL": pdl}
-    return Launch(_sum_kernel, constants, num_warps=4, launch_pdl=pdl)
+    constants = {"HIDDEN": hidden, "ACTIVE": active, "OUTPUTS": _SUMMED, "PDL": has_pdl(device)}
+    return Launch(_sum_kernel, constants, num_warps=4)

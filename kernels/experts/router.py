@@ -496,7 +496,7 @@ def _ready(
     is_ranked = is_ranked and padded <= _RANKED_EXPERTS
     padded = max(padded, _LEAST_RANKED) if is_ranked else padded
     stride = triton.cdiv(routing.num_experts + has_gate, _EXPERTS) * _EXPERTS
-    part, pdl = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS, has_pdl(device)
+    part = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS
     constants = {
         "eps": eps, "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
         "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
@@ -507,10 +507,10 @@ def _ready(
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
         "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "NORM": norms,
         "SQUARES": _SQUARES, "AHEAD": norms and part <= _AHEAD,
-        "RANKED": is_ranked, "RANKED_ROWS": _RANKED_ROWS, "PDL": pdl,
+        "RANKED": is_ranked, "RANKED_ROWS": _RANKED_ROWS, "PDL": has_pdl(device),
     }  # fmt: skip
     warps = 4 if padded <= _EXPERTS_OF_4_WARPS else 8
-    launch = Launch(_route_kernel, constants, num_warps=warps, num_stages=4, launch_pdl=pdl)
+    launch = Launch(_route_kernel, constants, num_warps=warps, num_stages=4)
     return _Ready(launch, stride)
 
 

@@ -76,13 +76,12 @@ def _quantise_launch(
     device: torch.device, num_columns: int, eps: float, has_norm: bool, is_early: bool
 ) -> Launch:
     block = triton.next_power_of_2(num_columns)
-    pdl = has_pdl(device)
     constants = {
         "num_columns": num_columns, "eps": eps, "LARGEST": LARGEST, "TINY": TINY, "BLOCK": block,
-        "NORM": has_norm, "EARLY": is_early, "PDL": pdl,
+        "NORM": has_norm, "EARLY": is_early, "PDL": has_pdl(device),
     }  # fmt: skip
     num_warps = max(1, min(16, block // 1024))
-    return Launch(_quantize_rows_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    return Launch(_quantize_rows_kernel, constants, num_warps=num_warps)
 
 
 @triton.jit

@@ -375,14 +375,13 @@ def _product_launch(
     strides: tuple[int, int],
     row_tile: int,
 ) -> Launch:
-    pdl = has_pdl(device)
     constants = {
         "ROW_STRIDE": x_strides[0], "HEAD_STRIDE": x_strides[1], "H": num_heads,
         "DEPTH": depth, "COLUMNS": columns, "DEPTH_STRIDE": strides[0],
         "COLUMN_STRIDE": strides[1], "ROWS": row_tile, "TILE": _PRODUCT_TILE,
-        "DOT": dot_type(dtype, dtype, device), "PDL": pdl,
+        "DOT": dot_type(dtype, dtype, device), "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(product_kernel, constants, num_warps=4, num_stages=2, launch_pdl=pdl)
+    return Launch(product_kernel, constants, num_warps=4, num_stages=2)
 
 
 @cached
@@ -396,39 +395,38 @@ def _absorb_launch(
     block_size: int,
     row_tile: int,
 ) -> Launch:
-    pdl = has_pdl(device)
     constants = {
         "eps": LATENT_EPS, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
         "BLOCK_SIZE": block_size, "RANK_PAD": triton.next_power_of_2(rank),
         "HALF": triton.next_power_of_2(turned // 2), "ROWS": row_tile, "TILE": _PRODUCT_TILE,
         "AHEAD": plain <= _AHEAD and dtype != torch.float32,
-        "DOT": dot_type(dtype, dtype, device), "PDL": pdl,
+        "DOT": dot_type(dtype, dtype, device), "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(absorb_kernel, constants, num_warps=4, num_stages=2, launch_pdl=pdl)
+    return Launch(absorb_kernel, constants, num_warps=4, num_stages=2)
 
 
 @cached
 def _merge_parts_launch(
     device: torch.device, num_heads: int, rank: int, parts: int, tile: int
 ) -> Launch:
-    pad, pdl = max(16, triton.next_power_of_2(rank)), has_pdl(device)
+    pad = max(16, triton.next_power_of_2(rank))
     constants = {
         "H": num_heads, "RANK": rank, "RANK_PAD": pad, "PARTS": parts, "TILE": tile,
-        "AT_ONCE": min(parts, _AT_ONCE), "PDL": pdl,
+        "AT_ONCE": min(parts, _AT_ONCE), "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(merge_kernel, constants, num_warps=4, launch_pdl=pdl)
+    return Launch(merge_kernel, constants, num_warps=4)
 
 
 @cached
 def _values_launch(
     device: torch.device, num_heads: int, rank: int, value: int, parts: int, tile: int
 ) -> Launch:
-    pad, pdl = max(16, triton.next_power_of_2(rank)), has_pdl(device)
+    pad = max(16, triton.next_power_of_2(rank))
     constants = {
         "H": num_heads, "RANK": rank, "VALUE": value, "RANK_PAD": pad, "PARTS": parts,
-        "TILE": tile, "AT_ONCE": min(parts, _AT_ONCE), "VALUES": _VALUES, "PDL": pdl,
+        "TILE": tile, "AT_ONCE": min(parts, _AT_ONCE), "VALUES": _VALUES, "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(merge_values_kernel, constants, num_warps=4, launch_pdl=pdl)
+    return Launch(merge_values_kernel, constants, num_warps=4)
 
 
 @cached
@@ -470,12 +468,11 @@ def _launches(
     scale: float,
 ) -> tuple[Launch, int]:
     tile = _tile(device, dtype)
-    pdl = has_pdl(device)
     pad = max(16, triton.next_power_of_2(rank))
     constants = {
         "scale": _LOG2_E * scale, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
         "BLOCK_SIZE": block_size, "HEADS": heads, "RANK_PAD": pad,
         "HALF": max(16, triton.next_power_of_2(turned // 2)), "TILE": tile, "PARTS": parts,
-        "PIECE": piece, "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
+        "PIECE": piece, "DOT": dot_type(dtype, cache_dtype, device), "PDL": has_pdl(device),
     }  # fmt: skip
-    return Launch(rows_kernel, constants, num_warps=4, num_stages=2, launch_pdl=pdl), tile
+    return Launch(rows_kernel, constants, num_warps=4, num_stages=2), tile

@@ -225,7 +225,6 @@ def _launch_of(
     epilogue: EpilogueForm,
 ) -> tuple[Launch, int, int]:
     """The launch, and the numbers of programs and outputs."""
-    pdl = has_pdl(device)
     num_out = epilogue.num_out(num_weight_rows)
     constants = {
         "num_out": num_out,
@@ -236,7 +235,7 @@ def _launch_of(
         "BLOCK_K": config.block_k,
         **form.constants(),
         **epilogue.constants(),
-        "PDL": pdl,
+        "PDL": has_pdl(device),
     }
-    launch = Launch(_gemv_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
+    launch = Launch(_gemv_kernel, constants, num_warps=config.num_warps)
     return launch, triton.cdiv(num_weight_rows, config.block_n), num_out

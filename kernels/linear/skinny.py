@@ -336,7 +336,6 @@ def _launch_of(
     eps: float,
     epilogue: EpilogueForm,
 ) -> Launch:
-    pdl = has_pdl(device)
     constants = {
         "num_out": num_out,
         "depth": depth,
@@ -353,9 +352,9 @@ def _launch_of(
         **form.constants(),
         "X_SCALED": is_scaled,
         **epilogue.constants(),
-        "PDL": pdl,
+        "PDL": has_pdl(device),
     }
-    return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
+    return Launch(_skinny_kernel, constants, num_warps=config.num_warps)
 
 
 @cache

@@ -132,9 +132,7 @@ def _penalise_launch(device: torch.device, vocab_size: int, tile: int, num_warps
     pdl = has_pdl(device)
     constants = {"vocab_size": vocab_size, "MAX_OUTPUTS": MAX_OUTPUTS, "TILE": tile, "PDL": pdl}
     # Not fused: then the numbers are the reference's, bit for bit, and memory is the limit anyway.
-    return Launch(
-        _penalise_kernel, constants, num_warps=num_warps, launch_pdl=pdl, enable_fp_fusion=False
-    )
+    return Launch(_penalise_kernel, constants, num_warps=num_warps, enable_fp_fusion=False)
 
 
 def count(ids: Tensor, counts: Tensor, penalties: Penalties) -> None:
@@ -149,7 +147,7 @@ def count(ids: Tensor, counts: Tensor, penalties: Penalties) -> None:
 def _count_launch(device: torch.device, vocab_size: int) -> Launch:
     pdl = has_pdl(device)
     constants = {"vocab_size": vocab_size, "MAX_OUTPUTS": MAX_OUTPUTS, "PAGE": _PAGE, "PDL": pdl}
-    return Launch(_count_ids_kernel, constants, num_warps=_PAGE_WARPS, launch_pdl=pdl)
+    return Launch(_count_ids_kernel, constants, num_warps=_PAGE_WARPS)
 
 
 def mark(entries: Tensor, counts: Tensor) -> None:

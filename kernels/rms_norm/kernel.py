@@ -116,7 +116,6 @@ def _launch_of(
     is_early: bool,
 ) -> Launch:
     block = triton.next_power_of_2(num_columns)
-    pdl = has_pdl(device)
     return Launch(
         _rms_norm_kernel,
         {
@@ -127,8 +126,7 @@ def _launch_of(
             "ADDS": adds,
             "SCALES": scales,
             "EARLY": is_early,
-            "PDL": pdl,
+            "PDL": has_pdl(device),
         },
         num_warps=num_warps or max(1, min(8, block // 512)),
-        launch_pdl=pdl,
     )

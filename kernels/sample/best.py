@@ -100,7 +100,7 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _launches(device: torch.device, vocab_size: int, tiles: int) -> tuple[Launch, Launch]:
     """For one vocabulary: where it is a multiple of 16, logits are read eight at once."""
     pdl = has_pdl(device)
-    options = {"num_warps": _NUM_WARPS, "launch_pdl": pdl}
     constants = {"vocab_size": vocab_size, "TILE": _TILE, "PDL": pdl}
-    by_tile = Launch(_tiles_kernel, constants, **options)
-    return by_tile, Launch(_rows_kernel, {"TILES": tiles, "PDL": pdl}, **options)
+    by_tile = Launch(_tiles_kernel, constants, num_warps=_NUM_WARPS)
+    by_row = Launch(_rows_kernel, {"TILES": tiles, "PDL": pdl}, num_warps=_NUM_WARPS)
+    return by_tile, by_row

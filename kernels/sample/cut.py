@@ -344,14 +344,13 @@ class _Launches(NamedTuple):
 def _launches(
     device: torch.device, dtype: torch.dtype, vocab_size: int, tile: int, num_warps: int
 ) -> _Launches:
-    pdl = has_pdl(device)
     unused = UNUSED_BITS[dtype]
     num_tiles = triton.cdiv(vocab_size, tile)
     vocab, tiles = {"vocab_size": vocab_size}, {"num_tiles": num_tiles}
-    block = {"TILE": tile, "PDL": pdl}
+    block = {"TILE": tile, "PDL": has_pdl(device)}
     bits = {"DIGITS": (32 - unused) // 2, "UNUSED": unused}
     padded = {"TILES": triton.next_power_of_2(num_tiles)}
-    launch = partial(Launch, num_warps=num_warps, launch_pdl=pdl)
+    launch = partial(Launch, num_warps=num_warps)
     return _Launches(
         launch(_maxima_kernel, vocab | tiles | block),
         launch(_count_kernel, vocab | block | bits),

@@ -248,15 +248,14 @@ def _launches(
     remembers: bool,
 ) -> tuple[Launch, Launch]:
     """The launches of the tiles' tops and of the decision."""
-    pdl = has_pdl(device)
     num_tiles = triton.cdiv(vocab_size, tile)
     sizes = {"vocab_size": vocab_size, "num_tiles": num_tiles}
     constants = {
         "FILTERED": filtered, "UNUSED": UNUSED_BITS[dtype],
         "TILES": triton.next_power_of_2(num_tiles), "TILE": tile, "FAST": is_card(device),
-        "PDL": pdl,
+        "PDL": has_pdl(device),
     }  # fmt: skip
-    find = Launch(_tile_tops_kernel, sizes | constants, num_warps=num_warps, launch_pdl=pdl)
+    find = Launch(_tile_tops_kernel, sizes | constants, num_warps=num_warps)
     constants |= {"num_tables": num_tables, "REMEMBERS": remembers}
-    decide = Launch(_decide_kernel, sizes | constants, num_warps=num_warps, launch_pdl=pdl)
+    decide = Launch(_decide_kernel, sizes | constants, num_warps=num_warps)
     return find, decide

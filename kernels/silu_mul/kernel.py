@@ -94,9 +94,8 @@ def _launch_of(
     device: torch.device, inner: int, block: int, num_warps: int, is_gelu: bool
 ) -> tuple[Launch, int]:
     """The launch, and the number of programs per row."""
-    pdl = has_pdl(device)
-    constants = {"inner": inner, "BLOCK": block, "GELU": is_gelu, "PDL": pdl}
-    launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    constants = {"inner": inner, "BLOCK": block, "GELU": is_gelu, "PDL": has_pdl(device)}
+    launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps)
     return launch, triton.cdiv(inner, block)
 
 
@@ -111,6 +110,5 @@ def sigmoid_mul(x: Tensor, gate: Tensor, *, block: int = _BLOCK, num_warps: int 
 
 @cache
 def _gate_launch(device: torch.device, block: int, num_warps: int) -> Launch:
-    pdl = has_pdl(device)
-    constants = {"BLOCK": block, "PDL": pdl}
-    return Launch(_sigmoid_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    constants = {"BLOCK": block, "PDL": has_pdl(device)}
+    return Launch(_sigmoid_mul_kernel, constants, num_warps=num_warps)

@@ -51,4 +51,4 @@ def mask_tokens(logits: Tensor, masks: Tensor) -> None:
 def _mask_launch(device: torch.device, vocab_size: int, num_words: int) -> Launch:
     pdl = has_pdl(device)
     constants = {"vocab_size": vocab_size, "num_words": num_words, "TILE": TILE, "PDL": pdl}
-    return Launch(_mask_tokens_kernel, constants, num_warps=_NUM_WARPS, launch_pdl=pdl)
+    return Launch(_mask_tokens_kernel, constants, num_warps=_NUM_WARPS)

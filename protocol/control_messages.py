@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from protocol.errors import WireError
 from protocol.messages import FaultKind
+from protocol.reading import decoded
 
 MAX_LINE_BYTES: Final = 65_536
 MAX_SHOWN_BYTES: Final = 2**22
@@ -306,15 +306,9 @@ def encode_line(message: Ask | Answer) -> bytes:
 
 def decode_ask(line: bytes) -> Ask:
     """Raises `WireError` for anything but a request."""
-    try:
-        return _asks.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a request to a process of Herma: {error}") from error
+    return decoded(_asks, line, "a request to a process of Herma")
 
 
 def decode_answer(line: bytes) -> Answer:
     """Raises `WireError` for anything but an answer."""
-    try:
-        return _answers.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not an answer of a process of Herma: {error}") from error
+    return decoded(_answers, line, "an answer of a process of Herma")

@@ -12,6 +12,7 @@ import msgspec
 
 from protocol.errors import WireError
 from protocol.messages import FromWorker, ToWorker
+from protocol.reading import FAULTS, decoded
 
 MAX_FRAME_BYTES: Final = 40 * 2**20
 """The largest message has the files of a model, up to 32 MiB."""
@@ -19,9 +20,6 @@ MAX_FRAME_BYTES: Final = 40 * 2**20
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: Final[msgspec.msgpack.Decoder[ToWorker]] = msgspec.msgpack.Decoder(ToWorker)
 _from_worker: Final[msgspec.msgpack.Decoder[FromWorker]] = msgspec.msgpack.Decoder(FromWorker)
-
-# msgspec reports bad UTF-8, deep nesting and __post_init__ failures as different exceptions.
-_DECODE_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
 # All valid first two bytes: array header and tag. MessagePack has longer encodings of the same
 # header, which are refused, so that `peek_tag` always sees the tag that a decoder finds. Looking
@@ -42,10 +40,7 @@ def decode_to_worker(frame: bytes) -> ToWorker:
     """The message of a frame from a gateway. Raises `WireError` for anything else."""
     if frame[:2] not in _STARTS or len(frame) > MAX_FRAME_BYTES:
         raise _no_message(frame)
-    try:
-        return _to_worker.decode(frame)
-    except _DECODE_FAULTS as error:
-        raise WireError(f"not a message to a worker: {error}") from error
+    return decoded(_to_worker, frame, "a message to a worker")
 
 
 def decode_from_worker(frame: bytes) -> FromWorker:
@@ -54,7 +49,7 @@ def decode_from_worker(frame: bytes) -> FromWorker:
         raise _no_message(frame)
     try:
         return _from_worker.decode(frame)
-    except _DECODE_FAULTS as error:
+    except FAULTS as error:
         raise WireError(f"not a message from a worker: {error}") from error
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from protocol.reading import read_object
+
 CUSTOM_INPUT: Final = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -49,9 +51,5 @@ def wrapped_input(arguments: str) -> str:
 
 
 def _input_in(arguments: str) -> str | None:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    text = value.get("input") if isinstance(value, dict) else None
+    text = (read_object(arguments) or {}).get("input")
     return text if isinstance(text, str) else None

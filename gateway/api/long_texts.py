@@ -13,6 +13,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from protocol.reading import FAULTS
+
 LONG_BODY_BYTES: Final = 2**19
 """Shorter bodies are decoded and rendered with less than 5 ms between two switches of threads."""
 
@@ -86,7 +88,7 @@ def long_texts(body: bytes, field: PromptField) -> LongTexts | None:
         else:
             chat = _chat(body)
             model, texts = chat.model, _said(chat.messages)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return None
     return LongTexts(model, texts, num_ids) if len(model) <= _MAX_NAME_CHARS else None
 

@@ -28,6 +28,7 @@ from gateway.api.events import (
     Usage,
 )
 from gateway.api.signatures import Signer
+from protocol.reading import read_object
 
 _encode = msgspec.json.Encoder().encode
 
@@ -405,18 +406,10 @@ class MessageBuilder:
             return ThinkingBlock(text, self._signer.signature(text))
         if kind == "text":
             return TextBlock(text)
-        arguments = _object_in(text or "{}")
+        arguments = read_object(text or "{}")
         if arguments is None:
-            arguments = _object_in(_whole_part(text)) or {}
+            arguments = read_object(_whole_part(text)) or {}
         return ToolUseBlock(to_client(kind.id), kind.name, arguments)
-
-
-def _object_in(text: str) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _whole_part(text: str) -> str:

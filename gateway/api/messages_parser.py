@@ -38,6 +38,7 @@ from gateway.api.request import (
 )
 from gateway.api.signatures import Signer
 from gateway.api.text_files import text_of_file
+from protocol.reading import read_object
 
 _FINGERPRINT_SEED: Final = 1
 """The same bytes mean another request in another API."""
@@ -291,10 +292,7 @@ def _session(metadata: MetadataParam | None) -> str | None:
     if not user:
         return None
     if user.startswith("{"):
-        try:
-            named = msgspec.json.decode(user).get("session_id")
-        except (msgspec.MsgspecError, RecursionError):
-            named = None
+        named = (read_object(user) or {}).get("session_id")
         if isinstance(named, str) and named:
             return named[:MAX_SESSION_CHARS]
     match = _SESSION.search(user)

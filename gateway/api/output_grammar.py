@@ -14,6 +14,7 @@ import msgspec
 from gateway.api.errors import ApiError, invalid
 from gateway.schemas import LeftOut, enforceable
 from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
+from protocol.reading import FAULTS
 
 MAX_DEPTH: Final = 64
 """The bound on the nesting of objects and arrays within a schema."""
@@ -164,7 +165,7 @@ def _schema(value: object, field: str) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except FAULTS as error:
             raise invalid(field, f"'{field}' is not valid JSON.") from error
     if not isinstance(value, dict):
         raise invalid(field, f"'{field}' must be a JSON schema, which is an object.")

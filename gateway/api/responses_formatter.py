@@ -31,6 +31,7 @@ from gateway.api.events import (
 from gateway.api.responses_parser import Responses
 from gateway.api.responses_tools import ToolName
 from gateway.api.signatures import Signer
+from protocol.reading import FAULTS
 
 ID_PREFIX: Final = "resp_"
 
@@ -389,7 +390,7 @@ def _json_of(arguments: str) -> object:
     """The arguments as JSON; as text, if they were cut short."""
     try:
         return msgspec.json.decode(arguments or "{}")
-    except (msgspec.MsgspecError, RecursionError):
+    except FAULTS:
         return arguments
 
 

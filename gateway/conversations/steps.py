@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.api import Message
+from protocol.reading import FAULTS
 
 MAX_RESULT_CHARS: Final = 16_384
 """A longer result is compared by its two ends and its length."""
@@ -180,7 +181,7 @@ def call_hashes(name: str, arguments: str) -> tuple[int, int, int]:
     """Three hashes of a call, as in `AgentStep`."""
     try:
         value = _decode(arguments)
-    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+    except FAULTS:
         value = arguments
     exact = _canonical(value, has_pages=True, has_ids=True)
     paged = _canonical(value, has_pages=False, has_ids=True)

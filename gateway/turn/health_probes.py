@@ -16,6 +16,7 @@ from gateway.turn.relay_run import engine_behind
 from gateway.upstream import Provider, ProviderUnavailable
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
+from protocol.reading import FAULTS
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 
@@ -177,7 +178,7 @@ def has_tokens(body: bytes) -> bool:
     """Whether a chat's answer in one piece has tokens, shown or only counted."""
     try:
         answer = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return False
     for choice in answer.choices:
         if choice.message is not None and any(choice.message.get(name) for name in _SAID):

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in, parts_in
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
 from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted, words_in
 from gateway.upstream.forwarded_headers import Header
@@ -21,6 +21,7 @@ from gateway.upstream.mended_json import mended
 from gateway.upstream.sse import says_end, tells_error
 from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
+from protocol.reading import FAULTS, read_json
 
 
 class ProviderUnavailable(HermaError):
@@ -117,7 +118,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         if not body.isascii():
             body.decode()  # strings that no one reads are only skipped
         answer = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except FAULTS as error:
         if (readable := mended(body)) is None:
             raise NotAnAnswer("sent no JSON") from error
         return check_answer(status, readable, raw)
@@ -233,7 +234,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     told = message.get("tool_calls") if isinstance(message, dict) else None
     given = [told] if isinstance(told, dict) else told
     if isinstance(told, str):
-        given = parts_in(told)
+        given = read_json(told)
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
         if end is End.CALLS and isinstance(message, dict) and not message.get("function_call"):
             if not (message.get("content") or message.get("refusal")):

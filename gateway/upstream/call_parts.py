@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.api import is_numbered, numbered_on
 from gateway.upstream.mended_json import mended
+from protocol.reading import read_json, read_object
 
 NAMELESS: Final = "sent a tool call without a name"
 MAX_CALLS: Final = 1024
@@ -165,7 +166,7 @@ class CallParts:
     def take(self, parts: object) -> list[CallPart]:
         """What the client gets for `parts`, the `tool_calls` of a delta or a message."""
         if isinstance(parts, str):
-            parts = parts_in(parts)
+            parts = read_json(parts)  # some servers encode them twice
         parts = [parts] if isinstance(parts, dict) else parts
         given = (
             [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
@@ -305,14 +306,6 @@ def _is_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
     return _is_whole(call.text) and not is_repeated
 
 
-def parts_in(text: str) -> object:
-    """The parts in a text: some servers encode them twice."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-
-
 def _arguments(value: object) -> str:
     if isinstance(value, dict):
         return _encode(value).decode()
@@ -323,10 +316,7 @@ def _is_whole(text: str) -> bool:
     """Whether `text` is a JSON object."""
     if not text.rstrip().endswith("}"):
         return False
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
+    return read_object(text) is not None
 
 
 def object_in(text: str) -> str | None:
@@ -338,9 +328,7 @@ def object_in(text: str) -> str | None:
         return text
     if text.strip() in {"", "null", "[]"}:
         return "{}"
-    try:
-        inner = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    if (inner := read_json(text)) is None:
         readable = mended(text.encode()) or b""
         return readable.decode() if _is_whole(readable.decode()) else None
     return inner if isinstance(inner, str) and _is_whole(inner) else None

@@ -7,7 +7,7 @@ APIs.
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +34,7 @@ from gateway.upstream.error_words import error_of
 from gateway.upstream.sse import data_of, index_of, split_events
 from gateway.upstream.thoughts import thought_of
 from gateway.upstream.usage import may_contain_usage, usage_of
+from protocol.reading import objects_in, read_object
 
 _DONE: Final = b"[DONE]"
 _NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
@@ -90,7 +91,7 @@ class ChatEvents:
         if data.startswith(_DONE):
             self._end()
             return
-        chunk = _object(data)
+        chunk = read_object(data)
         if chunk is None:
             if data.strip():
                 self._emit(Failed(connection_lost()))
@@ -98,7 +99,7 @@ class ChatEvents:
         self._has_answer = True
         if may_contain_usage(data):
             self._usage = usage_of(data) or self._usage
-        for choice in _dicts(chunk.get("choices")):
+        for choice in objects_in(chunk.get("choices")):
             index = index_of(choice)
             if self._index is None:
                 self._index = index
@@ -106,13 +107,13 @@ class ChatEvents:
                 self._take_choice(choice, choice.get("delta"), data)
 
     def _take_body(self, event: UpstreamBody) -> None:
-        answer = _object(event.body) or {}
+        answer = read_object(event.body) or {}
         if event.status != 200:
             self._emit(Failed(_error(event.status, event.body)))
             return
         self._has_answer = True
         self._usage = usage_of(event.body)
-        choices = _dicts(answer.get("choices"))
+        choices = objects_in(answer.get("choices"))
         if choices:
             self._take_choice(choices[0], choices[0].get("message"), event.body)
         self._end()
@@ -225,18 +226,6 @@ class ChatEvents:
         if self._calls:
             return ChoiceFinished(0, "tool_calls")
         return ChoiceFinished(0, "stop", self._stop)
-
-
-def _object(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _error(status: int, body: bytes) -> ApiError:

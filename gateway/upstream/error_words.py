@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.api import ApiError
 from gateway.upstream.mended_json import mended
+from protocol.reading import FAULTS, read_object
 
 MAX_WORDS: Final = 2000
 MAX_QUOTED: Final = 300
@@ -95,7 +96,7 @@ def error_of(status: int, body: bytes) -> ApiError | None:
     """
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         readable = mended(body)
         if readable is None:
             return _of_text(status, body)
@@ -143,11 +144,7 @@ def is_about_request(error: object) -> bool:
 
 def has_form(body: bytes) -> bool:
     """Whether `body` has an error object as OpenAI's API has it, with a text."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    error = value.get("error") if isinstance(value, dict) else None
+    error = (read_object(body) or {}).get("error")
     return isinstance(error, dict) and bool(_word(error.get("message")))
 
 

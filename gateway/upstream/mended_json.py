@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.api import without_halves
+from protocol.reading import FAULTS
 
 _HIGH_LAST: Final = re.compile(rb'(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})"')
 _LOW_FIRST: Final = re.compile(rb'"(\\u[dD][c-fC-F][0-9a-fA-F]{2})')
@@ -50,7 +51,7 @@ def mended(data: bytes) -> bytes | None:
     text = without_halves(data.decode("utf-8", "replace").encode())
     try:
         _decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except FAULTS:
         return _written_anew(text)
     return text
 

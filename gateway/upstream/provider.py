@@ -60,6 +60,7 @@ from protocol.errors import (
     ReadTimeout,
     WriteTimeout,
 )
+from protocol.reading import FAULTS
 from protocol.transport import Body, HttpClient, HttpResponse
 from protocol.version import VERSION
 
@@ -623,7 +624,7 @@ def _asked_in(body: bytes) -> _Asked:
     """What a JSON body asks for."""
     try:
         return msgspec.json.decode(body, type=_Asked)
-    except (msgspec.MsgspecError, RecursionError):
+    except FAULTS:
         return _Asked()
 
 

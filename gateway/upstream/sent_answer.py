@@ -12,6 +12,7 @@ from typing import Any, Final, final
 import msgspec
 
 from gateway.upstream.sse import data_of, split_events
+from protocol.reading import FAULTS
 
 _DATA: Final = b"data: {"
 _READ_EVERY: Final = 256
@@ -116,7 +117,7 @@ class SentAnswer:
                 data = map(data_of, split_events(chunks))
                 head = _decode_head(next((one for one in data if one.startswith(b"{")), b"{}"))
                 self.head = {name: head[name] for name in _HEAD if name in head}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except FAULTS:
             self._obstacle = "its chunks are not of the usual form"
             return
         for chunk in found:

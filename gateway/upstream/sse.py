@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from protocol.errors import HermaError
+from protocol.reading import FAULTS, read_object
 
 MAX_EVENT_BYTES: Final = 8 * 2**20
 
@@ -87,7 +88,7 @@ class ProviderEventSplitter:
         rest = bytes(self._pending).rstrip(b"\r\n") + b"\n\n"
         self._pending.clear()
         self.is_done = self.is_done or _has_done(rest)
-        return rest if _has_done(rest) or _is_object(data_of(rest)) else b""
+        return rest if _has_done(rest) or read_object(data_of(rest)) is not None else b""
 
 
 def split_events(events: bytes) -> list[bytes]:
@@ -166,7 +167,7 @@ def kind_of(event: bytes) -> EventKind:
         return EventKind.ERROR
     try:
         chunk = _decode_chunk(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return EventKind.GARBAGE
     if tells_error(chunk.error) or "error" in (chunk.form, chunk.type):
         return EventKind.ERROR
@@ -181,7 +182,7 @@ def error_of_event(event: bytes) -> object:
     data = data_of(event)
     try:
         value = _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return data.decode("utf-8", "replace")
     return (value.get("error") or value) if isinstance(value, dict) else value
 
@@ -220,7 +221,7 @@ def _kind_of_object(data: bytes) -> EventKind:
         if not data.isascii():
             data.decode()
         found = _decode_soundness(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return EventKind.GARBAGE
     if tells_error(found.error) or "error" in (found.form, found.type):
         return EventKind.ERROR
@@ -237,13 +238,6 @@ def tells_error(error: object) -> bool:
 def says_end(reason: object) -> bool:
     """Whether a `finish_reason` is one. Some servers write null as a text."""
     return bool(reason) and reason != "null"
-
-
-def _is_object(data: bytes) -> bool:
-    try:
-        return isinstance(_decode(data), dict)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def _has_done(events: bytes) -> bool:

@@ -16,6 +16,7 @@ from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.sse import data_of, index_of, split_events
 from protocol.errors import HermaError
+from protocol.reading import objects_in, read_object
 
 MAX_KEPT_BYTES: Final = 2**23
 
@@ -98,11 +99,11 @@ class StreamEnd:
     def take(self, event: bytes) -> bytes:
         """What the client gets for `event`, a chunk. Raises `BrokenEnd`."""
         self._read_kept()
-        chunk = _object(data_of(event))
+        chunk = read_object(data_of(event)) or {}
         before: list[bytes] = []
         after: list[bytes] = []
         is_changed = False
-        for choice in _dicts(chunk.get("choices")):
+        for choice in objects_in(chunk.get("choices")):
             index = choice.get("index")
             if index.__class__ is not int:
                 index = index_of(choice)
@@ -174,7 +175,7 @@ class StreamEnd:
         deltas = [
             one.get("delta")
             for event in split_events(bytes(self._thoughts))
-            for one in _dicts(_object(data_of(event)).get("choices"))
+            for one in objects_in((read_object(data_of(event)) or {}).get("choices"))
             if index_of(one) == index
         ]
         reasoning, field = reasoning_in(deltas)
@@ -223,9 +224,11 @@ class StreamEnd:
             return
         data, self.kept = bytes(self.kept), bytearray()
         for event in split_events(data):
-            for choice in _dicts(_object(data_of(event)).get("choices")):
+            for choice in objects_in((read_object(data_of(event)) or {}).get("choices")):
                 delta = choice.get("delta")
-                for part in _dicts(delta.get("tool_calls") if isinstance(delta, dict) else None):
+                for part in objects_in(
+                    delta.get("tool_calls") if isinstance(delta, dict) else None
+                ):
                     given = part.get("function")
                     text = given.get("arguments") if isinstance(given, dict) else None
                     if isinstance(text, str) and (state := self._steady_choice) is not None:
@@ -262,7 +265,7 @@ def _written(part: CallPart) -> dict[str, Any]:
 def _is_empty(chunk: dict[str, Any]) -> bool:
     """Whether nothing is left of a chunk whose end waits."""
     choices = chunk.get("choices") or ()
-    says = any(one.get("delta") or one.get("finish_reason") for one in _dicts(choices))
+    says = any(one.get("delta") or one.get("finish_reason") for one in objects_in(choices))
     return not says and not chunk.get("usage")
 
 
@@ -279,15 +282,3 @@ def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPa
     own = {"index": choice.get("index", 0), "delta": delta, "finish_reason": None}
     fields = {name: value for name, value in chunk.items() if name != "usage"}
     return b"data: " + _encode({**fields, "choices": [own]}) + b"\n\n"
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from protocol.reading import objects_in
+
 _TEXTS: Final = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
 _HOSTS: Final[dict[str, Literal["reasoning", "none"]]] = {
     ".mistral.ai": "none",  # crush#1590, litellm#30835
@@ -27,11 +29,11 @@ def thought_of(said: Mapping[str, Any]) -> str:
             return text
     details, content = said.get("reasoning_details"), said.get("content")
     if isinstance(details, list) and details:
-        return "".join(_text(one.get("text") or one.get("summary")) for one in _dicts(details))
+        return "".join(_text(one.get("text") or one.get("summary")) for one in objects_in(details))
     if isinstance(content, list):
         return "".join(
             _text(part.get("thinking"))
-            for part in _dicts(content)
+            for part in objects_in(content)
             if part.get("type") == "thinking"
         )
     return ""
@@ -48,11 +50,7 @@ def field_at(base_url: str) -> Literal["reasoning", "none"] | None:
 
 def _text(value: object) -> str:
     if isinstance(value, list):
-        return "".join(_text(part.get("text")) for part in _dicts(value))
+        return "".join(_text(part.get("text")) for part in objects_in(value))
     if isinstance(value, dict):
         return _text(value.get("text") or value.get("content"))
     return value if isinstance(value, str) else ""
-
-
-def _dicts(value: list[Any]) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)]

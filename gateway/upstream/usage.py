@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.api import Usage
 from gateway.upstream.sse import data_of, split_events
+from protocol.reading import FAULTS
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 
@@ -177,5 +178,5 @@ class UsageTail:
 def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
     try:
         return decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return None

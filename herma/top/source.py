@@ -96,18 +96,8 @@ class GatewayPage:
 
     async def state(self) -> tuple[DashboardState, bytes]:
         """The whole state once, decoded and as bytes. Raises `HermaError`."""
-        try:
-            async with self._ask("/dashboard/state") as response:
-                body = b"".join([part async for part in response.body])
-                self._check(response, body)
-            return _decode_state(body), body
-        except ConnectError as error:
-            raise HermaError(
-                f"no gateway answers at {self.url} ({error}); start one with `herma up`, or name "
-                "another with --url"
-            ) from error
-        except msgspec.MsgspecError as error:
-            raise self._foreign(error) from error
+        body = await self._body_of("/dashboard/state")
+        return self._decoded(_decode_state, body), body
 
     async def conversations(self, name: str) -> tuple[ConversationList, bytes]:
         """The conversations of the gateway, or those of a name and those that they began; decoded
@@ -129,12 +119,12 @@ class GatewayPage:
         except msgspec.MsgspecError as error:
             raise self._foreign(error) from error
 
-    async def _body_of(self, path: str, missing: str) -> bytes:
-        """The answer at `path`. Raises `HermaError`, with `missing` for a 404."""
+    async def _body_of(self, path: str, missing: str = "") -> bytes:
+        """The answer at `path`. Raises `HermaError`, with `missing` for a 404 if that is given."""
         try:
             async with self._ask(path) as response:
                 body = b"".join([part async for part in response.body])
-                if response.status == 404:
+                if missing and response.status == 404:
                     raise HermaError(missing)
                 self._check(response, body)
         except ConnectError as error:

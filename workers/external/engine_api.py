@@ -21,6 +21,7 @@ import msgspec
 from protocol.errors import WireError
 from protocol.grammars import GrammarForm
 from protocol.messages import Grammar, Submit, TokenLogprobs
+from protocol.reading import FAULTS, read_object
 from protocol.sampling import SamplingParams
 
 _MOST: Final = 2**31 - 1
@@ -286,17 +287,13 @@ def decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:  # noqa: AN
     """Decode `data`. Raises `EngineError` if it is not of the decoder's type."""
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except FAULTS as error:
         raise EngineError(f"the engine's answer is not understood: {error}") from error
 
 
 def json_object(answers: Mapping[str, bytes], target: str) -> dict[str, Any]:
     """The JSON object in the answer to `target`; empty if there is none."""
-    try:
-        value = msgspec.json.decode(answers.get(target, b"{}"))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(answers.get(target, b"")) or {}
 
 
 def positive(value: object) -> int | None:

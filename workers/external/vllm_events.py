@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from protocol.errors import WireError
+from protocol.reading import FAULTS
 
 MAX_PAYLOAD_BYTES: Final = 64 * 2**20
 
@@ -23,8 +24,6 @@ BlockHash = int | bytes
 _Token = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _BlockSize = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
 _Keys = tuple[object, ...]
-
-_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +90,7 @@ def decode_batch(payload: bytes) -> EventBatch:
     try:
         head, surplus = _open(msgspec.msgpack.decode(payload))
         known = [_event(index, raw) for index, raw in enumerate(head.events)]
-    except _FAULTS as error:
+    except FAULTS as error:
         raise WireError(f"KV events: {error}") from error
     return EventBatch(
         events=tuple(event for event, _ in known if event is not None),

@@ -13,6 +13,7 @@ import msgspec
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES
 from protocol.messages import Relay, Submit
+from protocol.reading import FAULTS
 from protocol.wire import MAX_FRAME_BYTES, LengthDecoder, peek_tag, tag_of
 
 SUPERVISOR: Final = 0
@@ -72,7 +73,7 @@ def recover_request_id(frame: bytes) -> tuple[bytes, int] | None:
         return None
     try:
         fields = msgspec.msgpack.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except FAULTS:
         return None
     match fields:
         case [_, bytes(request_id), int(attempt), *_] if (

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from protocol.errors import WireError
+from protocol.reading import decoded
 
 S = TypeVar("S")
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -90,7 +91,4 @@ def decode_head_state(frame: bytes) -> HeadState:
 def _decoded(decoder: "msgspec.json.Decoder[S]", frame: bytes) -> S:
     if len(frame) > MAX_STATE_BYTES:
         raise WireError(f"a group's state of {len(frame)} bytes is over {MAX_STATE_BYTES}")
-    try:
-        return decoder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not the state of a group's member: {error}") from error
+    return decoded(decoder, frame, "the state of a group's member")

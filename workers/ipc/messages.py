@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocol.errors import WireError
 from protocol.messages import EngineFacts
+from protocol.reading import decoded
 
 FIRST_CONTROL_TAG: Final = 64
 
@@ -180,15 +180,9 @@ def encode_control(message: ToEngine | FromEngine) -> bytes:
 
 def decode_to_engine(payload: bytes) -> ToEngine:
     """The message of a payload from the supervisor. Raises `WireError` for anything else."""
-    try:
-        return _to_engine.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a control message to an engine: {error}") from error
+    return decoded(_to_engine, payload, "a control message to an engine")
 
 
 def decode_from_engine(payload: bytes) -> FromEngine:
     """The message of a payload from the engine. Raises `WireError` for anything else."""
-    try:
-        return _from_engine.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a control message from an engine: {error}") from error
+    return decoded(_from_engine, payload, "a control message from an engine")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from protocol.errors import WireError
+from protocol.reading import decoded
 from workers.turns.policy import MemberState
 
 Change = Literal["wake", "sleep"]
@@ -68,16 +68,9 @@ def encode_line(message: MemberReport | Order) -> bytes:
 
 def decode_report(line: bytes) -> MemberReport:
     """Raises `WireError` for anything else."""
-    return _decoded(_reports, line)
+    return decoded(_reports, line, "a message about turns")
 
 
 def decode_order(line: bytes) -> Order:
     """Raises `WireError` for anything else."""
-    return _decoded(_orders, line)
-
-
-def _decoded(decoder: msgspec.json.Decoder[_T], line: bytes) -> _T:
-    try:
-        return decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"not a message about turns: {error}") from error
+    return decoded(_orders, line, "a message about turns")

@@ -1,0 +1,53 @@
+"""Reads what others have written, and what may not be what it should be.
+
+Owns the faults of a decoder. Must not know any message.
+"""
+
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from protocol.errors import WireError
+
+FAULTS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
+"""What msgspec raises: also for bad UTF-8 and half characters, deep nesting, and numbers that a
+`__post_init__` refuses.
+"""
+
+_T_co = TypeVar("_T_co", covariant=True)
+_T = TypeVar("_T")
+
+
+class TypedDecoder(Protocol[_T_co]):
+    """A decoder of msgspec, for JSON or MessagePack."""
+
+    def decode(self, data: bytes, /) -> _T_co:
+        """Raises one of `FAULTS`."""
+        ...
+
+
+def decoded(decoder: TypedDecoder[_T], data: bytes, what: str) -> _T:
+    """The value in `data`. Raises `WireError` that says it is not `what`."""
+    try:
+        return decoder.decode(data)
+    except FAULTS as error:
+        raise WireError(f"not {what}: {error}") from error
+
+
+def read_json(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
+    """The JSON in `text`; None if it is none, as for null."""
+    try:
+        return msgspec.json.decode(text)
+    except FAULTS:
+        return None
+
+
+def read_object(text: bytes | str) -> dict[str, Any] | None:
+    """The JSON object in `text`; None if it is none."""
+    value = read_json(text)
+    return value if isinstance(value, dict) else None
+
+
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; none if it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

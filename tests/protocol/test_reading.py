@@ -1,0 +1,56 @@
+"""What others write: JSON, or anything else."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import WireError
+from protocol.reading import decoded, objects_in, read_json, read_object
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_json_is_read_as_what_it_is(value: Any) -> None:
+    """As bytes and as text; only objects count as objects."""
+    text = json.dumps(value)
+    assert read_json(text) == read_json(text.encode()) == value
+    assert read_object(text) == (value if isinstance(value, dict) else None)
+
+
+@given(st.binary())
+def test_no_bytes_are_an_error(data: bytes) -> None:
+    """What is no JSON reads as None."""
+    found = read_json(data)
+    assert found is None or found == json.loads(data)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", b"\xff", "[" * 100_000, "\ud800", '{"a": 1e999}', "NaN", "{} {}"]
+)
+def test_no_fault_of_a_decoder_passes(text: str | bytes) -> None:
+    """Half characters, deep nesting and numbers that are none among them."""
+    assert read_json(text) is None
+    assert read_object(text) is None
+
+
+def test_a_list_gives_its_objects() -> None:
+    """In their order; anything else has none."""
+    assert objects_in([{"a": 1}, 2, None, [{}], {}]) == [{"a": 1}, {}]
+    assert objects_in({"a": {}}) == objects_in(None) == objects_in("x") == []
+
+
+def test_the_error_names_what_was_expected() -> None:
+    """And passes what is of the type."""
+    decoder = msgspec.json.Decoder(list[int])
+    assert decoded(decoder, b"[1]", "a list of numbers") == [1]
+    for data in (b'["a"]', b"[", b"\xff"):
+        with pytest.raises(WireError, match=r"^not a list of numbers: "):
+            decoded(decoder, data, "a list of numbers")

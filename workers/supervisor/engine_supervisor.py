@@ -258,13 +258,12 @@ class EngineSupervisor:
         return self._relay.epoch + (state is EngineState.DRAINING or state in OVER)
 
     def clear_cache(self) -> None:
-        """Forget cached prefixes that no request uses. Raises `ConfigError` if that is impossible
-        now.
+        """Forget cached prefixes that no request uses; an engine that starts does so before it
+        serves. Raises `ConfigError` for an engine that is not Herma's own.
         """
-        if self._config.engine != "native":
+        config = self._config if self._life is None else self._started
+        if config.engine != "native":
             raise ConfigError("its engine is not Herma's own: clear the cache of that engine")
-        if self._life is not None and not self._life.is_ready:
-            raise ConfigError("its engine is not ready: ask again when it is")
         if self._life is not None:
             self._life.clear_cache()  # if it ends before it has, the next one finds nothing
         elif self._cache is not None:

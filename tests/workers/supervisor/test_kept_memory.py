@@ -120,6 +120,28 @@ async def test_an_engine_that_dies_before_it_has_cleared_leaves_nothing(tmp_path
         assert (served.cache.num_bytes, served.cache.num_resident) == (0, 0)
 
 
+async def test_an_engine_that_starts_takes_the_wish_to_clear(tmp_path: Path) -> None:
+    """It may take minutes to be ready, or never be: what is to be forgotten is not kept for it."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with _served(tmp_path, waits_for=str(gate)) as served:
+        gate.unlink()
+        first = served.supervisor._life
+        assert first is not None
+        os.kill(first.process.pid, signal.SIGKILL)
+        while served.supervisor._life in (None, first):  # noqa: ASYNC110 (it tells nobody)
+            await trio.sleep(0.01)
+        second = served.supervisor._life
+        assert second is not None
+        assert not second.is_ready
+        served.supervisor.clear_cache()
+        os.kill(second.process.pid, signal.SIGKILL)
+        await wait_dead(second.process.pid)
+        gate.touch()
+        await served.ready(2)
+        assert served.cache.num_bytes == 0
+
+
 async def test_an_engine_that_has_cleared_leaves_what_came_later(tmp_path: Path) -> None:
     async with _served(tmp_path, clears=True) as served:
         served.supervisor.clear_cache()

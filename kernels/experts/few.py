@@ -20,6 +20,7 @@ from kernels.experts.choose import JOINED_ROWS
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
+    StackSizes,
     activated,
     column_pairs,
     dot_type,
@@ -395,10 +396,9 @@ def gate_up(
     has_shared, tiles = shared is not None, tiles or _up_tiles(form, x.shape[1])
     num_pairs = x.shape[0] * (active + has_shared)
     out = x.new_empty(num_pairs, width)
-    launch = _gate_up_launch(
-        x.device, x.shape[1], width, active, form, group, activation, bias is not None, has_shared,
-        is_packed(dot_type(x), form, tiles), tiles,
-    )  # fmt: skip
+    sizes = StackSizes(x.shape[1], width, active, form, group, bias is not None)
+    packed = is_packed(dot_type(x), form, tiles)
+    launch = _gate_up_launch(x.device, sizes, activation, has_shared, packed, tiles)
     other = stored(stack if shared is None else shared.gate_up)[:3]
     operands = x, routed.experts, values, scales, zeros, *other, x if bias is None else bias, out
     if num_pairs:
@@ -426,10 +426,9 @@ def down(
     tiles = tiles or _down_tiles(form, gated.shape[1], num_rows)
     tiles = tiles._replace(columns=min(tiles.columns, triton.next_power_of_2(gated.shape[1])))
     factors = None if shared is None else shared.weights
-    launch = _down_launch(
-        gated.device, hidden, gated.shape[1], active, form, group, bias is not None,
-        shared is not None, factors is not None, is_packed(dot_type(gated), form, tiles), tiles,
-    )  # fmt: skip
+    sizes = StackSizes(hidden, gated.shape[1], active, form, group, bias is not None)
+    has_shared, packed = shared is not None, is_packed(dot_type(gated), form, tiles)
+    launch = _down_launch(gated.device, sizes, has_shared, factors is not None, packed, tiles)
     operands = (
         gated, *routed[:2], values, scales, zeros,
         *stored(stack if shared is None else shared.down)[:3],
@@ -464,24 +463,16 @@ def _down_tiles(form: str, width: int, num_rows: int) -> ExpertTiles:
 @cache
 def _gate_up_launch(
     device: torch.device,
-    hidden: int,
-    width: int,
-    active: int,
-    form: str,
-    group: int,
+    sizes: StackSizes,
     activation: Activation,
-    has_bias: bool,
     has_shared: bool,
     packed: bool,
     tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
-    constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "SHARED": int(has_shared),
-        "GROUP": group, "FORM": form,
-        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
-        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "SUMS": _sums(tiles, form), "PACKED": packed, "HELD": tiles.held,
+    constants = sizes.constants(tiles) | {
+        "SHARED": int(has_shared), "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic,
+        "SUMS": _sums(tiles, sizes.form), "PACKED": packed, "HELD": tiles.held,
         "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
@@ -490,23 +481,16 @@ def _gate_up_launch(
 @cache
 def _down_launch(
     device: torch.device,
-    hidden: int,
-    width: int,
-    active: int,
-    form: str,
-    group: int,
-    has_bias: bool,
+    sizes: StackSizes,
     has_shared: bool,
     is_gated: bool,
     packed: bool,
     tiles: ExpertTiles,
 ) -> Launch:
-    pieces = (active + has_shared) * triton.cdiv(width, tiles.columns)
-    constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "SHARED": int(has_shared),
-        "GATED": is_gated, "GROUP": group, "FORM": form, "BIAS": has_bias,
-        "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "SUMS": _sums(tiles, form),
-        "PACKED": packed, "AHEAD": 0 if form == "mxfp4" else min(pieces, tiles.ahead),
+    pieces = (sizes.active + has_shared) * triton.cdiv(sizes.width, tiles.columns)
+    constants = sizes.constants(tiles) | {
+        "SHARED": int(has_shared), "GATED": is_gated, "SUMS": _sums(tiles, sizes.form),
+        "PACKED": packed, "AHEAD": 0 if sizes.form == "mxfp4" else min(pieces, tiles.ahead),
         "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)

@@ -19,6 +19,7 @@ from kernels.choose import has_pdl
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
+    StackSizes,
     activated,
     column_pairs,
     dot_type,
@@ -310,10 +311,9 @@ def gate_up(
     values, scales, zeros, form, group = stored(stack)
     tiles = tiles or _tiles(_UP, form, listed.rows)
     out = x.new_empty(num_pairs, width)
-    launch = _gate_up_launch(
-        x.device, x.shape[1], width, num_pairs // x.shape[0], form, group, activation,
-        bias is not None, listed.rows, dot_type(x), tiles,
-    )  # fmt: skip
+    active = num_pairs // x.shape[0]
+    sizes = StackSizes(x.shape[1], width, active, form, group, bias is not None)
+    launch = _gate_up_launch(x.device, sizes, activation, listed.rows, dot_type(x), tiles)
     other = x if bias is None else bias
     operands = x, *listed[:3], values, scales, zeros, other, out
     grid = triton.cdiv(width, tiles.outputs), listed.experts.shape[0], 1
@@ -337,10 +337,8 @@ def down(
     values, scales, zeros, form, group = stored(stack)
     active, out = routed.experts.shape[1], torch.empty_like(residual)
     tiles = tiles or _tiles(_DOWN, form, listed.rows)
-    launch = _down_launch(
-        gated.device, hidden, width, active, form, group, bias is not None, listed.rows,
-        dot_type(gated), tiles,
-    )  # fmt: skip
+    sizes = StackSizes(hidden, width, active, form, group, bias is not None)
+    launch = _down_launch(gated.device, sizes, listed.rows, dot_type(gated), tiles)
     across = triton.cdiv(hidden, tiles.outputs)
     operands = (
         gated, *listed[:3], routed.weights, values, scales, zeros, gated if bias is None else bias,
@@ -361,44 +359,27 @@ def _list_launch(device: torch.device, num_experts: int, rows: int) -> Launch:
 @cache
 def _gate_up_launch(
     device: torch.device,
-    hidden: int,
-    width: int,
-    active: int,
-    form: str,
-    group: int,
+    sizes: StackSizes,
     activation: Activation,
-    has_bias: bool,
     rows: int,
     dot: tl.dtype,
     tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
-    constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "BIAS": has_bias,
-        "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns, "DOT": dot,
-        "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
+    constants = sizes.constants(tiles) | {
+        "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "ROWS": rows, "DOT": dot,
+        "PACKED": is_packed(dot, sizes.form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 
 
 @cache
 def _down_launch(
-    device: torch.device,
-    hidden: int,
-    width: int,
-    active: int,
-    form: str,
-    group: int,
-    has_bias: bool,
-    rows: int,
-    dot: tl.dtype,
-    tiles: ExpertTiles,
+    device: torch.device, sizes: StackSizes, rows: int, dot: tl.dtype, tiles: ExpertTiles
 ) -> Launch:
-    constants = {
-        "HIDDEN": hidden, "WIDTH": width, "ACTIVE": active, "GROUP": group, "FORM": form,
-        "BIAS": has_bias, "ROWS": rows, "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
-        "DOT": dot, "PACKED": is_packed(dot, form, tiles), "PDL": has_pdl(device),
+    constants = sizes.constants(tiles) | {
+        "ROWS": rows, "DOT": dot, "PACKED": is_packed(dot, sizes.form, tiles),
+        "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 

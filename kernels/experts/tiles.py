@@ -55,6 +55,27 @@ class StoredStack(NamedTuple):
     group: int
 
 
+class StackSizes(NamedTuple):
+    """What the kernels of a stack are compiled for, but for tiles: the columns of a row, the gates
+    of an expert, the experts of a row, how the stack is stored, and whether experts have a bias.
+    """
+
+    hidden: int
+    width: int
+    active: int
+    form: str
+    group: int
+    has_bias: bool
+
+    def constants(self, tiles: ExpertTiles) -> dict[str, object]:
+        """The constants that all of these kernels have."""
+        return {
+            "HIDDEN": self.hidden, "WIDTH": self.width, "ACTIVE": self.active,
+            "GROUP": self.group, "FORM": self.form, "BIAS": self.has_bias,
+            "OUTPUTS": tiles.outputs, "COLUMNS": tiles.columns,
+        }  # fmt: skip
+
+
 def stored(weight: Weight) -> StoredStack:
     """Raises `TypeError` for a weight of two forms, which no stack has."""
     if isinstance(weight, Tensor):

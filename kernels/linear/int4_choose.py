@@ -30,79 +30,24 @@ _DEEP_COLUMNS: Final = 8192
 _MOST_LONE_COLUMNS: Final = 20480
 """A longer row, whole in shared memory, leaves too little of it for stages."""
 
-_ROW_BY_32: Final = Int4Tiles(
-    warps_m=1,
-    warps_k=4,
-    m_tiles=2,
-    eights=1,
-    splits=1,
-    stages=4,
-    blocks=2,
-    turns=2,
-    wide=4,
-    lone=True,
-)
-"""A single row of x, in tiles of 32 weight rows."""
-
-_DEEP_ROW_BY_32: Final = Int4Tiles(
-    warps_m=1,
-    warps_k=4,
-    m_tiles=2,
-    eights=1,
-    splits=1,
-    stages=6,
-    blocks=1,
-    turns=3,
-    wide=4,
-    lone=True,
-)
-"""The same by a deep weight, one program on a multiprocessor."""
-
-_DEEP_ROW_BY_16: Final = Int4Tiles(
-    warps_m=1,
-    warps_k=2,
-    m_tiles=1,
-    eights=1,
-    splits=1,
-    stages=12,
-    blocks=2,
-    turns=4,
-    wide=2,
-    lone=True,
-)
-"""A single row of x by a deep weight, in tiles of 16 weight rows."""
-
 _FEW_BY_32: Final = Int4Tiles(
     warps_m=1, warps_k=4, m_tiles=2, eights=1, splits=1, stages=6, blocks=2, turns=2, wide=2
 )
 """2 to 8 rows of x, in tiles of 32 weight rows."""
 
-_PAIR_BY_32: Final = Int4Tiles(
-    warps_m=1,
-    warps_k=4,
-    m_tiles=2,
-    eights=1,
-    splits=2,
-    stages=8,
-    blocks=2,
-    turns=2,
-    wide=2,
-    lone=True,
-)
+_ROW_BY_32: Final = _FEW_BY_32._replace(stages=4, wide=4, lone=True)
+"""A single row of x, in tiles of 32 weight rows."""
+
+_DEEP_ROW_BY_32: Final = _ROW_BY_32._replace(stages=6, blocks=1, turns=3)
+"""The same by a deep weight, one program on a multiprocessor."""
+
+_DEEP_ROW_BY_16: Final = _FEW_BY_32._replace(warps_k=2, m_tiles=1, stages=12, turns=4, lone=True)
+"""A single row of x by a deep weight, in tiles of 16 weight rows."""
+
+_PAIR_BY_32: Final = _FEW_BY_32._replace(splits=2, stages=8, lone=True)
 """Up to 8 rows of x: two programs share the columns of a tile of 32 weight rows."""
 
-_PAIR_BY_48: Final = Int4Tiles(
-    warps_m=1,
-    warps_k=4,
-    m_tiles=3,
-    eights=1,
-    splits=2,
-    stages=6,
-    blocks=2,
-    turns=2,
-    wide=2,
-    lone=True,
-)
+_PAIR_BY_48: Final = _PAIR_BY_32._replace(m_tiles=3, stages=6)
 """The same in tiles of 48 weight rows."""
 
 _TWO_AT_ONCE: Final = Int4Tiles(

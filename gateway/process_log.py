@@ -6,6 +6,7 @@ is logged.
 
 import logging
 import sys
+import time
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from gateway.telemetry import FleetEvent, words_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from housekeeping.log_lines import LogStyle, json_line
+from housekeeping.log_output import LineWriter, lost_line
 
 _LEVELS: Final = {
     "good": logging.INFO,
@@ -21,6 +23,21 @@ _LEVELS: Final = {
     "critical": logging.ERROR,
 }
 _decode_event: Final = msgspec.json.Decoder(FleetEvent).decode
+
+
+class _Lines(logging.Handler):
+    """Writes each record as a line, without waiting for a log that stands still."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # noqa: BLE001 (a record with wrong arguments, as logging itself does)
+            self.handleError(record)
 
 
 class _JsonLines(logging.Formatter):
@@ -52,11 +69,17 @@ def start_log(label: str, style: LogStyle) -> None:
     """
     least = logging.getLevelNamesMapping()[style.level.upper()]
     text = f"%(asctime)s %(levelname)s{label} %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=least, format=text)
-    if style.form == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(_JsonLines(f"gateway{label}"))
-    handler = logging.StreamHandler(sys.stderr)
+    as_json, source = style.form == "json", f"gateway{label}"
+
+    def lost(num_lost: int) -> str:
+        line = lost_line(num_lost)
+        return json_line(time.time(), "warning", source, line) if as_json else line
+
+    writer = LineWriter(sys.stderr, lost)
+    handler = _Lines(writer)
+    handler.setFormatter(_JsonLines(source) if as_json else logging.Formatter(text))
+    logging.basicConfig(handlers=[handler], level=least)
+    handler = _Lines(writer)
     in_words = style.form == "text"
     handler.setFormatter(_EventsInWords(text) if in_words else logging.Formatter("%(message)s"))
     handler.addFilter(lambda record: _level_of(record) >= least)

@@ -8,9 +8,13 @@ import os
 import socket
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from functools import cache
 from typing import Final, TextIO, final
 
 import trio
+
+from housekeeping.log_output import LineWriter
 
 _MICROSECONDS: Final = 1e6
 _STATUS_S: Final = 10.0
@@ -19,15 +23,18 @@ _STATUS_S: Final = 10.0
 
 def say(line: str, stream: TextIO | None = None) -> None:
     """Print `line`, by default on stderr. If the stream takes nothing (a log on a full disk, a pipe
-    without a reader), the line is lost and the service continues.
+    without a reader or with one that stands still), the line is lost and the service continues.
     """
     stream = stream or sys.stderr
-    try:
+    with suppress(OSError):
         stream.flush()
-        # Not by the stream's buffer, which would try the failed write again at exit.
-        os.write(stream.fileno(), f"{line}\n".encode())
-    except OSError:
-        return
+    # Not by the stream's buffer, which would try the failed write again at exit.
+    _writer_of(stream).write(line)
+
+
+@cache
+def _writer_of(stream: TextIO) -> LineWriter:
+    return LineWriter(stream)
 
 
 @final

@@ -105,8 +105,9 @@ async def _accept(
     certificates: Certificates | None,
 ) -> None:
     """Accept connections until cancelled. Each gets a task in `handlers`, whose failure is logged
-    and ends no other connection.
+    and ends no other connection. A lasting lack of room is logged when it begins and ends.
     """
+    lacks_room = False
     while True:
         await trio.lowlevel.wait_readable(listener)
         for _ in range(_MAX_ACCEPTS):
@@ -115,8 +116,14 @@ async def _accept(
             except BlockingIOError:
                 break
             except OSError as error:
+                if error.errno in _NO_ROOM and not lacks_room:
+                    lacks_room = True
+                    _log.error("cannot accept a connection: %s%s", error.strerror, _hint(error))
                 await _handle_accept_error(error)
                 break
+            if lacks_room:
+                lacks_room = False
+                _log.warning("connections are accepted again")
             accepted.setblocking(False)
             if certificates is None:
                 handlers.start_soon(error_of, connections.handle, accepted, peer[:2])
@@ -125,15 +132,18 @@ async def _accept(
                 handlers.start_soon(error_of, serve_tls, accepted, peer[:2], certificates, handle)
 
 
+def _hint(error: OSError) -> str:
+    if error.errno != errno.EMFILE:
+        return ""
+    return "; raise the limit of this process (LimitNOFILE of its unit, `ulimit -n`)"
+
+
 async def _handle_accept_error(error: OSError) -> None:
     """Ignore a peer that left before it was accepted; wait a moment when descriptors or memory are
     exhausted. EINVAL means that the socket does not listen now: the parent of several gateway
     processes takes an unresponsive one off the port and puts it back later. Raises other errors.
     """
-    if error.errno == errno.EINVAL:
-        await trio.sleep(_NO_ROOM_S)
-    elif error.errno in _NO_ROOM:
-        _log.error("cannot accept a connection: %s", error.strerror)
+    if error.errno == errno.EINVAL or error.errno in _NO_ROOM:
         await trio.sleep(_NO_ROOM_S)
     elif error.errno not in _LEFT:
         raise error

@@ -120,6 +120,7 @@ async def test_without_descriptors_the_server_waits(
             while "cannot accept a connection" not in caplog.text:
                 await trio.lowlevel.checkpoint()
             assert (await client.ask("GET", "/")).status == 200
+            await trio.sleep(0.5)  # several more tries
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for taken in used:
@@ -128,6 +129,8 @@ async def test_without_descriptors_the_server_waits(
         async with trio.SocketStream(trio.socket.from_stdlib_socket(late)) as stream:
             await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             assert (await stream.receive_some(4_096)).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert caplog.text.count("cannot accept a connection: Too many open files; raise") == 1
+    assert caplog.text.count("connections are accepted again") == 1
 
 
 @pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EPERM])

@@ -35,7 +35,9 @@ def signing_key(config: Config, environ: Mapping[str, str]) -> bytes:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in an existing file. Raises `ConfigError` for a file of another length."""
+    """The key in an existing file. Raises `ConfigError` for a file of another length or kind."""
+    if not path.is_file():
+        raise ConfigError(f"{path} is no regular file; remove it for a new one")
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise ConfigError(f"{path} has {len(key)} bytes, not {KEY_BYTES}; delete it for a new one")

@@ -18,7 +18,10 @@ from housekeeping.state_file import make_private
 FILE_NAME: Final = "audit.jsonl"
 MAX_FIELD_CHARS: Final = 500
 _MODE: Final = 0o600
-_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS: Final = (
+    os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+)
+"""The last one is for a pipe in the place of the file, which would wait for a reader."""
 
 
 class Act(NamedTuple):

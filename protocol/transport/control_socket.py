@@ -38,6 +38,10 @@ _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0
 _ACCEPT_AGAIN_S: Final = 0.1
 """The pause after `accept` failed, as when the process is out of descriptors."""
+_LOOK_S: Final = 5.0
+"""How often the socket's file is looked for: the folder of a user is removed when the last session
+ends, and a cleaner of temporary files may take the file.
+"""
 _PLAIN: Final = (str, int, float)
 _PEER: Final = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid, gid."""
@@ -46,7 +50,8 @@ _PEER: Final = struct.Struct("3i")
 @final
 class ControlSocket:
     """`kind` is the last word of the socket's name. `answer` may raise `ConfigError` to refuse a
-    request. `note` gets an act for each request that changes something, with its result.
+    request. `note` gets an act for each request that changes something, with its result. A socket
+    file that is gone is made again.
     """
 
     def __init__(self, kind: str, answer: Callable[[Ask], Awaitable[Answer]], note: Note) -> None:
@@ -54,25 +59,31 @@ class ControlSocket:
         self._answer = answer
         self._note = note
         self._limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
-        self.path = runtime_dir() / this_process().name(kind)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            self._listener.bind(str(self.path))
-            self.path.chmod(0o600)
-            self._listener.listen(_MAX_CONNECTIONS)
-        except OSError as error:
-            self._listener.close()
-            raise ConfigError(f"{self.path}: no control socket: {error}") from error
+        self._kind = kind
+        self.path, self._listener = _listening(kind)
 
     async def run(self) -> None:
         """Answer until cancelled; removes the socket file at the end."""
         try:
-            with trio.socket.from_stdlib_socket(self._listener) as listener:
-                async with trio.open_nursery() as nursery:
-                    while True:
-                        await self._accept(listener, nursery)
+            async with trio.open_nursery() as nursery:
+                while True:
+                    with trio.socket.from_stdlib_socket(self._listener) as listener:
+                        while _is_there(self.path):
+                            with trio.move_on_after(_LOOK_S):
+                                await self._accept(listener, nursery)
+                    await self._listen_again()
         finally:
             remove_socket(self.path)
+
+    async def _listen_again(self) -> None:
+        """Make the socket again, as soon as there is a place for it."""
+        while True:
+            try:
+                self.path, self._listener = _listening(self._kind)
+            except ConfigError:
+                await trio.sleep(_LOOK_S)
+            else:
+                return
 
     async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Accept one connection, or try again later if the process has no descriptor for it."""
@@ -111,6 +122,24 @@ class ControlSocket:
             if not isinstance(ask, READS):
                 self._note(_act_of(ask, who, reply))
         return reply
+
+
+def _listening(kind: str) -> tuple[Path, socket.socket]:
+    """The file and the socket. Raises `ConfigError` if there is no place for it."""
+    path = runtime_dir() / this_process().name(kind)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_MAX_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"{path}: no control socket: {error}") from error
+    return path, listener
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_socket()
 
 
 def _act_of(ask: Ask, who: str, reply: Answer | None) -> Act:

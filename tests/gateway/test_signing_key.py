@@ -1,6 +1,7 @@
 """The key that signs reasoning, on disk."""
 
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,10 @@ def test_a_configured_file_must_be_one(tmp_path: Path) -> None:
     assert signing_key(config_of(tmp_path, path), {}) == path.read_bytes()
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match=r"own\.key has 5 bytes, not 32"):
+        signing_key(config_of(tmp_path, path), {})
+    path.unlink()
+    os.mkfifo(path)  # reading it would wait for a writer
+    with pytest.raises(ConfigError, match=r"own\.key is no regular file"):
         signing_key(config_of(tmp_path, path), {})
 
 

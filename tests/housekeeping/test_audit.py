@@ -53,12 +53,15 @@ def test_the_file_may_be_moved_away(tmp_path: Path) -> None:
 
 
 def test_an_act_that_is_not_written_down_is_reported(tmp_path: Path) -> None:
-    """No place, a folder in the place, a link that leads elsewhere: one line each, no exception."""
+    """No place, a folder in the place, a link that leads elsewhere, a pipe that nobody reads: one
+    line each, no exception, and no waiting.
+    """
     complaints: list[str] = []
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for path in (None, tmp_path, tmp_path / "link"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (None, tmp_path, tmp_path / "link", tmp_path / "pipe"):
         _file(path, complaints).note(ACT)
-    assert len(complaints) == 3
+    assert len(complaints) == 4
     assert all(one.startswith("reload by user ops (pid 7) is not in") for one in complaints)
     assert not (tmp_path / "elsewhere").exists()
 

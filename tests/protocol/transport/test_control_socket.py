@@ -1,6 +1,7 @@
 """The control socket of a process, asked over its real socket file."""
 
 import resource
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,12 +10,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from housekeeping.audit import Act
 from protocol.control_messages import Answer, Ask, AskReload, AskStatus, Done, Refused
 from protocol.errors import ConfigError
 from protocol.transport import ControlSocket, ask_control
+from protocol.transport.control_socket import remove_socket
 
 
 @contextmanager
@@ -72,3 +74,26 @@ async def test_a_process_without_descriptors_answers_later(folder: Path) -> None
             await stream.send_all(b'{"type":"status"}\n')
             assert b'"epoch":7' in await stream.receive_some()
         nursery.cancel_scope.cancel()
+
+
+def _take_away(folder: Path) -> None:
+    """And leave no place for another one."""
+    shutil.rmtree(folder)
+    folder.symlink_to("/nowhere/at/all")
+
+
+async def test_a_socket_file_that_is_gone_is_made_again(
+    folder: Path, autojump_clock: MockClock
+) -> None:
+    """Its folder too, as when the last session of the user ends; nobody could reload any more."""
+    control = ControlSocket("gateway", _answer, lambda _act: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        assert await ask_control(control.path, AskStatus()) == Done(epoch=7)
+        _take_away(folder)
+        await trio.sleep(60)
+        remove_socket(folder)
+        await trio.sleep(60)
+        assert await ask_control(control.path, AskStatus()) == Done(epoch=7)
+        nursery.cancel_scope.cancel()
+    assert not control.path.exists()

@@ -25,21 +25,6 @@ _LEVELS: Final = {
 _decode_event: Final = msgspec.json.Decoder(FleetEvent).decode
 
 
-class _Lines(logging.Handler):
-    """Writes each record as a line, without waiting for a log that stands still."""
-
-    def __init__(self, writer: LineWriter) -> None:
-        super().__init__()
-        self._writer = writer
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
-        try:
-            self._writer.write(self.format(record))
-        except Exception:  # noqa: BLE001 (a record with wrong arguments, as logging itself does)
-            self.handleError(record)
-
-
 class _JsonLines(logging.Formatter):
     """Each record as one JSON object."""
 
@@ -76,10 +61,10 @@ def start_log(label: str, style: LogStyle) -> None:
         return json_line(time.time(), "warning", source, line) if as_json else line
 
     writer = LineWriter(sys.stderr, lost)
-    handler = _Lines(writer)
+    handler = _handler_of(writer)
     handler.setFormatter(_JsonLines(source) if as_json else logging.Formatter(text))
     logging.basicConfig(handlers=[handler], level=least)
-    handler = _Lines(writer)
+    handler = _handler_of(writer)
     in_words = style.form == "text"
     handler.setFormatter(_EventsInWords(text) if in_words else logging.Formatter("%(message)s"))
     handler.addFilter(lambda record: _level_of(record) >= least)
@@ -89,6 +74,13 @@ def start_log(label: str, style: LogStyle) -> None:
     events.propagate = False
     # httpx logs each request to a provider, with the provider's address.
     logging.getLogger("httpx").setLevel(max(least, logging.WARNING))
+
+
+def _handler_of(writer: LineWriter) -> logging.Handler:
+    """A handler that gives each record to `writer` as a line."""
+    handler = logging.StreamHandler(writer)
+    handler.terminator = ""
+    return handler
 
 
 def _level_of(record: logging.LogRecord) -> int:

@@ -49,6 +49,7 @@ class Model:
     way: str = ""
     idle_s: float | None = None
     num_failures: int = 0
+    is_always: bool = False
 
 
 class Device:
@@ -205,9 +206,10 @@ class Worker:
         world = self.world
         config = WorkerConfig(
             name=self.model.name, model="m", serves="m", gateways=(), max_seqs=1, token_budget=256,
-            device="cuda:0", residency="on-demand", idle_s=self.model.idle_s,
+            device="cuda:0", residency="always" if self.model.is_always else "on-demand",
+            idle_s=self.model.idle_s,
         )  # fmt: skip
-        self.lifecycle = lifecycle = Lifecycle(begins_asleep=True)
+        self.lifecycle = lifecycle = Lifecycle(begins_asleep=not self.model.is_always)
         log = WorkerLog(self.model.name, world.lines)
         self.turns = TurnTaker(config, lifecycle, cast("CardMemory", world.device), log, None, "f")
         if self.record is not None:
@@ -236,9 +238,7 @@ class Worker:
         await sleeper.before_start()
         self.life = life = _Life(self)
         sleeper.life = cast("EngineLife", life)
-        self.world.device.hold(life.process.pid, self.model.awake)
-        with trio.move_on_after(self.model.start_s):
-            await life.ended.wait()
+        await self._begin(life)
         if self.model.num_failures:
             self.model.num_failures -= 1
             life.ended.set()
@@ -277,11 +277,23 @@ class Worker:
                     await self.wake.wait()
                     return
                 lifecycle.on(LifeEvent.RETRY)
-                if delay_s >= AGAIN_S:
+                if delay_s >= AGAIN_S and turns.is_on_demand:
                     turns.failed("", delay_s)
                     lifecycle.on(LifeEvent.SLEEP)
                 with trio.move_on_after(delay_s):
                     await self.wake.wait()
+
+    async def _begin(self, life: _Life) -> None:
+        """An engine that takes turns has its memory at once, and must find it."""
+        device, model = self.world.device, self.model
+        if not model.is_always:
+            device.hold(life.process.pid, model.awake)
+        with trio.move_on_after(model.start_s):
+            await life.ended.wait()
+        if model.is_always and device.used + model.awake > device.total:
+            life.ended.set()
+        elif model.is_always and not life.ended.is_set():
+            device.hold(life.process.pid, model.awake)
 
     async def _serve(self) -> None:
         """What gateways do: send what waits to an engine that serves, and report the demand."""
@@ -330,7 +342,7 @@ class Worker:
             stream.socket.close()
 
     def wish(self, change: str) -> None:
-        if self.turns is not None:
+        if self.turns is not None and self.turns.is_on_demand:
             self.turns.wish(cast("Any", change))
 
     def restart(self, *, force: bool) -> None:
@@ -347,7 +359,8 @@ class Worker:
             assert life is not None
             self.world.nursery.start_soon(self.sleeper.end, cast("EngineLife", life))
         elif before is EngineState.STOPPED:
-            self.lifecycle.on(LifeEvent.SLEEP)
+            if not self.model.is_always:
+                self.lifecycle.on(LifeEvent.SLEEP)
             self.wake.set()
         elif before is EngineState.WAITING or state is EngineState.ENDING:
             self.wake.set()
@@ -398,6 +411,15 @@ class World:
         if model.name not in self.workers:
             self.workers[model.name] = worker = Worker(self, model)
             self.nursery.start_soon(worker.live)
+
+    def reboot(self) -> None:
+        """All processes end at once, and all workers come again."""
+        self.device.held.clear()
+        for one in self.workers.values():
+            one.life = None
+            one.queue += one.running
+            one.running.clear()
+            one.kill_supervisor()
 
     async def take(self, held: int, time_s: float) -> None:
         """Other processes have memory for a time."""

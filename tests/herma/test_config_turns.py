@@ -43,6 +43,18 @@ def test_always_resident_workers_that_do_not_fit_are_named() -> None:
     assert not list(overfull([record("a", 60)]))
 
 
+def test_a_worker_that_finds_no_room_beside_the_always_resident_ones_is_named() -> None:
+    """Its requests would wait in vain."""
+    (line,) = overfull(
+        [record("a", 60), record("b", 30, "on-demand"), record("c", 20, "on-demand")]
+    )
+    assert "b was measured to take 30.0 GiB: it never wakes beside" in line
+    assert "(a 60.0 GiB)" in line
+    asleep = msgspec.structs.replace(record("b", 30, "on-demand"), asleep_bytes=20 * GIB)
+    (line,) = overfull([record("a", 70, "on-demand"), asleep])
+    assert "a was measured to take 70.0 GiB: it never wakes; set" in line
+
+
 def test_the_sets_that_fit_together_are_named() -> None:
     found = [
         record("always", 10),
@@ -70,7 +82,12 @@ def test_the_check_refuses_what_was_measured(
         write_record(record_path(folder, worker.name, str(path)), one)
     assert {one.worker for one in measured_workers(config, path)} == {"a", "b"}
     assert main(["config", "check", str(path)]) != 0
-    path.write_text(CONFIG.replace('name = "b"\n[[w', 'name = "b"\nresidency = "on-demand"\n[[w'))
+    on_demand = CONFIG.replace('name = "b"\n[[w', 'name = "b"\nresidency = "on-demand"\n[[w')
+    path.write_text(on_demand)
+    assert main(["config", "check", str(path)]) != 0  # it would never wake
+    path.write_text(
+        on_demand.replace('name = "a"\n[[m', 'name = "a"\nresidency = "on-demand"\n[[m')
+    )
     assert main(["config", "check", str(path)]) == 0
     path.write_text(f"{CONFIG}kv_tokens = 4096\n")
     assert main(["config", "check", str(path)]) == 0

@@ -265,7 +265,7 @@ class Sleeper:
                 self.turns.failed(f"it does not wake: {why}; tried again")
             return
         if why:
-            if way is not None:
+            if way is not None and not await self._is_taken(life):
                 await self._refuse(way, f"it did not wake: {life.process.killed_for or why}")
             if not life.ended.is_set():
                 life.process.kill(f"the engine did not wake: {why}")
@@ -338,6 +338,16 @@ class Sleeper:
             f"{bytes_in_words(reading.total_bytes)} are free; tried again"
         )
         return False
+
+    async def _is_taken(self, life: EngineLife) -> bool:
+        """Whether others hold memory that the engine needs: that it does not wake shows nothing of
+        its way to sleep then.
+        """
+        need, own = self.turns.record.awake_bytes, await self.turns.memory.held_by(life.process.pid)
+        reading = await self.turns.memory.read()
+        if need is None or own is None or reading is None:
+            return False
+        return reading.total_bytes - reading.used_bytes + own < (1 - SLACK) * need
 
     async def _held(self, life: EngineLife) -> int | None:
         """What the engine holds of the device: by its processes, else by what is in use now and was

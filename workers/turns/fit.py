@@ -10,20 +10,31 @@ from workers.turns.record import TurnRecord
 
 
 def overfull(records: Iterable[TurnRecord]) -> Iterator[str]:
-    """A line for each device that cannot hold its always resident workers together."""
+    """A line for each device that cannot hold its always resident workers together, else for each
+    worker of it that finds no room beside them, and so never wakes.
+    """
     for device, found in _by_device(records).items():
         always = [one for one in found if one.residency == "always"]
         total = max((one.total_bytes or 0 for one in found), default=0)
         need = sum(one.awake_bytes or 0 for one in always)
+        names = ", ".join(f"{one.worker} {bytes_in_words(one.awake_bytes or 0)}" for one in always)
         if len(always) > 1 and total and need > total:
-            names = ", ".join(
-                f"{one.worker} {bytes_in_words(one.awake_bytes or 0)}" for one in always
-            )
             yield (
                 f"{device} has {bytes_in_words(total)}, and its always resident workers were "
                 f"measured to take {bytes_in_words(need)} ({names}): set residency = "
-                '"on-demand" for the models of all but those that fit'
+                '"on-demand" for the models of all but those that leave room for each other model'
             )
+            continue
+        whole = need + sum(one.asleep_bytes for one in found if one.residency != "always")
+        for one in found:
+            is_asked = one.residency != "always" and one.awake_bytes is not None
+            if is_asked and total and whole - one.asleep_bytes + (one.awake_bytes or 0) > total:
+                beside = f" beside its always resident workers ({names})" if always else ""
+                yield (
+                    f"{device} has {bytes_in_words(total)}, and {one.worker} was measured to take "
+                    f"{bytes_in_words(one.awake_bytes or 0)}: it never wakes{beside}; set "
+                    'residency = "on-demand" for more models, or kv_tokens of native engines'
+                )
 
 
 def together(records: Iterable[TurnRecord]) -> Iterator[str]:

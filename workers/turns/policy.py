@@ -16,7 +16,8 @@ A worker that sleeps and has waiting requests takes the place of others by four 
   return), at least `MIN_PATIENCE_S`, gate and cost count no more. So no worker waits for ever.
 
 A worker that has just woken keeps its place for one round while it has work. One change is under
-way at a time, because memory is measured between changes.
+way at a time, because memory is measured between changes. Workers without work fall asleep for an
+always resident one that starts and has no room.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -137,8 +138,9 @@ class TurnPolicy:
         if self.promised is not None and all(one.name != self.promised for one in wanted):
             self.promised = None
         due_s = self._due_s(wanted, members, now)
-        if any(_is_changing(one) for one in members):
-            return TurnPlan(due_s=due_s)
+        gone = _in_the_way(members, card, now)
+        if gone or any(_is_changing(one) for one in members):
+            return TurnPlan(gone, due_s=due_s)
         later: list[float] = [
             one.must_wait_until for one in members if now < one.must_wait_until and _is_asked(one)
         ]
@@ -240,6 +242,25 @@ def _is_changing(one: Member) -> bool:
     if one.state not in ("waking", "falling asleep"):
         return False
     return not one.is_always or one.awake_bytes is None
+
+
+def _in_the_way(members: Sequence[Member], card: SharedCard, now: float) -> tuple[str, ...]:
+    """The workers without work that give way to an always resident one that starts: it waits for no
+    turn, and would not find its memory, or too little of it for good. All, if it was never
+    measured.
+    """
+    starts = [one for one in members if one.is_always and one.state == "waking"]
+    idle = [one for one in members if _is_idle(one) and now >= one.must_wait_until]
+    if any(one.awake_bytes is None for one in starts):
+        return tuple([one.name for one in idle])
+    free = _free_bytes(members, card)
+    chosen: list[str] = []
+    for one in sorted(idle, key=_used) if starts else ():
+        if free is None or free >= 0:
+            break
+        chosen.append(one.name)
+        free += _freed(one)
+    return tuple(chosen)
 
 
 def _is_idle(one: Member) -> bool:

@@ -7,42 +7,26 @@ import io
 import itertools
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
-import msgspec
 import pytest
 import trio
 import trio.testing
 
-from config import WorkerConfig
-from protocol.messages import Fault, FromWorker, Residency
-from tests.fakes import stub_engine
+from protocol.messages import Residency
 from tests.fakes.fixed_card import FixedCard
-from tests.fakes.moody import Mood
+from tests.fakes.sleeping_worker import CONFIG, WAY, world
 from tests.fakes.worker_process import BOUND_S
 from workers.ipc import CHECKPOINT, NATIVE_SLEEP
 from workers.supervisor import sleeper as sleeper_file
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.supervisor.engine_life import EngineLife
-from workers.supervisor.engine_supervisor import EngineSupervisor
-from workers.supervisor.frame_relay import FrameRelay
-from workers.supervisor.identity import worker_identity
 from workers.supervisor.lifecycle import EngineState, Lifecycle
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.turn_taker import TurnTaker
-
-_CONFIG = WorkerConfig(
-    name="w", model="m", serves="m", gateways=(), engine="synthetic", max_seqs=4, token_budget=256,
-    max_context=64, device="cpu", residency="on-demand",
-)  # fmt: skip
-WAY = "a nap"
 
 
 class _Dead:
@@ -51,89 +35,6 @@ class _Dead:
     def __init__(self) -> None:
         self.process = self
         self.pid = 1
-
-
-class World:
-    """A supervisor and its card. `said` collects the messages for gateways."""
-
-    def __init__(self, folder: Path, stall_s: float, **mood: object) -> None:
-        config = msgspec.structs.replace(_CONFIG, stall_s=stall_s)
-        self.said: list[FromWorker] = []
-        self.card = FixedCard(folder)
-        self.mood = Mood(folder)
-        self.mood.set(**{"sleep_way": WAY, **mood})
-        self.lines = io.StringIO()
-        self._log = WorkerLog("w", self.lines)
-        command = [sys.executable, str(Path(stub_engine.__file__)), str(self.mood.path)]
-        self.supervisor = EngineSupervisor(config, self._log, command=command, turns=self._seat)
-        self.relay = FrameRelay(
-            worker_identity(config, "test"),
-            self._log,
-            self.supervisor.lifecycle,
-            on_work=self.supervisor.work_sent,
-            on_drain=lambda _: None,
-            on_siblings=lambda _: None,
-            on_distrust=lambda _: None,
-        )
-        # No gateway is linked, so the test reads what the supervisor broadcasts.
-        self.relay.broadcast = self.said.append  # type: ignore[method-assign]
-
-    def _seat(self, lifecycle: Lifecycle) -> TurnTaker:
-        memory = cast("CardMemory", self.card)
-        return TurnTaker(_CONFIG, lifecycle, memory, self._log, None, "f")
-
-    @property
-    def turns(self) -> TurnTaker:
-        assert self.supervisor.sleeper is not None
-        return self.supervisor.sleeper.turns
-
-    @property
-    def state(self) -> EngineState:
-        return self.supervisor.lifecycle.state
-
-    @property
-    def pid(self) -> int | None:
-        return self.supervisor.status((0, 0), ()).engine_pid
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        with trio.fail_after(BOUND_S):
-            while not is_so():  # noqa: ASYNC110 (processes)
-                await trio.sleep(0.01)
-
-    async def sleep(self) -> None:
-        self.turns.wish("sleep")
-        await self.until(lambda: self.state in (EngineState.ASLEEP, EngineState.DORMANT))
-
-    async def wake(self) -> None:
-        self.turns.wish("wake")
-        await self.until(lambda: self.state is EngineState.READY and not self.turns.is_measuring)
-        await self.until(lambda: self.turns.report(0.0).wish is None)
-
-    @property
-    def troubles(self) -> list[str]:
-        """The troubles that gateways were told, each once."""
-        told = [one.trouble for one in self.said if isinstance(one, Residency)]
-        pairs = zip(told, ["", *told], strict=False)
-        return [one for one, before in pairs if one not in ("", before)]
-
-    @property
-    def num_faults(self) -> int:
-        return sum(isinstance(one, Fault) for one in self.said)
-
-
-@asynccontextmanager
-async def world(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, stall_s: float = 3.0, **mood: object
-) -> AsyncIterator[World]:
-    """Its engine is awake, and measured; whatever makes no progress for `stall_s` has failed."""
-    with TemporaryDirectory(prefix="turns-") as runtime:
-        monkeypatch.setenv("HERMA_RUNTIME_DIR", runtime)
-        one = World(folder, stall_s, **mood)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.supervisor.run, one.relay)
-            await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
-            yield one
-            nursery.cancel_scope.cancel()
 
 
 async def test_it_sleeps_and_wakes_in_one_process(
@@ -246,7 +147,7 @@ async def test_restarts_while_the_device_is_read_before_a_start(
         await one.until(has_begun.is_set)
         epochs = []
         for force in forces:
-            epochs.append(one.supervisor.restart(_CONFIG, force=force))
+            epochs.append(one.supervisor.restart(CONFIG, force=force))
             assert one.state is EngineState.REPLACING
         is_due.set()
         await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
@@ -276,7 +177,7 @@ async def test_the_measurement_of_a_dead_engine_leaves_the_next_one_alone(tmp_pa
 
     log = WorkerLog("w", io.StringIO())
     lifecycle = Lifecycle(begins_asleep=True)
-    turns = TurnTaker(_CONFIG, lifecycle, cast("CardMemory", card), log, None, "f")
+    turns = TurnTaker(CONFIG, lifecycle, cast("CardMemory", card), log, None, "f")
     turns.memory.held_by = unknown  # type: ignore[method-assign]
     sleeper = sleeper_file.Sleeper(turns, lifecycle, log)
     dead, alive = (cast("EngineLife", _Dead()) for _ in range(2))
@@ -354,6 +255,27 @@ async def test_a_wake_that_fails_is_a_start(
         await one.sleep()
         assert one.state is EngineState.ASLEEP
         assert (one.troubles, one.num_faults) == ([], 1)
+
+
+async def test_a_wake_whose_memory_others_took_shows_nothing_of_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came after the look at the card. Its process ends; the next one sleeps as before."""
+    async with world(tmp_path, monkeypatch, on_wake="out of memory") as one:
+        await one.sleep()
+        assert one.state is EngineState.DORMANT
+        has_room = one.supervisor.sleeper._has_room  # type: ignore[union-attr]
+
+        async def taken_later() -> bool:
+            has = await has_room()
+            one.card.others = 79 * 2**30
+            return has
+
+        monkeypatch.setattr(one.supervisor.sleeper, "_has_room", taken_later)
+        one.turns.wish("wake")
+        await one.until(lambda: one.num_faults == 1)
+        monkeypatch.setattr(one.supervisor.sleeper, "_has_room", has_room)
+        assert one.turns.record.refusals == {}
 
 
 async def test_a_death_asleep_is_one_trouble_and_no_fault(
@@ -560,7 +482,7 @@ async def test_a_wake_without_memory_is_one_try(
 async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, monkeypatch) as one:
         await one.sleep()
-        one.supervisor.restart(_CONFIG, force=False)
+        one.supervisor.restart(CONFIG, force=False)
         await one.until(lambda: one.state is EngineState.ASLEEP)
         (tmp_path / "asleep").unlink()
         await one.wake()

@@ -30,6 +30,7 @@ _ACTS: dict[str, Callable[[Worker], None]] = {
     "it restarts at once": lambda one: one.restart(force=True),
     "it is removed": lambda one: one.world.nursery.start_soon(one.remove),
     "others take memory": lambda one: one.world.nursery.start_soon(one.world.take, 40 * GIB, 6.0),
+    "the host starts again": lambda one: one.world.reboot(),
     "it is added": lambda _: None,
 }
 
@@ -53,14 +54,18 @@ def _in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @st.composite
 def models(draw: st.DrawFn) -> list[Model]:
-    """All of them fit alone beside what the others hold asleep."""
+    """All of them fit alone beside what the others hold asleep. The last two may be always
+    resident.
+    """
     found = []
+    sizes = draw(st.sampled_from(((20, 40, 60, 70), (20, 40, 50))))
     for name in "abcd":
+        is_always = name in "cd" and 70 not in sizes and draw(st.booleans())
         way = draw(st.sampled_from(("", NATIVE_SLEEP)))
         found.append(
             Model(
                 name,
-                draw(st.sampled_from((20, 40, 60, 70))) * GIB,
+                (12 if is_always else draw(st.sampled_from(sizes))) * GIB,
                 draw(st.sampled_from((0, 1, 3))) * GIB if way else 0,
                 start_s=draw(st.sampled_from((0.5, 3.0, 10.0))),
                 end_s=draw(st.sampled_from((0.1, 1.0))),
@@ -68,6 +73,7 @@ def models(draw: st.DrawFn) -> list[Model]:
                 way=way,
                 num_failures=draw(st.sampled_from((0, 0, 0, 1, 3))),
                 idle_s=draw(st.sampled_from((None, 1.0, 20.0))),
+                is_always=is_always,
             )
         )
     return found

@@ -193,6 +193,24 @@ def test_an_always_resident_worker_keeps_its_place_while_it_restarts() -> None:
     assert "always resident models hold" in plan.why["a"]
 
 
+def test_workers_without_work_give_way_to_an_always_resident_one_that_starts() -> None:
+    """It came by a reload, or its supervisor had died, and waits for no turn. No more fall asleep
+    than it needs, if it was measured.
+    """
+    idle = Member("a", "awake", awake_bytes=40, idle_since=5.0)
+    longer = Member("b", "awake", awake_bytes=20, idle_since=1.0)
+    busy = Member("c", "awake", awake_bytes=10, running=1, oldest_at=0.0)
+    fails = Member("d", "awake", awake_bytes=5, must_wait_until=20.0)
+    new = Member("new", "waking", is_always=True)
+    policy, others = TurnPolicy(), [idle, longer, busy, fails]
+    assert policy.decide([*others, new], SharedCard(80), 10.0).sleep == ("a", "b")
+    for need, sleep in ((5, ()), (20, ("b",)), (30, ("b", "a"))):
+        known = replace(new, awake_bytes=need)
+        assert policy.decide([*others, known], SharedCard(80), 10.0).sleep == sleep
+    on_demand = replace(new, is_always=False)
+    assert policy.decide([*others, on_demand], SharedCard(80), 10.0).sleep == ()
+
+
 def test_the_forecast_grows_along_the_line() -> None:
     members = [
         Member("a", "awake", awake_bytes=60, sleep_s=1.0, wake_s=2.0, running=1, oldest_at=0.0),

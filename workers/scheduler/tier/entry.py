@@ -36,6 +36,7 @@ class TierEntry:
     - `num_children`: the entries whose parent it is.
     - `used_at`: the number of uses, of all entries, when it was used last; `used_s`: the time then,
       in seconds.
+    - `is_doomed`: what it needs is gone; so is it when its copy is over.
     - `serial` marks its place among those that may go.
     """
 
@@ -43,6 +44,7 @@ class TierEntry:
         "before",
         "checksums",
         "depth",
+        "is_doomed",
         "name",
         "num_children",
         "pages",
@@ -66,6 +68,7 @@ class TierEntry:
         self.checksums: tuple[int, ...] = ()
         self.where = Where.CARD
         self.num_children = 0
+        self.is_doomed = False
         self.used_at = 0
         self.used_s = 0.0
         self.serial = 0

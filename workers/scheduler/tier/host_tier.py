@@ -525,7 +525,8 @@ class HostTier:
                 self._forgot(gone)
             return
         self._num_stored += len(entry.pages)
-        self.pool.stored(entry, sums)
+        for gone in self.pool.stored(entry, sums):
+            self._forgot(gone)
 
     def _came_back(
         self, load: TierLoad, entry: TierEntry, sums: tuple[int, ...], error: str
@@ -548,14 +549,16 @@ class HostTier:
         has_state = load.state is not None and load.state[0].name not in unusable
         load.on_done(num_good, has_state and num_good == len(flags))
         for entry, _ in [*load.blocks, *([] if load.state is None else [load.state])]:
+            gone: list[TierEntry] = []
             if entry.name in load.bad:
                 self._num_spoilt += 1
-                for gone in self.pool.end(entry, BlockEvent.SPOILT):
-                    self._forgot(gone)
+                gone = self.pool.end(entry, BlockEvent.SPOILT)
             elif entry.where is Where.TWICE:
-                self.pool.loaded(entry, now)
+                gone = self.pool.loaded(entry, now)
             elif entry.where is Where.LOADING:
-                self.pool.end(entry, BlockEvent.FAILED)
+                gone = self.pool.end(entry, BlockEvent.FAILED)
+            for each in gone:
+                self._forgot(each)
 
     def _tell_evicted(self) -> None:
         for entry in self.pool.take_evicted():

@@ -19,7 +19,10 @@ from typing import Final, NamedTuple, final
 import xxhash
 
 VERSION: Final = 1
-"""The version of the bytes that this file writes, and of the order of numbers within a page."""
+"""The version of the bytes that this file writes, of the order of numbers in a page, and of what
+computes them: raise it with a mend of a network or kernel that computed pages wrongly, because a
+region outlives the engine that had the fault.
+"""
 
 ALIGNMENT: Final = 4096
 _MAGIC: Final = b"herma-kv"

@@ -113,11 +113,10 @@ class TierPool:
         return []
 
     def _forget_closed(self) -> list[TierEntry]:
-        gone: list[TierEntry] = []
-        for entry in list(self._entries.values()):
-            if self._entries.get(entry.name) is entry and not self.is_open(entry.pages):
-                gone += self.evict(entry)
-        return gone
+        closed = [entry for entry in self._entries.values() if not self.is_open(entry.pages)]
+        for entry in closed:
+            entry.follow(BlockEvent.LEFT_HOST)  # nothing is copied from or to a closed page
+        return self._drop(closed)
 
     def is_open(self, pages: Iterable[int]) -> bool:
         """Whether all these pages are open."""
@@ -188,10 +187,12 @@ class TierPool:
         self._use(entry, now)
         return True
 
-    def stored(self, entry: TierEntry, checksums: tuple[int, ...]) -> None:
-        """Publish an entry whose copy is over."""
+    def stored(self, entry: TierEntry, checksums: tuple[int, ...]) -> list[TierEntry]:
+        """Publish an entry whose copy is over. Returns what is forgotten instead, as `end` does."""
         entry.checksums = checksums
         entry.follow(BlockEvent.STORED)
+        if entry.is_doomed:
+            return self.evict(entry)
         self._generation += 1
         kind, digest = entry.name
         for part, page in enumerate(entry.pages if self._index is not None else ()):
@@ -208,16 +209,19 @@ class TierPool:
             )
             self._index.publish(page, record)  # type: ignore[union-attr]
         self._enqueue(entry)
+        return []
 
     def end(self, entry: TierEntry, event: BlockEvent) -> list[TierEntry]:
         """End a copy in another way than well: take `event`, and forget the entry if it is not on
         the host any more, with all that need it. Returns the forgotten entries.
         """
         entry.follow(event)
-        if entry.where.is_on_host:
-            self._enqueue(entry)
-            return []
-        return self._drop(entry)
+        if not entry.where.is_on_host:
+            return self._drop([entry])
+        if entry.is_doomed and entry.where.may_leave_host:
+            return self.evict(entry)
+        self._enqueue(entry)
+        return []
 
     def evict(self, entry: TierEntry) -> list[TierEntry]:
         """Forget an entry that is not copied now, and all that need it. Returns the forgotten
@@ -225,10 +229,15 @@ class TierPool:
         """
         return self.end(entry, BlockEvent.LEFT_HOST)
 
-    def loaded(self, entry: TierEntry, now: float) -> None:
-        """Note that an entry was loaded as it was stored."""
+    def loaded(self, entry: TierEntry, now: float) -> list[TierEntry]:
+        """Note that an entry was loaded as it was stored. Returns what is forgotten all the same,
+        as `end` does.
+        """
         entry.follow(BlockEvent.LOADED)
+        if entry.is_doomed:
+            return self.evict(entry)
         self._use(entry, now)
+        return []
 
     def use(self, names: Iterable[Name], now: float) -> None:
         """Note a use of these entries; those without pages are ignored."""
@@ -370,25 +379,41 @@ class TierPool:
         self.num_evicted += 1
         return True
 
-    def _drop(self, entry: TierEntry) -> list[TierEntry]:
-        """Forget an entry that was not kept or is spoilt, and all that need it. Those of them that
-        are copied now stay until their copy is over, without a parent.
+    def _drop(self, first: list[TierEntry]) -> list[TierEntry]:
+        """Forget entries that have left the host, and all that need them: a prefix has no hole. An
+        entry that is copied now is doomed to go when its copy is over. Returns what is forgotten.
         """
-        gone = [entry]
-        self._forget(entry)
-        if entry.num_children == 0:
-            return gone
-        for child in [one for one in self._entries.values() if one.parent == entry.name]:
-            entry.num_children -= 1
-            child.parent = None
-            gone += self._drop_child(child)
+        doomed = self._with_those_behind(first)
+        gone = []
+        for entry in reversed(doomed):
+            if entry.where.is_on_host and not entry.where.may_leave_host:
+                entry.is_doomed = True
+                if entry.parent is not None:
+                    self._entries[entry.parent].num_children -= 1
+                    entry.parent = None
+                continue
+            if entry.where.is_on_host:
+                entry.follow(BlockEvent.LEFT_HOST)
+            self._forget(entry)
+            gone.append(entry)
         return gone
 
-    def _drop_child(self, child: TierEntry) -> list[TierEntry]:
-        if child.where.may_leave_host:
-            child.follow(BlockEvent.LEFT_HOST)
-            return self._drop(child)
-        return []
+    def _with_those_behind(self, first: list[TierEntry]) -> list[TierEntry]:
+        """These entries and all that need them, each behind the one that it needs."""
+        if not any(entry.num_children for entry in first):
+            return first
+        needing: dict[Name, list[TierEntry]] = {}
+        for entry in self._entries.values():
+            if entry.parent is not None:
+                needing.setdefault(entry.parent, []).append(entry)
+        found = {entry.name: entry for entry in first}
+        waiting = list(first)
+        while waiting:
+            for child in needing.get(waiting.pop().name, ()):
+                if child.name not in found:
+                    found[child.name] = child
+                    waiting.append(child)
+        return sorted(found.values(), key=lambda one: (one.depth, one.name.kind))
 
     def _forget(self, entry: TierEntry) -> None:
         del self._entries[entry.name]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from kernels.attention.config import DecodeConfig
 from kernels.attention.device import (
+    AttentionSizes,
     attend_tile,
-    dot_type,
     load_angles,
     load_pairs,
     load_tile,
@@ -40,10 +40,8 @@ from kernels.attention.words import (
     load_shared_end,
     load_shared_parts,
 )
-from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
 
-_LOG2_E = 1.4426950408889634
 _MERGED_NUMBERS = 4096
 """What a program merges at once without running out of registers."""
 
@@ -478,10 +476,12 @@ def decode(
         shared = plan.work.shared
         parts = parts_of(qkv.device, num_heads, num_kv, head_dim, plan.work)
         behind = num_slots(num_heads, num_kv, plan.work)
-    ready = _ready(
-        config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
-        keys.dtype, scope, 0 if qk_norm is None else qk_norm.shape[0], sinks is not None, behind,
+    sizes = AttentionSizes(
+        qkv.device, num_heads, num_kv, head_dim, block_size, qkv.dtype, keys.dtype, scope,
+        sinks is not None,
     )  # fmt: skip
+    num_normed = 0 if qk_norm is None else qk_norm.shape[0]
+    ready = _ready(config, rows, sizes, eps, num_normed, behind)
     ready.launch(
         ready.grid,
         (
@@ -506,85 +506,45 @@ class _Ready(NamedTuple):
 @cache
 def _ready(
     config: DecodeConfig,
-    device: torch.device,
     rows: int,
-    num_heads: int,
-    num_kv: int,
-    head_dim: int,
-    block_size: int,
+    sizes: AttentionSizes,
     eps: float,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    scope: Scope,
     num_normed: int,
-    has_sinks: bool,
     behind: int,
 ) -> _Ready:
     """`behind` slots of partial results of shared tokens, or `_NOT_SHARED`."""
+    num_heads, num_kv, head_dim = sizes.num_heads, sizes.num_kv, sizes.head_dim
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
     programs = config.programs(num_kv)
     slots = programs + rows
     is_shared, per_slot = behind != _NOT_SHARED, num_heads * (head_dim + 1)
     first = max(0, behind) * per_slot
-    parts = scratch(device, first + slots * per_slot)[first:]
+    parts = scratch(sizes.device, first + slots * per_slot)[first:]
     return _Ready(
-        _launch_of(
-            config,
-            device,
-            num_heads,
-            num_kv,
-            head_dim,
-            block_size,
-            eps,
-            dtype,
-            cache_dtype,
-            scope,
-            num_normed,
-            has_sinks,
-            is_shared,
-        ),
+        _launch_of(config, sizes, eps, num_normed, is_shared),
         (num_kv, programs, 1),
         parts,
         parts[slots * num_heads * head_dim :],
-        _counters(device),
+        _counters(sizes.device),
     )
 
 
 @cache
 def _launch_of(
-    config: DecodeConfig,
-    device: torch.device,
-    num_heads: int,
-    num_kv: int,
-    head_dim: int,
-    block_size: int,
-    eps: float,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    scope: Scope,
-    num_normed: int,
-    has_sinks: bool,
-    is_shared: bool,
+    config: DecodeConfig, sizes: AttentionSizes, eps: float, num_normed: int, is_shared: bool
 ) -> Launch:
-    narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
-    fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
-    row = (num_heads if scope.borrows else num_heads + 2 * num_kv) * head_dim
-    constants = {
-        "eps": eps, "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
-        "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
-        "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
-        "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
-        "NORMED": num_normed, "BORROWS": scope.borrows, "ROW": row, "WINDOW": scope.window,
-        "SINKS": has_sinks, "SHARED_WORDS": SHARED_WORDS if is_shared else 0,
-            "PDL": has_pdl(device),
+    num_heads, num_kv, borrows = sizes.num_heads, sizes.num_kv, sizes.scope.borrows
+    narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, sizes.head_dim))
+    constants = sizes.constants | {
+        "eps": eps, "GROUP": max(16, narrow), "NARROW": narrow, "TILE": config.tile,
+        "START": config.start, "SLACK": config.slack, "NUMBERS": SHARE_NUMBERS,
+        "FAN": min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
+        "NORMED": num_normed, "BORROWS": borrows,
+        "ROW": (num_heads if borrows else num_heads + 2 * num_kv) * sizes.head_dim,
+        "SHARED_WORDS": SHARED_WORDS if is_shared else 0,
     }  # fmt: skip
-    return Launch(
-        _decode_kernel,
-        constants,
-        num_warps=config.warps,
-        num_stages=config.stages,
-    )
+    return Launch(_decode_kernel, constants, num_warps=config.warps, num_stages=config.stages)
 
 
 @cache

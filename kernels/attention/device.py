@@ -6,11 +6,41 @@ thread also loads the partners of its columns: cheaper than passing them between
 joining halves would cost the matrix product its wide loads from shared memory.
 """
 
+from typing import Final, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-from kernels.choose import is_card
+from kernels.attention.plan import Scope
+from kernels.choose import has_pdl, is_card
+
+_LOG2_E: Final = 1.4426950408889634
+
+
+class AttentionSizes(NamedTuple):
+    """What a kernel that attends to a cache is compiled for, but for its configuration."""
+
+    device: torch.device
+    num_heads: int
+    num_kv: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    scope: Scope
+    has_sinks: bool
+
+    @property
+    def constants(self) -> dict[str, object]:
+        """The constants that all of these kernels have."""
+        return {
+            "scale": _LOG2_E * self.scope.scale, "H": self.num_heads, "KV": self.num_kv,
+            "D": self.head_dim, "BLOCK_SIZE": self.block_size,
+            "BLOCK_D": triton.next_power_of_2(self.head_dim),
+            "DOT": dot_type(self.dtype, self.cache_dtype, self.device),
+            "WINDOW": self.scope.window, "SINKS": self.has_sinks, "PDL": has_pdl(self.device),
+        }  # fmt: skip
 
 
 def dot_type(rows: torch.dtype, cache: torch.dtype, device: torch.device) -> tl.dtype:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.attention import extend_attention
 from kernels.attention.config import MULTIPROCESSORS, PrefillConfig
-from kernels.attention.device import dot_type, load_tile, merged
+from kernels.attention.device import AttentionSizes, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork, Scope
 from kernels.attention.words import (
     load_item_keys,
@@ -26,8 +26,6 @@ from kernels.attention.words import (
 from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
-
-_LOG2_E = 1.4426950408889634
 
 _MERGED_PARTS = 16
 """Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
@@ -243,11 +241,11 @@ def prefill(
             queries, keys, values, tables, work.items, first_row, out, partial, lse
         )
     else:
-        launch = _items_launch(
-            config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype,
+        sizes = AttentionSizes(
+            device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype,
             scope or Scope(head_dim**-0.5), sinks is not None,
         )  # fmt: skip
-        launch(
+        _items_launch(config, sizes)(
             (num_kv, work.items.shape[0], 1),
             (
                 queries,
@@ -275,39 +273,19 @@ def merge_programs(num_merges: int, num_heads: int) -> int:
 
 
 @cache
-def _items_launch(
-    config: PrefillConfig,
-    device: torch.device,
-    num_heads: int,
-    num_kv: int,
-    head_dim: int,
-    block_size: int,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    scope: Scope,
-    has_sinks: bool,
-) -> Launch:
-    block_d = triton.next_power_of_2(head_dim)
-    constants = {
-        "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
-        "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
-        "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed,
-        "WINDOW": scope.window, "SINKS": has_sinks, "PDL": has_pdl(device),
+def _items_launch(config: PrefillConfig, sizes: AttentionSizes) -> Launch:
+    constants = sizes.constants | {
+        "M": config.rows, "TILE": config.tile, "UNMASKED": not config.fixed
     }  # fmt: skip
-    return Launch(
-        _prefill_kernel,
-        constants,
-        num_warps=config.warps,
-        num_stages=config.stages,
-    )
+    return Launch(_prefill_kernel, constants, num_warps=config.warps, num_stages=config.stages)
 
 
 @cache
 def _merge_launch(device: torch.device, num_heads: int, head_dim: int) -> Launch:
-    pdl, block_d = has_pdl(device), triton.next_power_of_2(head_dim)
+    block_d = triton.next_power_of_2(head_dim)
     constants = {
         "H": num_heads, "D": head_dim, "BLOCK_D": block_d, "ROWS": _MERGED_ROWS,
-        "FAN": _MERGED_PARTS, "PDL": pdl,
+        "FAN": _MERGED_PARTS, "PDL": has_pdl(device),
     }  # fmt: skip
     num_warps = max(1, block_d // 128)
     return Launch(_merge_kernel, constants, num_warps=num_warps)

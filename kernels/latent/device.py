@@ -75,6 +75,37 @@ own: such a program would need 377 KiB of shared memory, so tiles have 32 tokens
 """
 
 
+class LatentSizes(NamedTuple):
+    """What a kernel is compiled for that reads or writes latents in a cache."""
+
+    device: torch.device
+    dtype: torch.dtype
+    cache_dtype: torch.dtype
+    num_heads: int
+    plain: int
+    rank: int
+    turned: int
+    block_size: int
+
+    @property
+    def cached(self) -> dict[str, object]:
+        """The constants of a cached row."""
+        return {"RANK": self.rank, "TURNED": self.turned, "BLOCK_SIZE": self.block_size}
+
+    @property
+    def attended(self) -> dict[str, object]:
+        """The constants of a cached row and of queries that see it."""
+        dot = dot_type(self.dtype, self.cache_dtype, self.device)
+        own = {"H": self.num_heads, "PLAIN": self.plain, "DOT": dot, "PDL": has_pdl(self.device)}
+        return self.cached | own
+
+
+def _sizes_of(x: Tensor, weights: LatentWeights, cos_sin: Tensor, cache: Tensor) -> LatentSizes:
+    num_heads, plain, rank = weights.key_up.shape
+    turned, block_size = cos_sin.shape[1], cache.shape[1]
+    return LatentSizes(x.device, x.dtype, cache.dtype, num_heads, plain, rank, turned, block_size)
+
+
 def attend(
     queries: Tensor,
     rows: Tensor,
@@ -177,9 +208,7 @@ def write(
     rows: Tensor, weights: LatentWeights, cos_sin: Tensor, cache: Tensor, plan: PagedPlan
 ) -> None:
     """Latents and keys of all rows to the cache."""
-    launch = _write_launch(
-        rows.device, weights.norm.shape[0], cos_sin.shape[1], cache.shape[1], LATENT_EPS
-    )
+    launch = _write_launch(_sizes_of(rows, weights, cos_sin, cache))
     tables = plan.block_tables
     launch(
         (rows.shape[0], 1, 1),
@@ -298,12 +327,9 @@ def _absorbed(
     plan: PagedPlan,
 ) -> Tensor:
     """Queries as latents see them, [T, H, R]; writes what the rows cache."""
-    (num_rows, num_heads, _), (_, plain, rank) = queries.shape, weights.key_up.shape
+    (num_rows, num_heads, _), rank = queries.shape, weights.key_up.shape[2]
     row_tile = _row_tile(num_rows)
-    launch = _absorb_launch(
-        queries.device, queries.dtype, num_heads, plain, rank, cos_sin.shape[1], cache.shape[1],
-        row_tile,
-    )  # fmt: skip
+    launch = _absorb_launch(_sizes_of(queries, weights, cos_sin, cache), row_tile)
     seen, tables = queries.new_empty(num_rows, num_heads, rank), plan.block_tables
     tiles = triton.cdiv(rank, _PRODUCT_TILE) + 1, num_heads, triton.cdiv(num_rows, row_tile)
     launch(
@@ -344,13 +370,9 @@ def _launches_of(
     piece: int = 0,
 ) -> tuple[int, Launch, int]:
     """How many blocks of heads there are, the launch of rows, and its tokens at once."""
-    num_heads, plain, rank = weights.key_up.shape
-    heads = _heads_of(num_heads)
-    rows, tile = _launches(
-        queries.device, queries.dtype, cache.dtype, num_heads, plain, rank, cos_sin.shape[1],
-        cache.shape[1], heads, parts, piece, scale,
-    )  # fmt: skip
-    return triton.cdiv(num_heads, heads), rows, tile
+    sizes = _sizes_of(queries, weights, cos_sin, cache)
+    rows, tile = _launches(sizes, parts, piece, scale)
+    return triton.cdiv(sizes.num_heads, _heads_of(sizes.num_heads)), rows, tile
 
 
 @cached
@@ -385,22 +407,12 @@ def _product_launch(
 
 
 @cached
-def _absorb_launch(
-    device: torch.device,
-    dtype: torch.dtype,
-    num_heads: int,
-    plain: int,
-    rank: int,
-    turned: int,
-    block_size: int,
-    row_tile: int,
-) -> Launch:
-    constants = {
-        "eps": LATENT_EPS, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
-        "BLOCK_SIZE": block_size, "RANK_PAD": triton.next_power_of_2(rank),
-        "HALF": triton.next_power_of_2(turned // 2), "ROWS": row_tile, "TILE": _PRODUCT_TILE,
-        "AHEAD": plain <= _AHEAD and dtype != torch.float32,
-        "DOT": dot_type(dtype, dtype, device), "PDL": has_pdl(device),
+def _absorb_launch(sizes: LatentSizes, row_tile: int) -> Launch:
+    constants = sizes.attended | {
+        "eps": LATENT_EPS, "RANK_PAD": triton.next_power_of_2(sizes.rank),
+        "HALF": triton.next_power_of_2(sizes.turned // 2), "ROWS": row_tile,
+        "TILE": _PRODUCT_TILE, "AHEAD": sizes.plain <= _AHEAD and sizes.dtype != torch.float32,
+        "DOT": dot_type(sizes.dtype, sizes.dtype, sizes.device),
     }  # fmt: skip
     return Launch(absorb_kernel, constants, num_warps=4, num_stages=2)
 
@@ -430,16 +442,10 @@ def _values_launch(
 
 
 @cached
-def _write_launch(
-    device: torch.device,  # noqa: ARG001 - a launch belongs to one
-    rank: int,
-    turned: int,
-    block_size: int,
-    eps: float,
-) -> Launch:
-    constants = {
-        "eps": eps, "RANK": rank, "TURNED": turned, "BLOCK_SIZE": block_size,
-        "RANK_PAD": triton.next_power_of_2(rank), "HALF": triton.next_power_of_2(turned // 2),
+def _write_launch(sizes: LatentSizes) -> Launch:
+    constants = sizes.cached | {
+        "eps": LATENT_EPS, "RANK_PAD": triton.next_power_of_2(sizes.rank),
+        "HALF": triton.next_power_of_2(sizes.turned // 2),
     }  # fmt: skip
     return Launch(write_kernel, constants, num_warps=2)
 
@@ -453,26 +459,12 @@ def _tile(device: torch.device, dtype: torch.dtype) -> int:
 
 
 @cached
-def _launches(
-    device: torch.device,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    num_heads: int,
-    plain: int,
-    rank: int,
-    turned: int,
-    block_size: int,
-    heads: int,
-    parts: int,
-    piece: int,
-    scale: float,
-) -> tuple[Launch, int]:
-    tile = _tile(device, dtype)
-    pad = max(16, triton.next_power_of_2(rank))
-    constants = {
-        "scale": _LOG2_E * scale, "H": num_heads, "PLAIN": plain, "RANK": rank, "TURNED": turned,
-        "BLOCK_SIZE": block_size, "HEADS": heads, "RANK_PAD": pad,
-        "HALF": max(16, triton.next_power_of_2(turned // 2)), "TILE": tile, "PARTS": parts,
-        "PIECE": piece, "DOT": dot_type(dtype, cache_dtype, device), "PDL": has_pdl(device),
+def _launches(sizes: LatentSizes, parts: int, piece: int, scale: float) -> tuple[Launch, int]:
+    tile = _tile(sizes.device, sizes.dtype)
+    constants = sizes.attended | {
+        "scale": _LOG2_E * scale, "HEADS": _heads_of(sizes.num_heads),
+        "RANK_PAD": max(16, triton.next_power_of_2(sizes.rank)),
+        "HALF": max(16, triton.next_power_of_2(sizes.turned // 2)), "TILE": tile, "PARTS": parts,
+        "PIECE": piece,
     }  # fmt: skip
     return Launch(rows_kernel, constants, num_warps=4, num_stages=2), tile

@@ -7,6 +7,7 @@ import argparse
 import os
 from pathlib import Path
 
+from benchmarks.result_file import result_file
 from herma.options import Commands, add_command, add_vocabulary
 
 
@@ -83,10 +84,12 @@ def add_benchmarks(bench: argparse.ArgumentParser) -> None:
     )
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     engine.add_argument("--seconds", type=float, default=480.0, help="length of the soak")
-    engine.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
-    engine.add_argument("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+    engine.add_argument("--json", type=result_file, metavar="FILE", help="write the figures to it")
     engine.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write every step of every test to it"
+        "--plot", type=result_file, metavar="FILE", help="draw a PNG; needs matplotlib"
+    )
+    engine.add_argument(
+        "--trace", type=result_file, metavar="FILE", help="write every step of every test to it"
     )
     _add_bench_quality(actions)
     _add_bench_gateway(actions)
@@ -119,7 +122,7 @@ def _add_bench_quality(actions: Commands) -> None:
     )
     quality.add_argument("--window", type=int, default=512, metavar="N", help="tokens of a prompt")
     quality.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    quality.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
+    quality.add_argument("--json", type=result_file, metavar="FILE", help="write the figures to it")
 
 
 def _add_bench_gateway(actions: Commands) -> None:
@@ -171,7 +174,7 @@ def _add_bench_gateway(actions: Commands) -> None:
         default="ipc",
         help="to the worker: ipc (a Unix socket) or tcp (ZeroMQ)",
     )
-    gateway.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it")
+    gateway.add_argument("--json", type=result_file, metavar="FILE", help="write the figures to it")
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:
@@ -244,8 +247,8 @@ def _add_bench_http(actions: Commands) -> None:
     add("--rounds", type=int, default=3, metavar="N", help="times through all cells")
     _add_answers(http, patience_s=120.0)
     add("--text", type=Path, metavar="FILE", help="take the prompts' words from it")
-    add("--json", type=Path, metavar="FILE", help="write the figures to it")
-    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+    add("--json", type=result_file, metavar="FILE", help="write the figures to it")
+    add("--plot", type=result_file, metavar="FILE", help="draw a PNG; needs matplotlib")
 
 
 def _add_bench_agents(actions: Commands) -> None:
@@ -267,7 +270,7 @@ def _add_bench_agents(actions: Commands) -> None:
     add("--size", type=float, default=1.0, metavar="X", help="multiplies all lengths")
     add("--output", type=int, metavar="N", help="tokens of an answer, at most")
     _add_answers(agents, patience_s=900.0)
-    add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add("--json", type=result_file, metavar="FILE", help="write the figures to it")
 
 
 def _add_bench_speculation(actions: Commands) -> None:
@@ -327,8 +330,8 @@ def _add_bench_speculation(actions: Commands) -> None:
     )
     add("--dtype", metavar="TYPE", help="float32, bfloat16 or float16")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    add("--json", type=Path, metavar="FILE", help="write the figures to it")
-    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+    add("--json", type=result_file, metavar="FILE", help="write the figures to it")
+    add("--plot", type=result_file, metavar="FILE", help="draw a PNG; needs matplotlib")
 
 
 def _add_bench_routing(actions: Commands) -> None:
@@ -364,7 +367,7 @@ def _add_bench_routing(actions: Commands) -> None:
     add("--waits", action="store_true", help="show announced waits beside real ones instead")
     add("--moves", action="store_true", help="explain turns placed away from their cache instead")
     add("--validate", action="store_true", help="compare the simulator with two real CPU workers")
-    add("--json", type=Path, metavar="FILE", help="write the figures to it")
+    add("--json", type=result_file, metavar="FILE", help="write the figures to it")
     add(
         "--rows",
         type=Path,
@@ -378,4 +381,4 @@ def _add_bench_routing(actions: Commands) -> None:
         metavar="FILE",
         help="compare with the rows of an earlier --json; repeatable",
     )
-    add("--plot", type=Path, metavar="FILE", help="draw a PNG; needs matplotlib")
+    add("--plot", type=result_file, metavar="FILE", help="draw a PNG; needs matplotlib")

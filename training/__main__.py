@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.result_file import result_file
 from training.app import DEFAULT_MAX_TOKENS, TrainingJob, run
 from training.data_loader import DataLoaderError
 from training.settings import FULL, FURTHER, SMOKE
@@ -21,8 +22,8 @@ def main(arguments: list[str]) -> int:
         "--tokens", type=int, default=DEFAULT_MAX_TOKENS, help="different tokens at most"
     )
     parser.add_argument("--device", help="cuda or cpu (default: cuda if there is one)")
-    parser.add_argument("--json", type=Path, help="file for the log of the run")
-    parser.add_argument("--plot", type=Path, help="file for the loss curve, PNG")
+    parser.add_argument("--json", type=result_file, help="file for the log of the run")
+    parser.add_argument("--plot", type=result_file, help="file for the loss curve, PNG")
     parser.add_argument("--start", type=Path, help="exported model to train further")
     parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
     given = parser.parse_args(arguments)

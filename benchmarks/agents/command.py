@@ -66,7 +66,6 @@ def run_command(arguments: argparse.Namespace) -> int:
     if rows:
         progress.say("\n".join(["", *table(rows), "", note(plan)]))
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"seed": plan.seed, "rows": rows}, indent=2)
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
     return status

@@ -46,7 +46,6 @@ def run_command(arguments: argparse.Namespace) -> int:
     report = EngineReport(arguments.json)
     verdict = run(options, report, trace)
     if trace is not None:
-        arguments.trace.parent.mkdir(parents=True, exist_ok=True)
         arguments.trace.write_text(f"{json.dumps(trace.as_json())}\n", encoding="utf-8")
     if arguments.plot is not None:
         plot_decode(report.parts, arguments.plot)

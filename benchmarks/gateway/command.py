@@ -49,7 +49,6 @@ def run_command(arguments: argparse.Namespace) -> int:
     for error in figures.errors:
         print(f"WRONG {error}", file=sys.stderr)
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         report = _report(figures, soak_reports, size)
         arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     return 1 if figures.errors else 0

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import repeat
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.gateway.cases import STEP_MS, stream_job, upstream_job, whole_job
@@ -29,6 +28,7 @@ from benchmarks.gateway.processes import (
 )
 from benchmarks.gateway.table import in_columns
 from benchmarks.gateway.turns import Turns
+from benchmarks.result_file import result_file
 
 NUM_REQUESTS: Final = 2000
 CONNECTIONS: Final = 64
@@ -168,7 +168,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--calculated", type=_numbers, default=(4, 8), metavar="N,N")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="turns of each")
     parser.add_argument("--share", type=float, default=1.0, metavar="X", help="of what is asked")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     return parser.parse_args(words)
 
 

@@ -51,7 +51,6 @@ def run_command(arguments: argparse.Namespace) -> int:
     lines = "\n".join(f"- {line}" for line in notes(results))
     progress.say(f"\n{table(results)}\n\n{lines}")
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(report(results), indent=2)
         arguments.json.write_text(f"{text}\n", encoding="utf-8")
     if arguments.plot is not None:

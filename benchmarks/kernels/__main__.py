@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import benchmarks.kernels as package
+from benchmarks.result_file import result_file
 
 
 def main() -> int:
@@ -66,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--jobs", type=int, default=0, help="processes that compile; 0: none")
     parser.add_argument("--parts", action="store_true", help="time each kernel of the best too")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     parser.add_argument("--shard", help=argparse.SUPPRESS)
     return parser.parse_args()
 

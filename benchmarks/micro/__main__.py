@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
 from benchmarks.machine import describe_machine
@@ -24,6 +23,7 @@ from benchmarks.micro import (
     verifying,
 )
 from benchmarks.micro.figures import MicroFigure
+from benchmarks.result_file import result_file
 
 PARTS: Final[dict[str, Callable[[bool], Iterator[MicroFigure]]]] = {
     "prompt": prompts.measure_prompts,
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.micro", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="few repeats")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"no part is named {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")

@@ -70,7 +70,6 @@ def run_command(arguments: argparse.Namespace) -> int:
         progress.begin(f"{row['trace']} x{task.num_workers} at {task.load:g} {task.policy}")
     done = merged(earlier, done)
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
     progress.say("\n".join(lines(done)))
     if arguments.plot is not None:
@@ -102,7 +101,6 @@ def _agents(arguments: argparse.Namespace) -> int:
         progress.note(table_of_agents(done[-1:])[-1])
     progress.say("\n".join([*table_of_agents(done), "", *bar_lines(done)]))
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
     return 0
 

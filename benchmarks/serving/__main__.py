@@ -9,12 +9,12 @@ import argparse
 import json
 import statistics
 import sys
-from pathlib import Path
 
 import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
+from benchmarks.result_file import result_file
 from benchmarks.serving.client import ServingSample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--tokens", type=int, default=64, help="tokens per answer")
     parser.add_argument("--rounds", type=int, default=4, help="answers per stream at a time")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     arguments = parser.parse_args()
     report: dict[str, object] = {"machine": describe_machine(), "tokens": arguments.tokens}
     with running_herma() as (base_url, ready_s):

@@ -274,6 +274,5 @@ def _times(figure: SpeculationFigure) -> str:
 
 
 def _write(path: Path, report: dict[str, Any], figures: list[SpeculationFigure]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {**report, "figures": [asdict(figure) for figure in figures]}
     path.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")

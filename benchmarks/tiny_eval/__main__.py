@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
+from benchmarks.result_file import result_file
 from benchmarks.serving.server import running_herma
 from benchmarks.tiny_eval.client import MAX_TOKENS, EvaluatedAnswer, EvaluatedServer, ask_all
 from benchmarks.tiny_eval.outside import outside_prompts
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--both", action="store_true", help="the same whole and streamed?")
     parser.add_argument("--outside", action="store_true", help="does every answer end?")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="failures per skill")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     return parser
 
 

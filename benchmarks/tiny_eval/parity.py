@@ -21,6 +21,7 @@ import transformers
 from benchmarks.drive import Drive, DrivenAnswer
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
+from benchmarks.result_file import result_file
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS
 from config import WorkerConfig
@@ -149,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=SEED, help="the evaluation's")
     parser.add_argument("--cases", type=int, default=CASES, help="per skill")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     arguments = parser.parse_args(argv)
     transformers.utils.logging.disable_progress_bar()
     cases = [

@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import Tokenizer
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer
 from benchmarks.drive import Drive
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
+from benchmarks.result_file import result_file
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS
 from config import WorkerConfig
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="the evaluation's")
     parser.add_argument("--cases", type=int, default=CASES, help="per skill")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     arguments = parser.parse_args(argv)
     cases = [
         case for skill in SKILLS for case in skill_cases(skill, arguments.seed, arguments.cases)

@@ -12,13 +12,13 @@ import os
 import statistics
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.progress import progress_bar
+from benchmarks.result_file import result_file
 from benchmarks.serving.client import ServingSample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 from benchmarks.tiny_speed.agent import AgentSample, ask_agent
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--starts", type=int, default=3, help="of `make up`")
     parser.add_argument("--requests", type=int, default=20, help="whose first token is timed")
     parser.add_argument("--tokens", type=int, default=128, help="per answer of a stream")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     return parser
 
 

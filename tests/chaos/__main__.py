@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from benchmarks.machine import describe_machine
+from benchmarks.result_file import result_file
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.fleet import open_fleet
 from tests.chaos.others import OTHERS, line_of_other
@@ -109,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 1], choices=(1, 2))
     parser.add_argument("--injections", type=int, default=INJECTIONS)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     parser.add_argument("--log", type=Path, metavar="FOLDER", help="logs of what went wrong")
     return parser
 

@@ -127,11 +127,12 @@ def _shout(port: int, turn: int) -> None:
 
 def _speak_zmq(port: int, name: str, turn: int) -> None:
     """ZeroMQ peers: no message of ours, messages of nobody who registered, a second holder of a
-    living worker's name, an old protocol.
+    living worker's name, an old protocol. Each turn has its own old worker, because a refusal is
+    logged once for a name and a reason.
     """
     item = TokenItem(os.urandom(16), 1, 0, pack_tokens(range(8)))
     twin = Register(PROTOCOL_VERSION, name, ("m",), "test", "", 1, None)
-    old = Register(PROTOCOL_VERSION - 1, "old", ("m",), "test", "", 1, None)
+    old = Register(PROTOCOL_VERSION - 1, f"old{turn}", ("m",), "test", "", 1, None)
     frames = [b"", b"\xff", os.urandom(4096), b"\x92\x20", encode(Tokens(1, (item,)))]
     frames += [encode(twin), encode(twin)[:-3], encode(old)]
     for number, frame in enumerate(frames):

@@ -17,6 +17,7 @@ from rich.terminal_theme import MONOKAI
 from rich.theme import Theme
 
 from benchmarks.machine import describe_machine
+from benchmarks.result_file import result_file
 from herma.top import STYLES, View, draw
 from tests.fakes.browser import Browser, open_browser
 from tests.fakes.shown_fleet import ShownFleet, shown
@@ -102,7 +103,7 @@ async def _main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.dashboard", description=__doc__)
-    parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument("--terminal", type=Path, metavar="FILE")
+    parser.add_argument("--picture", type=result_file, metavar="FILE")
+    parser.add_argument("--terminal", type=result_file, metavar="FILE")
     parser.add_argument("--paint", action="store_true")
     trio.run(_main, parser.parse_args())

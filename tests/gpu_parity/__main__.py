@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.result_file import result_file
 from config import WorkerConfig
 from tests.fakes.tiny_models import write_tiny_model
 from tests.gpu_parity.churn import check_churn
@@ -39,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_parity")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model, for a CPU")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=result_file, metavar="FILE")
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     checks: list[Check] = []

@@ -37,7 +37,8 @@ class KernelCase:
     `make()` draws fresh random inputs on the device; `expected(*inputs)` is the answer in float64
     or float32, `run(*inputs)` that of a variant. A run may overwrite its inputs: checks give each a
     copy. `moved_bytes` are the fewest bytes that one call must read and write, `flops` the matrix
-    operations (counted as bf16's, at 2 per multiply and add).
+    operations (counted as bf16's, at 2 per multiply and add). Of a chain each answer is, while it
+    is timed, the first input of the next call, as layers follow each other.
     """
 
     name: str
@@ -47,6 +48,7 @@ class KernelCase:
     moved_bytes: int
     flops: int
     accept: Accept
+    is_chain: bool = False
 
 
 def within(tolerance: float) -> Accept:

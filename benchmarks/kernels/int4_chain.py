@@ -115,6 +115,7 @@ def _case(model: str, num_rows: int, device: torch.device) -> KernelCase:
         moved_bytes=sum(n * k // GROUP * BYTES_PER_GROUP for n, k in shapes),
         flops=2 * num_rows * sum(n * k for n, k in shapes),
         accept=within(_ERROR),
+        is_chain=True,
     )
 
 

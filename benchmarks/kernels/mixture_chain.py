@@ -149,6 +149,7 @@ def _case(
         moved_bytes=int(numbers * _PRODUCT_BYTES[shape.form] + experts * _EXPERT_BYTES[shape.form]),
         flops=0,
         accept=within(0.1 if shape.form == "fp8" and rows > 1 else 3e-2),
+        is_chain=True,
     )
 
 

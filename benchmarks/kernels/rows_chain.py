@@ -101,6 +101,7 @@ def _case(
         moved_bytes=numbers * (1 if scale_block else 2),
         flops=2 * num_rows * numbers // (1 + scale_block),
         accept=within(_ERRORS[scale_block]),
+        is_chain=True,
     )
 
 

@@ -39,10 +39,12 @@ def rotating_inputs(case: KernelCase) -> list[tuple[Any, ...]]:
     return [case.make() for _ in range(min(num_sets, _MAX_SETS))]
 
 
-def time_us(run: Callable[..., Any], sets: list[tuple[Any, ...]], floor: float) -> float:
+def time_us(
+    run: Callable[..., Any], sets: list[tuple[Any, ...]], floor: float, *, is_chain: bool = False
+) -> float:
     """Microseconds of one call: the median of several replays of a graph of many calls."""
     calls = int(min(_MAX_CALLS, max(_MIN_CALLS, _GRAPH_S / (floor * 1e-6), len(sets))))
-    graph = _captured(run, sets, calls)
+    graph = _captured(run, sets, calls, is_chain=is_chain)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times_us = []
     for _ in range(_REPLAYS + 1):
@@ -69,8 +71,20 @@ def parts_us(run: Callable[..., Any], inputs: tuple[Any, ...]) -> dict[str, floa
     }
 
 
+def call_all(
+    run: Callable[..., Any], sets: list[tuple[Any, ...]], calls: int, *, is_chain: bool
+) -> None:
+    """So many calls on the sets in turn; of a chain each but the first with the answer ahead of it
+    in place of its first input.
+    """
+    answer: Any = None
+    for index in range(calls):
+        inputs = sets[index % len(sets)]
+        answer = run(answer, *inputs[1:]) if is_chain and index else run(*inputs)
+
+
 def _captured(
-    run: Callable[..., Any], sets: list[tuple[Any, ...]], calls: int
+    run: Callable[..., Any], sets: list[tuple[Any, ...]], calls: int, *, is_chain: bool
 ) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -79,6 +93,5 @@ def _captured(
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for index in range(calls):
-            run(*sets[index % len(sets)])
+        call_all(run, sets, calls, is_chain=is_chain)
     return graph

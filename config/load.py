@@ -24,6 +24,8 @@ from config.places import worker_address
 from protocol.errors import ConfigError
 
 _AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
+_OF_BARE_TEXTS: Final = ("Invalid value", "Expected newline or end of document after a statement")
+"""What tomllib says of `host = localhost` and of `host = 127.0.0.1`."""
 
 
 def load_config(path: Path) -> Config:
@@ -105,7 +107,9 @@ def _toml_error(message: str) -> tuple[str, str]:
     """The message without its position, and `:LINE`, or "" if it has none."""
     if (match := _AT_LINE.search(message)) is None:
         return message, ""
-    return f"{message[: match.start()]} (column {match['column']})", f":{match['line']}"
+    words = message[: match.start()]
+    hint = "; a text stands in quotes" if words in _OF_BARE_TEXTS else ""
+    return f"{words} (column {match['column']}){hint}", f":{match['line']}"
 
 
 def _fill(raw: dict[str, Any], source: str) -> None:

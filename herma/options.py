@@ -27,6 +27,14 @@ _WRONG_CHOICE: Final = re.compile(
     r"argument (?P<kind>COMMAND|ACTION|\[status[^]]*\]): invalid choice: '(?P<name>[^']*)' "
     r"\(choose from (?P<known>.*)\)"
 )
+_KNOWN_ELSEWHERE: Final = {
+    **dict.fromkeys(("run", "serve", "start"), "up"),
+    **dict.fromkeys(("list", "ls", "ps"), "status"),
+    "check": "config check",
+    "help": "--help",
+    "version": "--version",
+}
+"""What other programs call these commands."""
 _LEFT_OVER: Final = re.compile(r"unrecognized arguments: (?P<words>.*)")
 
 
@@ -62,6 +70,8 @@ class CommandParser(argparse.ArgumentParser):
         if (wrong := _WRONG_CHOICE.search(message)) is not None:
             known = [name.strip("'") for name in wrong["known"].split(", ")]
             near = difflib.get_close_matches(wrong["name"], known, n=1)
+            if wrong["kind"] == "COMMAND" and wrong["name"] in _KNOWN_ELSEWHERE:
+                near = [_KNOWN_ELSEWHERE[wrong["name"]]]
             hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
             what = "command" if wrong["kind"] == "COMMAND" else "action"
             message = f"there is no {what} {wrong['name']!r}: {hint}"

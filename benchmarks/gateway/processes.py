@@ -61,7 +61,9 @@ class LinkKind:
 
 
 class Process:
-    """A child whose output goes to a file. It is ended at the end of the block."""
+    """A child whose output goes to a file, and what it keeps to the folder of that file: nothing of
+    a measurement stays in the user's state. It is ended at the end of the block.
+    """
 
     def __init__(
         self, command: list[str], log: Path, environ: Mapping[str, str] = os.environ
@@ -73,7 +75,11 @@ class Process:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**environ, "HERMA_RUNTIME_DIR": str(log.parent)},
+                env={
+                    **environ,
+                    "HERMA_RUNTIME_DIR": str(log.parent),
+                    "XDG_STATE_HOME": str(log.parent),
+                },
             )
 
     @property

@@ -76,6 +76,7 @@ from gateway.api.passed_paths import (
     charged_by,
     check_target,
     count_of,
+    nothing_at,
     passed_on,
 )
 from gateway.api.request import (

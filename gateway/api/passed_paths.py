@@ -55,10 +55,20 @@ def passed_on(path: str, added: Collection[str]) -> str:
     below = path.removeprefix("/v1")
     if below in PASSED_ON or below in added:
         return below
-    text = f"There is nothing at {path}."
+    raise nothing_at(path, code="path_not_served")
+
+
+def nothing_at(path: str, code: str | None = None) -> ApiError:
+    """A 404 for a path that leads nowhere, with what was probably meant."""
     if path.startswith("/v1/v1/"):
-        text = f"There is nothing at {path}: the client's base URL has one /v1 too many."
-    raise ApiError(404, text, code="path_not_served")
+        hint = ": the client's base URL has one /v1 too many"
+    elif path == "/":
+        hint = " for programs: the API is below /v1"
+    elif path.startswith("/api/"):
+        hint = ": the API is OpenAI's, below /v1, not Ollama's"
+    else:
+        hint = ": GET /openapi.json lists the paths"
+    return ApiError(404, f"There is nothing at {path}{hint}.", code=code)
 
 
 def count_of(raw: dict[str, Any], path: str) -> int:

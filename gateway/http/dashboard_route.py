@@ -10,10 +10,10 @@ from typing import Final
 
 import trio
 
-from gateway.api import ApiError
+from gateway.api import ApiError, nothing_at
 from gateway.dashboard import Dashboard, DashboardState, Overview, page
 from gateway.http.edge import Edge
-from gateway.http.error_responses import Header, header, json_bytes, nothing_at
+from gateway.http.error_responses import Header, header, json_bytes
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.runtime import next_tick

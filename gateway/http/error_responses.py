@@ -108,11 +108,6 @@ def passed_on(
     return given
 
 
-def nothing_at(path: str) -> ApiError:
-    """A 404 for a path that leads nowhere."""
-    return ApiError(404, f"There is nothing at {path}.")
-
-
 def _shortened(retry_after: bytes) -> bytes:
     """Another server's Retry-After, at most as long as ours; a date is too long to be sure of."""
     seconds = retry_after.strip()

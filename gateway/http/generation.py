@@ -24,6 +24,7 @@ from gateway.api import (
     custom_chat_format,
     embeddings_format,
     named_body,
+    nothing_at,
     parse_any_chat,
     parse_completions,
     parse_embeddings,
@@ -32,7 +33,6 @@ from gateway.api import (
     with_continuous_usage,
 )
 from gateway.http.edge import Edge, RunTurn, as_events, model_named
-from gateway.http.error_responses import nothing_at
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.http.pass_through_route import PassThroughRoute

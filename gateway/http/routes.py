@@ -25,6 +25,7 @@ from gateway.api import (
     check_target,
     message_models,
     model_not_found,
+    nothing_at,
     parse_chat_request,
 )
 from gateway.conversations import ConversationList, PrefixList
@@ -33,7 +34,7 @@ from gateway.http.audited import Audited
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.dashboard_route import DashboardRoute
 from gateway.http.edge import Edge, model_named
-from gateway.http.error_responses import header, json_bytes, nothing_at, send_body
+from gateway.http.error_responses import header, json_bytes, send_body
 from gateway.http.events_route import send_events
 from gateway.http.exchange import Exchange, Handler
 from gateway.http.generation import Generation
@@ -269,8 +270,9 @@ class Methods:
 
     async def _refuse(self, exchange: Exchange) -> None:
         names = [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
-        error = ApiError(405, f"{exchange.path} does not take {exchange.scope['method']}.")
-        await exchange.send_error(error, (header(b"allow", ", ".join(names)),))
+        taken = ", ".join(names)
+        text = f"{exchange.path} does not take {exchange.scope['method']}; it takes {taken}."
+        await exchange.send_error(ApiError(405, text), (header(b"allow", taken),))
 
 
 async def _nothing(exchange: Exchange) -> None:

@@ -213,6 +213,16 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
         ),
         ("port = 9000", "port = 70000", ("herma.toml:3: [gateway] port:", "65535")),
         ("port = 9000", "port = ", ("herma.toml:3: not valid TOML",)),
+        (
+            "port = 9000",
+            "host = localhost",
+            ("herma.toml:3: not valid TOML: Invalid value", "; a text stands in quotes"),
+        ),
+        (
+            "port = 9000",
+            "host = 127.0.0.1",
+            ("herma.toml:3: not valid TOML: Expected newline", "; a text stands in quotes"),
+        ),
         ("port = 9000", 'host = "0.0.0.0"\n[k]', ("`k`",)),
         ("port = 9000", 'worker_bind = "tcp://*:1"', ("worker_bind", "curve_secret_file")),
         ('"latency"', '"fastest"', ("`fastest`", "herma.toml:8:", "balanced, latency, throughput")),

@@ -155,7 +155,12 @@ def test_a_port_that_is_none_is_refused(here: Run, port: str) -> None:
     ("words", "said"),
     [
         (("upp",), "herma: error: there is no command 'upp': did you mean up?"),
-        (("serve",), "herma: error: there is no command 'serve': `herma --help` lists what is"),
+        (("deploy",), "herma: error: there is no command 'deploy': `herma --help` lists what is"),
+        (("serve",), "herma: error: there is no command 'serve': did you mean up?"),
+        (("start", "--port", "1"), "there is no command 'start': did you mean up?"),
+        (("ps",), "herma: error: there is no command 'ps': did you mean status?"),
+        (("check", "herma.toml"), "there is no command 'check': did you mean config check?"),
+        (("worker", "start"), "there is no action 'start': did you mean restart?"),
         (("config", "chek"), "there is no action 'chek': did you mean check?"),
         (("up", "herma.toml"), "arguments: herma.toml (the file is named by --config FILE)"),
         (("up", "--prot", "1"), "herma up: error: there is no option --prot: did you mean --port?"),

@@ -216,4 +216,5 @@ async def test_browsers_get_the_page_and_other_clients_what_they_got_before() ->
             ("POST", b"text/html"),
         ):
             other = await get_root(method, accept)
-            assert (other.status, other.json["error"]["message"]) == (404, "There is nothing at /.")
+            said = "There is nothing at / for programs: the API is below /v1."
+            assert (other.status, other.json["error"]["message"]) == (404, said)

@@ -123,6 +123,22 @@ async def test_a_slash_behind_a_path_changes_nothing() -> None:
     assert len(script.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/v1/models", ": the client's base URL has one /v1 too many."),
+        ("/api/tags", ": the API is OpenAI's, below /v1, not Ollama's."),
+        ("/docs", ": GET /openapi.json lists the paths."),
+        ("/v1/", ": GET /openapi.json lists the paths."),
+    ],
+)
+async def test_a_path_that_leads_nowhere_says_what_was_meant(path: str, hint: str) -> None:
+    """As clients ask that take the gateway for another server, or have a wrong base URL."""
+    reply = await Exchange(edge_app(scripted_edge(Script())), method="GET", path=path).run()
+    assert (reply.status, reply.json["error"]["type"]) == (404, "not_found_error")
+    assert reply.json["error"]["message"] == f"There is nothing at {path}{hint}"
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/health", "/models/a"])
 async def test_a_line_break_in_a_path_is_read_as_one(path: str) -> None:
     """The pattern of a route would take it as nothing, and a provider would get it."""
@@ -150,7 +166,8 @@ async def test_other_methods_are_told_which_a_path_takes() -> None:
     for path, methods in taken.items():
         refused = await Exchange(app, method="PATCH", path=path).run()
         assert (refused.status, refused.head["allow"]) == (405, methods)
-        assert refused.json["error"]["message"] == f"{path} does not take PATCH."
+        said = f"{path} does not take PATCH; it takes {methods}."
+        assert refused.json["error"]["message"] == said
     assert (await Exchange(app, method="PATCH", path="/").run()).status == 404
 
 

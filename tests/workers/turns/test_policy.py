@@ -280,3 +280,126 @@ def bound(world: TurnsWorld) -> float:
     )
     patience = max(20.0, 5 * max(longest, 70.0))  # unmeasured ones count by the prior
     return service + (patience + longest) * (1 + len(models))
+
+
+SECONDS = {"sleep_s": 1.0, "wake_s": 2.0}
+"""A round of two such workers takes 6 s, so their patience is 30."""
+
+
+def test_wishes_against_the_rules_are_left() -> None:
+    """An always resident worker stays, and requests do not wake one that is to sleep."""
+    always = Member("c", "awake", awake_bytes=1, is_always=True, wish="sleep")
+    kept = Member("a", "asleep", awake_bytes=1, waiting=9, waited_s=90.0, wish="sleep")
+    plan = TurnPolicy().decide([always, kept], SharedCard(80), 100.0)
+    assert (plan.sleep, plan.wake) == ((), ())
+
+
+def test_a_promise_ends_with_the_wait_that_it_was_made_for() -> None:
+    """The clients of `b` have left while `a` fell asleep for it: later it stands in line again."""
+    policy = TurnPolicy()
+    a = Member("a", "awake", awake_bytes=60, idle_since=0.0)
+    b = Member("b", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0)
+    assert policy.decide([a, b], SharedCard(80), 100.0).sleep == ("a",)
+    a = replace(a, state="asleep", since=101.0)
+    assert not policy.decide([a, replace(b, waiting=0, oldest_at=None)], SharedCard(80), 101.0).wake
+    c = Member("c", "asleep", awake_bytes=60, waiting=1, waited_s=1.0, oldest_at=102.0)
+    b = replace(b, waiting=1, waited_s=0.5, oldest_at=102.5)
+    assert policy.decide([a, b, c], SharedCard(80), 103.0).wake == ("c",)
+
+
+def test_a_restart_of_an_always_resident_worker_delays_no_turn() -> None:
+    """It was measured, so its place is known; one that was not may take any."""
+    always = Member("c", "waking", awake_bytes=50, is_always=True)
+    one = Member("a", "asleep", awake_bytes=20, waiting=1, waited_s=9.0, oldest_at=0.0)
+    assert TurnPolicy().decide([always, one], SharedCard(80), 10.0).wake == ("a",)
+    unknown = replace(always, awake_bytes=None)
+    assert not TurnPolicy().decide([unknown, one], SharedCard(80), 10.0).wake
+
+
+def test_one_that_is_awake_and_not_measured_shares_the_card_with_nobody() -> None:
+    unknown = Member("x", "awake", idle_since=0.0)
+    one = Member("a", "asleep", awake_bytes=1, waiting=1, waited_s=99.0, oldest_at=1.0)
+    plan = TurnPolicy().decide([unknown, one], SharedCard(80), 100.0)
+    assert (plan.sleep, plan.wake) == (("x",), ())
+
+
+def begins_at(one: Member, victim: Member, now: float) -> float:
+    """When `victim` falls asleep for `one`, as the policy says before and does then."""
+    policy = TurnPolicy()
+    plan = policy.decide([one, victim], SharedCard(80), now)
+    if plan.sleep:
+        return now
+    assert plan.next_at is not None
+    late = replace(one, waited_s=one.waited_s + one.waiting * (plan.next_at - now))
+    assert policy.decide([late, victim], SharedCard(80), plan.next_at).sleep == (victim.name,)
+    return plan.next_at
+
+
+def test_one_that_has_just_woken_keeps_its_place_for_a_round() -> None:
+    """However much waits; one without work gives way at once."""
+    victim = Member("v", "awake", awake_bytes=60, running=1, oldest_at=99.0, since=99.0, **SECONDS)
+    one = Member(
+        "a", "asleep", awake_bytes=60, waiting=50, waited_s=2500.0, oldest_at=50.0, **SECONDS
+    )
+    assert begins_at(one, victim, 100.0) == 105.0
+    idle = replace(victim, running=0, oldest_at=None, idle_since=100.0)
+    assert begins_at(one, idle, 100.0) == 100.0
+
+
+@pytest.mark.parametrize("came", [80.0, 95.0], ids=["older work", "dear work"])
+def test_patience_ends(came: float) -> None:
+    """Neither work that came before nor work that would cost more than the wait is a reason for
+    ever.
+    """
+    busy = Member("v", "awake", awake_bytes=60, running=900, oldest_at=came, **SECONDS)
+    one = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=10.0, oldest_at=90.0, **SECONDS)
+    assert begins_at(one, busy, 100.0) == 120.0
+
+
+def test_work_that_came_before_is_finished_first() -> None:
+    """However much waits: the same burst a moment earlier would be worth the change."""
+    busy = Member("v", "awake", awake_bytes=60, running=1, oldest_at=80.0, **SECONDS)
+    one = Member(
+        "a", "asleep", awake_bytes=60, waiting=50, waited_s=500.0, oldest_at=90.0, **SECONDS
+    )
+    assert begins_at(one, busy, 100.0) == 120.0
+    assert begins_at(one, replace(busy, oldest_at=91.0), 100.0) == 100.0
+
+
+def test_a_worker_whose_sleep_failed_is_nobodys_place_until_its_pause_ends() -> None:
+    idle = Member("v", "awake", awake_bytes=60, idle_since=0.0, must_wait_until=105.0, **SECONDS)
+    one = Member("a", "asleep", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=90.0, **SECONDS)
+    assert begins_at(one, idle, 100.0) == 105.0
+
+
+def test_only_the_time_in_which_it_slept_counts_for_its_change() -> None:
+    """It had its turn before that: its request is older than its sleep."""
+    busy = Member("v", "awake", awake_bytes=60, running=2, oldest_at=99.5, **SECONDS)
+    one = Member(
+        "a", "asleep", awake_bytes=60, waiting=1, waited_s=90.0, oldest_at=10.0, since=99.0,
+        **SECONDS,
+    )  # fmt: skip
+    assert begins_at(one, busy, 100.0) == 111.0  # two requests times a round, less the second
+
+
+def test_what_gave_up_holds_nothing_and_wakes_not() -> None:
+    gone = Member("x", "away", awake_bytes=60, waiting=9, waited_s=90.0, oldest_at=0.0)
+    one = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=1.0, oldest_at=99.0)
+    assert TurnPolicy().decide([gone, one], SharedCard(80), 100.0).wake == ("a",)
+    assert TurnPolicy().decide([gone], SharedCard(80), 100.0).wake == ()
+
+
+def test_what_a_sleeper_keeps_on_the_card_is_no_part_of_its_need() -> None:
+    always = Member("c", "awake", awake_bytes=20, is_always=True)
+    one = Member("a", "asleep", awake_bytes=60, asleep_bytes=10, waiting=1, oldest_at=9.0)
+    assert TurnPolicy().decide([always, one], SharedCard(80), 10.0).wake == ("a",)
+    assert not TurnPolicy().decide([always, one], SharedCard(79), 10.0).wake
+
+
+def test_the_next_decision_is_due_at_the_first_of_all_times() -> None:
+    members = [
+        Member("a", "awake", awake_bytes=1, idle_since=0.0, idle_s=103.0),
+        Member("b", "asleep", awake_bytes=1, waiting=1, must_wait_until=105.0),
+        Member("c", "awake", awake_bytes=1, idle_since=0.0, idle_s=110.0),
+    ]
+    assert TurnPolicy().decide(members, SharedCard(80), 100.0).next_at == 103.0

@@ -1,9 +1,12 @@
 """Every pair of a state and an event has a next state or is refused."""
 
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
 
 import pytest
 
+from tests.fakes.life_tables import disagreement, faults
 from workers.scheduler.integrity import IntegrityError
 from workers.scheduler.tier import BlockEvent, Where, follow
 from workers.scheduler.tier.where import NEXT
@@ -33,3 +36,79 @@ def test_the_tiers_change_only_as_the_event_says() -> None:
 def test_every_state_is_reached_and_left() -> None:
     assert {after for _, after in NEXT.items()} == set(Where)
     assert {before for before, _ in NEXT} == set(Where)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Which tiers hold a block whole, and the copy under way."""
+
+    on_card: bool = False
+    on_host: bool = False
+    copy: Literal["", "to host", "to card"] = ""
+
+    def possible(self) -> set[BlockEvent]:
+        """What can happen. A copy to the card is over well once the card's cache has the block."""
+        e = BlockEvent
+        loads, rests = self.copy == "to card", self.on_host and not self.copy
+        can = {
+            e.COMPUTED: not self.on_card,
+            e.LEFT_CARD: self.on_card,
+            e.STORE: self.on_card and not (self.on_host or self.copy),
+            e.STORED: self.copy == "to host",
+            e.LOAD: rests and not self.on_card,
+            e.LOADED: loads and self.on_card,
+            e.SPOILT: loads,
+            e.FAILED: bool(self.copy),
+            e.LEFT_HOST: rests,
+        }
+        return {event for event, can_be in can.items() if can_be}
+
+    def after(self, event: BlockEvent) -> "Flags":
+        match event:
+            case BlockEvent.COMPUTED | BlockEvent.LEFT_CARD:
+                return replace(self, on_card=event is BlockEvent.COMPUTED)
+            case BlockEvent.STORE:
+                return replace(self, copy="to host")
+            case BlockEvent.LOAD:
+                return replace(self, copy="to card")
+            case BlockEvent.STORED:
+                return replace(self, on_host=True, copy="")
+            case BlockEvent.LOADED | BlockEvent.FAILED:
+                return replace(self, copy="")
+            case _:
+                return replace(self, on_host=False, copy="")
+
+
+def _agrees(where: Where, flags: Flags) -> bool:
+    """Whether the state and what is asked of it say what the flags say."""
+    named = {
+        (False, False, ""): Where.NOWHERE,
+        (True, False, ""): Where.CARD,
+        (True, False, "to host"): Where.STORING,
+        (False, False, "to host"): Where.PARTING,
+        (True, True, ""): Where.BOTH,
+        (False, True, ""): Where.HOST,
+        (False, True, "to card"): Where.LOADING,
+        (True, True, "to card"): Where.TWICE,
+    }
+    asked = where.is_on_card, where.is_on_host, where.may_leave_host
+    return named.get((flags.on_card, flags.on_host, flags.copy)) is where and asked == (
+        flags.on_card,
+        flags.on_host or bool(flags.copy),
+        flags.on_host and not flags.copy,
+    )
+
+
+def test_every_walk_agrees_with_a_model_of_flags() -> None:
+    """All states and all entries of the table are reached, and no others."""
+    assert disagreement(NEXT, BlockEvent, (Where.NOWHERE, Flags()), _agrees) is None
+
+
+def test_every_planted_fault_is_found() -> None:
+    """An entry that is missing, wrong or too much, swapped states, a lost event."""
+    found = {
+        name: disagreement(table, BlockEvent, (Where.NOWHERE, Flags()), _agrees)
+        for name, table in faults(NEXT, Where, BlockEvent)
+    }
+    assert all(found.values()), [name for name, why in found.items() if why is None]
+    assert len(found) > len(NEXT) * (len(Where) - 1)

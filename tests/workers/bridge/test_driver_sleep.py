@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.stub_driver import COMPILER, driver_folder
 from workers.bridge import checkpoint_helper as helper
+from workers.bridge import driver_sleep
 from workers.bridge.checkpoint_helper import RefusedError, put_to_sleep, users_of_cards, wake
 from workers.bridge.driver_sleep import DriverSleep
 
@@ -82,6 +84,27 @@ def test_if_one_cannot_sleep_all_go_on(count: int, call: str, which: int, code: 
     assert set(driver.states.values()) == {helper.RUNNING}
 
 
+def test_a_lock_that_came_with_its_failure_is_undone() -> None:
+    """A driver may lock the process and then report that its calls have not ended in time."""
+
+    class LateDriver(FakeDriver):
+        def lock(self, pid: int) -> int:
+            return super().lock(pid) or (600 if pid == 2 else 0)
+
+    driver = LateDriver({1: 0, 2: 0, 3: 0})
+    with pytest.raises(RefusedError, match="lock of process 2"):
+        put_to_sleep(driver, [1, 2, 3])
+    assert set(driver.states.values()) == {helper.RUNNING}
+
+
+def test_a_process_that_the_driver_gave_up_does_not_wake() -> None:
+    """As if it ran again, the engine would be asked for an answer that never comes."""
+    driver = FakeDriver({1: helper.FAILED})
+    with pytest.raises(RefusedError, match="the driver says that process 1 has failed"):
+        wake(driver, [1])
+    assert not driver.calls
+
+
 def test_what_cannot_be_undone_is_said() -> None:
     driver = FakeDriver({1: 0, 2: 0}, {("checkpoint", 2): 801, ("restore", 1): 999})
     with pytest.raises(RefusedError) as caught:
@@ -116,6 +139,27 @@ def test_the_tree_is_found_below_its_root() -> None:
         child.kill()
         child.wait()
     assert helper.tree_of(child.pid) == [child.pid]
+
+
+def test_the_tree_has_all_generations(tmp_path: Path) -> None:
+    """Parents first; names of programs may hold spaces and brackets."""
+    parents = {1: 0, 10: 1, 11: 10, 12: 10, 13: 12, 14: 13, 20: 1}
+    for pid, parent in parents.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 7 7 0 -1\n")
+    (tmp_path / "15").mkdir()  # it has just ended
+    (tmp_path / "self").mkdir()
+    assert helper.tree_of(10, tmp_path) == [10, 11, 12, 13, 14]
+
+
+def test_the_programs_status_says_whether_all_went_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper, "CudaDriver", lambda _: FakeDriver({1: helper.CHECKPOINTED}))
+    assert helper.main(["libcuda.so.1", "wake", "1"]) == 0
+    assert capsys.readouterr().out == '{"pids": [1], "why": ""}\n'
+    assert helper.main(["libcuda.so.1", "wake", "2"]) == 1
+    assert "process 2 is gone" in capsys.readouterr().out
 
 
 # The helper process, and a driver in a shared library.
@@ -228,6 +272,35 @@ async def test_a_process_that_died_asleep_does_not_wake(
     engine.kill()
     engine.wait()
     assert "is gone" in await sleep.wake()
+
+
+@needs_compiler
+async def test_only_what_sleeps_is_woken(card: Path, engine: "subprocess.Popen[bytes]") -> None:
+    """Neither a process that could not sleep, nor one that was woken before: it may be gone."""
+    sleep = _sleep(engine)
+    (card / "fault-Checkpoint").write_text("77")
+    assert "CUDA error 77" in await sleep.sleep()
+    (card / "fault-Checkpoint").unlink()
+    after_refusal = _sleep(engine)
+    after_refusal._asleep = sleep._asleep
+    assert await sleep.sleep() == ""
+    assert await sleep.wake() == ""
+    engine.kill()
+    engine.wait()
+    assert await sleep.wake() == ""
+    assert await after_refusal.wake() == ""
+
+
+async def test_a_driver_that_does_not_answer_is_asked_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(helper, "__file__", str(slow))
+    monkeypatch.setattr(driver_sleep, "_ASK_S", 0.1)
+    with trio.fail_after(60.0):
+        why = await DriverSleep(os.getpid()).refusal()
+    assert why == "the driver did not answer within 0.1 s"
 
 
 @needs_compiler

@@ -1,5 +1,6 @@
 """The table of a device, whose workers are the test."""
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -9,11 +10,19 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.errors import WireError
 from tests.fakes.fixed_card import GIB, FixedCard
 from tests.fakes.worker_process import BOUND_S
 from workers.supervisor import turn_table
 from workers.supervisor.card_memory import CardMemory, CardUse
-from workers.supervisor.turn_table import TurnTable, card_of, lines_of, opened_at
+from workers.supervisor.turn_table import (
+    MAX_LINE_BYTES,
+    TurnTable,
+    card_of,
+    lines_of,
+    member_of,
+    opened_at,
+)
 from workers.turns import (
     Member,
     MemberReport,
@@ -22,6 +31,7 @@ from workers.turns import (
     SharedCard,
     decode_order,
     encode_line,
+    policy,
 )
 
 
@@ -106,7 +116,43 @@ async def test_an_order_that_was_not_taken_yet_is_not_given_again(tmp_path: Path
         assert [one.do for one in await worker.news()] == [None]
 
 
-async def test_the_place_of_a_worker_that_left_is_free(tmp_path: Path) -> None:
+async def test_an_order_that_was_not_taken_yet_counts_as_the_change_that_it_asks_for(
+    tmp_path: Path,
+) -> None:
+    """The forecast stays that of a wake, whatever the worker says meanwhile."""
+    async with table(FixedCard(tmp_path), tmp_path) as worker:
+        await worker.say("asleep")
+        first = await worker.hear()
+        assert (first.do, first.due_s) == ("wake", policy.PRIOR_WAKE_S)
+        await worker.say("asleep", waiting=2)
+        with trio.move_on_after(0.2) as waited:
+            await worker.hear()
+        assert waited.cancelled_caught
+
+
+async def test_while_memory_is_missing_the_device_is_read_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker says anything when another process gives its memory back."""
+    monkeypatch.setattr(turn_table, "READ_EVERY_S", 10 * BOUND_S)
+    monkeypatch.setattr(turn_table, "READ_SHORT_S", 0.05)
+    card = FixedCard(tmp_path)
+    card.others = 79 * GIB
+    async with table(card, tmp_path) as worker:
+        await worker.say("asleep")
+        await worker.news()
+        card.others = 0
+        while (order := await worker.hear()).do is None:
+            pass
+        assert order.do == "wake"
+
+
+async def test_the_place_of_a_worker_that_left_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not with the next reading or try."""
+    for module, name in ((turn_table, "READ_SHORT_S"), (policy, "RETRY_S")):
+        monkeypatch.setattr(module, name, 10 * BOUND_S)
     card = FixedCard(tmp_path)
     async with opened(card, tmp_path) as address, seated(address) as worker:
         async with seated(address) as other:
@@ -213,7 +259,10 @@ async def test_a_worker_that_takes_no_order_loses_its_seat(
             assert await stopped.stream.receive_some() == b""
 
 
-async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -> None:
+async def test_the_device_is_not_read_while_its_memory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_table, "SETTLE_S", 0.0)
     reads: list[float] = []
 
     class CountedCard(FixedCard):
@@ -222,6 +271,7 @@ async def test_the_device_is_not_read_while_its_memory_changes(tmp_path: Path) -
             return await super().read()
 
     async with table(CountedCard(tmp_path), tmp_path) as worker:
+        await trio.sleep(0.01)
         for state in ("waking", "falling asleep"):
             await worker.say(state)
             assert not reads
@@ -274,3 +324,41 @@ def test_what_no_worker_holds_is_others() -> None:
     assert card_of(used, [asleep, Member("c", "awake")], before) == before
     assert card_of(CardUse(80, 30), [awake], before) == SharedCard(80, 0)
     assert card_of(None, [awake], before) == SharedCard()
+
+
+def test_a_report_is_the_member_on_this_clock() -> None:
+    """All of it: what is lost here is decided as if it were not so."""
+    report = MemberReport(
+        "w", "asleep", is_always=True, awake_bytes=60, asleep_bytes=5, wake_s=2.0, sleep_s=1.0,
+        waiting=3, running=4, waited_s=9.0, oldest_ago_s=6.0, since_ago_s=7.0, idle_ago_s=8.0,
+        idle_s=30.0, wish="sleep", waits_s=5.0, wants_look=True,
+    )  # fmt: skip
+    assert member_of(report, 100.0) == Member(
+        "w", "asleep", is_always=True, awake_bytes=60, asleep_bytes=5, wake_s=2.0, sleep_s=1.0,
+        waiting=3, running=4, waited_s=9.0, oldest_at=94.0, since=93.0, idle_since=92.0,
+        idle_s=30.0, wish="sleep", must_wait_until=105.0, wants_look=True,
+    )  # fmt: skip
+    assert member_of(MemberReport("w", "awake"), 100.0).oldest_at is None
+
+
+async def test_the_socket_is_this_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        listener = opened_at(tmp_path / "table")
+    finally:
+        os.umask(before)
+    async with listener:
+        assert (tmp_path / "table").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_line_without_an_end_is_refused() -> None:
+    async def endless() -> AsyncGenerator[bytes, None]:
+        yield b"first\n"
+        while True:
+            yield b"x" * (MAX_LINE_BYTES // 2)
+
+    async with aclosing(endless()) as stream:
+        lines = lines_of(cast("trio.SocketStream", stream))
+        assert await anext(lines) == b"first"
+        with pytest.raises(WireError, match=f"a line of over {MAX_LINE_BYTES} bytes"):
+            await anext(lines)

@@ -3,14 +3,19 @@
 import random
 from dataclasses import dataclass, field
 
+import pytest
+
 from protocol.hashing import chained_digests, root_digest
 from protocol.ids import BlockDigest
+from workers.scheduler.integrity import IntegrityError
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier import (
+    BlockEvent,
     EntryKind,
     HostTier,
     Index,
     Name,
+    PageRecord,
     TierLayout,
     TierPool,
     TierRoom,
@@ -18,6 +23,7 @@ from workers.scheduler.tier import (
     Transferred,
     Where,
 )
+from workers.scheduler.tier.entry import TierEntry
 from workers.scheduler.tier.host_tier import TierLoad, root_proof
 
 ROOT = root_digest("m")
@@ -333,3 +339,166 @@ def test_what_goes_before_its_page_is_open_frees_it_once() -> None:
     pool.open(range(4))
     assert pool.num_free == 4
     pool.check_integrity()
+
+
+def _block(number: int, parent: TierEntry | None = None) -> TierEntry:
+    digest = BlockDigest(bytes([number]) * 16)
+    before = ROOT if parent is None else parent.name.digest
+    depth = 1 if parent is None else parent.depth + 1
+    above = None if parent is None else parent.name
+    return TierEntry(Name(EntryKind.BLOCK, digest), above, before, b"x" * 32, depth)
+
+
+def _stored(pool: TierPool, entry: TierEntry) -> None:
+    """Store the block, which then leaves the card."""
+    assert pool.store(entry, 1, 0.0)
+    pool.stored(entry, (0,))
+    entry.follow(BlockEvent.LEFT_CARD)
+
+
+def _opened(num_pages: int, region: bytearray | None = None) -> TierPool:
+    layout = TierLayout(IDENTITY, 4096, num_pages)
+    index = None if region is None else Index(memoryview(region), layout)
+    pool = TierPool(num_pages, index=index)
+    pool.open(range(num_pages))
+    return pool
+
+
+def test_a_block_has_its_prefix_on_the_host() -> None:
+    """Without it nothing is stored, and nothing changes."""
+    pool, parent = _opened(2), _block(1)
+    child = _block(2, parent)
+    assert not pool.store(child, 1, 0.0)
+    assert (child.where, len(pool), pool.num_free) == (Where.CARD, 0, 2)
+    _stored(pool, parent)
+    assert pool.store(child, 1, 0.0)
+
+
+def test_a_parent_that_stood_in_its_childs_way_may_still_go() -> None:
+    """There is one page, and the parent has it: the child finds none, and a sequence does."""
+    pool, parent = _opened(1), _block(1)
+    _stored(pool, parent)
+    assert not pool.store(_block(2, parent), 1, 0.0)
+    assert pool.take(1, 7, 0.0) == (0,)
+    assert (pool.take_evicted(), pool.num_evicted) == ([parent], 1)
+
+
+def test_an_entrys_page_is_not_given_back_by_a_sequence() -> None:
+    pool = _opened(1)
+    _stored(pool, _block(1))
+    with pytest.raises(IntegrityError, match="page 0 is an entry's"):
+        pool.give_back((0,))
+
+
+def test_what_was_loaded_last_goes_last() -> None:
+    pool, first, second = _opened(2), _block(1), _block(2)
+    for entry in (first, second):
+        _stored(pool, entry)
+    for event in (BlockEvent.LOAD, BlockEvent.COMPUTED):
+        first.follow(event)
+    pool.loaded(first, 0.0)
+    first.follow(BlockEvent.LEFT_CARD)
+    assert pool.take(1, 7, 0.0) is not None
+    assert pool.take_evicted() == [second]
+
+
+def test_what_was_forgotten_stays_so_behind_a_kill() -> None:
+    """An operator has cleared one, and the content of the other was wrong."""
+    region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
+    pool, cleared, spoilt = _opened(4, region), _block(1), _block(2)
+    for entry in (cleared, spoilt):
+        _stored(pool, entry)
+    spoilt.follow(BlockEvent.LOAD)
+    assert pool.clear() == [cleared]
+    assert pool.end(spoilt, BlockEvent.SPOILT) == [spoilt]
+    assert TierPool(4, _index(region)).recover(0.0) == 0
+
+
+def _index(region: bytearray) -> Index:
+    return Index(memoryview(region), TierLayout(IDENTITY, 4096, 4))
+
+
+def test_each_write_has_a_number_of_its_own_also_behind_a_kill() -> None:
+    """So parts of two writes are never taken for one entry."""
+    region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
+    pool = _opened(4, region)
+    for number in (1, 2):
+        _stored(pool, _block(number))
+    again = TierPool(4, _index(region))
+    assert again.recover(0.0) == 2
+    again.open(range(4))
+    _stored(again, _block(3))
+    numbers = {record.digest[0]: record.generation for _, record in _index(region).records()}
+    assert numbers[1] < numbers[2] < numbers[3]
+
+
+def test_what_makes_no_entry_is_unknown_from_then_on() -> None:
+    """One part of two, a part that two pages claim, a block without its prefix, another kind."""
+    region = bytearray(TierLayout(IDENTITY, 4096, 6).num_bytes)
+    layout = TierLayout(IDENTITY, 4096, 6)
+    index = Index(memoryview(region), layout)
+    one, other = b"1" * 16, b"2" * 16
+    block = int(EntryKind.BLOCK)
+    index.publish(0, PageRecord(1, one, ROOT, b"x" * 32, 0, 1, 0, 2, block))
+    index.publish(1, PageRecord(2, other, ROOT, b"x" * 32, 0, 1, 0, 1, block))
+    index.publish(2, PageRecord(2, other, ROOT, b"x" * 32, 0, 1, 0, 1, block))
+    index.publish(3, PageRecord(3, b"3" * 16, one, b"x" * 32, 0, 2, 0, 1, block))
+    index.publish(4, PageRecord(4, b"4" * 16, ROOT, b"x" * 32, 0, 1, 0, 1, 99))
+    pool = TierPool(6, index)
+    assert pool.recover(0.0) == 1
+    assert [page for page, _ in index.records()] == [1]
+    pool.open(range(6))
+    pool.check_integrity()
+
+
+def test_a_state_keeps_its_slot_while_it_is_copied() -> None:
+    """Whether the copy is made or not. Blocks and states go in transfers of their own."""
+    pool = _opened(6)
+    tier = HostTier(TierRoom(6, state_pages=2, transfer_pages=4), pool)
+    pinned: list[int] = []
+    tier.pin_state, tier.unpin_state = pinned.append, pinned.remove
+    digest = BlockDigest(b"d" * 16)
+    tier.computed(digest, 0, ROOT, b"1000", is_first=True)
+    assert tier.saved(digest, 5, is_final=True)
+    blocks, states = tier.transfers(0.0)
+    assert [[one.is_state for one in made.copies] for made in (blocks, states)] == [[False], [True]]
+    assert pinned == [5]
+    tier.over(Transferred(blocks.number, ((0,),)), 0.0)
+    tier.over(Transferred(states.number, (), "the driver says no"), 0.0)
+    assert not pinned
+
+
+def test_a_state_of_another_prefix_with_the_digest_is_not_found() -> None:
+    """It was on its way to the card while the card computed the other prefix, and stayed."""
+    pool = _opened(6)
+    tier = HostTier(TierRoom(6, state_pages=1), pool)
+    digest = BlockDigest(b"d" * 16)
+    tier.computed(digest, 0, ROOT, b"1000", is_first=True)
+    tier.saved(digest, 0, is_final=True)
+    _store_all(tier)
+    tier.left(EntryKind.STATE, digest)
+    tier.left(EntryKind.BLOCK, digest)
+    state = tier.state(digest)
+    assert state is not None
+    tier.load(TierLoad([], (state, 0), lambda _num_good, _has_state: None))
+    (transfer,) = tier.transfers(0.0)
+    tier.computed(digest, 1, ROOT, b"2000", is_first=True)
+    tier.over(Transferred(transfer.number, (), "the driver says no"), 0.0)
+    assert state.where is Where.HOST
+    assert tier.state(digest) is None
+
+
+def test_stores_wait_for_loads_that_cannot_begin_yet() -> None:
+    class Waiting:
+        has_more = True
+
+        def begin_next(self) -> bool:
+            return False
+
+    pool = _opened(2)
+    tier = HostTier(TierRoom(2), pool)
+    tier.source = source = Waiting()
+    tier.computed(BlockDigest(b"d" * 16), 0, ROOT, b"1000", is_first=True)
+    assert tier.transfers(0.0) == []
+    source.has_more = False
+    assert len(tier.transfers(0.0)) == 1

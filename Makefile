@@ -29,11 +29,11 @@ TORCH_FROM = $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 define SAY_SIZE
 if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
-	echo "herma: an NVIDIA card is here; fetching the gateway (19 MB) and the engine with CUDA (about 2.8 GB, 6 GB on disk)"; \
+	echo "herma: an NVIDIA card is here; fetching the gateway (16 MB) and the engine with CUDA (about 2.8 GB, 6 GB on disk)"; \
 elif [ -n "$(TORCH_INDEX)" ]; then \
-	echo "herma: no NVIDIA card is here; fetching the gateway (19 MB) and the engine for CPUs (about 250 MB, 1 GB on disk)"; \
+	echo "herma: no NVIDIA card is here; fetching the gateway (16 MB) and the engine for CPUs (about 440 MB, 1.7 GB on disk)"; \
 else \
-	echo "herma: no NVIDIA card is here; fetching the gateway (19 MB) and the engine (about 250 MB, or 2.8 GB where the"; \
+	echo "herma: no NVIDIA card is here; fetching the gateway (16 MB) and the engine (about 440 MB, or 2.8 GB where the"; \
 	echo "  package index has only the build with CUDA: TORCH_INDEX=URL names PyTorch's index of CPU wheels)."; \
 	echo "  The gateway alone, in front of other engines and providers: pip install ."; \
 fi

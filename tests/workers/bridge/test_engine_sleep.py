@@ -92,3 +92,16 @@ async def test_a_wake_that_is_none(kind: str, fault: str, why: str) -> None:
     with trio.fail_after(BOUND_S), engine(kind, wake_fault=fault) as (sleep, _):
         assert await sleep.fall_asleep() == ""
         assert why in await sleep.wake()
+
+
+async def test_an_engine_that_answers_nothing_is_not_put_to_sleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing could prove that it woke."""
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(EngineClient, "answer", nothing)
+    with trio.fail_after(BOUND_S), engine() as (sleep, state):
+        assert await sleep.fall_asleep() == "it answers a prompt with no token"
+        assert not state.is_asleep

@@ -9,13 +9,15 @@ import pytest
 import trio
 
 from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.messages import Wanted
 from tests.fakes.worker_process import BOUND_S
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory
-from workers.supervisor.lifecycle import Lifecycle, LifeEvent
+from workers.supervisor.lifecycle import SHOWN, EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
-from workers.supervisor.turn_taker import TurnTaker
-from workers.turns import Change
+from workers.supervisor.turn_taker import _SEEN, TurnTaker
+from workers.turns import Change, MemberState, Order, encode_line
 
 _CONFIG = WorkerConfig(
     name="w",
@@ -29,16 +31,22 @@ _CONFIG = WorkerConfig(
 )
 
 
-def _seat(lifecycle: Lifecycle, lines: io.StringIO | None = None) -> TurnTaker:
-    memory = CardMemory(_CONFIG, {})
+def _seat(
+    lifecycle: Lifecycle,
+    lines: io.StringIO | None = None,
+    *,
+    config: WorkerConfig = _CONFIG,
+    path: Path | None = None,
+) -> TurnTaker:
+    memory = CardMemory(config, {})
     log = WorkerLog("w", lines or io.StringIO())
-    return TurnTaker(_CONFIG, lifecycle, memory, log, None, "f")
+    return TurnTaker(config, lifecycle, memory, log, path, "f")
 
 
 async def test_a_worker_that_moves_sits_down_at_the_other_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And what was measured of it on the first device counts no more."""
+    """And what was measured of it on the first device counts no more, nor its orders there."""
     with TemporaryDirectory(prefix="turns-") as folder:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", folder)
         seat = _seat(Lifecycle(begins_asleep=True))
@@ -49,9 +57,13 @@ async def test_a_worker_that_moves_sits_down_at_the_other_table(
                 await seat.measured(awake_bytes=5)
                 assert not seat.reconfigure(msgspec.structs.replace(_CONFIG, idle_s=3.0))
                 assert seat.record.awake_bytes == 5
+                seat._take(encode_line(Order(7, "sleep")))
+                assert seat.report(0.0).order == 7
                 assert seat.reconfigure(msgspec.structs.replace(_CONFIG, device="cuda:1"))
                 assert (seat.record.device, seat.record.awake_bytes) == ("cuda-1", None)
                 await _wait_for(Path(folder) / "turns-cuda-1.sock")
+                while seat.report(0.0).order:  # noqa: ASYNC110 (the connection tells nobody)
+                    await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
 
 
@@ -127,6 +139,114 @@ async def test_a_wish_ends_with_the_worker_that_cannot_fulfil_it() -> None:
         lifecycle.on(event)
         seat.note()
     assert seat.report(trio.current_time()).wish is None
+
+
+SEEN_BY_WORD = {
+    "waiting": "waking",
+    "starting": "waking",
+    "ready": "awake",
+    "draining": "awake",
+    "ending": "waking",
+    "stopped": "away",
+    "falling asleep": "falling asleep",
+    "asleep": "asleep",
+    "waking": "waking",
+    "leaving": "awake",
+}
+"""By the word of a worker's status. What is about to hold memory, or may hold some yet, is waking;
+what serves is awake, also for a version on trial and until its process has left.
+"""
+
+
+@pytest.mark.parametrize("state", EngineState)
+def test_the_table_sees_what_the_status_says(state: EngineState) -> None:
+    assert _SEEN[state] == SEEN_BY_WORD[SHOWN[state]]
+
+
+@pytest.mark.parametrize(("state", "seen"), _SEEN.items())
+async def test_gateways_are_told_of_no_worker_that_is_away(
+    state: EngineState, seen: MemberState
+) -> None:
+    """They wait for it, as for one that wakes: an operator may start it."""
+    lifecycle = Lifecycle()
+    lifecycle.state = state
+    assert _seat(lifecycle).shown == ("waking" if seen == "away" else seen)
+
+
+async def test_a_wish_ends_when_it_is_fulfilled() -> None:
+    """It ends a pause too, and an operator's change is no trial."""
+    lifecycle = Lifecycle(begins_asleep=True)
+    seat = _seat(lifecycle)
+    seat.failed("it does not wake")
+    assert seat.report(trio.current_time()).waits_s > 0.0
+    seat.is_trial_due = True
+    seat.wish("wake")
+    report = seat.report(trio.current_time())
+    assert (report.wish, report.waits_s, seat.is_trial_due) == ("wake", 0.0, False)
+    for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
+        lifecycle.on(event)
+    seat.note()
+    assert seat.report(trio.current_time()).wish is None
+    assert seat.trouble == ""
+    seat.wish("sleep")
+    for event in (LifeEvent.SLEEP, LifeEvent.RESTED, LifeEvent.SLEPT):
+        assert seat.report(trio.current_time()).wish == "sleep"
+        lifecycle.on(event)
+        seat.note()
+    assert seat.report(trio.current_time()).wish is None
+
+
+async def test_an_operators_sleep_is_no_trial() -> None:
+    """It would be woken for a look at its wake."""
+    seat = _seat(Lifecycle())
+    seat.is_trial_due = True
+    seat.begin_trial()
+    assert (seat.is_trial_due, seat.is_on_trial) == (False, True)
+    seat.wish("sleep")
+    seat.is_trial_due = True
+    seat.begin_trial()
+    assert (seat.is_trial_due, seat.is_on_trial) == (False, False)
+
+
+async def test_the_wishes_of_an_always_resident_worker_are_refused() -> None:
+    config = msgspec.structs.replace(_CONFIG, residency="always")
+    seat = _seat(Lifecycle(), config=config)
+    with pytest.raises(ConfigError, match='set residency = "on-demand"'):
+        seat.wish("sleep")
+    assert seat.report(trio.current_time()).wish is None
+
+
+async def test_the_demand_of_a_gateway_goes_with_it() -> None:
+    seat = _seat(Lifecycle())
+    seat.wanted(1, Wanted(2, 1, 3.0, 4.0))
+    seat.wanted(2, Wanted(1, 0, 1.0, 1.0))
+    seat.gone(1)
+    report = seat.report(trio.current_time())
+    assert (report.waiting, report.running) == (1, 0)
+    seat.gone(2)
+    seat.gone(3)
+    report = seat.report(trio.current_time())
+    assert (report.waiting, report.running, report.oldest_ago_s) == (0, 0, None)
+
+
+async def test_gateways_are_told_of_a_change_that_failed() -> None:
+    seat = _seat(Lifecycle(begins_asleep=True))
+    told: list[str] = []
+    seat.on_news = lambda: told.append(seat.trouble)
+    seat.failed("it does not wake: no room")
+    assert told == ["it does not wake: no room"]
+
+
+@pytest.mark.parametrize("engine", ["same", "other"])
+async def test_only_measurements_of_the_same_engine_count(tmp_path: Path, engine: str) -> None:
+    """With other keys it may take another part of the card."""
+    path = tmp_path / "turns.json"
+    seat = _seat(Lifecycle(), path=path)
+    await seat.measured(awake_bytes=5)
+    config = _CONFIG if engine == "same" else msgspec.structs.replace(_CONFIG, max_seqs=2)
+    again = _seat(Lifecycle(), config=config, path=path)
+    again.load()
+    assert again.record.awake_bytes == (5 if engine == "same" else None)
 
 
 async def _wait_for(path: Path) -> None:

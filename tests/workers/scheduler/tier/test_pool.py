@@ -409,7 +409,7 @@ def test_what_was_forgotten_stays_so_behind_a_kill() -> None:
     for entry in (cleared, spoilt):
         _stored(pool, entry)
     spoilt.follow(BlockEvent.LOAD)
-    assert pool.clear() == [cleared]
+    assert pool.clear(pool.names) == [cleared]
     assert pool.end(spoilt, BlockEvent.SPOILT) == [spoilt]
     assert TierPool(4, _index(region)).recover(0.0) == 0
 

@@ -249,6 +249,8 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         raise NotAnAnswer(flaw)
     if end is End.CALLS and not found:
         raise NotAnAnswer(NAMELESS)
+    if end is End.STOPPED and found:
+        choice["finish_reason"], is_changed = "tool_calls", True
     written = [
         {
             "id": part.id,

@@ -153,12 +153,15 @@ class StreamEnd:
             if not state.calls.begun or (isinstance(delta, dict) and delta.get("tool_calls")):
                 raise BrokenEnd(flaw)
             # The rest of a call may still come: some servers send its end before it.
+            choice["finish_reason"] = reason if end is End.CALLS else "tool_calls"
             state.late_end = end, _only(chunk, choice)
             choice["finish_reason"], self.steady = None, None
             return True
         state.end = end
         if end is not End.LENGTH and (rest := state.calls.end()):
             before.append(_with_calls(chunk, choice, rest))
+        if end is End.STOPPED and state.calls.begun:
+            choice["finish_reason"], is_changed = "tool_calls", True
         return is_changed
 
     def keep_thought(self, event: bytes) -> None:
@@ -242,7 +245,10 @@ def _is_same(given: object, found: list[CallPart]) -> bool:
 
 
 def _says(part: object, found: CallPart) -> bool:
-    if not isinstance(part, dict) or part.get("index") != found.number:
+    if not isinstance(part, dict):
+        return False
+    index = part.get("index")
+    if index != found.number or index.__class__ is not int:
         return False
     given = part.get("function")
     function = given if isinstance(given, dict) else {}

@@ -436,3 +436,27 @@ async def test_a_name_may_come_late(api: str, late: bool) -> None:
     told = calling(*(parts[:1] + parts[:0:-1] if late else parts))
     reply = await asked(api, OddProvider(streamed=told), stream=True, tools=TOOLS[api])
     assert is_called(said_of(api, reply, stream=True)["calls"], ("get", {"city": "x"}))
+
+
+@each_api
+@each_way
+@pytest.mark.parametrize("finish", ["stop", "STOP", "end_turn"])
+async def test_an_answer_with_calls_ends_by_them(api: str, stream: bool, finish: str) -> None:
+    """Agents that look at the end alone would leave the calls unmade."""
+    told = calling(part(ARGUMENTS, "get", id="a"), end=chunk({}, finish))
+    message = {"role": "assistant", "tool_calls": [part(ARGUMENTS, "get", id="a")]}
+    fake = OddProvider(body=whole(message, finish), streamed=told)
+    reply = await asked(api, fake, stream=stream, tools=TOOLS[api])
+    assert is_called(said_of(api, reply, stream=stream)["calls"], ("get", {"city": "x"}))
+    assert last_of(api, reply, stream=stream) == CALLED[api]
+
+
+@pytest.mark.parametrize("index", [0.0, False, "0", None, -1, 7])
+async def test_the_number_of_a_call_is_one(index: object) -> None:
+    """Clients with types read no other."""
+    parts = [{**part('{"city"', "get", id="a"), "index": index}, {**part(':"x"}'), "index": index}]
+    reply = await asked("chat", OddProvider(streamed=calling(*parts)), stream=True)
+    assert is_called(said_of("chat", reply, stream=True)["calls"], ("get", {"city": "x"}))
+    assert reply.body.replace(b" ", b"").count(b'"index":0,') >= 2
+    for wrong in (b'"index":0.0', b'"index":false', b'"index":"0"', b'"index":-1', b'"index":7'):
+        assert wrong not in reply.body.replace(b" ", b"")

@@ -19,6 +19,7 @@ from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
 from gateway.upstream.sse import says_end, tells_error
+from gateway.upstream.stream_end import ends_by_calls
 from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
 from protocol.reading import FAULTS, read_json
@@ -249,8 +250,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         raise NotAnAnswer(flaw)
     if end is End.CALLS and not found:
         raise NotAnAnswer(NAMELESS)
-    if end is End.STOPPED and found:
-        choice["finish_reason"], is_changed = "tool_calls", True
+    is_changed |= ends_by_calls(choice, end, calls)
     written = [
         {
             "id": part.id,

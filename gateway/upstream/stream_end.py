@@ -160,9 +160,7 @@ class StreamEnd:
         state.end = end
         if end is not End.LENGTH and (rest := state.calls.end()):
             before.append(_with_calls(chunk, choice, rest))
-        if end is End.STOPPED and state.calls.begun:
-            choice["finish_reason"], is_changed = "tool_calls", True
-        return is_changed
+        return ends_by_calls(choice, end, state.calls) or is_changed
 
     def keep_thought(self, event: bytes) -> None:
         """Keep an event with reasoning until it is known whether calls follow it."""
@@ -236,6 +234,16 @@ class StreamEnd:
                     text = given.get("arguments") if isinstance(given, dict) else None
                     if isinstance(text, str) and (state := self._steady_choice) is not None:
                         state.calls.add_arguments(self._steady_number, text)
+
+
+def ends_by_calls(choice: dict[str, Any], end: End, calls: CallParts) -> bool:
+    """Whether `choice` said that it stopped, as some servers do behind calls. It says now that it
+    ended by them: agents that look at the end alone would not make them.
+    """
+    if end is not End.STOPPED or not calls.begun:
+        return False
+    choice["finish_reason"] = "tool_calls"
+    return True
 
 
 def _is_same(given: object, found: list[CallPart]) -> bool:

@@ -233,9 +233,8 @@ class Worker:
         assert lifecycle is not None
         assert sleeper is not None
         assert turns is not None
-        if lifecycle.on(LifeEvent.START) is EngineState.LEAVING:
+        if not await self._may_start(lifecycle, sleeper):
             return
-        await sleeper.before_start()
         self.life = life = _Life(self)
         sleeper.life = cast("EngineLife", life)
         await self._begin(life)
@@ -282,6 +281,16 @@ class Worker:
                     lifecycle.on(LifeEvent.SLEEP)
                 with trio.move_on_after(delay_s):
                     await self.wake.wait()
+
+    async def _may_start(self, lifecycle: Lifecycle, sleeper: Sleeper) -> bool:
+        """Whether no end has come, and neither end nor restart while the device was read."""
+        if lifecycle.on(LifeEvent.START) is EngineState.LEAVING:
+            return False
+        await sleeper.before_start()
+        is_due = lifecycle.state is EngineState.STARTING
+        if lifecycle.state is EngineState.REPLACING:
+            lifecycle.on(LifeEvent.RETRY)
+        return is_due
 
     async def _begin(self, life: _Life) -> None:
         """An engine that takes turns has its memory at once, and must find it."""

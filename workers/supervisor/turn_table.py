@@ -53,12 +53,13 @@ wait for it. Its process dials again once it goes on.
 
 @dataclass
 class _Seat:
-    """A connected worker: what it last said; the `number` of the last order to it, when that was
-    given, and the number of the last that it has taken.
+    """A connected worker: what it last said, and when; the `number` of the last order to it, when
+    that was given, and the number of the last that it has taken.
     """
 
     stream: trio.SocketStream
     member: Member | None = None
+    heard_at: float = 0.0
     number: int = 0
     ordered_at: float = 0.0
     do: Change | None = None
@@ -130,7 +131,7 @@ class TurnTable:
     def _hear(self, seat: _Seat, report: MemberReport) -> None:
         seat.taken = report.order
         now = trio.current_time()
-        seat.member = member_of(report, now)
+        seat.member, seat.heard_at = member_of(report, now), now
         if report.state == "asleep" and report.waits_s > 0.0:
             self._read_again_at = now + report.waits_s
         self._changed.set()
@@ -147,7 +148,7 @@ class TurnTable:
             now = trio.current_time()
             if now < self._settles_at:
                 continue  # a worker has left meanwhile
-            plan = self._policy.decide(list(self._members()), self._card, now)
+            plan = self._policy.decide(list(self._members(now)), self._card, now)
             for number, seat in tuple(self._seats.items()):
                 if seat.member is not None:
                     await self._tell(number, seat, plan, seat.member.name)
@@ -157,14 +158,15 @@ class TurnTable:
             with trio.move_on_at(max(now + 0.01, min(until))):
                 await self._changed.wait()
 
-    def _members(self) -> Iterator[Member]:
-        """The workers as they are. One that has not yet taken its last order is as that order makes
-        it.
+    def _members(self, now: float) -> Iterator[Member]:
+        """The workers as they are: what waits has waited since they said so. One that has not yet
+        taken its last order is as that order makes it.
         """
         for seat in self._seats.values():
             one = seat.member
             if one is None:
                 continue
+            one = replace(one, waited_s=one.waited_s + one.waiting * (now - seat.heard_at))
             if seat.taken < seat.number:
                 one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
             yield one

@@ -217,6 +217,25 @@ async def test_nothing_is_decided_at_once_after_one_has_left_during_a_reading(
         assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
 
 
+async def test_a_wait_of_which_nothing_new_is_said_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone request has no other news than its age: once it has waited for as long as the change
+    costs the one at work, that is put to sleep, long before all patience is at an end.
+    """
+    monkeypatch.setattr(policy, "MIN_PATIENCE_S", 10 * BOUND_S)
+    times = {"wake_s": 0.2, "sleep_s": 0.1}
+    came = {"running": 1, "waiting": 0, "waited_s": 0.0, "since_ago_s": 99.0}
+    async with (
+        opened(FixedCard(tmp_path), tmp_path) as address,
+        seated(address) as worker,
+        seated(address) as other,
+    ):
+        await other.say("awake", name="other", oldest_ago_s=0.0, **came, **times)
+        await worker.say("asleep", waited_s=0.0, oldest_ago_s=0.2, since_ago_s=9.0, **times)
+        assert (await other.hear()).do == "sleep"
+
+
 async def test_a_worker_that_does_not_read_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

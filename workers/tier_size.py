@@ -8,8 +8,8 @@ from typing import Final
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import MemoryRoom
 from workers.loop import bytes_text
+from workers.memory_room import MemoryRoom
 
 SHARE: Final = 0.25
 """The tier takes this share of the memory that is free at the start. The page cache of weights and

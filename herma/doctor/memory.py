@@ -19,6 +19,8 @@ LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
+_NO_LIMIT: Final = 2**60
+"""Version 1 of control groups says about 2**63 where there is none."""
 _MARGIN_MIB: Final = 512
 """A CUDA context and the libraries' handles take 300 to 500 MiB that an engine does not count."""
 
@@ -106,18 +108,26 @@ def _query(what: str) -> tuple[str, ...]:
     return "nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"
 
 
+def _limit(host: Host) -> int | None:
+    """The memory limit of the container, by either version of control groups."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = host.text(f"/sys/fs/cgroup/{name}").strip()
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            return int(text)
+    return None
+
+
 def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
     """Compare the limit with the weights: a lower limit kills the engine while it loads."""
-    limit = host.text("/sys/fs/cgroup/memory.max").strip()
-    if not limit.isdigit():
+    if (limit := _limit(host)) is None:
         return
     for worker in config.workers:
         size = sum(host.size(name) for name in host.names(worker.model, "*.safetensors"))
-        if size > int(limit):
+        if size > limit:
             yield Finding(
                 "error",
                 CHECK,
-                f"the memory limit of this container is {int(limit) / _GIB:.1f} GiB, the weights "
+                f"the memory limit of this container is {limit / _GIB:.1f} GiB, the weights "
                 f"of worker `{worker.name}` are {size / _GIB:.1f} GiB",
                 "the kernel kills the engine while it loads (exit code 137)",
                 f"raise the container's limit above {size / _GIB:.0f} GiB",
@@ -128,9 +138,8 @@ def check_host_caches(host: Host, config: Config) -> Iterator[Finding]:
     """Compare what the workers' host caches take together with the memory of the host."""
     sizes = {worker.name: worker.host_cache_bytes or 0 for worker in config.workers}
     asked = {name: size for name, size in sizes.items() if size}
-    limit = host.text("/sys/fs/cgroup/memory.max").strip()
-    total = _meminfo(host)["MemTotal"]
-    room = min(int(limit), total) if limit.isdigit() else total
+    limit, total = _limit(host), _meminfo(host)["MemTotal"]
+    room = total if limit is None else min(limit, total)
     if asked and room and sum(asked.values()) > room:
         yield Finding(
             "error",

@@ -5,7 +5,7 @@ from msgspec import ValidationError, convert
 
 from config.model import WorkerConfig
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import MemoryRoom
+from workers.memory_room import MemoryRoom
 from workers.tier_size import check_size
 
 TABLE = {"name": "w", "model": "m", "serves": "m", "gateways": (), "token_budget": 1}

@@ -29,7 +29,6 @@ from housekeeping.signals import die_with_parent
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
 from workers.engine.compile.compile_ahead import start_compiling
-from workers.engine.memory.budget import host_size
 from workers.host_cache import taken_fd
 from workers.ipc import (
     NATIVE_SLEEP,
@@ -56,6 +55,7 @@ from workers.loop import (
     start_heartbeats,
     start_table,
 )
+from workers.memory_room import host_size
 from workers.model_dir import TOKENIZER_NAME, check_text_files, read_vocab_size
 from workers.scheduler import Proposer, largest_id
 from workers.tier_size import check_size

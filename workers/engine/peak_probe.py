@@ -15,10 +15,11 @@ from kernels.attention import LIBRARY_GRAIN
 from kernels.linear import library_rows
 from protocol.messages import EngineFacts
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
-from workers.engine.memory.budget import CardReading, MemoryRoom, card_room, host_room, vgpu_limit
+from workers.engine.memory.budget import CardReading, card_room, vgpu_limit
 from workers.engine.memory.forecast import CONTEXT_BYTES
 from workers.engine.models.network import Network
 from workers.engine.runner import ModelRunner
+from workers.memory_room import MemoryRoom, host_room
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _LAYERS: Final = 3

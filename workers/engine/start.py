@@ -26,7 +26,7 @@ from workers.engine.drafting.description import names_head
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
 from workers.engine.load.checkpoint import Report
-from workers.engine.memory.budget import MemoryRoom, num_processors
+from workers.engine.memory.budget import num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks, share_of
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
 from workers.engine.memory.state_size import StateMemory
@@ -60,6 +60,7 @@ from workers.engine.sleep.read_again import LayerChange, copy_into, read_again
 from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.sizing import copy_bytes, open_tier
 from workers.engine.warm_up import warm_up
+from workers.memory_room import MemoryRoom
 from workers.model_dir import drafter_dir, local_dir
 
 _SMALL_BYTES: Final = 64 * 2**20

@@ -6,7 +6,6 @@ memory of a process group. Must not know whose memory it is. Workers of one devi
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -14,13 +13,14 @@ from typing import Final, final
 import trio
 
 from config import WorkerConfig
-from housekeeping.processes import PROC, host_memory, text_of, tree_of
+from housekeeping.processes import PROC, text_of, tree_of
+from workers.memory_room import host_room, host_size
 from workers.supervisor.gpu_holders import parse_holders
 from workers.supervisor.gpu_memory import MIB
 from workers.supervisor.nvidia_smi import NvidiaSmi, nvidia_smi_in, selected_gpus
 
 _QUERY_S: Final = 10.0
-_CGROUP: Final = Path("/sys/fs/cgroup")
+_ROOT: Final = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,14 @@ def weights_bytes(model: str) -> int:
     return sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
 
 
-def host_reading() -> CardUse | None:
-    """The host's memory: all, or the limit of this control group; and what of it cannot be had."""
-    if (memory := host_memory()) is None:
+def host_reading(root: Path = _ROOT) -> CardUse | None:
+    """The host's memory: all, or what the control groups of this process allow; and what of it
+    cannot be had, as an engine reads it at its start.
+    """
+    try:
+        total, free = host_size(root).num_bytes, host_room(root).num_bytes
+    except (OSError, ValueError):
         return None
-    total, free = memory
-    with suppress(OSError, ValueError):  # no control group, or "max"
-        limit = int((_CGROUP / "memory.max").read_text(encoding="ascii"))
-        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
-        total, free = min(total, limit), min(free, max(0, limit - used))
     return CardUse(total, max(0, total - free))
 
 

@@ -17,8 +17,8 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import requests, serve
 from workers.engine import start
 from workers.engine.drafting.speculating import drafting_of, kept_speculation, speculation_for
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.runner import ModelRunner
+from workers.memory_room import MemoryRoom
 
 SIZES: dict[str, Any] = {"kv_tokens": 2048, "block_size": 16, "dtype": "float32"}
 LEFT_OUT = 'speculation = "auto": drafts come from earlier text, not from an MTP head: '

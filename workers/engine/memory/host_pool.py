@@ -16,8 +16,8 @@ from torch import Tensor
 
 from protocol.errors import ConfigError
 from workers.engine.memory import locked_pages
-from workers.engine.memory.budget import MemoryRoom
 from workers.loop import bytes_text
+from workers.memory_room import MemoryRoom
 
 ALIGNMENT: Final = 256
 """Bytes; a tensor begins at a multiple."""

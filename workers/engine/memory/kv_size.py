@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import MemoryRoom
 from workers.loop import bytes_text
+from workers.memory_room import MemoryRoom
 
 CPU_CONTEXTS: Final = 4
 """On a CPU more than a few full windows only cost memory."""

@@ -14,8 +14,8 @@ from kernels import int4
 from kernels.fp8 import Fp8Weight, quantize_weight
 from kernels.int4 import Int4Weight
 from kernels.linear import Weight, norm_linear
-from workers.engine.memory.budget import host_room
 from workers.engine.memory.host_pool import HostPool
+from workers.memory_room import host_room
 
 _INT4_ROWS: Final = 256
 _FP8_ROWS: Final = 128

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from config import WorkerConfig
-from workers.engine.memory.budget import MemoryRoom, host_room
 from workers.engine.sleep.card_pages import CardPages, DriverRefusalError
 from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.sleep.kept_rows import KeptRows
 from workers.engine.sleep.pages import Pages
+from workers.memory_room import MemoryRoom, host_room
 
 if TYPE_CHECKING:
     from workers.engine.runner import ModelRunner

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.sleep.arena import Arena
 from workers.engine.sleep.host_store import PIECE_BYTES, HostStore
 from workers.engine.sleep.kept_rows import KeptRows, RowGroup, sum_of
 from workers.engine.sleep.pages import NoMemoryError, Pages
 from workers.loop import MemoryMove
+from workers.memory_room import MemoryRoom
 from workers.scheduler import HeldCounts, HeldPlaces
 from workers.tier_size import default_bytes
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.memory import locked_pages
-from workers.engine.memory.budget import MemoryRoom
+from workers.memory_room import MemoryRoom
 
 PIECE_BYTES: Final = 256 * 2**20
 _SPARED: Final = 4

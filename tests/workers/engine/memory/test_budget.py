@@ -5,15 +5,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import (
-    CardReading,
-    MemoryRoom,
-    card_room,
-    host_room,
-    host_size,
-    num_processors,
-    vgpu_limit,
-)
+from workers.engine.memory.budget import CardReading, card_room, num_processors, vgpu_limit
+from workers.memory_room import MemoryRoom, host_room, host_size
 
 GIB = 2**30
 HOST = MemoryRoom(30 * GIB, "the kernel")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
 from workers.engine.memory import host_pool, locked_pages
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.host_pool import ALIGNMENT, HostPool
+from workers.memory_room import MemoryRoom
 
 ROOM = MemoryRoom(2**30, "the kernel")
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.kv_size import CARD_SHARE, CPU_CONTEXTS, KvDemand, choose_blocks
+from workers.memory_room import MemoryRoom
 
 GIB = 2**30
 QWEN3_8B = KvDemand(

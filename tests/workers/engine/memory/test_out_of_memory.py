@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.memory.out_of_memory import is_of_host, is_out_of_memory, shortage
+from workers.memory_room import MemoryRoom
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.drafting.weights import DraftingHead
-from workers.engine.memory.budget import host_room
 from workers.engine.memory.forecast import weights_bytes
 from workers.engine.memory.host_pool import HostPool
 from workers.engine.models import vocabulary
@@ -29,6 +28,7 @@ from workers.engine.models.vocabulary import VocabularyForm, logits, norm_before
 from workers.engine.models.weights import ModelWeights
 from workers.engine.runner import ModelRunner
 from workers.engine.settings import vocabulary_form
+from workers.memory_room import host_room
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 NEEDS_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

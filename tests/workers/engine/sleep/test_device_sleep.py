@@ -16,12 +16,12 @@ from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.drafting.speculating import kept_speculation
 from workers.engine.memory import window_size
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.runner import ModelRunner
 from workers.engine.sleep import choice, host_store
 from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.sleep.weight_tensors import tensors_of
 from workers.loop import MemoryMove
+from workers.memory_room import MemoryRoom
 from workers.scheduler import SavePolicy
 
 BLOCK = 16

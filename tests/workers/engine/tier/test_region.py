@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from workers.engine.memory import locked_pages
-from workers.engine.memory.budget import MemoryRoom
 from workers.engine.sleep import choice
 from workers.engine.tier import region as region_file
 from workers.engine.tier.region import HostRegion
+from workers.memory_room import MemoryRoom
 from workers.scheduler.tier import TierLayout
 
 PAGE = 4096

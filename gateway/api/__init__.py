@@ -6,6 +6,7 @@ behind them. Must not know HTTP, tokenizers, workers or how a turn runs. Pure.
 
 from gateway.api.api_format import (
     COUNTED,
+    DONE,
     AnswerHead,
     ApiFormat,
     with_continuous_usage,

@@ -14,7 +14,12 @@ from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
-from gateway.upstream.error_words import OVERFLOW, error_in, is_about_request, quoted, words_in
+from gateway.upstream.error_words import (
+    error_in,
+    quoted,
+    refusal_in,
+    words_in,
+)
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
@@ -208,11 +213,8 @@ def _calls_made(first: Mapping[str, Any]) -> CallsMade | None:
 
 def _told(value: object) -> NotAnAnswer:
     """The failure for an error in an answer with status 200."""
-    error, text = error_in(400, value), "sent an error instead of an answer"
-    if error is None:
-        return NotAnAnswer(text)
-    refuses = error.code == OVERFLOW or is_about_request(value)
-    return NotAnAnswer(text, words=quoted(error.message), refusal=error if refuses else None)
+    words, refusal = refusal_in(value)
+    return NotAnAnswer("sent an error instead of an answer", words=words, refusal=refusal)
 
 
 def _has_content(choice: object) -> bool:

@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from gateway.api import (
     ApiError,
     ChoiceFinished,
@@ -36,9 +34,7 @@ from gateway.upstream.thoughts import thought_of
 from gateway.upstream.usage import may_contain_usage, usage_of
 from protocol.reading import objects_in, read_object
 
-_DONE: Final = b"[DONE]"
 _NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
-_decode: Final = msgspec.json.Decoder().decode
 
 
 class _Call:
@@ -88,7 +84,7 @@ class ChatEvents:
                 self._emit(event)
 
     def _take_data(self, data: bytes) -> None:
-        if data.startswith(_DONE):
+        if data.startswith(b"[DONE]"):
             self._end()
             return
         chunk = read_object(data)

@@ -5,18 +5,17 @@ Owns how the stream of such an answer is read in pieces. Its bytes pass unchange
 end that is none and what follows the end do not pass. Must not know connections.
 """
 
-from typing import Final, final
+from typing import final
 
 import trio
 
+from gateway.api import DONE
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
 from protocol.errors import HttpError, ReadTimeout
 from protocol.transport import Body
-
-_DONE: Final = b"data: [DONE]\n\n"
 
 
 @final
@@ -73,7 +72,7 @@ class CheckedStream(Body):
             if not self._splitter.is_done:
                 if not (self._may_end and self._relay.is_finished):
                     raise BadStream("ended its stream early") from None
-                self._relay.take(_DONE)
+                self._relay.take(DONE)
             return
         self._relay.take(self._splitter.push(data))
         self._is_over = self._splitter.is_done

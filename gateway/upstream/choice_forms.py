@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.upstream.sse import data_of, tells_error
+from gateway.upstream.sse import data_of, event_of, tells_error
 from gateway.upstream.thoughts import thought_of
 
 _OTHER_CONTENT: Final = re.compile(rb'"content"\s*:\s*[^"\sn]')
@@ -55,7 +55,7 @@ def _with_choices(event: bytes, change: Callable[[Fields], bool]) -> bytes:
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
             is_changed |= change(choice)
-    return b"data: " + _encode(chunk) + b"\n\n" if is_changed else event
+    return event_of(chunk) if is_changed else event
 
 
 def give_message(choice: object) -> bool:

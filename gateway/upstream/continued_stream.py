@@ -12,17 +12,15 @@ from typing import Any, Final, final
 
 import msgspec
 
-from gateway.api import Usage
+from gateway.api import DONE, Usage
 from gateway.upstream.sent_answer import SentAnswer
-from gateway.upstream.sse import data_of, split_events
+from gateway.upstream.sse import data_of, event_of, split_events
 from protocol.errors import HermaError
 
 MARK: Final = "x_herma_resumed"
 """The field of the first chunk behind the seam: who goes on."""
-_DONE: Final = b"data: [DONE]\n\n"
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class StopReached(HermaError):
@@ -103,7 +101,7 @@ class ContinuedStream:
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         self._head.pop(MARK, None)
-        return b"data: " + _encode(chunk) + b"\n\n"
+        return event_of(chunk)
 
     def _take_delta(self, choice: dict[str, Any], delta: dict[str, Any]) -> None:
         if delta.get("reasoning_content") or delta.get("reasoning"):
@@ -156,7 +154,7 @@ class ContinuedStream:
         """End the answer here. Raises `StopReached`."""
         delta = {"content": content} if content else {}
         choice = {"index": 0, "delta": delta, "finish_reason": "stop"}
-        self._on_events(self._event({**self._head, "choices": [choice]}) + _DONE)
+        self._on_events(self._event({**self._head, "choices": [choice]}) + DONE)
         raise StopReached("a stop string ends over the seam")
 
     def _usage_field(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -178,4 +176,4 @@ class ContinuedStream:
 def ended_by_length(sent: SentAnswer) -> bytes:
     """The end of an answer that was cut where its bound on tokens was reached."""
     choice = {"index": 0, "delta": {}, "finish_reason": "length"}
-    return b"data: " + _encode({**sent.head, "choices": [choice]}) + b"\n\n" + _DONE
+    return event_of({**sent.head, "choices": [choice]}) + DONE

@@ -122,6 +122,17 @@ def error_in(status: int, value: object) -> ApiError | None:
     )
 
 
+def refusal_in(error: object) -> tuple[str, ApiError | None]:
+    """The words of an error in an answer with status 200, and the error if it refuses the request
+    itself.
+    """
+    found = error_in(400, error)
+    if found is None:
+        return "", None
+    refuses = found.code == OVERFLOW or is_about_request(error)
+    return quoted(found.message), found if refuses else None
+
+
 def words_in(error: object) -> str:
     """The words of an error object, in one line for the middle of another text; may be empty."""
     found = error_in(400, error)

@@ -10,12 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.api import DONE
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.sse import ProviderEventSplitter, data_of, index_of, split_events
+from gateway.upstream.sse import (
+    ProviderEventSplitter,
+    data_of,
+    event_of,
+    index_of,
+    split_events,
+)
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
 
-_DONE: Final = b"data: [DONE]\n\n"
 _EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b": ", b":\n")
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -61,7 +67,7 @@ def stream_of(body: bytes, *, has_usage: bool = True) -> bytes:
         chunks.append({**head, "choices": []})
     if isinstance(usage, dict):
         chunks[-1]["usage"] = usage
-    return b"".join(b"data: " + _encode(chunk) + b"\n\n" for chunk in chunks) + _DONE
+    return b"".join(map(event_of, chunks)) + DONE
 
 
 def _parts(choice: Fields, index: int) -> tuple[Fields, Fields]:

@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.api import ApiError, Usage
+from gateway.api import DONE, ApiError, Usage
 from gateway.upstream.answer import (
     AnswerFiltered,
     NotAnAnswer,
@@ -96,7 +96,6 @@ that stopped waiting while the model continued.
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
 
-_DONE: Final = b"data: [DONE]\n\n"
 _CHAT: Final = "/chat/completions"
 _COMPLETIONS: Final = "/completions"
 _JSON: Final = b"application/json"
@@ -328,7 +327,7 @@ class Provider:
             text = f"{self.name} ended its stream early"
             raise ProviderUnavailable(f"{text}: {words}" if words else text, words=words)
         # No [DONE], but every choice has said why it ended, and the body is whole.
-        relay.take(_DONE)
+        relay.take(DONE)
 
     async def forward(
         self,

@@ -8,9 +8,13 @@ follows `[DONE]` are never passed on. Must not know connections or deadlines.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.api import ApiError
+from gateway.api import DONE, ApiError
 from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
-from gateway.upstream.error_words import OVERFLOW, error_in, error_of, is_about_request, quoted
+from gateway.upstream.error_words import (
+    error_of,
+    quoted,
+    refusal_in,
+)
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.sse import (
     EventKind,
@@ -25,8 +29,6 @@ from gateway.upstream.sse import (
 from gateway.upstream.stream_end import MAX_KEPT_BYTES, BrokenEnd, StreamEnd
 from gateway.upstream.usage import StreamUsage, may_contain_usage
 from protocol.errors import HermaError
-
-_DONE_EVENT: Final = b"data: [DONE]\n\n"
 
 MAX_HELD_BYTES: Final = 2**16
 """The bound on events before the first content; with more bytes the answer counts as begun."""
@@ -246,7 +248,8 @@ class StreamRelay:
             self._note_words(event)
         match kind:
             case EventKind.ERROR:
-                raise _told(event)
+                words, refusal = refusal_in(error_of_event(event))
+                raise BadStream("sent an error in its stream", words=words, refusal=refusal)
             case EventKind.GARBAGE:
                 raise BadStream("sent what is no JSON object")
             case EventKind.DONE:
@@ -270,7 +273,7 @@ class StreamRelay:
         if any(map(has_text, split_events(event))):
             return
         if self._end.is_filtered:
-            held = self._held + event + _DONE_EVENT
+            held = self._held + event + DONE
             raise BadStream("ended the answer by its filter", filtered=held)
         raise BadStream("said that it calls a tool, and called none")
 
@@ -287,7 +290,7 @@ class StreamRelay:
         except BrokenEnd as error:
             raise BadStream(str(error), words=self._words) from error
         self._is_over = True
-        return _DONE_EVENT
+        return DONE
 
     def _begin(self) -> bool:
         self.has_begun = self._may_begin()
@@ -315,14 +318,3 @@ def _says_end(event: bytes) -> bool:
         and event.find(b'"finish_reason":null') < 0
         and event.find(b'"finish_reason": null') < 0
     )
-
-
-def _told(event: bytes) -> BadStream:
-    """The failure for an event that holds an error."""
-    value = error_of_event(event)
-    error = error_in(400, value)
-    text = "sent an error in its stream"
-    if error is None:
-        return BadStream(text)
-    refuses = error.code == OVERFLOW or is_about_request(value)
-    return BadStream(text, words=quoted(error.message), refusal=error if refuses else None)

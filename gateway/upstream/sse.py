@@ -26,6 +26,14 @@ _DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\"?\[(?:DONE|done)\]")
 _ERROR_EVENT: Final = re.compile(rb"(?:^|[\r\n])event: ?error[ \t]*(?:[\r\n]|\Z)")
 
 
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def event_of(chunk: Mapping[str, Any]) -> bytes:
+    """A chunk as a whole event."""
+    return b"data: " + _encode(chunk) + b"\n\n"
+
+
 class EventTooLarge(HermaError):
     """A single event of a provider is over the limit."""
 

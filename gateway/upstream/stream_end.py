@@ -8,20 +8,15 @@ could not read are rewritten. Must not know when events are passed on.
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-import msgspec
-
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
-from gateway.upstream.sse import data_of, index_of, split_events
+from gateway.upstream.sse import data_of, event_of, index_of, split_events
 from protocol.errors import HermaError
 from protocol.reading import objects_in, read_object
 
 MAX_KEPT_BYTES: Final = 2**23
-
-_decode: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class BrokenEnd(HermaError):
@@ -116,7 +111,7 @@ class StreamEnd:
             if choice.get("finish_reason") is not None or state.late_end is not None:
                 is_changed = self._take_end(state, chunk, choice, before, after) or is_changed
         if is_changed:
-            event = b"" if _is_empty(chunk) else b"data: " + _encode(chunk) + b"\n\n"
+            event = b"" if _is_empty(chunk) else event_of(chunk)
         return b"".join([*before, event, *after]) if before or after else event
 
     def _take_end(
@@ -287,7 +282,7 @@ def _only(chunk: dict[str, Any], choice: dict[str, Any]) -> bytes:
     """The end of a choice as a chunk of its own."""
     own = {**choice, "delta": {}}
     fields = {name: value for name, value in chunk.items() if name != "usage"}
-    return b"data: " + _encode({**fields, "choices": [own]}) + b"\n\n"
+    return event_of({**fields, "choices": [own]})
 
 
 def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPart]) -> bytes:
@@ -295,4 +290,4 @@ def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPa
     delta = {"tool_calls": [_written(part) for part in rest]}
     own = {"index": choice.get("index", 0), "delta": delta, "finish_reason": None}
     fields = {name: value for name, value in chunk.items() if name != "usage"}
-    return b"data: " + _encode({**fields, "choices": [own]}) + b"\n\n"
+    return event_of({**fields, "choices": [own]})

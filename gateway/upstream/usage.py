@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, final
 import msgspec
 
 from gateway.api import Usage
-from gateway.upstream.sse import data_of, split_events
+from gateway.upstream.sse import data_of, event_of, split_events
 from protocol.reading import FAULTS
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -77,7 +77,6 @@ class _Answer(msgspec.Struct):
 
 _decode: Final = msgspec.json.Decoder(_Answer).decode
 _decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def usage_of(body: bytes) -> Usage | None:
@@ -146,7 +145,7 @@ class StreamUsage:
             return event
         if not chunk.get("choices"):
             return b""
-        return b"data: " + _encode({k: v for k, v in chunk.items() if k != "usage"}) + b"\n\n"
+        return event_of({k: v for k, v in chunk.items() if k != "usage"})
 
 
 @final

@@ -57,8 +57,6 @@ class ApproximateBlocks:
         self._kept_s = kept_s
         self._used: OrderedDict[BlockDigest, float] = OrderedDict()
         self._changes = BlockChanges()
-        self.misses = 0
-        self.surprises = 0
 
     def __len__(self) -> int:
         """The number of blocks in the estimate."""
@@ -123,7 +121,6 @@ class ApproximateBlocks:
         self, digests: Sequence[BlockDigest], expected: CacheExpectation, num_cached: int
     ) -> None:
         if num_cached > expected.num_blocks + self._slack:
-            self.surprises += 1
             self._room = min(self._most, self._room + num_cached - expected.num_blocks)
         elif num_cached < expected.num_blocks - self._slack:
             self._missed(digests[num_cached], expected)
@@ -139,7 +136,6 @@ class ApproximateBlocks:
         used_at = self._used.get(digest)
         if used_at is None:
             return
-        self.misses += 1
         if used_at >= expected.at:
             room = self._room - self._room // 8
         else:

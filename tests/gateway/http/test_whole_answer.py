@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from gateway.api.errors import busy, connection_lost, stopping
-from gateway.api.events import ChoiceFinished, Failed, Started, TextDelta, UpstreamBody
+from gateway.api.events import ChoiceFinished, Failed, Restarted, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 
@@ -72,6 +72,18 @@ async def test_a_provider_s_id_of_the_request_stays(autojump_clock: MockClock) -
     started = Started("cloud:far", "", 0, "no worker is ready", "large", theirs)
     exchange = await _ask(Script(started, UpstreamBody(200, b"{}"))).run()
     assert exchange.head["x-request-id"] == "req_far"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_answer_that_a_provider_begins_again_has_nothing_of_before(
+    ends: bool, autojump_clock: MockClock
+) -> None:
+    """Neither its text nor its end counts."""
+    before = (ChoiceFinished(0, "length"),) if ends else ()
+    steps = (STARTED, TextDelta(0, "Lost"), *before, Restarted(), *ANSWER)
+    exchange = await _ask(Script(*steps)).run()
+    (choice,) = exchange.json["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello you", "stop")
 
 
 @pytest.mark.parametrize("step", [1.0, connection_lost()])

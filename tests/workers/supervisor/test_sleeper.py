@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.messages import Residency
+from protocol.messages import Register, Residency
 from tests.fakes.fixed_card import FixedCard
 from tests.fakes.sleeping_worker import CONFIG, WAY, world
 from tests.fakes.worker_process import BOUND_S
@@ -23,7 +23,7 @@ from workers.supervisor import sleeper as sleeper_file
 from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.supervisor.engine_life import EngineLife
-from workers.supervisor.lifecycle import EngineState, Lifecycle
+from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.turn_taker import TurnTaker
@@ -48,11 +48,70 @@ async def test_it_sleeps_and_wakes_in_one_process(
             assert one.relay.epoch == epoch + number
             await one.wake()
             assert (one.pid, one.card.is_out) == (pid, False)
+            told = [each for each in one.said if isinstance(each, Register)][-1]
+            assert (told.epoch, told.engine is not None) == (one.relay.epoch, True)
         record = one.turns.record
         assert (record.way, record.asleep_bytes) == (WAY, 2**30)
         assert record.wake_s is not None
         assert record.sleep_s is not None
         assert (one.troubles, one.num_faults) == ([], 0)
+
+
+async def test_a_new_ways_wake_is_not_known_before_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start that was measured before says nothing of it."""
+    async with world(tmp_path, monkeypatch) as one:
+        start_s = one.turns.record.start_s
+        assert one.turns.record.wake_s == start_s
+        await one.sleep()
+        await one.until(lambda: one.turns.record.way == WAY)
+        assert (one.turns.record.start_s, one.turns.record.wake_s) == (start_s, None)
+
+
+async def test_a_wake_without_room_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table would take it for one that is under way, and order no other change for ever."""
+    async with world(tmp_path, monkeypatch) as one:
+        await one.sleep()
+        one.card.others = 79 * 2**30
+        assert one.supervisor.sleeper is not None
+        one.supervisor.sleeper.take("wake")
+        assert one.turns.is_rising
+        await one.until(lambda: bool(one.troubles))
+        await one.until(lambda: not one.turns.is_rising)
+        assert one.state is EngineState.DORMANT
+
+
+async def test_an_order_that_does_not_fit_the_state_is_put_off() -> None:
+    """The table is told to wait: it would give the same order again and again."""
+    log, lifecycle = WorkerLog("w", io.StringIO()), Lifecycle()
+    card = cast("CardMemory", FixedCard(Path("nowhere")))
+    turns = TurnTaker(CONFIG, lifecycle, card, log, None, "f")
+    sleeper = sleeper_file.Sleeper(turns, lifecycle, log)
+    for change in ("wake", "sleep"):
+        assert turns.report(trio.current_time()).waits_s == 0.0
+        sleeper.take(change)
+        assert turns.report(trio.current_time()).waits_s > 0.0
+        turns.wish("wake")  # it ends the pause
+
+
+async def test_what_is_restarted_before_it_has_finished_does_not_fall_asleep() -> None:
+    """An operator asks for it while the last sequences run."""
+    log, lifecycle = WorkerLog("w", io.StringIO()), Lifecycle()
+    card = cast("CardMemory", FixedCard(Path("nowhere")))
+    sleeper = sleeper_file.Sleeper(
+        TurnTaker(CONFIG, lifecycle, card, log, None, "f"), lifecycle, log
+    )
+
+    class Restarted(_Dead):
+        async def finish(self, _: float) -> None:
+            lifecycle.on(LifeEvent.RESTART)
+
+    for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN, LifeEvent.SLEEP):
+        lifecycle.on(event)
+    sleeper.life = life = cast("EngineLife", Restarted())
+    await sleeper._fall_asleep(life)
+    assert lifecycle.state is EngineState.DRAINING
 
 
 async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
@@ -482,8 +541,10 @@ async def test_a_wake_without_memory_is_one_try(
 async def test_a_restart_ends_what_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(tmp_path, monkeypatch) as one:
         await one.sleep()
+        await one.until(lambda: one.turns.record.asleep_bytes == 2**30)
         one.supervisor.restart(CONFIG, force=False)
         await one.until(lambda: one.state is EngineState.ASLEEP)
+        await one.until(lambda: one.turns.record.asleep_bytes == 0)
         (tmp_path / "asleep").unlink()
         await one.wake()
         assert (one.troubles, one.num_faults) == ([], 0)

@@ -18,9 +18,14 @@ from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet, until
 from tests.chaos.measure import Injection
 from tests.chaos.traffic import NUM_CLIENTS, Answers, Prompt, Stream, Traffic
+from workers.supervisor.restart_policy import MAX_DELAY_S
 
 PEACE_S = 3.0
 BACK_S = 60.0
+ABLE_S = BACK_S + 2 * MAX_DELAY_S
+"""How long an engine may take to have its weights. Each of the last deaths is followed by a failed
+start, so its restart policy waits twice, for up to `MAX_DELAY_S`.
+"""
 
 
 @dataclass(slots=True)
@@ -169,7 +174,7 @@ class Scenario:
             return injection.back_at is not None
 
         await until(is_noticed, f"a word on {victim}", timeout_s=BACK_S)
-        await until(is_able, f"an engine of {victim}", timeout_s=BACK_S)
+        await until(is_able, f"an engine of {victim}", timeout_s=ABLE_S)
         await until(is_back, f"an answer of {victim}", timeout_s=BACK_S)
 
     def _move(self, injection: Injection) -> None:

@@ -252,7 +252,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         raise NotAnAnswer(flaw)
     if end is End.CALLS and not found:
         raise NotAnAnswer(NAMELESS)
-    is_changed |= ends_by_calls(choice, end, calls)
+    is_changed |= end is End.STOPPED and ends_by_calls(choice, calls)
     written = [
         {
             "id": part.id,

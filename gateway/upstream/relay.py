@@ -81,6 +81,10 @@ class StreamRelay:
         self._is_raw = is_raw
         self._has_other_form = False
         self._has_parts = False
+        self._looks = True
+        """Whether chunks are looked at for a content in parts, or for those of another API: as long
+        as an answer may begin with them, and in one that did.
+        """
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin
@@ -173,7 +177,10 @@ class StreamRelay:
             if self._is_over:
                 self._usage.take_late(given)
                 continue
-            event, kind = self._read(given)
+            event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
+            is_odd = event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0
+            if is_odd or self._looks or kind is EventKind.GARBAGE:
+                event, kind = self._in_usual_form(event, kind)
             try:
                 checked = self._checked(event, kind)
             except BadStream:
@@ -192,32 +199,14 @@ class StreamRelay:
                 good.append(checked)
         self._pass_on(b"".join(good))
 
-    def _read(self, given: bytes) -> tuple[bytes, EventKind]:
-        """The event `given` as clients can read it, and its kind."""
-        event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
-        if kind is EventKind.GARBAGE:
-            event = self._mended(given)
-            kind = kind_within(event) if self.has_begun else kind_of(event)
-        return (
-            self._in_usual_form(event) if kind in _CHUNKS and self._is_odd(event) else (event, kind)
-        )
-
-    def _is_odd(self, event: bytes) -> bool:
-        """Whether a chunk may be in another form than its clients read. A content in parts is
-        looked for as long as an answer may still begin with it.
-        """
-        if self._is_raw:
-            return event.find(b'"delta"') >= 0 or event.find(b'"message"') >= 0
-        if not self._is_chat:
-            return False
-        if event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0:
-            return True
-        return (self._has_parts or not self.has_begun) and may_have_parts(event)
-
-    def _in_usual_form(self, event: bytes) -> tuple[bytes, EventKind]:
+    def _in_usual_form(self, event: bytes, kind: EventKind) -> tuple[bytes, EventKind]:
         """A chunk with a delta in each choice, or a text in those of raw prompts, and without a
-        field `error`.
+        field `error`. Other events stay as they are.
         """
+        if kind is EventKind.GARBAGE:
+            event, kind = self._mended(event)
+        if kind not in _CHUNKS or not self._may_differ(event):
+            return event, kind
         if self._is_raw:
             found = with_texts(event)
             return found, kind_of(found)
@@ -231,14 +220,24 @@ class StreamRelay:
             self._has_parts = may_have_parts(event)
         return found, kind
 
-    def _mended(self, event: bytes) -> bytes:
-        """`event` if its data cannot be read even so."""
+    def _may_differ(self, event: bytes) -> bool:
+        """Whether a chunk may be in another form than its clients read."""
+        has_delta = event.find(b'"delta"') >= 0
+        if self._is_raw:
+            return has_delta or event.find(b'"message"') >= 0
+        is_odd = not has_delta or event.find(b'"error"') >= 0 or may_have_parts(event)
+        return self._is_chat and is_odd
+
+    def _mended(self, event: bytes) -> tuple[bytes, EventKind]:
+        """`event` if its data cannot be read even so, and its kind."""
         if self._mender is None:
             self._mender = TextMender()
         data = self._mender.mended(data_of(event))
         if data is None and self.is_whole:
-            return b": \n\n"  # behind the end of all choices nothing can matter
-        return event if data is None else b"data: " + data + b"\n\n"
+            event = b": \n\n"  # behind the end of all choices nothing can matter
+        elif data is not None:
+            event = b"data: " + data + b"\n\n"
+        return event, kind_within(event) if self.has_begun else kind_of(event)
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
@@ -294,6 +293,7 @@ class StreamRelay:
 
     def _begin(self) -> bool:
         self.has_begun = self._may_begin()
+        self._looks = self._is_raw or self._has_parts
         return self.has_begun
 
     def _pass_on(self, events: bytes) -> None:

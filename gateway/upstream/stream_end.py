@@ -93,7 +93,8 @@ class StreamEnd:
 
     def take(self, event: bytes) -> bytes:
         """What the client gets for `event`, a chunk. Raises `BrokenEnd`."""
-        self._read_kept()
+        if self.kept:
+            self._read_kept()
         chunk = read_object(data_of(event)) or {}
         before: list[bytes] = []
         after: list[bytes] = []
@@ -155,7 +156,7 @@ class StreamEnd:
         state.end = end
         if end is not End.LENGTH and (rest := state.calls.end()):
             before.append(_with_calls(chunk, choice, rest))
-        return ends_by_calls(choice, end, state.calls) or is_changed
+        return (end is End.STOPPED and ends_by_calls(choice, state.calls)) or is_changed
 
     def keep_thought(self, event: bytes) -> None:
         """Keep an event with reasoning until it is known whether calls follow it."""
@@ -216,8 +217,6 @@ class StreamEnd:
 
     def _read_kept(self) -> None:
         """Read the arguments in the chunks that were passed on unread."""
-        if not self.kept:
-            return
         data, self.kept = bytes(self.kept), bytearray()
         for event in split_events(data):
             for choice in objects_in((read_object(data_of(event)) or {}).get("choices")):
@@ -231,11 +230,11 @@ class StreamEnd:
                         state.calls.add_arguments(self._steady_number, text)
 
 
-def ends_by_calls(choice: dict[str, Any], end: End, calls: CallParts) -> bool:
-    """Whether `choice` said that it stopped, as some servers do behind calls. It says now that it
-    ended by them: agents that look at the end alone would not make them.
+def ends_by_calls(choice: dict[str, Any], calls: CallParts) -> bool:
+    """Whether `choice`, which says that it stopped, has `calls`. It says now that it ended by them:
+    agents that look at the end alone would not make them.
     """
-    if end is not End.STOPPED or not calls.begun:
+    if not calls.begun:
         return False
     choice["finish_reason"] = "tool_calls"
     return True

@@ -74,6 +74,8 @@ class Sleepers:
         if previous is not None and previous.residency is not None:
             worker.due_s, worker.sleep_trouble = previous.due_s, previous.sleep_trouble
             before = previous.residency
+            if worker.is_asleep and previous.is_asleep:
+                worker.residency = before  # more than that a registration does not say
         else:
             before = "awake"
         return self._moved(worker, before, now)

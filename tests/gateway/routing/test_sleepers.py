@@ -72,6 +72,19 @@ def test_an_engine_that_keeps_its_process_serves_again_without_a_registration() 
     assert events(effects, WorkerAwake) == [WorkerAwake("w1", ("m",), 1.0)]
 
 
+def test_a_restart_is_no_sleep() -> None:
+    """A registration between two epochs says only that the worker is not awake."""
+    fleet = fleet_of()
+    fleet.register(W1, registered("w1", *TURNS, ready=True), 0.0)
+    fleet.heard(W1, Residency(1, "waking"), 1.0)
+    again = fleet.register(W1, registered("w1", *SLEEPS, epoch=2), 1.1)
+    assert not events(again, WorkerAsleep)
+    assert fleet.models()[0].state == "waking"
+    assert not fleet.heard(W1, Residency(2, "waking"), 1.2)
+    effects = fleet.heard(W1, Residency(2, "awake"), 3.0)
+    assert events(effects, WorkerAwake) == [WorkerAwake("w1", ("m",), 2.0)]
+
+
 def test_asleep_is_no_outage() -> None:
     """No fallback begins, whatever `while_waking` says; only "cloud" asks providers."""
     waits = fleet_of(fallback=CLOUD)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from config import parse_config
+from config import FILE_NAME, parse_config
 from herma.attach.choices import text_of
 from herma.attach.file_text import LIMIT_LINES, PORT
 from herma.checks import known_model
@@ -47,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     # A file that names variables with keys is for its owner.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123
         file.write(text)
-    print(f"{path} is written; `herma config check {path}` checks it, `herma up` serves it")
+    is_found = path.name == FILE_NAME and path.parent.resolve() == Path.cwd()
+    serve = "herma up" if is_found else f"herma up --config {path}"
+    print(f"{path} is written; `herma config check {path}` checks it, `{serve}` serves it")
     if secret is not None:
         print(f"key of {arguments.key} (shown once), without which nothing is served: {secret}")
     return 0

@@ -190,6 +190,26 @@ def test_a_file_that_cannot_be_written_is_named(path: str, here: Run) -> None:
     assert path[:9] in line
 
 
+@pytest.mark.parametrize(
+    ("words", "serves"),
+    [
+        ((), "`herma up` serves it"),
+        (("--output", "./herma.toml"), "`herma up` serves it"),
+        (("--output", "other.toml"), "`herma up --config other.toml` serves it"),
+        (("--output", "folder/herma.toml"), "`herma up --config folder/herma.toml` serves it"),
+    ],
+)
+def test_a_file_that_was_written_is_served_as_said(
+    words: tuple[str, ...], serves: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`herma up` finds only `herma.toml`, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    done = here("init", "--model", "builtin:herma-tiny", *words)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0].endswith(serves)
+
+
 def test_config_check_says_what_is_set_up(here: Run, tmp_path: Path) -> None:
     """A valid file is summarised; nothing is started."""
     done = here("config", "check", _file(tmp_path, WORKER.format(folder=tmp_path, model="/m")))

@@ -502,3 +502,22 @@ def test_stores_wait_for_loads_that_cannot_begin_yet() -> None:
     assert tier.transfers(0.0) == []
     source.has_more = False
     assert len(tier.transfers(0.0)) == 1
+
+
+def test_a_page_is_unknown_before_it_is_written_again() -> None:
+    """Also for a pool that has not looked at what the index says of it."""
+    region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
+    _stored(_opened(4, region), _block(1))
+    assert [page for page, _ in _index(region).records()] != []
+    assert _opened(4, region).take(4, 7, 0.0) is not None
+    assert list(_index(region).records()) == []
+
+
+def test_what_has_left_the_card_is_not_to_be_stored() -> None:
+    """Neither a list that grows without room nor a turn of the loop for nothing."""
+    tier = HostTier(TierRoom(4), _opened(4))
+    digest = BlockDigest(b"d" * 16)
+    tier.computed(digest, 0, ROOT, b"1000", is_first=True)
+    assert tier.has_to_store
+    assert tier.left(EntryKind.BLOCK, digest)
+    assert not tier.has_to_store

@@ -120,7 +120,7 @@ def _first_bad(lines: list[str]) -> int:
 
 
 def _certain(found: list[Mistake]) -> list[Mistake]:
-    """Without the mistakes of a table that has a mistake at one of its keys: they say it again."""
+    """The mistakes without those of a table that has one at one of its keys: they say it again."""
     places = {mistake.place for mistake in found}
     return [
         one

@@ -137,7 +137,7 @@ class OtherForm(NamedTuple):
     remedy: str
 
     def error(self, model_dir: Path) -> str:
-        """Both in one line."""
+        """What it holds and the remedy, in one line."""
         return f"{model_dir} {self.what}: {self.remedy}"
 
 
@@ -387,8 +387,8 @@ def dummy_names() -> list[str]:
 
 
 def _billions(name: str) -> float:
-    """Of weights, by a shape's name: of a mixture all of them. The "e" of Gemma's E4B leaves out
-    the embeddings of layers.
+    """The billions of weights in a shape's name: of a mixture all of them. The "e" of Gemma's E4B
+    leaves out the embeddings of layers.
     """
     parts = [part for part in name.split("-") if part.endswith("b")]
     return float(parts[0][:-1].removeprefix("e"))

@@ -82,7 +82,7 @@ _NOT_SERVED: Final = frozenset(
 not have.
 """
 _WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical_p"})
-"""Those of them that change nothing if they are 1."""
+"""Foreign fields that change nothing if they are 1."""
 _SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
 _NO_KWARGS: Final[dict[str, Any]] = {}
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}

@@ -49,7 +49,7 @@ class Balance(NamedTuple):
         return Balance(self.spent + other.spent, self.reserved + other.reserved)
 
     def minus(self, other: "Balance") -> "Balance":
-        """Without `other`."""
+        """This balance less `other`."""
         return Balance(self.spent - other.spent, self.reserved - other.reserved)
 
 

@@ -54,7 +54,7 @@ class Served:
 
     @property
     def root_url(self) -> str:
-        """Without /v1, as clients of Anthropic's API want it."""
+        """The gateway's address without /v1, as clients of Anthropic's API want it."""
         return self.url.removesuffix("/v1")
 
     @property

@@ -220,7 +220,7 @@ class PlannedModel(NamedTuple):
 
 
 def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
-    """Of a model or a drafter; of one of the hub with its configuration alone."""
+    """The directory of a model or a drafter; one of the hub has its configuration alone."""
     directory = find(name)
     if directory is None:
         from workers.engine.load.hub import fetch_config

@@ -84,7 +84,7 @@ FORMS: tuple[Form, ...] = (grouped, batched, repeated)
 """By cuDNN."""
 
 EQUAL_FORMS: tuple[Form, ...] = (grouped, flash)
-"""Those for as many key heads as query heads."""
+"""The forms for as many key heads as query heads."""
 
 
 @cache

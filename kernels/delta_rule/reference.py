@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.delta_rule.plan import CHUNK
 
 _EPS: Final = 1e-6
-"""Beside the sum of squares, not their mean."""
+"""Added to the sum of a row's squares, not to their mean."""
 
 
 def recurrent(

@@ -330,7 +330,7 @@ def _launch(
 
 
 def _stages(device: torch.device, tile_bytes: int, most: int) -> int:
-    """As many as the card's shared memory has room for."""
+    """How many stages the card's shared memory has room for, at most `most`."""
     if not is_card(device):
         return most
     return fitting_stages(shared_bytes(device), tile_bytes, most)

@@ -39,7 +39,7 @@ class Way(StrEnum):
 
     @property
     def in_cuda(self) -> bool:
-        """Whether it is one of the latter."""
+        """Whether these kernels are in CUDA C++."""
         return self in {Way.FEW_MXFP4, Way.MANY_MXFP4}
 
 

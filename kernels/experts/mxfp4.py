@@ -45,7 +45,7 @@ _STEP_COLUMNS: Final = 128
 """What a warp takes of a weight row at once: 16 bytes in each of four lanes."""
 _PAIRS_BYTES: Final = 128
 _SYSTEM_BYTES: Final = 1024
-"""Of each program's shared memory, for the driver."""
+"""What the driver takes of each program's shared memory."""
 
 _MAX_LISTED: Final = 16
 """Pairs of an expert on average: of more, its weights would be read more than once."""
@@ -114,7 +114,7 @@ class Product(NamedTuple):
 
     @property
     def expert_rows(self) -> int:
-        """Of an expert in the stack."""
+        """Rows of the stack that belong to one expert."""
         return 2 * self.out if self.is_up else self.out
 
 
@@ -329,7 +329,7 @@ def constants_of(product: Product, tiles: Mxfp4Tiles, arch: int) -> Mapping[str,
 
 
 def bits_of(number: float) -> int:
-    """Of a float32."""
+    """The bits of `number` as a float32, read as an integer."""
     bits: int = struct.unpack("i", struct.pack("f", number))[0]
     return bits
 

@@ -35,7 +35,7 @@ class _Asked(msgspec.Struct):
 
 
 class MixtureInputs(NamedTuple):
-    """Of one layer: rows and what is added to them, both stacks, biases, and choices."""
+    """The inputs of one layer: rows and what is added to them, stacks, biases, and choices."""
 
     x: Tensor
     residual: Tensor
@@ -107,7 +107,7 @@ def _fault(
 
 
 def _stacks(mixture: CheckedMixture, device: torch.device) -> tuple[Mxfp4Weight, Mxfp4Weight]:
-    """The same every time; powers that make gates of about 1, and a few far from the others."""
+    """Drawn stacks, the same every time: their powers make gates of about 1, but for a few."""
     generator = torch.Generator(device).manual_seed(mixture.hidden)
     count, hidden, width = _EXPERTS * mixture.active, mixture.hidden, mixture.width
 

@@ -30,7 +30,7 @@ RAN: Final = frozenset({((9, 0), 2880, 2880)})
 """Capability, hidden size and gates of an expert: what was right on a card, an H200."""
 
 _LONGEST_S: Final = 120.0
-"""Of a check whose kernels must be compiled first, on a loaded host."""
+"""Seconds of a check at most: its kernels may have to be compiled first, on a loaded host."""
 
 _NAME: Final = "experts in MXFP4"
 

@@ -25,7 +25,9 @@ def quantize(weight: Tensor) -> Int4Weight:
 
 
 def _shapes_only(weight: Tensor, group: int) -> Int4Weight:
-    """Without torch's inference of each step, for which it imports its compiler: seconds."""
+    """An empty weight of the right shapes: to infer them, torch would import its compiler, which
+    takes seconds.
+    """
     num_rows, depth = weight.shape
     scales = weight.new_empty(num_rows, depth // group)
     words = weight.new_empty(num_rows, depth // 8, dtype=torch.int32)

@@ -30,7 +30,7 @@ class EpilogueForm(NamedTuple):
         }
 
     def macros(self) -> dict[str, int]:
-        """The same for a kernel in CUDA C++."""
+        """The form as macros of a kernel in CUDA C++."""
         return {name: int(value) for name, value in self.constants().items()}
 
     def num_out(self, num_weight_rows: int) -> int:
@@ -73,13 +73,13 @@ class Epilogue(NamedTuple):
         return int(struct.unpack("i", struct.pack("f", self.eps))[0])
 
     def to(self, device: torch.device) -> "Epilogue":
-        """The same with tensors on another device."""
+        """This epilogue with its tensors on another device."""
         given = self.norm, self.bias, self.residual
         norm, bias, residual = (None if part is None else part.to(device) for part in given)
         return self._replace(norm=norm, bias=bias, residual=residual)
 
     def behind_norm(self) -> "Epilogue":
-        """The same of rows that are normed already."""
+        """This epilogue for rows that are normed already."""
         return self._replace(norm=None, eps=0.0)
 
 

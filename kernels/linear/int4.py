@@ -141,7 +141,7 @@ def by_skinny(
 
 @cache
 def _gemv_tiles(depth: int) -> Gemv:
-    """As many weight rows, up to 16, as a program may have bytes for."""
+    """Tiles of as many weight rows, up to 16, as a program may have bytes for."""
     words = min(_GEMV_WORDS, triton.next_power_of_2(depth // PER_WORD))
     row_bytes = 4 * words * triton.cdiv(depth // PER_WORD, words)
     block_n = 2

@@ -135,7 +135,9 @@ def fuses_norm(x: Tensor, norm: Tensor) -> bool:
 
 @cache
 def card_of(device: torch.device) -> CardLimits:
-    """Of a card; the pretended one has an H200's multiprocessors, which no constant depends on."""
+    """The limits of a card; the pretended one has an H200's multiprocessors, on which no constant
+    depends.
+    """
     is_real = device.type == "cuda"
     properties = torch.cuda.get_device_properties(device) if is_real else None
     count = properties.multi_processor_count if properties is not None else 132
@@ -276,7 +278,7 @@ def product(
 
 
 def tiles_of(config: Int4Ampere, num_rows: int, num_out: int, *, swiglu: bool) -> int:
-    """Of rows of x by outputs; each has `splits` programs."""
+    """How many tiles, of rows of x by outputs, a product has; each has `splits` programs."""
     features = config.tile // (1 + swiglu)
     return -(-num_out // features) * -(-num_rows // (8 * config.eights))
 

@@ -455,7 +455,7 @@ def _least_division(division: _Division, ranks: Ranks | None) -> _Division:
 
 
 def _least(windows: WindowMemory, ranks: Ranks) -> WindowMemory:
-    """As many blocks and snapshots as all ranks have room for."""
+    """The blocks and snapshots for which all ranks have room."""
     sizes = windows.sizes._replace(num_blocks=ranks.least(windows.sizes.num_blocks))
     return windows._replace(sizes=sizes, num_snapshots=ranks.least(windows.num_snapshots))
 

@@ -37,7 +37,7 @@ _FULL_WEIGHT: Final = 1024
 """A step of fewer prompt tokens counts in proportion: its fixed costs hide what a token adds."""
 
 _DECODE_WEIGHT: Final = 0.2
-"""Of a new step in the averages of its number of decodes."""
+"""The weight of a new step in the averages of its number of decodes."""
 
 _LEAST_SPREAD: Final = 256.0
 """Tokens. If the mean contexts of the steps differ by less, the old slope is kept."""

@@ -103,7 +103,7 @@ class TextDrafter:
         return found
 
     def _matches(self, text: OwnText) -> Iterator[tuple[int, TextMatch]]:
-        """As many as this step may still look for."""
+        """Matches of the text, as many as this step may still look for."""
         own = None
         if text.follows or (self._searches > 0 and self._scanned > 0):
             if not text.follows:

@@ -210,7 +210,7 @@ _SIGNS: Final = (
 )
 """What templates contain, the clearest signs first."""
 _LLAMA_HEADS: Final = ("<|start_header_id|>", "<|header_start|>")
-"""Of turns, in Llama 3 and 4."""
+"""The beginnings of turns in templates of Llama 3 and 4."""
 _SHOWS_TOOLS: Final = re.compile(r"\b(tools|tool_calls|functions)\b")
 
 

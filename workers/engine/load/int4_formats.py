@@ -74,8 +74,8 @@ class Module:
         return f"{self.name}.{suffix}" in self._files.names
 
     def bits(self, suffix: str, dim: int) -> int:
-        """Of a number, by how many words hold the columns. Raises `ConfigError` for other widths
-        than those that can be read.
+        """The bits of a number, by how many words hold the columns. Raises `ConfigError` for other
+        widths than those that can be read.
         """
         shape = self._files.shape_of(f"{self.name}.{suffix}")
         count = shape[dim] if len(shape) == 2 else 0
@@ -88,7 +88,7 @@ class Module:
         )
 
     def num_groups(self, suffix: str, dim: int, bits: int = 4) -> int:
-        """Of columns, by the scales. Raises `ConfigError` for groups that no kernel has."""
+        """Groups of columns, by the scales. Raises `ConfigError` for groups that no kernel has."""
         shape = self._files.shape_of(f"{self.name}.{suffix}")
         count = shape[dim] if len(shape) == 2 else 0
         size = self.depth // count if count else 0

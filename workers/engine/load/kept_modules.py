@@ -76,7 +76,7 @@ def _finds(patterns: tuple[re.Pattern[str], ...], names: list[str]) -> bool:
 
 
 def _part(name: str) -> str:
-    """Of a list whose entries are whole names, or some words of them."""
+    """The pattern for an entry of a list of modules: a whole name, or some words of one."""
     return name if _is_regex(name) else rf"(?:^|\.){re.escape(name)}(?:\.|$)"
 
 

@@ -44,7 +44,7 @@ class StoredFormat(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Of a number of the products' matrices, without its scales."""
+        """The bits of a number of the products' matrices, without its scales."""
         return 16 if self is StoredFormat.DENSE else 8 if self.is_fp8 else 4
 
     @property

@@ -250,7 +250,7 @@ def _are_wide(config: ModelDescription, layer: Layer, kept: KeptModules, at: int
 def _mixed_are_wide(
     config: ModelDescription, layer: Layer, kept: KeptModules, at: int
 ) -> Iterator[bool]:
-    """Those of the mixer and of the feed-forward network."""
+    """Whether the matrices of the mixer, and of the feed-forward network, stay wide."""
 
     def has_kept(modules: tuple[str, ...]) -> bool:
         names = [[f"{each}layers.{at}.{name}" for each in prefixes] for name in modules]

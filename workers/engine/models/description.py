@@ -438,7 +438,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window_numbers(self) -> int:
-        """The same of the layers that keep only their window."""
+        """How many such numbers one token has in all layers that keep only their window."""
         return sum([sum(mixer.side_rows[1:]) for mixer in self.attentions if mixer.keeps_window])
 
     def state_bytes(self, item_bytes: int) -> int:
@@ -482,8 +482,9 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
         return *first, (mixer.query_rows if mixer.query_rank else 0, mixer.query_rank), made
 
     def mlp_matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
-        """Of gates and ups, and of down; of a mixture these are the stacks of all experts, and then
-        come those of the shared one and the router, which has a row more for the shared one's gate.
+        """The matrices of gates and ups, and of down; of a mixture these are the stacks of all
+        experts, and then come those of the shared one and the router, which has a row more for
+        the shared one's gate.
         """
         mlp, hidden = layer.mlp, self.hidden_size
         if isinstance(mlp, Dense):

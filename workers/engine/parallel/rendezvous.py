@@ -38,7 +38,7 @@ class RankAbsent(EngineBroken):
 
 
 class RankHello(msgspec.Struct, frozen=True, tag="hello"):
-    """Of a rank that dials: who it is, and what it was started with."""
+    """What a rank says that dials: who it is, and what it was started with."""
 
     group: str
     rank: int

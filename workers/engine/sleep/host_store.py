@@ -22,7 +22,7 @@ from workers.memory_room import MemoryRoom
 
 PIECE_BYTES: Final = 256 * 2**20
 _SPARED: Final = 4
-"""So many pieces are left to others."""
+"""Pieces of the host's memory that are left to others."""
 
 
 @final

@@ -93,7 +93,7 @@ def _present(file: ConfigFile) -> dict[str, object]:
 
 
 def _rotations(text: ConfigFile) -> tuple[Rope, Rope]:
-    """Of layers without a window, and of those with one; by transformers 5 and before."""
+    """Rotations of layers without a window, and of those with one; by transformers 5 and before."""
     head_dim = text.count("head_dim")
     by_kind = text.table("rope_parameters")
     if FULL in by_kind.raw or SLIDING in by_kind.raw:

@@ -122,7 +122,7 @@ def _text_of(file: ConfigFile) -> ConfigFile:
 
 
 def _windows(file: ConfigFile) -> tuple[int, ...]:
-    """Of Mistral: null is none; without the key it is transformers' default."""
+    """The windows of Mistral: null is none; without the key it is transformers' default."""
     stated = file.raw.get("sliding_window", 4096)
     window = 0 if stated is None else file.count("sliding_window", 4096)
     return layer_windows(file, window, [SLIDING] * file.count("num_hidden_layers"))

@@ -76,10 +76,12 @@ def _held_products(
         at = start + lanes
         xs += (tl.load(x_ptr + at, at < HIDDEN, 0.0),)  # type: ignore[assignment]
         gates += (  # type: ignore[assignment]
-            weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM),
+            weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, start, lanes, HIDDEN, GROUP, FORM),
         )
         ups += (  # type: ignore[assignment]
-            weight_tile(values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM),
+            weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, start, lanes, HIDDEN, GROUP, FORM
+            ),
         )
     gate = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
     up = tl.zeros([OUTPUTS, COLUMNS], tl.float32)
@@ -113,10 +115,12 @@ def _looped_products(
         else:
             at = start + steps
             x = tl.load(x_ptr + at, at < HIDDEN, 0.0).to(tl.float32)[None, :]
-            tile = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+            tile = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows, start, steps, HIDDEN, GROUP, FORM
+            )
             gate += tile.to(tl.float32) * x
             tile = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, start, steps, HIDDEN, GROUP, FORM
             )
             up += tile.to(tl.float32) * x
     return gate, up
@@ -195,16 +199,19 @@ def _gate_up_kernel(
 @triton.jit
 def _down_tile(
     values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
-    rows, at, WIDTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr,
+    rows, start, steps, WIDTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr,
     OWN: tl.constexpr,  # whether it is an expert's of the stack, not the shared one's
 ):  # fmt: skip
     """`weight_tile` of one pair."""
     if OWN:
-        return weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+        return weight_tile(
+            values_ptr, scales_ptr, zeros_ptr, rows, start, steps, WIDTH, GROUP, FORM
+        )
     else:  # noqa: RET505 - what follows a return is compiled all the same
         return weight_tile(
-            shared_values_ptr, shared_scales_ptr, shared_zeros_ptr, rows, at, WIDTH, GROUP, FORM
-        )
+            shared_values_ptr, shared_scales_ptr, shared_zeros_ptr, rows, start, steps, WIDTH,
+            GROUP, FORM,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -227,7 +234,7 @@ def _down_ahead(
         tiles += (  # type: ignore[assignment]
             _down_tile(
                 values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr,
-                shared_zeros_ptr, rows, piece % chunks * COLUMNS + steps, WIDTH, GROUP, FORM,
+                shared_zeros_ptr, rows, piece % chunks * COLUMNS, steps, WIDTH, GROUP, FORM,
                 piece // chunks < ACTIVE,
             ),
         )  # fmt: skip
@@ -271,7 +278,8 @@ def _down_product(
             else:
                 tile = _down_tile(
                     values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr,
-                    shared_zeros_ptr, rows, at, WIDTH, GROUP, FORM, place < ACTIVE,
+                    shared_zeros_ptr, rows, chunk * COLUMNS, steps, WIDTH, GROUP, FORM,
+                    place < ACTIVE,
                 )  # fmt: skip
             product += tile.to(tl.float32) * gated.to(tl.float32)
     return product

@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.experts.shapes import Activation, Routed
+from kernels.experts import widened
+from kernels.experts.shapes import Activation, ExpertWeights, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
     StackSizes,
@@ -29,8 +30,10 @@ from kernels.experts.tiles import (
     stored,
     weight_tile,
 )
+from kernels.experts.widened import HeldExperts
 from kernels.fp8 import Weight
 from kernels.launch import Launch
+from kernels.mxfp4 import Mxfp4Weight
 
 _FEW_ROWS: Final = 16
 _MANY_ROWS: Final = 64
@@ -106,7 +109,7 @@ def _list_kernel(
         tl.store(pairs_ptr + place, num_pairs + 0 * lanes, place >= first * ROWS + listed)
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs", "first_expert", "num_held"])
 def _gate_up_kernel(
     x_ptr,  # [rows, HIDDEN], normed
     pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
@@ -118,6 +121,8 @@ def _gate_up_kernel(
     bias_ptr,  # [E, 2 WIDTH], read if BIAS
     out_ptr,  # out: [num_pairs, WIDTH]
     num_pairs,
+    first_expert,  # of those in the stack
+    num_held,  # experts in the stack: another's tiles are left alone
     HIDDEN: tl.constexpr,  # columns of x
     WIDTH: tl.constexpr,  # gates of an expert
     ACTIVE: tl.constexpr,  # pairs of a row
@@ -142,7 +147,9 @@ def _gate_up_kernel(
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles_ptr):
         return
-    expert = tl.load(experts_ptr + tile).to(tl.int64)
+    expert = tl.load(experts_ptr + tile).to(tl.int64) - first_expert
+    if (expert < 0) | (expert >= num_held):
+        return
     pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
     gates = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
@@ -168,23 +175,26 @@ def _gate_up_kernel(
             at = start + steps
             shown = is_pair & (at < HIDDEN)[None, :]
             x = tl.load(x_ptr + x_rows[:, None] + at[None, :], shown, 0.0).to(DOT)
-            own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, HIDDEN, GROUP, FORM)
+            own = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows, start, steps, HIDDEN, GROUP, FORM
+            )
             gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
             own = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, at, HIDDEN, GROUP, FORM
+                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, start, steps, HIDDEN, GROUP, FORM
             )
             up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
     gate *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM, PACKED)
     if BIAS:
-        gate += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
-        up += tl.load(bias_ptr + rows + WIDTH).to(tl.float32)[None, :]
+        biases_ptr = bias_ptr + first_expert * (2 * WIDTH) + rows
+        gate += tl.load(biases_ptr).to(tl.float32)[None, :]
+        up += tl.load(biases_ptr + WIDTH).to(tl.float32)[None, :]
     out = activated(gate, up, SLOPE, SHIFT, LIMIT, CUBIC).to(out_ptr.dtype.element_ty)
     place = pairs.to(tl.int64)[:, None] * WIDTH + gates[None, :]
     tl.store(out_ptr + place, out, is_pair & (gates < WIDTH)[None, :])
 
 
-@triton.jit(do_not_specialize=["num_pairs"])
+@triton.jit(do_not_specialize=["num_pairs", "first_expert", "num_held"])
 def _down_kernel(
     gated_ptr,  # [num_pairs, WIDTH]
     pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
@@ -200,6 +210,8 @@ def _down_kernel(
     arrived_ptr,  # int32 [rows, tiles of outputs], zeros, which are zeros again behind the launch
     out_ptr,  # out: [rows, HIDDEN]
     num_pairs,
+    first_expert,  # of those in the stack
+    num_held,  # experts in the stack: another's tiles are left alone
     HIDDEN: tl.constexpr,  # outputs of an expert
     WIDTH: tl.constexpr,  # gates of an expert
     ACTIVE: tl.constexpr,  # pairs of a row
@@ -222,7 +234,9 @@ def _down_kernel(
     tile = tl.program_id(1)
     if tile >= tl.load(num_tiles_ptr):
         return
-    expert = tl.load(experts_ptr + tile).to(tl.int64)
+    expert = tl.load(experts_ptr + tile).to(tl.int64) - first_expert
+    if (expert < 0) | (expert >= num_held):
+        return
     pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
@@ -241,11 +255,14 @@ def _down_kernel(
             at = start + steps
             shown = is_pair[:, None] & (at < WIDTH)[None, :]
             gated = tl.load(gated_ptr + wide_pairs * WIDTH + at[None, :], shown, 0.0).to(DOT)
-            own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, at, WIDTH, GROUP, FORM)
+            own = weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, rows, start, steps, WIDTH, GROUP, FORM
+            )
             product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
     product *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     if BIAS:
-        product += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
+        biases_ptr = bias_ptr + first_expert * HIDDEN + rows
+        product += tl.load(biases_ptr).to(tl.float32)[None, :]
     dtype = products_ptr.dtype.element_ty
     place = wide_pairs * HIDDEN + outputs[None, :]
     tl.store(products_ptr + place, product.to(dtype), is_pair[:, None] & is_output)
@@ -299,54 +316,101 @@ def pair_list(experts: Tensor, num_experts: int, rows: int = 0) -> PairList:
 
 def gate_up(
     x: Tensor,
-    stack: Weight,
+    stack: Weight | HeldExperts,
     bias: Tensor | None,
     listed: PairList,
     num_pairs: int,
     width: int,
     activation: Activation,
     tiles: ExpertTiles | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Gates times ups of each pair, [T K, width]."""
-    values, scales, zeros, form, group = stored(stack)
+    """Gates times ups of each pair, [T K, width]; of a part of all experts those of its pairs are
+    written to `out`.
+    """
+    values, scales, zeros, form, group, *held = _stored(stack, 2 * width)
     tiles = tiles or _tiles(_UP, form, listed.rows)
-    out = x.new_empty(num_pairs, width)
+    out = x.new_empty(num_pairs, width) if out is None else out
     active = num_pairs // x.shape[0]
     sizes = StackSizes(x.shape[1], width, active, form, group, bias is not None)
     launch = _gate_up_launch(x.device, sizes, activation, listed.rows, dot_type(x), tiles)
     other = x if bias is None else bias
     operands = x, *listed[:3], values, scales, zeros, other, out
     grid = triton.cdiv(width, tiles.outputs), listed.experts.shape[0], 1
-    launch(grid, operands, (num_pairs,))
+    launch(grid, operands, (num_pairs, *held))
     return out
 
 
 def down(
     gated: Tensor,
-    stack: Weight,
+    stack: Weight | HeldExperts,
     bias: Tensor | None,
     listed: PairList,
     routed: Routed,
     residual: Tensor,
     tiles: ExpertTiles | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """`residual` plus the weighed sums of pairs, [T, hidden]. Launches on one device must be
-    ordered, and the first of a size not inside a capture.
+    ordered, and the first of a size not inside a capture. Parts of all experts share `into`, the
+    products of all pairs and the result, which is whole behind the last of them.
     """
     (num_pairs, width), hidden = gated.shape, residual.shape[1]
-    values, scales, zeros, form, group = stored(stack)
-    active, out = routed.experts.shape[1], torch.empty_like(residual)
+    values, scales, zeros, form, group, *held = _stored(stack, hidden)
+    active = routed.experts.shape[1]
+    products, out = into or (gated.new_empty(num_pairs, hidden), torch.empty_like(residual))
     tiles = tiles or _tiles(_DOWN, form, listed.rows)
     sizes = StackSizes(hidden, width, active, form, group, bias is not None)
     launch = _down_launch(gated.device, sizes, listed.rows, dot_type(gated), tiles)
     across = triton.cdiv(hidden, tiles.outputs)
     operands = (
         gated, *listed[:3], routed.weights, values, scales, zeros, gated if bias is None else bias,
-        residual, gated.new_empty(num_pairs, hidden),
+        residual, products,
         _counters(gated.device, (residual.shape[0] * across - 1).bit_length()), out,
     )  # fmt: skip
-    launch((across, listed.experts.shape[0], 1), operands, (num_pairs,))
+    launch((across, listed.experts.shape[0], 1), operands, (num_pairs, *held))
     return out
+
+
+def mix_widened(
+    x: Tensor,
+    gate_up_stack: Mxfp4Weight,
+    down_stack: Mxfp4Weight,
+    weights: ExpertWeights,
+    routed: Routed,
+    num_experts: int,
+    activation: Activation,
+    residual: Tensor,
+) -> Tensor:
+    """`residual` plus the weighed sums of pairs, by experts that are widened a part at a time."""
+    (num_pairs, width), hidden = (routed.experts.numel(), down_stack.shape[1]), residual.shape[1]
+    listed = pair_list(routed.experts, num_experts)
+    gated = x.new_empty(num_pairs, width)
+    for part in widened.parts(gate_up_stack, num_experts):
+        bias = weights.gate_up_bias
+        gate_up(x, part, bias, listed, num_pairs, width, activation, out=gated)
+    into = x.new_empty(num_pairs, hidden), torch.empty_like(residual)
+    for part in widened.parts(down_stack, num_experts):
+        down(gated, part, weights.down_bias, listed, routed, residual, into=into)
+    return into[1]
+
+
+class _Held(NamedTuple):
+    """`StoredStack`, and which experts it has."""
+
+    values: Tensor
+    scales: Tensor
+    zeros: Tensor
+    form: str
+    group: int
+    first: int
+    num_experts: int
+
+
+def _stored(stack: Weight | HeldExperts, expert_rows: int) -> _Held:
+    if isinstance(stack, HeldExperts):
+        return _Held(*stored(stack.stack), stack.first, stack.num_experts)
+    return _Held(*stored(stack), 0, stack.shape[0] // expert_rows)
 
 
 @cache

@@ -105,7 +105,8 @@ def weight_tile(
     scales_ptr,  # [N], [N / 128, DEPTH / 128] or [N, DEPTH / GROUP]
     zeros_ptr,  # uint8 [N, DEPTH / GROUP]
     rows,  # int64 [ROWS], rows of the stack
-    columns,  # int32 [COLUMNS], those from DEPTH on give 0
+    start,  # the first column, a multiple of COLUMNS
+    lanes,  # int32 [COLUMNS], those of the tile: columns from DEPTH on give 0
     DEPTH: tl.constexpr,  # columns of the stack
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of `StoredStack.form`
@@ -113,14 +114,13 @@ def weight_tile(
     """Weights [ROWS, COLUMNS]: as they are stored if "plain" or "rows", where `row_scales` are for
     the sums, else float32. `number_pairs` has those of "mxfp4".
     """
-    at, inside = columns[None, :], (columns < DEPTH)[None, :]
-    row = rows[:, None]
+    at = start + lanes[None, :]
+    row, inside = rows[:, None], at < DEPTH
     if FORM == "plain" or FORM == "rows":  # noqa: PLR1714 - no tuples of strings in device code
         return tl.load(values_ptr + row * DEPTH + at, inside, 0.0)
     elif FORM == "blocks":  # noqa: RET505 - what follows a return is compiled all the same
         values = tl.load(values_ptr + row * DEPTH + at, inside, 0.0).to(tl.float32)
-        width: tl.constexpr = (DEPTH + GROUP - 1) // GROUP
-        return values * tl.load(scales_ptr + row // GROUP * width + at // GROUP, inside, 0.0)
+        return _scaled_by_block(values, scales_ptr, rows, start, DEPTH, GROUP)
     else:
         # `kernels.int4.weight` has the order of columns in words.
         word, place = at // 32 * 4 + at % 8 // 2, at % 32 // 8 + at % 2 * 4
@@ -131,6 +131,24 @@ def weight_tile(
         if FORM == "int4":
             return (numbers - 8.0) * scales
         return (numbers - tl.load(zeros_ptr + group, inside, 0).to(tl.float32)) * scales
+
+
+@triton.jit
+def _scaled_by_block(values, scales_ptr, rows, start, DEPTH: tl.constexpr, GROUP: tl.constexpr):
+    """Values [ROWS, COLUMNS] of `weight_tile` times their scales, of which a row has one for GROUP
+    columns: read for each number they would be four times the bytes of the numbers.
+    """
+    width: tl.constexpr = (DEPTH + GROUP - 1) // GROUP
+    num_rows: tl.constexpr = values.shape[0]
+    columns: tl.constexpr = values.shape[1]
+    scales_ptrs = scales_ptr + rows // GROUP * width
+    if columns <= GROUP:
+        return values * tl.load(scales_ptrs + start // GROUP)[:, None]
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        blocks = start // GROUP + tl.arange(0, columns // GROUP)
+        scales = tl.load(scales_ptrs[:, None] + blocks[None, :], (blocks < width)[None, :], 0.0)
+        apart = tl.reshape(values, [num_rows, columns // GROUP, GROUP]) * scales[:, :, None]
+        return tl.reshape(apart, [num_rows, columns])
 
 
 @triton.jit

@@ -18,11 +18,13 @@ from kernels.experts import (
     reference,
     router,
     takes_shared,
+    widened,
 )
 from kernels.experts.tiles import ExpertTiles
 from kernels.fp8 import DualWeight, Fp8Weight, Weight, quantize_weight
 from kernels.int4 import quantize
 from kernels.mxfp4 import Mxfp4Weight
+from kernels.mxfp4 import dequantise as dequantise_mxfp4
 from kernels.rms_norm import rms_norm
 from tests.fakes.pairs import each_once
 
@@ -203,6 +205,7 @@ CASES = [
     ("plain", torch.bfloat16, 72, 70, 4, 2, CLAMPED, True),
     ("rows", torch.float32, 48, 20, 4, 2, Activation(), False),
     ("blocks", torch.float16, 128, 128, 3, 2, Activation(), False),
+    ("blocks", torch.float32, 384, 256, 3, 2, CLAMPED, True),
     ("int4", torch.float32, 64, 32, 4, 2, CLAMPED, True),
     ("mxfp4", torch.float32, 96, 64, 4, 2, CLAMPED, True),
 ]
@@ -420,3 +423,55 @@ def test_a_router_draws_when_it_is_told(device: torch.device, *, is_reference: b
     assert int(hits.max()) < 40
     state[0] = 0
     assert len(route(x, weights, routing).experts.unique()) == active
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("biased", [True, False])
+def test_experts_in_mxfp4_are_widened_some_at_a_time(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, *, biased: bool
+) -> None:
+    """Bit for bit the numbers that they stand for, and what these answer; the last part is
+    smaller than the others.
+    """
+    hidden, width, count, active, num_rows = 96, 64, 5, 2, 19
+    monkeypatch.setattr(widened, "_PART_NUMBERS", 2 * 2 * width * hidden)
+    stacks = [
+        _form(_drawn(count * rows, depth, seed=rows) * 0.2, "mxfp4").to(device)
+        for rows, depth in ((2 * width, hidden), (hidden, width))
+    ]
+    assert isinstance(stacks[0], Mxfp4Weight)
+    assert isinstance(stacks[1], Mxfp4Weight)
+    held = []
+    for part in widened.parts(stacks[0], count):
+        held.append((part.first, part.num_experts))
+        rows = slice(part.first * 2 * width, (part.first + part.num_experts) * 2 * width)
+        assert torch.equal(part.stack, dequantise_mxfp4(stacks[0].rows(rows), torch.bfloat16))
+    assert held == [(0, 2), (2, 2), (4, 1)]
+    routed = Routed(*(each.to(device) for each in _choices("any", num_rows, count, active)[:2]))
+    x, residual = (_drawn(num_rows, hidden, seed=seed).bfloat16().to(device) for seed in (0, 5))
+    weights = ExpertWeights(x)
+    if biased:
+        weights = weights._replace(
+            gate_up_bias=_drawn(count, 2 * width, seed=8).bfloat16().to(device),
+            down_bias=_drawn(count, hidden, seed=9).bfloat16().to(device),
+        )
+    routing = Routing(count, active)
+    gated = reference.gate_up(x, stacks[0], weights.gate_up_bias, routed, routing, CLAMPED)
+    wanted = reference.down(gated, stacks[1], weights.down_bias, routed, routing, residual)
+    for _ in range(2):  # the counters are as they were
+        found = many.mix_widened(
+            x, stacks[0], stacks[1], weights, routed, count, CLAMPED, residual.clone()
+        )
+        _assert_near(found, wanted)
+
+
+@pytest.mark.parametrize(("dtype", "pairs", "wide"), [
+    (torch.bfloat16, 48 * 8, True),
+    (torch.bfloat16, 48 * 8 - 1, False),
+    (torch.float16, 48 * 8, False),
+])  # fmt: skip
+def test_few_pairs_are_not_worth_widening(dtype: torch.dtype, pairs: int, *, wide: bool) -> None:
+    """Nor may a power that float16 lacks be rounded away."""
+    stack = _form(_drawn(8, 32), "mxfp4")
+    assert widened.widens(torch.zeros(1, 32, dtype=dtype), stack, pairs, 8) is wide
+    assert not widened.widens(torch.zeros(1, 32, dtype=torch.bfloat16), _drawn(8, 32), pairs, 8)

@@ -258,6 +258,7 @@ class EngineLoop(Generic[InFlight]):
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         if self._num_clears and not self._scheduler.is_clearing:
+            self._report_load(busy=is_busy, has_worked=True)  # an idle engine says nothing else
             self._out.append((SUPERVISOR, encode_control(Cleared(self._num_clears))))
             self._num_clears = 0
         if self._sleeps is not None and not len(self._pipeline) and not self._is_copying:

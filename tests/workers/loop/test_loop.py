@@ -1,6 +1,5 @@
 """The engine's loop over a real socketpair, with small runners at its seam."""
 
-import queue
 import socket
 import threading
 import time
@@ -26,6 +25,7 @@ from protocol.messages import (
     Tokens,
 )
 from tests.fakes.gateway_end import submission
+from tests.fakes.page_copies import PageCopies
 from workers.ipc.framing import BROADCAST, SUPERVISOR, FrameDecoder, encode_frame
 from workers.ipc.messages import (
     ClearCache,
@@ -52,7 +52,6 @@ from workers.scheduler import HeldCounts, HeldPlaces
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
-from workers.scheduler.tier import HostTier, TierPool, TierRoom, Transfer, Transferred
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 FACTS = EngineFacts("fake", "none", "none", 512, 32, 1024, 4, 64, bytes(16))
@@ -106,28 +105,6 @@ class CountingRunner:
         return StepResult(plan.step, tuple(Sampled(c.seq, ids) for c in plan.chunks if c.samples))
 
 
-class PageCopies:
-    """Copies to a host whose pages open when the test says so, over when they have begun."""
-
-    def __init__(self) -> None:
-        self.tier = HostTier(TierRoom(8), TierPool(8))
-        self.opened: queue.SimpleQueue[range] = queue.SimpleQueue()
-        self.begun: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
-        self._done: list[Transferred] = []
-
-    def begin(self, transfer: Transfer) -> None:
-        self.begun.put(transfer)
-        sums = tuple([(0,) * len(copy.pages) for copy in transfer.copies])
-        self._done.append(Transferred(transfer.number, sums))
-
-    def take_done(self) -> list[Transferred]:
-        done, self._done = self._done, []
-        return done
-
-    def take_opened(self) -> list[range]:
-        return [] if self.opened.empty() else [self.opened.get()]
-
-
 class LoopEnd:
     """The supervisor's end of a loop that runs in a thread."""
 
@@ -137,7 +114,7 @@ class LoopEnd:
         clock: Callable[[], float] = time.monotonic,
         compiler: GrammarCompiler | None = None,
         sleep: NativeSleep | None = None,
-        copies: "PageCopies | None" = None,
+        copies: PageCopies | None = None,
     ) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(BOUND_S)
@@ -230,7 +207,7 @@ def running(
     runner: CountingRunner,
     clock: Callable[[], float] = time.monotonic,
     sleep: NativeSleep | None = None,
-    copies: "PageCopies | None" = None,
+    copies: PageCopies | None = None,
 ) -> Iterator[LoopEnd]:
     end = LoopEnd(runner, clock, sleep=sleep, copies=copies)
     try:
@@ -572,22 +549,3 @@ def test_an_engine_that_works_or_cannot_sleep_says_so() -> None:
         assert end.until(Slept) == Slept("it has no way to sleep that is called 'native sleep'")
         end.control(WakeEngine(4))
         assert end.until(Woken) == Woken("it does not sleep")
-
-
-def test_nothing_is_copied_from_memory_that_is_asleep() -> None:
-    """Pages of the host that open meanwhile are used behind the wake: on a card the engine died of
-    a store of blocks whose memory was not there.
-    """
-    copies, runner = PageCopies(), CountingRunner()
-    with running(runner, sleep=Bed(), copies=copies) as end:
-        assert cached_of(end, A) == 0
-        end.control(SleepEngine("native sleep"))
-        end.until(Slept)
-        copies.opened.put(range(8))
-        for _ in range(3):
-            end.send(1, Snapshot())
-            end.until(BlocksSnapshot)
-        assert copies.begun.empty()
-        end.control(WakeEngine(4))
-        end.until(Woken)
-        assert copies.begun.get(timeout=BOUND_S).copies

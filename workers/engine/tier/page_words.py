@@ -26,7 +26,7 @@ WORD: Final = 8
 _LARGEST_PAGE: Final = 4 * 2**20
 """The largest page of a network without attention, whose blocks are empty."""
 
-_SUMMED: Final = 32 * 2**20
+_SUMMED: Final = 8 * 2**20
 """Bytes of a tensor that `hash_of` sums at once. Their products take as much memory again."""
 
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)

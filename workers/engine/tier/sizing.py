@@ -50,6 +50,9 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
     caches = (cache,) if drafter is None or drafter.cache is None else (cache, drafter.cache)
     memories = Memories(caches, runner.kept)
     room = _room(fd)
+    if device.type == "cpu":  # keys and values take the host's memory when they are written
+        coming = sum(each.num_bytes() for each in caches)
+        room = room._replace(num_bytes=max(0, room.num_bytes - coming))
     if wanted is None:
         wanted = 0
         if _BY_DEFAULT and fd is not None and device.type == "cuda" and not _is_integrated(device):

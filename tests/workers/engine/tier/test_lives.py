@@ -15,12 +15,15 @@ from safetensors.torch import load_file, save_file
 from benchmarks.drive import Drive
 from config import WorkerConfig
 from config.model import CacheConfig
+from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family
-from tests.fakes.tiny_models import write_tiny_model
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
+from workers.engine.tier import sizing
 from workers.engine.tier.page_words import hash_of
+from workers.memory_room import MemoryRoom
 
 BLOCK = 16
 GREEDY = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
@@ -180,6 +183,18 @@ def test_an_engine_that_drafts_finds_what_its_forerunner_stored(
     model = Path("builtin:herma-tiny")
     found, recovered = _second_life(model, lambda _: {}, request, speculation="auto")
     assert (found, recovered) == (5 * BLOCK, 5)
+
+
+def test_memory_that_keys_and_values_will_take_is_not_left_to_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU they take it when they are written, which is after the start."""
+    model = write_tiny_model(tmp_path / "model")
+    monkeypatch.setattr(sizing, "host_room", lambda: MemoryRoom(40 * 2**20, "the kernel"))
+    runner = load_tiny(model, kv_tokens=50_000, cache=CacheConfig("8MiB"))
+    assert runner.cache.num_bytes() > 24 * 2**20
+    with pytest.raises(ConfigError, match=r"cache.host needs 20.0 MiB, but the kernel leaves 15"):
+        load_tiny(model, kv_tokens=50_000, cache=CacheConfig("20MiB"))
 
 
 def test_every_byte_of_every_tensor_is_in_the_hash() -> None:

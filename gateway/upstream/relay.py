@@ -163,7 +163,7 @@ class StreamRelay:
         steady = self._end.steady
         if steady is None or len(self._end.kept) > MAX_KEPT_BYTES:
             return False
-        return steady[0] in data or steady[1] in data
+        return (steady[0] in data or steady[1] in data) and data.count(b'"function"') == 1
 
     def take(self, events: bytes) -> None:
         """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or

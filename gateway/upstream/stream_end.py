@@ -2,7 +2,8 @@
 
 Owns what is kept of the events of one stream until its end shows whether the answer is whole: how
 each choice has ended, and whether the arguments of its calls break off. Chunks whose calls a client
-could not read are rewritten. Must not know when events are passed on.
+could not read are rewritten: each has one part of one call, and none the end too, because clients
+read only the first part, or take a call as never done. Must not know when events are passed on.
 """
 
 from collections.abc import Mapping
@@ -109,6 +110,11 @@ class StreamEnd:
             delta = choice.get("delta")
             if isinstance(delta, dict) and delta.get("tool_calls"):
                 is_changed = self._take_calls(state, delta) or is_changed
+                parts = delta.get("tool_calls", [])
+                if len(parts) > 1:
+                    after += [_with_part(chunk, choice, one) for one in parts[1:]]
+                    del parts[1:]
+                    is_changed = True
             if choice.get("finish_reason") is not None or state.late_end is not None:
                 is_changed = self._take_end(state, chunk, choice, before, after) or is_changed
         if is_changed:
@@ -154,9 +160,16 @@ class StreamEnd:
             choice["finish_reason"], self.steady = None, None
             return True
         state.end = end
-        if end is not End.LENGTH and (rest := state.calls.end()):
-            before.append(_with_calls(chunk, choice, rest))
-        return (end is End.STOPPED and ends_by_calls(choice, state.calls)) or is_changed
+        rest = [] if end is End.LENGTH else state.calls.end()
+        is_changed = (end is End.STOPPED and ends_by_calls(choice, state.calls)) or is_changed
+        parts = [_with_part(chunk, choice, _written(one)) for one in rest]
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or not delta.get("tool_calls"):
+            before += parts
+            return is_changed
+        after += [*parts, _only(chunk, choice)]
+        choice["finish_reason"] = None
+        return True
 
     def keep_thought(self, event: bytes) -> None:
         """Keep an event with reasoning until it is known whether calls follow it."""
@@ -284,9 +297,9 @@ def _only(chunk: dict[str, Any], choice: dict[str, Any]) -> bytes:
     return event_of({**fields, "choices": [own]})
 
 
-def _with_calls(chunk: dict[str, Any], choice: dict[str, Any], rest: list[CallPart]) -> bytes:
-    """A chunk before `chunk` with the rest of the calls of `choice`."""
-    delta = {"tool_calls": [_written(part) for part in rest]}
+def _with_part(chunk: dict[str, Any], choice: dict[str, Any], part: object) -> bytes:
+    """A chunk beside `chunk` with a part of a call of `choice`."""
+    delta = {"tool_calls": [part]}
     own = {"index": choice.get("index", 0), "delta": delta, "finish_reason": None}
     fields = {name: value for name, value in chunk.items() if name != "usage"}
     return event_of({**fields, "choices": [own]})

@@ -215,6 +215,60 @@ def test_calls_as_servers_send_them(
     assert all(call["id"] for call in read)
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        [chunk(tool_calls=[part(0, "{}", id="a", name="f"), part(1, "{}", id="b", name="g")])],
+        [
+            chunk(tool_calls=[part(0, "", id="a", name="f")]),
+            chunk(tool_calls=[part(0, "{")]),
+            chunk(tool_calls=[part(0, "}"), part(1, "{}", id="b", name="g")]),
+        ],
+        [
+            chunk(tool_calls=[part(0, None, id="a", name="f")]),
+            chunk(tool_calls=[part(1, None, id="b", name="g")]),
+        ],
+    ],
+    ids=["two that begin", "the end of one and another", "none with arguments"],
+)
+@pytest.mark.parametrize("has_own_end", [True, False])
+def test_a_chunk_has_a_part_of_one_call_or_the_end(events: list[bytes], has_own_end: bool) -> None:
+    """Some clients read only the first part of a chunk, others take a call as never done whose end
+    comes with its last part."""
+    if has_own_end:
+        events = [*events, chunk("tool_calls")]
+    else:
+        events = [*events[:-1], events[-1].replace(b"null", b'"tool_calls"')]
+    found, error = passed(*events, DONE)
+    assert error is None
+    assert found.pop() == DONE
+    choices = [json.loads(event[6:])["choices"][0] for event in split_events(b"".join(found))]
+    parts = [len(choice["delta"].get("tool_calls", [])) for choice in choices]
+    reasons = [choice["finish_reason"] for choice in choices]
+    assert parts == [1] * (len(parts) - 1) + [0]
+    assert reasons == [None] * (len(parts) - 1) + ["tool_calls"]
+    assert [(call["name"], call["arguments"]) for call in calls_in(found)] == [
+        ("f", "{}"),
+        ("g", "{}"),
+    ]
+    for at, choice in enumerate(choices[:-1]):
+        (one,) = choice["delta"]["tool_calls"]
+        before = [past["delta"]["tool_calls"][0]["index"] for past in choices[:at]]
+        assert bool(one.get("id")) is (one["index"] not in before)
+
+
+def test_text_beside_calls_comes_before_them() -> None:
+    """The chunk is taken apart, and nothing of it is lost or said twice."""
+    both = [part(0, "{}", id="a", name="f"), part(1, "{}", id="b", name="g")]
+    found, error = passed(chunk("tool_calls", content="So", tool_calls=both), DONE)
+    assert error is None
+    deltas = [
+        json.loads(event[6:])["choices"][0]["delta"] for event in split_events(b"".join(found))[:-1]
+    ]
+    assert [delta.get("content") for delta in deltas] == ["So", None, None]
+    assert [len(delta.get("tool_calls", [])) for delta in deltas] == [1, 1, 0]
+
+
 def test_sound_calls_are_passed_on_unchanged() -> None:
     """With fields that nobody knows."""
     signed = {"google": {"thought_signature": "s"}}

@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 from gateway.schemas.disjoint import exclude
+from gateway.schemas.exact_numbers import at_least, is_kept
 from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.references import pointer_to, target_of
@@ -209,14 +210,14 @@ def _types(mender: _Mender, given: Json, mended: Json, at: str) -> None:
 
 
 def _values(mender: _Mender, given: Json, mended: Json, at: str) -> None:
-    if "const" in given:
-        mended["const"] = given["const"]
-    if "enum" not in given:
-        return
-    if isinstance(given["enum"], list) and given["enum"]:
-        mended["enum"] = given["enum"]
-    else:
-        mender.leave_out(at, "enum", "it lists no value")
+    for keyword in sorted(given.keys() & {"const", "enum"}):
+        value = given[keyword]
+        if keyword == "enum" and not (isinstance(value, list) and value):
+            mender.leave_out(at, keyword, "it lists no value")
+        elif is_kept(value):
+            mended[keyword] = value
+        else:
+            mender.leave_out(at, keyword, "a number in it is longer than a grammar can follow")
 
 
 def _number(value: object) -> int | float | None:
@@ -275,7 +276,7 @@ def _lower(value: float) -> float | None:
         return None
     if 0 < value < _SMALLEST:
         return _SMALLEST
-    return 0 if -_SMALLEST < value < 0 else max(value, -_LARGEST)
+    return 0 if -_SMALLEST < value < 0 else at_least(max(value, -_LARGEST))
 
 
 def _upper(value: float) -> float | None:

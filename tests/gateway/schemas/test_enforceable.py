@@ -219,6 +219,43 @@ def _walked(walker: Walker, text: str, seed: int) -> str:
     return found
 
 
+@pytest.mark.parametrize(
+    "value",
+    [2**53, 2**53 + 2, -(10**18), 10**15 + 1, 2**60, 9007199254740991, 0.1, 123.456, 1e22, 2.5e-5],
+)
+def test_a_number_is_written_as_it_is(value: float, walker: Walker) -> None:
+    """Alone and within others."""
+    for schema in ({"const": value}, {"enum": [{"a": [value]}]}):
+        source = schema_source(_tool(schema), "f", is_strict=True)
+        assert source.left_out == ()
+        written = json.loads(_walked(walker, source.text, 3))
+        jsonschema.Draft202012Validator(_tool(schema)).validate(written)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**53 + 1, -(2**53) - 1, 1850000000000000123, 2**63, 2**64 - 1, 10**25, 123456789.12345679],
+)
+def test_a_number_that_the_grammar_would_change_is_left_out(value: float, walker: Walker) -> None:
+    """The library takes it as a double, and would force its neighbour."""
+    for keyword, given in (("const", value), ("enum", [1, {"a": [value]}])):
+        (found,) = enforceable(_tool({keyword: given})).left_out
+        assert found.keyword == keyword
+        source = schema_source(_tool({keyword: given}), "f", is_strict=False, is_lenient=True)
+        assert not walker.refusal(source.text)
+
+
+@pytest.mark.parametrize("bound", [2**53 + 1, 2**53 + 3, 2**60 + 1, 123456789.12345679])
+def test_a_bound_allows_no_number_beyond_it(bound: float) -> None:
+    """It becomes the nearest one inside that a double holds; the usual ones stay."""
+    least = enforceable({"type": "number", "minimum": bound}).schema["minimum"]
+    most = enforceable({"type": "number", "maximum": -bound}).schema["maximum"]
+    assert bound < least == -most
+    assert float(least) == least < bound * (1 + 2**-40)
+    for usual in (2**53 - 1, 2**53, 5, 0.5, -0.25, 10**18):
+        assert enforceable({"type": "number", "minimum": usual}).schema["minimum"] == usual
+
+
 def test_draft_4_is_read_as_such(walker: Walker) -> None:
     """Over 3 and up to 5."""
     source = schema_source(REAL["draft 4"], "f", is_strict=True)

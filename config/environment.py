@@ -30,14 +30,14 @@ def secret_of(
 ) -> str | None:
     """The secret in the environment variable, or else in the file; None if neither is named.
 
-    Raises `ConfigError`, which begins with `place`, when the variable is unset or the file is
-    missing or empty.
+    Raises `ConfigError`, which begins with `place`, when the variable is unset, the file is missing
+    or empty, or either holds what no header can, such as a second line.
     """
     if variable is not None:
         secret = environ.get(variable, "").strip()
         if not secret:
             raise ConfigError(f"{place}: the environment variable {variable} is not set")
-        return secret
+        return _one_line(secret, f"{place}: the environment variable {variable}")
     if path is not None:
         try:
             secret = Path(path).read_text(encoding="utf-8-sig").strip()
@@ -45,8 +45,14 @@ def secret_of(
             raise ConfigError(f"{place}: cannot read its key file: {error}") from error
         if not secret:
             raise ConfigError(f"{place}: its key file {path} is empty")
-        return secret
+        return _one_line(secret, f"{place}: its key file {path}")
     return None
+
+
+def _one_line(secret: str, source: str) -> str:
+    if all(char >= " " and char != "\x7f" for char in secret):
+        return secret
+    raise ConfigError(f"{source} holds a line break or another control character within the key")
 
 
 def clear_password(ledger: LedgerConfig) -> str | None:

@@ -55,6 +55,20 @@ def test_a_missing_secret_names_its_source(tmp_path: Path) -> None:
         provider_api_key("p", ProviderConfig(base_url=URL, api_key_file=str(binary)), {})
 
 
+@pytest.mark.parametrize("secret", ["sk-1\nsk-2", "sk\0-1", "sk-1\r\nx: y", "sk-\x7f1"])
+def test_a_key_that_no_header_can_hold_is_a_mistake(secret: str, tmp_path: Path) -> None:
+    """Two keys in one file, say: each request would fail without the reason."""
+    path = tmp_path / "key"
+    path.write_text(secret)
+    for provider in (
+        ProviderConfig(base_url=URL, api_key_file=str(path)),
+        ProviderConfig(base_url=URL, api_key_env="K"),
+    ):
+        with pytest.raises(ConfigError, match=r"`p`: .*line break") as error:
+            provider_api_key("p", provider, {"K": secret})
+        assert "sk" not in str(error.value).replace(str(tmp_path), "")
+
+
 def test_the_hash_is_what_the_file_holds() -> None:
     """The published SHA-256 of "abc" in the form of `[[keys]] hash`."""
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -7,7 +7,7 @@ links, frames or processes.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, final
 
@@ -265,15 +265,6 @@ class EngineClient:
             ) as response:
                 return response.status, await _start_of(response, MAX_ANSWER_BYTES)
         raise _NoAnswer(f"no answer to {method} {target} in {limit_s:g} s")
-
-
-def api_key_of(name: str | None, environ: Mapping[str, str]) -> str | None:
-    """The API key in the variable `name`. Raises `ConfigError` if the variable is not set."""
-    if name is None:
-        return None
-    if not (key := environ.get(name, "").strip()):
-        raise ConfigError(f"the environment variable {name}, named by api_key_env, is not set")
-    return key
 
 
 async def _read_events(response: HttpResponse, take: Callable[[bytes], bool]) -> str:

@@ -12,13 +12,13 @@ from typing import Final, final
 
 import trio
 
-from config import TEXT_ENGINE, WorkerConfig
+from config import TEXT_ENGINE, WorkerConfig, secret_of
 from protocol.errors import ConfigError, ConnectError, HttpError
 from protocol.grammars import GrammarForm
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.driver_sleep import DriverSleep
-from workers.bridge.engine_client import EngineClient, EngineGone, api_key_of
+from workers.bridge.engine_client import EngineClient, EngineGone
 from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
@@ -100,7 +100,7 @@ class _Service:
         self._client = EngineClient(
             config.url,
             self._api,
-            api_key=api_key_of(config.api_key_env, os.environ),
+            api_key=secret_of(f"worker `{config.name}`", config.api_key_env, None, os.environ),
             max_connections=max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
             health=config.health,
         )

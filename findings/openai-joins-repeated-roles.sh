@@ -2,7 +2,7 @@
 # openai 3.57.0 (PyPI) beside openai 7.59.0 (npm), `chat.completions.stream()`.
 #
 # Expected: a delta's `role` is the author of the message (OpenAI's API reference, chat completion chunk),
-# so a server that says it in each chunk, as several do, says the same thing again.
+# so a server that says it in each chunk says the same thing again.
 # Seen: the Python package joins it like text. The final message has the role `assistantassistantassistant`,
 # and sent back as history it is refused. The npm package has `assistant`. LiteLLM met it on its own side
 # in 2025 (BerriAI/litellm, pull request 9986).

@@ -3,8 +3,7 @@
 # mistral-common 1.13.1.
 #
 # Expected: `AutoTokenizer` over a checkpoint that has `tokenizer.model` and no `tokenizer.json` encodes as
-# SentencePiece does with the same file; the class is made "based on byte-level Byte-Pair-Encoding" of it,
-# and the model was trained on those tokens.
+# SentencePiece does with the same file: the model was trained on those tokens.
 # Seen: version 5 makes the merges itself and ranks them by id. The pieces of several spaces have low ids
 # and the lowest scores, so SentencePiece merges them last and transformers first: other tokens for any text
 # with two spaces in a row, which is most code. A leading space is lost too: the prefix is not put before

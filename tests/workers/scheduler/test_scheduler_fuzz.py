@@ -16,7 +16,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -182,13 +181,6 @@ class SchedulerLife(RuleBasedStateMachine):
             plan = self._launch()
             while len(self.engine.in_flight) > (0 if plan is None else self.lookahead):
                 self.collect(rng.getrandbits(32))
-
-    @precondition(lambda self: self.copies)
-    @rule(seed=SEEDS)
-    def clear(self, seed: int) -> None:
-        """The cache is cleared, now and then. What is copied meanwhile goes behind its copy."""
-        if seed % 8 == 0:
-            self.engine.scheduler.clear_cache()
 
     @rule()
     def launch(self) -> None:

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NoReturn, final
 
 import trio
 
 from config import LaunchConfig
+from housekeeping.processes import fields_of, folders, text_of
 from protocol.errors import ConfigError
 
 NOT_FOUND: Final = 127
@@ -126,12 +126,8 @@ def group_cpu_s() -> float:
     log nothing for minutes. Blocks for some milliseconds.
     """
     group, own, ticks = os.getpgrp(), os.getpid(), 0
-    for path in Path("/proc").iterdir():
-        if not path.name.isdecimal() or int(path.name) == own:
-            continue
-        with suppress(OSError):
-            stat = (path / "stat").read_text(encoding="ascii", errors="replace")
-            fields = stat.rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                ticks += int(fields[11]) + int(fields[12])
+    for folder in folders():
+        fields = fields_of(text_of(folder / "stat"))
+        if fields and int(folder.name) != own and int(fields[2]) == group:
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / _TICKS_PER_S

@@ -156,7 +156,7 @@ def _on_card(
     invariant: bool,
 ) -> Tensor:
     """`mix` by the kernels that `choose` names."""
-    from kernels.experts import choose, few, many, mxfp4, widened
+    from kernels.experts import choose, few, many, mxfp4
 
     (hidden, width), num_pairs = (x.shape[1], down.shape[1]), routed.experts.numel()
     count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
@@ -176,7 +176,7 @@ def _on_card(
             shared = few.SharedExpert(weights.shared_gate_up, weights.shared_down, routed.shared)
         gated = few.gate_up(x, gate_up, up_bias, routed, width, activation, shared=shared)
         return few.down(gated, down, down_bias, routed, residual, shared=shared)
-    if widened.widens(x, gate_up, num_pairs, count):
+    if way is choose.Way.WIDENED:
         assert isinstance(gate_up, Mxfp4Weight)
         assert isinstance(down, Mxfp4Weight)
         given = x, gate_up, down, weights, routed, count, activation, residual

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import mxfp4, mxfp4_verdict
+from kernels.experts import mxfp4, mxfp4_verdict, widened
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
 
@@ -29,11 +29,12 @@ went from 2.98 to 2.87 ms by the first and the last of them, but one of 8 rows, 
 
 class Way(StrEnum):
     """Kernels for few rows, a program a pair, or for many, by a list of pairs; on ordinary lanes or
-    by Triton's products, or in CUDA C++.
+    by Triton's products, the latter also of experts that are widened first, or in CUDA C++.
     """
 
     FEW = "few"
     MANY = "many"
+    WIDENED = "widened"
     FEW_MXFP4 = "few mxfp4"
     MANY_MXFP4 = "many mxfp4"
 
@@ -65,4 +66,7 @@ def way(
         can_be = is_few or mxfp4.lists(num_pairs, num_experts)
         if in_cuda and can_be and mxfp4.suits(x, gate_up, down):
             return Way.FEW_MXFP4 if is_few else Way.MANY_MXFP4
-    return Way.FEW if is_few else Way.MANY
+    if is_few:
+        return Way.FEW
+    is_wide = widened.widens(x, gate_up, num_pairs, num_experts)
+    return Way.WIDENED if is_wide else Way.MANY

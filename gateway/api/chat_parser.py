@@ -16,7 +16,8 @@ from msgspec import Meta
 from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.deferred_tools import load_tools, only_shown
 from gateway.api.errors import ApiError, invalid
-from gateway.api.output_grammar import OutputGrammar, schema_grammar
+from gateway.api.named_fields import fields_of_others, not_served
+from gateway.api.output_grammar import OutputGrammar, form_grammar, schema_grammar
 from gateway.api.request import (
     ChatRequest,
     Message,
@@ -28,7 +29,6 @@ from gateway.api.request import (
     ToolChoice,
     continued,
     decode_object,
-    not_served,
     request_of,
     typed_body,
 )
@@ -45,14 +45,6 @@ _TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "tool_reference": "t
 """The field with the text of a part, by its type."""
 _PICTURES: Final = "image_url"
 
-_NOT_SERVED: Final = frozenset(
-    {
-        "functions", "function_call", "web_search_options", "audio", "mcp_servers",
-        "best_of", "echo", "suffix",
-    }
-)  # fmt: skip
-"""Fields on which an answer would depend, and which only providers know."""
-
 TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
 
@@ -63,10 +55,15 @@ Moonshot, which is an object with a `type`.
 
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
 """Fields that become variables of the template."""
+TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "think"})
+"""Those of them that clients send at the other APIs too, as no API has them."""
 CONTINUE: Final = "continue_final_message"
 _NONE: Final[dict[str, Any]] = {}
 
 _FORMATS: Final = ("text", "json_object", "json_schema")
+_FOREIGN_FORMATS: Final = {"regex": "regex", "grammar": "gbnf", "structural_tag": "structural_tag"}
+"""Types of formats that Together, Fireworks, TGI and vLLM have, and what they are."""
+_PATTERNS: Final = ("regex", "pattern", "value")
 _JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
 
 _ANY_OBJECT: Final = {"type": "object"}
@@ -160,6 +157,9 @@ class ChatBody(SamplingBody, kw_only=True):
         None
     )
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+_NOT_SERVED: Final = fields_of_others(ChatBody, "reasoning_effort")
 
 
 def parse_chat_request(body: bytes, rewrite: Rewrite | None = None) -> ChatRequest:
@@ -413,10 +413,10 @@ def _instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[M
 def _format_instruction(given: dict[str, Any]) -> str | None:
     """The sentence for `given`; None if any text will do."""
     kind = given.get("type")
+    if kind == "text" or _is_foreign(given):
+        return None
     if kind not in _FORMATS:
         raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
-    if kind == "text":
-        return None
     if (schema := _bare_schema(given)) is not None:
         return _schema_instruction(schema)
     if kind == "json_object":
@@ -428,6 +428,21 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     if not isinstance(schema, dict):
         raise _bad_format("json_schema.schema", "must be an object")
     return _schema_instruction(schema)
+
+
+def _is_foreign(given: dict[str, Any]) -> bool:
+    """Whether the format is one that OpenAI's API has not."""
+    kind = given.get("type")
+    return isinstance(kind, str) and kind in _FOREIGN_FORMATS
+
+
+def _foreign_grammar(given: dict[str, Any]) -> OutputGrammar:
+    kind = given["type"]
+    if kind == "structural_tag":
+        return form_grammar("response_format", kind, given)
+    names = _PATTERNS if kind == "regex" else (kind,)
+    name = next((name for name in names if given.get(name) is not None), names[0])
+    return form_grammar(f"response_format.{name}", _FOREIGN_FORMATS[kind], given.get(name))
 
 
 def _schema_instruction(schema: dict[str, Any]) -> str:
@@ -450,6 +465,8 @@ def _format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
     """
     if given["type"] == "text":
         return None
+    if _is_foreign(given):
+        return _foreign_grammar(given)
     if (schema := _bare_schema(given)) is not None:
         is_strict = given.get("strict") is True
         field = "response_format.schema"

@@ -12,12 +12,12 @@ from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite
 from gateway.api.errors import ApiError, invalid
+from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.request import (
     ChatRequest,
     SamplingBody,
     TokenId,
     decode_object,
-    not_served,
     request_of,
     typed_body,
 )
@@ -60,6 +60,9 @@ class CompletionBody(SamplingBody, kw_only=True):
     response_format: Annotated[dict[str, Any], Meta(extra_json_schema=_ANY_TEXT)] | None = None
     add_special_tokens: bool | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+_NOT_SERVED: Final = fields_of_others(CompletionBody)
 
 
 class Completions(msgspec.Struct, frozen=True):
@@ -114,7 +117,7 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
         top_logprobs=typed.logprobs or 0,
         add_special_tokens=typed.add_special_tokens is not False,
     )
-    if ignored := not_served(raw):
+    if ignored := not_served(raw, _NOT_SERVED):
         shared = msgspec.structs.replace(shared, ignored=ignored)
     fingerprint = xxhash.xxh3_128_digest(body)
     echo = bool(typed.echo)

@@ -16,11 +16,12 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.call_ids import from_client
-from gateway.api.chat_parser import Rewrite, translated_chat
+from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
 from gateway.api.client_tools import client_tool
 from gateway.api.context_edits import EditedContext, edited_context
 from gateway.api.deferred_tools import may_refer, reference
 from gateway.api.errors import invalid
+from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     MAX_SESSION_CHARS,
@@ -32,7 +33,6 @@ from gateway.api.request import (
     continued,
     decode_object,
     may_continue,
-    not_served,
     text_of_result,
     typed_body,
 )
@@ -58,13 +58,6 @@ _SEARCH: Final = "tool_search_tool_"
 """Begins the types of a search that the server would run. None runs here, so that the tools which
 it would find are shown from the beginning.
 """
-_NOT_SERVED: Final = frozenset(
-    {
-        "mcp_servers", "container", "response_format", "stop", "n", "functions", "logprobs",
-        "max_completion_tokens", "presence_penalty", "frequency_penalty",
-    }
-)  # fmt: skip
-"""Fields on which an answer would depend; most are those of chats."""
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
 _BLOCKS: Final = frozenset(
@@ -150,6 +143,9 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     metadata: MetadataParam | None = None
 
 
+_NOT_SERVED: Final = fields_of_others(MessagesBody)
+
+
 def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) -> ChatRequest:
     """The request in `body` (JSON in UTF-8) as a chat, some of whose fields `rewrite` replaces.
 
@@ -159,7 +155,7 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     raw = decode_object(body)
     typed = typed_body(raw, MessagesBody)
     chat, context = _chat_of(typed, signer)
-    for name in GRAMMAR_FIELDS & raw.keys():
+    for name in (GRAMMAR_FIELDS | TEMPLATE_FIELDS) & raw.keys():
         chat[name] = raw[name]
     if rewrite is not None:
         chat = rewrite(chat)

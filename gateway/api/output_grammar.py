@@ -139,10 +139,13 @@ def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
         return None
     if len(given) > 1:
         raise invalid(given[1][0], f"'{given[0][0]}' and '{given[1][0]}' cannot go together.")
-    return _grammar(*given[0])
+    return form_grammar(*given[0])
 
 
-def _grammar(field: str, kind: str, value: object) -> OutputGrammar:
+def form_grammar(field: str, kind: str, value: object) -> OutputGrammar:
+    """The grammar of a field whose value is of that kind, one of the values of `_FIELDS` or of
+    `_KINDS`. Raises `ApiError` 400.
+    """
     if kind == "format":
         kind = "json_object" if value == "json" else "json"
     if kind == "json_object":

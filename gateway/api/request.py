@@ -9,7 +9,7 @@ kept in `raw` for providers.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -70,19 +70,6 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
-_NOT_SERVED: Final = frozenset(
-    {
-        "allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier",
-        "include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens",
-        "mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids",
-        "truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability",
-    }
-)  # fmt: skip
-"""Fields of vLLM, llama.cpp and others on which an answer would depend, and which native engines do
-not have.
-"""
-_WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical_p"})
-"""Foreign fields that change nothing if they are 1."""
 _SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
 _NO_KWARGS: Final[dict[str, Any]] = {}
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
@@ -428,20 +415,6 @@ def _check_options(typed: SamplingBody) -> None:
             raise invalid("logit_bias", text)
 
 
-def not_served(raw: Mapping[str, Any], also: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The fields of a body that have a value, and that only other engines and providers serve:
-    those of all endpoints and `also`.
-    """
-    if _NOT_SERVED.isdisjoint(raw) and also.isdisjoint(raw):
-        return ()
-    return _with_effect(raw, (_NOT_SERVED | also) & raw.keys())
-
-
-def _with_effect(raw: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    found = (name for name in names if raw[name])
-    return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))
-
-
 def text_of_result(value: object) -> str:
     """The text of a call's result; one that is neither text nor parts, against all APIs, is its
     JSON.
@@ -513,6 +486,8 @@ def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
+        if (whole := _with_integers(raw)) is not None:
+            return typed_body(whole, kind, where)
         text, _, path = str(error).partition(" - at `$")
         param = (where + path.rstrip("`")).lstrip(".") or None
         missing = _MISSING.search(text)
@@ -520,6 +495,23 @@ def typed_body(raw: dict[str, Any], kind: type[Body], where: str = "") -> Body:
             param = f"{param}.{missing[1]}" if param else missing[1]
             raise invalid(param, f"'{param}' is missing.{other_api(raw, param)}") from error
         raise invalid(param, f"{label(param)}: {_TYPES.sub(_in_json, text)}.") from error
+
+
+def _with_integers(raw: dict[str, Any]) -> dict[str, Any] | None:
+    """`raw` with each number like 5.0 among its fields, and in lists of them, as an integer; None
+    if it has none. To JSON both are the same number, and some languages write only the longer.
+    """
+    changed: dict[str, Any] = {}
+    for name, value in raw.items():
+        if _is_whole(value):
+            changed[name] = int(value)
+        elif isinstance(value, list) and any(map(_is_whole, value)):
+            changed[name] = [int(one) if _is_whole(one) else one for one in value]
+    return {**raw, **changed} if changed else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer() and abs(value) < 2.0**63
 
 
 def _in_json(types: re.Match[str]) -> str:

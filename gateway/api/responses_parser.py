@@ -13,9 +13,10 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_parser import Rewrite, translated_chat
+from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
 from gateway.api.compaction import SUMMARISE
 from gateway.api.errors import invalid
+from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     ChatRequest,
@@ -23,7 +24,6 @@ from gateway.api.request import (
     OutputCap,
     cached_tools,
     decode_object,
-    not_served,
     other_api,
     session_of,
     typed_body,
@@ -45,13 +45,6 @@ LOGPROBS: Final = "message.output_text.logprobs"
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
-_NOT_SERVED: Final = frozenset(
-    {
-        "prompt", "max_tool_calls", "context_management", "response_format", "messages", "n",
-        "max_tokens", "max_completion_tokens", "reasoning_effort", "functions", "logprobs",
-    }
-)  # fmt: skip
-"""Fields on which an answer would depend; some are those of chats."""
 _OF_ANSWERS: Final = frozenset({"response_format", "stop"})
 """Fields of a chat that a summary does not have."""
 
@@ -96,6 +89,9 @@ class ResponsesBody(DrawingFields, kw_only=True):
     conversation: str | ConversationParam | None = None
     store: bool | None = None
     background: bool | None = None
+
+
+_NOT_SERVED: Final = fields_of_others(ResponsesBody)
 
 
 class Responses(msgspec.Struct, frozen=True):
@@ -185,7 +181,7 @@ def parse_responses(
     typed, raw = draft.typed, draft.raw
     said = ResponsesChat(signer)
     chat = _chat_of(typed, said, history)
-    for name in GRAMMAR_FIELDS & raw.keys():
+    for name in (GRAMMAR_FIELDS | TEMPLATE_FIELDS) & raw.keys():
         chat[name] = raw[name]
     if rewrite is not None:
         chat = rewrite(chat)

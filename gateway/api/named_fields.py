@@ -1,0 +1,58 @@
+"""Fields of a request that are not read, although an answer would depend on them.
+
+Owns which those are: fields of other engines, and at each API those of the others. A client finds
+their names in a header of the answer. Must not know bodies of an API.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+_NOT_SERVED: Final = frozenset(
+    {
+        "allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier",
+        "include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens",
+        "mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids",
+        "truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability",
+    }
+)  # fmt: skip
+"""Fields of vLLM, llama.cpp and others on which an answer would depend, and which native engines do
+not have.
+"""
+_OF_ANSWERS: Final = frozenset(
+    {
+        "messages", "prompt", "prompt_embeds", "input", "system", "instructions", "tools",
+        "functions", "function_call", "mcp_servers", "container", "web_search_options",
+        "max_tool_calls", "previous_response_id", "conversation", "context_management", "audio",
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens",
+        "max_tokens_to_sample", "stop", "stop_sequences", "stop_token_ids", "ignore_eos",
+        "n", "best_of", "echo", "suffix", "logprobs", "logit_bias",
+        "response_format", "text", "output_format", "output_config", "reasoning_effort",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p",
+    }
+)  # fmt: skip
+"""Fields of all APIs on which an answer would depend. An API names those that it does not read."""
+_WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical_p"})
+"""Those fields that change nothing if they are 1."""
+
+
+def fields_of_others(kind: type[msgspec.Struct], *read: str) -> frozenset[str]:
+    """The fields on which an answer would depend at another API, and which a body of `kind` has
+    not; those in `read` are read without a place in it.
+    """
+    return _OF_ANSWERS - {field.name for field in msgspec.structs.fields(kind)} - set(read)
+
+
+def not_served(raw: Mapping[str, Any], also: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """The fields of a body that have a value, and that only other engines and providers serve:
+    those of all endpoints and `also`.
+    """
+    if _NOT_SERVED.isdisjoint(raw) and also.isdisjoint(raw):
+        return ()
+    return _with_effect(raw, (_NOT_SERVED | also) & raw.keys())
+
+
+def _with_effect(raw: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    found = (name for name in names if raw[name])
+    return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))

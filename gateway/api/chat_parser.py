@@ -13,11 +13,12 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from gateway.api.answer_format import format_grammar, instructed
 from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
+from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools, only_shown
 from gateway.api.errors import ApiError, invalid
 from gateway.api.named_fields import fields_of_others, not_served
-from gateway.api.output_grammar import OutputGrammar, form_grammar, schema_grammar
 from gateway.api.request import (
     ChatRequest,
     Message,
@@ -44,6 +45,8 @@ _CHOICES: Final[dict[str, ToolChoice]] = {choice: choice for choice in get_args(
 _TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "tool_reference": "tool_name"}
 """The field with the text of a part, by its type."""
 _PICTURES: Final = "image_url"
+_THOUGHTS: Final = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "data"}
+"""The field of what the assistant thought, by the type of the part in its message."""
 
 TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
@@ -59,14 +62,6 @@ TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "
 """Those of them that clients send at the other APIs too, as no API has them."""
 CONTINUE: Final = "continue_final_message"
 _NONE: Final[dict[str, Any]] = {}
-
-_FORMATS: Final = ("text", "json_object", "json_schema")
-_FOREIGN_FORMATS: Final = {"regex": "regex", "grammar": "gbnf", "structural_tag": "structural_tag"}
-"""Types of formats that Together, Fireworks, TGI and vLLM have, and what they are."""
-_PATTERNS: Final = ("regex", "pattern", "value")
-_JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
-
-_ANY_OBJECT: Final = {"type": "object"}
 
 _LEFT_OUT: Final = "[A {} was here. It was left out, because this model reads only text.]"
 _WORDS: Final = {"image_url": "picture", "input_audio": "sound recording", "file": "file"}
@@ -113,7 +108,7 @@ class FunctionBody(msgspec.Struct):
     """The function of a tool call in the history; null arguments count as none."""
 
     name: Annotated[str, Meta(extra_json_schema=_NAME)]
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | dict[str, Any] | list[Any] | int | float | bool | None = None
 
 
 class ToolCallBody(msgspec.Struct):
@@ -125,11 +120,12 @@ class ToolCallBody(msgspec.Struct):
 
 class MessageBody(msgspec.Struct):
     """A message; `reasoning` is the older name of `reasoning_content`, and counts where that says
-    nothing. A `refusal` stands for a content that is null.
+    nothing. A `refusal` stands for a content that is null. Only the content of a tool's result may
+    be neither text nor parts.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
-    content: str | list[Part] | None = None
+    content: str | list[Part | str] | dict[str, Any] | int | float | bool | None = None
     name: str | None = None
     tool_calls: list[ToolCallBody] | None = None
     tool_call_id: str | None = None
@@ -227,8 +223,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
     messages = _messages(typed.messages, others)
     grammar = None
     if typed.response_format is not None:
-        messages = _instructed(messages, typed.response_format)
-        grammar = _format_grammar(typed.response_format)
+        messages = instructed(messages, typed.response_format)
+        grammar = format_grammar(typed.response_format)
     request = request_of(
         typed,
         raw,
@@ -327,11 +323,14 @@ def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bo
         raise invalid(f"{where}.content", f"'{where}.content' must be text for role {role}.")
     is_newer = body.reasoning_content or body.reasoning is None
     reasoning = body.reasoning_content if is_newer else body.reasoning
+    content = body.content
+    if isinstance(content, list) and role == "assistant":
+        reasoning = reasoning or _thoughts(content) or reasoning
     return Message(
         role=role,
         content=body.refusal
-        if body.content is None
-        else _text(body.content, f"{where}.content", others, is_past=is_past),
+        if content is None
+        else _text(content, f"{where}.content", others, is_past=is_past, role=role),
         name=body.name,
         tool_calls=calls,
         tool_call_id=body.tool_call_id,
@@ -339,18 +338,42 @@ def _message(body: MessageBody, at: int, others: list[OtherPart], *, is_past: bo
     )
 
 
-def _text(content: str | list[Part], where: str, others: list[OtherPart], *, is_past: bool) -> str:
-    if not isinstance(content, list):
+def _text(content: object, where: str, others: list[OtherPart], *, is_past: bool, role: str) -> str:
+    if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        # `chat_request` reads the body again, in the plain shape, as in `_part_text`.
+        raise invalid(where, f"'{where}' must be text or a list of parts.")
     texts = [
-        _part_text(part, f"{where}[{i}]", others, is_past=is_past) for i, part in enumerate(content)
+        _part_text(part, f"{where}[{i}]", others, is_past=is_past)
+        for i, part in enumerate(content)
+        if role != "assistant" or not _is_thought(part)
     ]
     return "\n".join(text for text in texts if text is not None)
 
 
-def _part_text(part: Part, where: str, others: list[OtherPart], *, is_past: bool) -> str | None:
-    kind = part.get("type")
-    if not isinstance(kind, str):
+def _is_thought(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in _THOUGHTS
+
+
+def _thoughts(content: list[Any]) -> str | None:
+    """What the parts of the assistant's message say that it thought: a text, or parts of text as in
+    Mistral's API. What another server has encrypted means nothing.
+    """
+    found: list[object] = []
+    for part in filter(_is_thought, content):
+        kind = part["type"]
+        thought = None if kind == "redacted_thinking" else part.get(_THOUGHTS[kind])
+        found += texts_of(thought) if isinstance(thought, list) else [thought]
+    return "".join(text for text in found if isinstance(text, str)) or None
+
+
+def _part_text(
+    part: Part | str, where: str, others: list[OtherPart], *, is_past: bool
+) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(part, str) or not isinstance(kind, str):
         raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
     field = _TEXT_PARTS.get(kind)
     if field is not None:
@@ -360,7 +383,7 @@ def _part_text(part: Part, where: str, others: list[OtherPart], *, is_past: bool
         return text
     if kind in OTHER_PARTS:
         # `chat_request` reads the body again, in the plain shape.
-        raise invalid(f"{where}.type", f"'{where}' is a part of the Responses API.")
+        raise invalid(f"{where}.type", f"'{where}' is a part of another API.")
     if kind == "file" and (text := _file_text(part.get("file"))) is not None:
         return text
     is_past = is_past or kind == _PICTURES
@@ -392,96 +415,8 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
         raise invalid(f"{where}.function.name", f"'{where}.function.name' is empty.")
     arguments = call.function.arguments
     if not isinstance(arguments, str):
-        arguments = _encode(arguments or {}).decode()
+        arguments = _encode({} if arguments is None else arguments).decode()
     return ToolCall(id=call.id or "", name=call.function.name, arguments=arguments)
-
-
-def _instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[Message, ...]:
-    """`messages` with the instruction for the response format `given` at the end of the system
-    text: a model that knows what it is to write writes it better. Providers get the field itself.
-    """
-    instruction = _format_instruction(given)
-    if instruction is None:
-        return messages
-    first, *rest = messages
-    if first.role not in ("system", "developer"):
-        return (Message(role="system", content=instruction), *messages)
-    content = f"{first.content}\n\n{instruction}"
-    return (msgspec.structs.replace(first, content=content), *rest)
-
-
-def _format_instruction(given: dict[str, Any]) -> str | None:
-    """The sentence for `given`; None if any text will do."""
-    kind = given.get("type")
-    if kind == "text" or _is_foreign(given):
-        return None
-    if kind not in _FORMATS:
-        raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
-    if (schema := _bare_schema(given)) is not None:
-        return _schema_instruction(schema)
-    if kind == "json_object":
-        return _JSON_ONLY
-    wrapper = given.get("json_schema")
-    if not isinstance(wrapper, dict):
-        raise _bad_format("json_schema", "must be an object")
-    schema = wrapper.get("schema")
-    if not isinstance(schema, dict):
-        raise _bad_format("json_schema.schema", "must be an object")
-    return _schema_instruction(schema)
-
-
-def _is_foreign(given: dict[str, Any]) -> bool:
-    """Whether the format is one that OpenAI's API has not."""
-    kind = given.get("type")
-    return isinstance(kind, str) and kind in _FOREIGN_FORMATS
-
-
-def _foreign_grammar(given: dict[str, Any]) -> OutputGrammar:
-    kind = given["type"]
-    if kind == "structural_tag":
-        return form_grammar("response_format", kind, given)
-    names = _PATTERNS if kind == "regex" else (kind,)
-    name = next((name for name in names if given.get(name) is not None), names[0])
-    return form_grammar(f"response_format.{name}", _FOREIGN_FORMATS[kind], given.get(name))
-
-
-def _schema_instruction(schema: dict[str, Any]) -> str:
-    return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
-
-
-def _bare_schema(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema beside the type, as llama.cpp and others take it, if it is there."""
-    schema = given.get("schema")
-    if schema is None or given.get("json_schema") is not None:
-        return None
-    if not isinstance(schema, dict):
-        raise _bad_format("schema", "must be an object")
-    return schema
-
-
-def _format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
-    """What the checked response format demands. Only a strict schema must be enforced, and one in
-    llama.cpp's form, which always is there.
-    """
-    if given["type"] == "text":
-        return None
-    if _is_foreign(given):
-        return _foreign_grammar(given)
-    if (schema := _bare_schema(given)) is not None:
-        is_strict = given.get("strict") is True
-        field = "response_format.schema"
-        return schema_grammar(schema, field, is_strict=is_strict, is_required=True)
-    if given["type"] == "json_object":
-        return schema_grammar(_ANY_OBJECT, "response_format", is_strict=False, is_required=False)
-    wrapper = given["json_schema"]
-    is_strict = wrapper.get("strict") is True
-    field = "response_format.json_schema.schema"
-    return schema_grammar(wrapper["schema"], field, is_strict=is_strict, is_required=is_strict)
-
-
-def _bad_format(path: str, text: str) -> ApiError:
-    where = f"response_format.{path}"
-    return invalid(where, f"'{where}' {text}.")
 
 
 def _chosen_tools(

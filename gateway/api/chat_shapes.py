@@ -1,21 +1,32 @@
 """Chats in the shapes of other APIs, as some clients send them -> plain chats.
 
 Owns tools without the wrapper `function` (the Responses API's form), custom tools and their calls,
-messages of the time before tools (`function_call`, role `function`), and parts by the names of the
-Responses API. Cursor sends all of these to /chat/completions
-(codex-proxy#707, codex-lb#833). Must not know templates, models, or deferred tools.
+messages of the time before tools (`function_call`, role `function`), parts by the names of the
+other APIs, and the calls and results that are parts in Anthropic's. Cursor sends all of these to
+/chat/completions (codex-proxy#707, codex-lb#833). Must not know templates, models, or deferred
+tools.
 """
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
+from gateway.api.content_parts import call_of, kind_of, parts_of, user_messages
 from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
-from gateway.api.request import cached_tools
+from gateway.api.request import cached_tools, text_of_result
 
 _ANTHROPIC_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_TEXTS: Final = frozenset({"input_text", "output_text"})
-OTHER_PARTS: Final = _TEXTS | {"input_image", "input_file"}
-"""Types of parts of the Responses API."""
+OTHER_PARTS: Final = frozenset(
+    {
+        "input_text", "output_text", "input_image", "input_file",
+        "image", "document", "search_result", "tool_use", "tool_result",
+    }
+)  # fmt: skip
+"""Types of parts of the Responses API and of Anthropic's."""
+
+_encode: Final = msgspec.json.Encoder().encode
 
 Fields = dict[str, Any]
 
@@ -38,8 +49,9 @@ def plain_chat(raw: Fields) -> tuple[Fields, dict[str, bool]]:
         changed["tool_choice"] = named
     messages = raw.get("messages")
     if isinstance(messages, list):
-        plain = [_message(message, customs) for message in _with_tools(messages)]
-        if any(new is not old for new, old in zip(plain, messages, strict=True)):
+        spread = [one for at, each in enumerate(_with_tools(messages)) for one in _spread(each, at)]
+        plain = [_message(message, customs) for message in spread]
+        if len(plain) != len(messages) or any(map(operator.is_not, plain, messages)):
             changed["messages"] = plain
     return ({**raw, **changed} if changed else raw), customs
 
@@ -120,6 +132,28 @@ def _with_tools(messages: list[Any]) -> list[Any]:
     return found
 
 
+def _spread(message: object, at: int) -> Iterable[object]:
+    """The messages for one whose calls or results are parts, as in Anthropic's API."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(content, list):
+        return [message]
+    where = f"messages[{at}].content"
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+    if message.get("role") in ("user", "tool") and "tool_result" in kinds:
+        return user_messages(content, where, lambda part, _: _parts(part))
+    if message.get("role") != "assistant" or "tool_use" not in kinds:
+        return [message]
+    calls = [
+        call_of(part, f"{where}[{index}]")
+        for index, (part, kind) in enumerate(zip(content, kinds, strict=True))
+        if kind == "tool_use"
+    ]
+    rest = [part for part, kind in zip(content, kinds, strict=True) if kind != "tool_use"]
+    given = message.get("tool_calls")
+    earlier = given if isinstance(given, list) else []
+    return [{**message, "content": rest or None, "tool_calls": [*earlier, *calls]}]
+
+
 def _message(message: object, customs: Mapping[str, bool]) -> object:
     if not isinstance(message, dict):
         return message
@@ -129,9 +163,11 @@ def _message(message: object, customs: Mapping[str, bool]) -> object:
         plain = [_call(call, customs) for call in calls]
         if any(new is not old for new, old in zip(plain, calls, strict=True)):
             changed["tool_calls"] = plain
-    if isinstance(content, list):
-        parts = [_part(part) for part in content]
-        if any(new is not old for new, old in zip(parts, content, strict=True)):
+    if message.get("role") == "tool" and not _is_content(content):
+        changed["content"] = text_of_result(content)
+    elif isinstance(content, list):
+        parts = [new for part in content for new in _parts(part)]
+        if len(parts) != len(content) or any(map(operator.is_not, parts, content)):
             changed["content"] = parts
     return {**message, **changed} if changed else message
 
@@ -154,17 +190,21 @@ def _call(call: object, customs: Mapping[str, bool]) -> object:
     return call
 
 
-def _part(part: object) -> object:
-    if not isinstance(part, dict):
-        return part
-    kind = part.get("type")
-    if isinstance(kind, str) and kind in _TEXTS and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
-    if kind == "input_image":
-        url = {"url": part.get("image_url")}
-        if isinstance(part.get("detail"), str):
-            url["detail"] = part["detail"]
-        return {"type": "image_url", "image_url": url}
-    if kind == "input_file":
-        return {"type": "file", "file": {key: v for key, v in part.items() if key != "type"}}
-    return part
+def _is_content(content: object) -> bool:
+    """Whether it is what a message may hold. Programs send results of tools as they are."""
+    if isinstance(content, list):
+        return all(
+            isinstance(part, str) or (isinstance(part, dict) and isinstance(kind_of(part), str))
+            for part in content
+        )
+    return content is None or isinstance(content, str)
+
+
+def _parts(part: object) -> list[Any]:
+    """The parts for one; itself, if a chat has such parts."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    is_other = kind is None or (isinstance(kind, str) and kind in OTHER_PARTS)
+    read = parts_of(part) if is_other else None
+    if read is None and kind in ("tool_use", "tool_result"):
+        return [{"type": "text", "text": _encode(part).decode()}]  # where it cannot be
+    return [part] if read is None else read

@@ -15,11 +15,11 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.call_ids import from_client
 from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
 from gateway.api.client_tools import client_tool
+from gateway.api.content_parts import READ, call_of, kind_of, parts_of, texts_of, user_messages
 from gateway.api.context_edits import EditedContext, edited_context
-from gateway.api.deferred_tools import may_refer, reference
+from gateway.api.deferred_tools import may_refer
 from gateway.api.errors import invalid
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
@@ -33,11 +33,9 @@ from gateway.api.request import (
     continued,
     decode_object,
     may_continue,
-    text_of_result,
     typed_body,
 )
 from gateway.api.signatures import Signer
-from gateway.api.text_files import text_of_file
 from protocol.reading import read_object
 
 _FINGERPRINT_SEED: Final = 1
@@ -60,18 +58,10 @@ it would find are shown from the beginning.
 """
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
-_BLOCKS: Final = frozenset(
-    {
-        "text", "image", "document", "search_result", "tool_use", "tool_result",
-        "tool_reference", "thinking", "redacted_thinking", "compaction",
-    }
-)  # fmt: skip
+_BLOCKS: Final = READ | {
+    "tool_use", "tool_result", "thinking", "redacted_thinking", "compaction",
+}  # fmt: skip
 """Types of blocks that are read. Thinking of other servers means nothing to the model."""
-
-_IN_RESULTS: Final = frozenset({"text", "tool_reference"})
-"""Types of parts that stay in the result of a call."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 Block = dict[str, Any]
 
@@ -199,7 +189,7 @@ def _kinds(blocks: Iterable[object]) -> Iterator[object]:
     for block in blocks:
         if not isinstance(block, dict):
             continue
-        yield block.get("type")
+        yield kind_of(block)
         if block.get("type") == "tool_result" and isinstance(inner := block.get("content"), list):
             yield from _kinds(inner)
 
@@ -297,7 +287,7 @@ def _session(metadata: MetadataParam | None) -> str | None:
 
 def _system(given: str | list[Block] | None) -> tuple[str, str]:
     """The system text without what changes in every request, and the last count of tokens."""
-    texts = [given] if isinstance(given, str) else _texts(given or ())
+    texts = [given] if isinstance(given, str) else texts_of(given or ())
     kept = [text for text in (_BILLING_HEADER.sub("", text) for text in texts) if text]
     system = "\n\n".join(kept)
     counts = _TOKENS_LEFT.findall(system)
@@ -325,16 +315,16 @@ def _messages(message: MessageParam, at: int, signer: Signer) -> list[dict[str, 
     if role == "assistant":
         return [_assistant(content, at, signer)]
     if role == "user":
-        return list(_user(content, at))
-    return [{"role": role, "content": "\n\n".join(_texts(content))}]
+        return list(user_messages(content, f"messages[{at}].content", _parts))
+    return [{"role": role, "content": "\n\n".join(texts_of(content))}]
 
 
 def _assistant(blocks: list[Block], at: int, signer: Signer) -> dict[str, Any]:
     """Text, calls and thinking of one turn. Thinking that another server signed is dropped."""
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(_texts(blocks))}
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts_of(blocks))}
     thoughts = "".join(_thoughts(blocks, signer))
     calls = [
-        _call(block, f"messages[{at}].content[{index}]")
+        call_of(block, f"messages[{at}].content[{index}]")
         for index, block in enumerate(blocks)
         if block.get("type") == "tool_use"
     ]
@@ -355,125 +345,16 @@ def _thoughts(blocks: Iterable[Block], signer: Signer) -> Iterator[str]:
                 yield text
 
 
-def _call(block: Block, where: str) -> dict[str, Any]:
-    name, given = block.get("name"), block.get("input")
-    if not isinstance(name, str) or not name:
-        raise invalid(f"{where}.name", f"'{where}.name' must be a string.")
-    # A call that was cut short may have been kept as text; no history makes a request fail.
-    arguments = given if isinstance(given, str) else _encode(given or {}).decode()
-    function = {"name": name, "arguments": arguments}
-    return {"id": from_client(block.get("id")), "type": "function", "function": function}
-
-
-def _user(blocks: list[Block], at: int) -> Iterator[dict[str, Any]]:
-    """The results of calls, each a message, and what the user says, in their order. Pictures in
-    results come last, as the user's: results of the chat API are text.
-    """
-    said: list[Block] = []
-    pictures: list[Block] = []
-    for index, block in enumerate(blocks):
-        where = f"messages[{at}].content[{index}]"
-        if block.get("type") != "tool_result":
-            said += _parts([block], where)
-            continue
-        if said:
-            yield {"role": "user", "content": _content(said)}
-            said = []
-        content, others = _result(block, f"{where}.content")
-        call_id = from_client(block.get("tool_use_id"))
-        yield {"role": "tool", "tool_call_id": call_id, "content": content}
-        pictures += others
-    is_said = not any(block.get("type") == "tool_result" for block in blocks)
-    if is_said or said or pictures:
-        yield {"role": "user", "content": _content(pictures + said)}
-
-
-def _result(block: Block, where: str) -> tuple[str | list[Block], list[Block]]:
-    """The text of a call's result, or parts with references to tools; and all other parts."""
-    inner = block.get("content")
-    parts = _parts(map(_as_block, inner), where) if isinstance(inner, list) else []
-    said = [part for part in parts if part["type"] in _IN_RESULTS]
-    others = [part for part in parts if part["type"] not in _IN_RESULTS]
-    if any(part["type"] != "text" for part in said):
-        return said, others
-    texts = "\n".join(part["text"] for part in said)
-    text = texts if isinstance(inner, list) else text_of_result(inner)
-    if not text and block.get("is_error"):
-        text = "error"
-    return text, others
-
-
-def _as_block(given: object) -> object:
-    return {"type": "text", "text": given} if isinstance(given, str) else given
-
-
-def _content(parts: list[Block]) -> str | list[Block]:
-    if not parts:
-        return ""
-    only = parts[0] if len(parts) == 1 else {}
-    return only["text"] if only.get("type") == "text" else parts
-
-
-def _texts(blocks: Iterable[Block]) -> list[str]:
-    found = (block.get("text") for block in blocks if block.get("type") == "text")
-    return [text for text in found if isinstance(text, str)]
-
-
-def _parts(blocks: Iterable[object], where: str) -> list[Block]:
-    """The parts of a chat message for blocks of the user; unknown ones have none."""
-    parts: list[Block] = []
-    for block in blocks:
-        if not isinstance(block, dict):
-            raise invalid(where, f"'{where}' must be text or blocks.")
-        match block.get("type"):
-            case "text" if isinstance(text := block.get("text"), str):
-                parts.append({"type": "text", "text": text})
-            case "text":
-                raise invalid(f"{where}.text", f"'{where}.text' must be a string.")
-            case "image":
-                parts.append({"type": "image_url", "image_url": {"url": _url(block)}})
-            case "document":
-                parts += _document(block, where)
-            case "tool_reference" if isinstance(name := block.get("tool_name"), str):
-                parts.append(reference(name))
-            case "search_result":
-                texts = [f"{block.get('title', '')} ({block.get('source', '')})"]
-                parts.append({"type": "text", "text": "\n".join(texts + _inner_texts(block))})
-            case _:
-                pass
-    return parts
-
-
-def _inner_texts(block: Block) -> list[str]:
-    inner = block.get("content")
-    return (
-        _texts([one for one in inner if isinstance(one, dict)]) if isinstance(inner, list) else []
-    )
-
-
-def _url(block: Block) -> str:
-    """The picture or file in `block`, as a URL."""
-    source = block.get("source")
-    if not isinstance(source, dict):
-        return ""
-    if source.get("type") == "base64":
-        return f"data:{source.get('media_type')};base64,{source.get('data')}"
-    return str(source.get("url", ""))
-
-
-def _document(block: Block, where: str) -> list[Block]:
-    source = block.get("source")
-    if isinstance(source, dict) and source.get("type") == "text":
-        return [{"type": "text", "text": str(source.get("data", ""))}]
-    if isinstance(source, dict) and source.get("type") == "content":
-        inner = source.get("content")
-        if isinstance(inner, str):
-            return [{"type": "text", "text": inner}]
-        return _parts(inner if isinstance(inner, list) else [], where)
-    name = str(block.get("title") or "document")
-    if (text := text_of_file(_url(block), name)) is not None:
-        return [{"type": "text", "text": text}]
-    return [{"type": "file", "file": {"filename": name, "file_data": _url(block)}}]
+def _parts(block: object, where: str) -> list[Block]:
+    """The parts of a chat message for a block of the user; unknown ones have none."""
+    parts = parts_of(block)
+    if parts is not None:
+        return parts
+    if not isinstance(block, dict):
+        raise invalid(where, f"'{where}' must be text or blocks.")
+    if block.get("type") == "text":
+        raise invalid(f"{where}.text", f"'{where}.text' must be a string.")
+    return []
 
 
 def _is_ours(tool: dict[str, Any]) -> bool:

@@ -12,17 +12,21 @@ import msgspec
 
 from gateway.api import client_items
 from gateway.api.compaction import summary_text
+from gateway.api.content_parts import parts_of
 from gateway.api.custom_tools import arguments_of
 from gateway.api.deferred_tools import DEFER, reference
 from gateway.api.errors import invalid
 from gateway.api.request import text_of_result
 from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name
 from gateway.api.signatures import Signer
-from gateway.api.text_files import text_of_file
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _MAX_KIND: Final = 64
+_PLAIN: Final = ("input_text", "output_text", "text", "refusal")
+"""Parts that are nothing if they have no text."""
+_SOUND: Final = "input_audio"
+"""The type of a part that is left out, and named."""
 _WITHOUT_TEXT: Final = frozenset({"compaction_trigger", "item_reference"})
 _COMPACTIONS: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
 
@@ -149,26 +153,12 @@ class ResponsesChat:
         """Parts of a chat message; unknown ones are dropped."""
         parts: list[Item] = []
         for given in content:
-            part = {"type": "text", "text": given} if isinstance(given, str) else given
-            if not isinstance(part, dict):
-                continue
-            match part.get("type"):
-                case "input_text" | "output_text" | "text" | "refusal":
-                    if (text := _text_of(part)) is not None:
-                        parts.append({"type": "text", "text": text})
-                case "input_image":
-                    named = {"url": part.get("image_url"), "detail": part.get("detail")}
-                    url = {name: value for name, value in named.items() if value is not None}
-                    parts.append({"type": "image_url", "image_url": {"url": None, **url}})
-                case "input_file" if (
-                    text := text_of_file(part.get("file_data"), part.get("filename"))
-                ) is not None:
-                    parts.append({"type": "text", "text": text})
-                case "input_file":
-                    named = {name: value for name, value in part.items() if name != "type"}
-                    parts.append({"type": "file", "file": named})
-                case kind:
-                    self._drop(kind)
+            is_sound = isinstance(given, dict) and given.get("type") == _SOUND
+            read = None if is_sound else parts_of(given)
+            if read is not None:
+                parts += read
+            elif isinstance(given, dict) and given.get("type") not in _PLAIN:
+                self._drop(given.get("type"))
         return parts
 
     def _result(self, item: Item) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,111 @@
+"""The field `response_format` of a chat: its check, its instruction and its grammar.
+
+Owns which types of formats there are, those of other servers among them. Must not know the other
+fields of a request.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api.errors import ApiError, invalid
+from gateway.api.output_grammar import OutputGrammar, form_grammar, schema_grammar
+from gateway.api.request import Message
+
+_FORMATS: Final = ("text", "json_object", "json_schema")
+_FOREIGN_FORMATS: Final = {"regex": "regex", "grammar": "gbnf", "structural_tag": "structural_tag"}
+"""Types of formats that Together, Fireworks, TGI and vLLM have, and what they are."""
+_PATTERNS: Final = ("regex", "pattern", "value")
+_JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
+
+_ANY_OBJECT: Final = {"type": "object"}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[Message, ...]:
+    """`messages` with the instruction for the response format `given` at the end of the system
+    text: a model that knows what it is to write writes it better. Providers get the field itself.
+    """
+    instruction = _format_instruction(given)
+    if instruction is None:
+        return messages
+    first, *rest = messages
+    if first.role not in ("system", "developer"):
+        return (Message(role="system", content=instruction), *messages)
+    content = f"{first.content}\n\n{instruction}"
+    return (msgspec.structs.replace(first, content=content), *rest)
+
+
+def _format_instruction(given: dict[str, Any]) -> str | None:
+    """The sentence for `given`; None if any text will do."""
+    kind = given.get("type")
+    if kind == "text" or _is_foreign(given):
+        return None
+    if kind not in _FORMATS:
+        raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
+    if (schema := _bare_schema(given)) is not None:
+        return _schema_instruction(schema)
+    if kind == "json_object":
+        return _JSON_ONLY
+    wrapper = given.get("json_schema")
+    if not isinstance(wrapper, dict):
+        raise _bad_format("json_schema", "must be an object")
+    schema = wrapper.get("schema")
+    if not isinstance(schema, dict):
+        raise _bad_format("json_schema.schema", "must be an object")
+    return _schema_instruction(schema)
+
+
+def _is_foreign(given: dict[str, Any]) -> bool:
+    """Whether the format is one that OpenAI's API has not."""
+    kind = given.get("type")
+    return isinstance(kind, str) and kind in _FOREIGN_FORMATS
+
+
+def _foreign_grammar(given: dict[str, Any]) -> OutputGrammar:
+    kind = given["type"]
+    if kind == "structural_tag":
+        return form_grammar("response_format", kind, given)
+    names = _PATTERNS if kind == "regex" else (kind,)
+    name = next((name for name in names if given.get(name) is not None), names[0])
+    return form_grammar(f"response_format.{name}", _FOREIGN_FORMATS[kind], given.get(name))
+
+
+def _schema_instruction(schema: dict[str, Any]) -> str:
+    return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
+
+
+def _bare_schema(given: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema beside the type, as llama.cpp and others take it, if it is there."""
+    schema = given.get("schema")
+    if schema is None or given.get("json_schema") is not None:
+        return None
+    if not isinstance(schema, dict):
+        raise _bad_format("schema", "must be an object")
+    return schema
+
+
+def format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
+    """What the checked response format demands. Only a strict schema must be enforced, and one in
+    llama.cpp's form, which always is there.
+    """
+    if given["type"] == "text":
+        return None
+    if _is_foreign(given):
+        return _foreign_grammar(given)
+    if (schema := _bare_schema(given)) is not None:
+        is_strict = given.get("strict") is True
+        field = "response_format.schema"
+        return schema_grammar(schema, field, is_strict=is_strict, is_required=True)
+    if given["type"] == "json_object":
+        return schema_grammar(_ANY_OBJECT, "response_format", is_strict=False, is_required=False)
+    wrapper = given["json_schema"]
+    is_strict = wrapper.get("strict") is True
+    field = "response_format.json_schema.schema"
+    return schema_grammar(wrapper["schema"], field, is_strict=is_strict, is_required=is_strict)
+
+
+def _bad_format(path: str, text: str) -> ApiError:
+    where = f"response_format.{path}"
+    return invalid(where, f"'{where}' {text}.")

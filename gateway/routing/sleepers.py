@@ -13,9 +13,6 @@ from gateway.routing.worker_view import Worker
 from gateway.telemetry import SleepTrouble, TurnsThrash, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import Residency, ResidencyState
 
-MISSED_S: Final = 15.0
-"""A request that went to a provider because its model was asleep counts as waiting for this time.
-"""
 WATCHED_S: Final = 600.0
 THRASHING_WAKES: Final = 4
 THRASHING_SHARE: Final = 0.5
@@ -120,10 +117,10 @@ class Sleepers:
                 waiting += 1
                 waited_s += now - one.asked_at
                 came.append(one.asked_at)
-            if now < model.missed_at + MISSED_S and not worker.ready:
+            if model.missed.is_waiting(now) and not worker.ready:
                 waiting += 1
-                waited_s += now - model.missed_at
-                came.append(model.missed_at)
+                waited_s += model.missed.waited_s(now)
+                came.append(model.missed.since)
         running = len(worker.reservations)
         oldest_s = now - min(came) if came else 0.0
         return Demand(worker.worker_id, waiting, running, waited_s, oldest_s)

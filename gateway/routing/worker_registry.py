@@ -17,6 +17,7 @@ from gateway.routing.conversations import ConversationHomes
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
+from gateway.routing.missed import Missed
 from gateway.routing.programs import Programs
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
@@ -142,7 +143,7 @@ class Model:
         self.probation_ticket: int | None = None
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
-        self.missed_at = float("-inf")
+        self.missed = Missed()
 
     def configure(self, config: ModelConfig, recovery_probes: int) -> None:
         """Apply a changed configuration. Facts that workers have reported stay."""

@@ -9,6 +9,7 @@ from gateway.routing.sleepers import THRASHING_WAKES, ChangeWatch
 from gateway.telemetry import SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import ASLEEP, TAKES_TURNS, Fault, Progress, Register, Residency
 from tests.fakes.fleet import W1, W2, facts, hello, only, request
+from workers.turns import Member, SharedCard, TurnPolicy
 
 CLOUD = (FallbackConfig(provider="p", model="m"),)
 TURNS = (TAKES_TURNS,)
@@ -97,6 +98,63 @@ def test_asleep_is_no_outage() -> None:
     assert not goes.models()[0].is_fallback_on
     assert only(goes.demands(1.1), Demand).waiting == 1  # it wakes all the same
     assert only(goes.demands(60.0), Demand).waiting == 0
+
+
+@pytest.mark.parametrize("gap_s", [2.0, 10.0, 30.0], ids=["close", "steady", "apart"])
+def test_a_model_asked_again_and_again_has_its_turn_beside_a_busy_one(gap_s: float) -> None:
+    """Providers answer meanwhile, so that nobody waits: the requests that went there count
+    together, and the neighbour that never rests gives way as it does to requests that wait.
+    """
+    fleet = fleet_of(fallback=CLOUD, while_waking="cloud")
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    policy, card = TurnPolicy(), SharedCard(80 * 2**30)
+    told = Demand(W1, 0, 0, 0.0, 0.0)
+    told_at, asked_at = 0.0, 100.0
+    for now in (100.0 + tick for tick in range(600)):
+        if now >= asked_at:
+            assert only(fleet.tickets.ask(request(int(now)), now), UseProvider)
+            asked_at += gap_s
+        if news := [one for one in fleet.demands(now) if isinstance(one, Demand)]:
+            told, told_at = news[-1], now
+        ours = Member(
+            "ours",
+            "asleep",
+            awake_bytes=60 * 2**30,
+            wake_s=30.0,
+            sleep_s=5.0,
+            waiting=told.waiting,
+            waited_s=told.waited_s + told.waiting * (now - told_at),
+            oldest_at=told_at - told.oldest_s if told.waiting else None,
+        )
+        busy = Member(
+            "busy",
+            "awake",
+            awake_bytes=60 * 2**30,
+            wake_s=30.0,
+            sleep_s=5.0,
+            running=8,
+            oldest_at=now - 1.0,
+        )
+        if policy.decide((ours, busy), card, now).sleep:
+            break
+    else:
+        pytest.fail("it never wakes")
+    # The patience of five rounds, and at the most one request more.
+    assert now <= 100.0 + 5 * 70.0 + gap_s + 1.0
+
+
+def test_a_single_request_that_went_away_is_no_lasting_wish() -> None:
+    """After a pause of a minute the count begins anew."""
+    fleet = fleet_of(fallback=CLOUD, while_waking="cloud")
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.tickets.ask(request(1), 1.0)
+    assert only(fleet.demands(11.0), Demand).waited_s == 10.0
+    assert only(fleet.demands(17.0), Demand).waiting == 0
+    fleet.tickets.ask(request(2), 50.0)
+    assert only(fleet.demands(52.0), Demand).waited_s == 15.0 + 2.0
+    fleet.tickets.ask(request(3), 111.0)
+    demand = only(fleet.demands(112.0), Demand)
+    assert (demand.waiting, demand.waited_s, demand.oldest_s) == (1, 1.0, 1.0)
 
 
 def test_a_model_that_cannot_wake_is_an_outage() -> None:

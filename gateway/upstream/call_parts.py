@@ -159,7 +159,7 @@ class CallParts:
     def __init__(self, ids: CallIds | None = None) -> None:
         self._ids = ids or CallIds()
         self._calls: list[_Call] = []
-        self._num_begun = 0
+        self.num_begun = 0
         self.begun: list[tuple[str, dict[str, Any]]] = []
         """The id and the unknown fields of each call that has begun."""
 
@@ -180,6 +180,17 @@ class CallParts:
         for call in self._calls:
             if call.number == number:
                 call.add(text)
+
+    def is_whole(self, number: int) -> bool:
+        """Whether nothing is missing of the arguments of a call that the client has got, as far as
+        can be told.
+        """
+        text = next((call.text for call in self._calls if call.number == number), "")
+        if len(text) > MAX_ARGUMENTS_CHARS:
+            return True
+        text = text.strip()
+        may_be = text.endswith(("}", "]")) or not text.startswith(("{", "["))
+        return bool(text) and may_be and not breaks_off(text)
 
     def is_open(self, number: int) -> bool:
         """Whether a part with this number as its index, and with arguments only, goes on with the
@@ -243,8 +254,8 @@ class CallParts:
 
     def _begin(self, call: _Call) -> CallPart:
         """The first part of a call for the client."""
-        call.number = self._num_begun
-        self._num_begun += 1
+        call.number = self.num_begun
+        self.num_begun += 1
         own = self._ids.unique(call.source_id, call.number)
         self.begun.append((own, call.extra))
         name, tools = call.name, self._ids.tools

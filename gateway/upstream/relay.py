@@ -103,7 +103,7 @@ class StreamRelay:
         servers send comments, blank lines or empty chunks for ever.
         """
         latest = split_events(self._latest) if self._has_events else []
-        return any(kind_of(event) in _NEWS for event in latest)
+        return self._end.has_waiting or any(kind_of(event) in _NEWS for event in latest)
 
     @property
     def is_finished(self) -> bool:
@@ -170,6 +170,7 @@ class StreamRelay:
         garbage, and at an end that is none. Of what follows the end only the usage counts.
         """
         self._has_events = bool(events)
+        self._end.has_waiting = False
         if not events:
             return
         good: list[bytes] = []

@@ -2,14 +2,16 @@
 
 Owns what is kept of the events of one stream until its end shows whether the answer is whole: how
 each choice has ended, and whether the arguments of its calls break off. Chunks whose calls a client
-could not read are rewritten: each has one part of one call, and none the end too, because clients
-read only the first part, or take a call as never done. Must not know when events are passed on.
+could not read are rewritten: each has one part of one call, one call follows the other, and none
+has the end too, because clients read only the first part, give it to the latest call, or take a
+call as never done. Must not know when events are passed on.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, final
 
 from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.call_order import CallOrder
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
@@ -34,9 +36,16 @@ class BrokenEnd(HermaError):
 class _Choice:
     def __init__(self, ids: CallIds) -> None:
         self.calls = CallParts(ids)
+        self.order: CallOrder | None = None
+        """Of several calls; one alone needs none."""
         self.end: End | None = None
         self.late_end: tuple[End, bytes] | None = None
         """An end that came before the last arguments of a call, and its event."""
+
+    def rest(self, end: End) -> list[CallPart]:
+        """The rest of the calls for the client, at the end of the answer."""
+        rest = [] if end is End.LENGTH else self.calls.end()
+        return rest if self.order is None else self.order.take(rest) + self.order.rest()
 
 
 @final
@@ -59,6 +68,8 @@ class StreamEnd:
         self._thoughts = bytearray()
         self._has_plain_end = False
         self.calls_nothing = False
+        self.has_waiting = False
+        """Whether parts of several calls came, which may wait."""
 
     @property
     def is_finished(self) -> bool:
@@ -134,6 +145,8 @@ class StreamEnd:
         """
         if state.late_end is not None and not state.calls.flaw():
             (state.end, late), state.late_end = state.late_end, None
+            waiting = state.order.rest() if state.order is not None else []
+            after += [_with_part(chunk, choice, _written(one)) for one in waiting]
             after.append(late)
         reason, is_changed = choice.get("finish_reason"), False
         if reason is not None and (not reason or reason == "null"):
@@ -160,9 +173,8 @@ class StreamEnd:
             choice["finish_reason"], self.steady = None, None
             return True
         state.end = end
-        rest = [] if end is End.LENGTH else state.calls.end()
         is_changed = (end is End.STOPPED and ends_by_calls(choice, state.calls)) or is_changed
-        parts = [_with_part(chunk, choice, _written(one)) for one in rest]
+        parts = [_with_part(chunk, choice, _written(one)) for one in state.rest(end)]
         delta = choice.get("delta")
         if not isinstance(delta, dict) or not delta.get("tool_calls"):
             before += parts
@@ -207,6 +219,8 @@ class StreamEnd:
         """
         given = delta["tool_calls"]
         found = state.calls.take(given)
+        if state.calls.num_begun > 1:
+            found = self._in_order(state, found)
         self.steady = None
         is_late = state.late_end is not None
         if (
@@ -227,6 +241,13 @@ class StreamEnd:
         else:
             del delta["tool_calls"]
         return True
+
+    def _in_order(self, state: _Choice, found: list[CallPart]) -> list[CallPart]:
+        """What the client gets now of the parts `found` of several calls."""
+        if state.order is None:
+            state.order = CallOrder(state.calls)
+        self.has_waiting = self.has_waiting or bool(found)
+        return state.order.take(found)
 
     def _read_kept(self) -> None:
         """Read the arguments in the chunks that were passed on unread."""

@@ -217,8 +217,11 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
+    foreign_tool = ""
     if typed.tools or typed.tool_choice is not None:
-        tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
+        given = tuple(raw.get("tools") or ())
+        tools, foreign_tool = _own_tools(given)
+        tools, tool_choice = _chosen_tools(typed, tools, has_others=bool(foreign_tool))
     others: list[OtherPart] = []
     messages = _messages(typed.messages, others)
     grammar = None
@@ -243,6 +246,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
     )
     if ignored := not_served(raw, _NOT_SERVED):
         request = msgspec.structs.replace(request, ignored=ignored)
+    if foreign_tool:
+        request = msgspec.structs.replace(request, foreign_tool=foreign_tool)
     return continued(request, CONTINUE) if typed.continue_final_message else request
 
 
@@ -419,8 +424,26 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
     return ToolCall(id=call.id or "", name=call.function.name, arguments=arguments)
 
 
+def _own_tools(given: tuple[dict[str, Any], ...]) -> tuple[tuple[dict[str, Any], ...], str]:
+    """The tools that the client runs, and the place of the first that a server would run."""
+    others = [
+        at
+        for at, tool in enumerate(given)
+        if not (type(tool) is ToolSchema and tool.function_name) and _is_of_server(tool)
+    ]
+    if not others:
+        return given, ""
+    own = tuple(tool for at, tool in enumerate(given) if at not in others)
+    return own, f"tools[{others[0]}].type"
+
+
+def _is_of_server(tool: dict[str, Any]) -> bool:
+    kind = tool.get("type")
+    return isinstance(kind, str) and kind not in ("", "function", "custom")
+
+
 def _chosen_tools(
-    typed: ChatBody, tools: tuple[dict[str, Any], ...]
+    typed: ChatBody, tools: tuple[dict[str, Any], ...], *, has_others: bool
 ) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
     """The tools that the model may see, and the choice; of a named function only that one."""
     names = [
@@ -434,12 +457,14 @@ def _chosen_tools(
         known = _CHOICES.get("required" if choice == "any" else choice)  # Mistral's word
         if known is None:
             raise _bad_choice(f"must be none, auto, required or an object, not {choice!r}")
-        if known == "required" and not tools:
+        if known == "required" and not tools and not has_others:
             raise _bad_choice("is 'required', but there are no tools")
         return (() if known == "none" else tools), known
     if choice.get("type") == "allowed_tools":
         return _allowed_tools(choice, tools, names)
     wanted = choice.get("function")
+    if has_others and _is_of_server(choice):
+        return tools, "auto"
     if choice.get("type", "function") != "function" or not isinstance(wanted, dict):
         raise _bad_choice("must name a function")
     if wanted.get("name") not in names:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.api.client_functions import function_fields
 from gateway.api.content_parts import call_of, kind_of, parts_of, user_messages
 from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
 from gateway.api.request import cached_tools, text_of_result
@@ -60,12 +61,14 @@ def _tool(tool: object, customs: dict[str, bool]) -> object:
     if not isinstance(tool, dict):
         return tool
     kind = tool.get("type") or "function"
-    if kind in ("function", "custom") and "name" in tool and "input_schema" in tool:
-        rest = {key: value for key, value in tool.items() if key not in {"type", "input_schema"}}
-        return _tool({**rest, "parameters": tool["input_schema"]}, customs)  # Anthropic's
-    if kind == "function" and "function" not in tool and "name" in tool:
-        rest = {key: value for key, value in tool.items() if key == "defer_loading"}
-        function = {key: value for key, value in tool.items() if key not in {"type", *rest}}
+    if kind == "custom" and "name" in tool and "input_schema" in tool:
+        kind = "function"  # Anthropic's
+    if kind == "function" and "function" not in tool:
+        fields = function_fields({**tool, "type": kind})
+        if fields is None:
+            return tool
+        rest = {key: value for key, value in fields.items() if key == "defer_loading"}
+        function = {key: value for key, value in fields.items() if key not in {"type", *rest}}
         return {"type": "function", "function": function, **rest}
     if kind != "custom":
         return tool

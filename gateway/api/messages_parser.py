@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
+from gateway.api.client_functions import function_fields
 from gateway.api.client_tools import client_tool
 from gateway.api.content_parts import READ, call_of, kind_of, parts_of, texts_of, user_messages
 from gateway.api.context_edits import EditedContext, edited_context
@@ -45,9 +46,10 @@ _BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
 _SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
-_FORCED: Final = frozenset({"any", "tool"})
+_NAMED: Final = frozenset({"tool", "function"})
+_FORCED: Final = frozenset({"any", "required", *_NAMED})
 """Choices that ask for a call."""
-_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_CHOICES: Final = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
 _OUR_TOOLS: Final = frozenset({None, "custom"})
 """Types of tools that the client describes. It runs those of `client_tools.py` too; a server would
 run the others.
@@ -85,11 +87,19 @@ class ToolParam(msgspec.Struct):
 
 
 class ToolChoiceParam(msgspec.Struct):
-    """The choice among tools; only the type `tool` has a `name`."""
+    """The choice among tools; only the type `tool` has a `name`. In a chat's form its type is
+    `function`, and the name may be in that field.
+    """
 
     type: str
     name: str | None = None
+    function: dict[str, Any] | None = None
     disable_parallel_tool_use: bool | None = None
+
+    @property
+    def tool_name(self) -> object:
+        """The name of the chosen tool."""
+        return self.name if self.function is None else self.function.get("name")
 
 
 class ThinkingParam(msgspec.Struct):
@@ -175,8 +185,8 @@ def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -
     if len([stop for stop in typed.stop_sequences or () if stop]) > MAX_STOPS:
         fields.append(f"stop_sequences beyond {MAX_STOPS}")
     if typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
-        named = typed.tool_choice.name
-        ours = [tool.get("name") for tool in typed.tools or () if _is_ours(tool)]
+        named = typed.tool_choice.tool_name
+        ours = [_own_form(tool).get("name") for tool in typed.tools or () if _is_ours(tool)]
         fields += [] if (ours if named is None else named in ours) else ["tool_choice"]
     kinds = {str(kind): None for one in typed.messages for kind in _kinds(_blocks(one))}
     blocks = [f"messages ({kind})" for kind in kinds if kind not in _BLOCKS]
@@ -360,7 +370,14 @@ def _parts(block: object, where: str) -> list[Block]:
 def _is_ours(tool: dict[str, Any]) -> bool:
     kind = tool.get("type")
     is_named = (kind is None or isinstance(kind, str)) and kind in _OUR_TOOLS
-    return is_named or client_tool(tool) is not None or "input_schema" in tool
+    is_ours = is_named or client_tool(tool) is not None or "input_schema" in tool
+    return is_ours or function_fields(tool) is not None
+
+
+def _own_form(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool in the form of this API."""
+    fields = None if "input_schema" in tool else function_fields(tool)
+    return tool if fields is None else {**fields, "input_schema": fields.get("parameters")}
 
 
 def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -373,6 +390,7 @@ def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _tool(given: dict[str, Any], at: int, *, may_defer: bool) -> dict[str, Any]:
     """A tool of the chat API."""
+    given = _own_form(given)
     tool = typed_body(given, ToolParam, f"tools[{at}]")
     function: dict[str, Any] = {"name": tool.name}
     description, schema = tool.description, tool.input_schema
@@ -396,8 +414,9 @@ def _tool_choice(choice: ToolChoiceParam | None) -> dict[str, Any]:
     fields: dict[str, Any] = (
         {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
     )
-    if choice.type == "tool":
-        return {**fields, "tool_choice": {"type": "function", "function": {"name": choice.name}}}
+    if choice.type in _NAMED:
+        named = {"type": "function", "function": {"name": choice.tool_name}}
+        return {**fields, "tool_choice": named}
     chosen = _CHOICES.get(choice.type)
     if chosen is None:
         text = f"'tool_choice.type' must be auto, any, tool or none, not {choice.type!r}."

@@ -26,7 +26,7 @@ _OF_ANSWERS: Final = frozenset(
         "functions", "function_call", "mcp_servers", "container", "web_search_options",
         "max_tool_calls", "previous_response_id", "conversation", "context_management", "audio",
         "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens",
-        "max_tokens_to_sample", "stop", "stop_sequences", "stop_token_ids", "ignore_eos",
+        "stop", "stop_sequences", "stop_token_ids", "ignore_eos",
         "n", "best_of", "echo", "suffix", "logprobs", "logit_bias",
         "response_format", "text", "output_format", "output_config", "reasoning_effort",
         "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p",

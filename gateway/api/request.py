@@ -186,7 +186,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     one was named); `shown_tools` are those at the beginning of the prompt if they are others, since
     deferred tools stand in messages. Without `parallel_calls` an answer has at most one call.
     `seed` is cut to 63 bits. `session` is the name of the conversation in the body. `other_part` is
-    the first content part that `messages` cannot hold; `has_bias`: there is a logit bias. The
+    the first content part that `messages` cannot hold; `has_bias`: there is a logit bias.
+    `foreign_tool`: the place of a tool that only some provider runs, if there is one. The
     answer must follow `grammar`. It continues `answer_start`, which is not part of it. `raw` is the
     decoded body with unknown fields, for a provider; it must not be changed. `fingerprint` is equal
     for equal bytes of the body, which has `num_bytes`.
@@ -233,6 +234,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     session: str | None = None
     other_part: OtherPart | None = None
     has_bias: bool = False
+    foreign_tool: str = ""
     grammar: OutputGrammar | None = None
     fingerprint: bytes = b""
     num_bytes: int | None = None
@@ -272,6 +274,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
                 "JSON schema in 'response_format'."
             )
             return invalid(field, text, code="grammar_not_served")
+        if self.foreign_tool:
+            text = (
+                f"'{self.foreign_tool}' must be 'function': only a provider could run a tool of "
+                "another type."
+            )
+            return invalid(self.foreign_tool, text, code="tool_not_served")
         if self.has_bias:
             text = "'logit_bias' is not served by local models; send the request without it."
             return invalid("logit_bias", text, code="logit_bias_not_served")

@@ -17,7 +17,7 @@ from gateway.api.custom_tools import arguments_of
 from gateway.api.deferred_tools import DEFER, reference
 from gateway.api.errors import invalid
 from gateway.api.request import text_of_result
-from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name
+from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name, kind_of
 from gateway.api.signatures import Signer
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -60,7 +60,7 @@ class ResponsesChat:
         """
         found: list[str] = []
         for at, tool in enumerate(given if isinstance(given, list | tuple) else ()):
-            write = TOOLS.get(str(tool.get("type"))) if isinstance(tool, dict) else None
+            write = TOOLS.get(kind_of(tool)) if isinstance(tool, dict) else None
             if write is None:
                 continue  # a server would run it
             for name, function in write(tool, f"{where}[{at}]"):

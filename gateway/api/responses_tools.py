@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from gateway.api.client_functions import function_fields
 from gateway.api.custom_tools import custom_function
 from gateway.api.deferred_tools import DEFER
 from gateway.api.errors import invalid
@@ -52,6 +53,7 @@ def _described(tool: Item) -> dict[str, Any]:
 
 
 def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    tool = function_fields(tool) or tool
     function = _described(tool)
     function |= {mark: True for mark in ("strict", DEFER) if tool.get(mark) is True}
     yield ToolName("function", _name(tool, where)), function
@@ -85,15 +87,24 @@ def is_search_by_server(tool: Item) -> bool:
 
 TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
 KNOWN_TOOLS: Final = TOOLS.keys()
-CHOICES: Final = frozenset({"function", "custom", "allowed_tools", SEARCH})
+CHOICES: Final = frozenset(
+    {"function", "custom", "tool", "allowed_tools", "auto", "any", "none", "required", SEARCH}
+)
 """Types of choices among tools that run here."""
-_NAMED: Final = frozenset({"function", "custom"})
+_NAMED: Final = frozenset({"function", "custom", "tool"})
 
 
 def is_known(tool: Item) -> bool:
     """Whether a tool is one that runs here."""
+    return kind_of(tool) in KNOWN_TOOLS
+
+
+def kind_of(tool: Item) -> str:
+    """The type of a tool. Functions may do without, as in Anthropic's API and MCP's."""
     kind = tool.get("type")
-    return isinstance(kind, str) and kind in KNOWN_TOOLS
+    if kind is None and function_fields(tool) is not None:
+        return "function"
+    return kind if isinstance(kind, str) else str(kind)
 
 
 def tool_choice(
@@ -102,6 +113,8 @@ def tool_choice(
     """The choice of a chat, and the tools that may be called if not all."""
     if given is None or isinstance(given, str):
         return given or "auto", None
+    if given.get("type") in ("auto", "any", "none", "required"):
+        return str(given["type"]), None  # Anthropic's
     kind = str(given.get("type"))
     if kind == "allowed_tools":
         listed = given.get("tools")
@@ -117,6 +130,8 @@ def tool_choice(
     if kind not in _NAMED:
         return "auto", None  # of a tool that a server would run
     name = given.get("name")
+    if name is None and isinstance(inner := given.get("function"), dict):
+        name = inner.get("name")  # a chat's
     if isinstance(space := given.get("namespace"), str):
         name = flat_name(space, str(name))
     return {"type": "function", "function": {"name": name}}, None

@@ -62,6 +62,7 @@ UNSUPPORTED: Final = frozenset(
         "template_refused",
         "no_chat_template",
         "grammar_not_served",
+        "tool_not_served",
     }
 )
 """Codes of errors that come from our own engines' limits: a provider may be able to answer."""

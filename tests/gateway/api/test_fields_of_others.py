@@ -15,7 +15,7 @@ from tests.gateway.api.test_odd_bodies import USER, chat, message, response
         {"system": "Be brief."},
         {"instructions": "Be brief."},
         {"max_output_tokens": 5},
-        {"max_new_tokens": 5, "max_tokens_to_sample": 5},
+        {"max_new_tokens": 5, "max_output_tokens": 5},
         {"stop_sequences": ["x"]},
         {"output_config": {"effort": "low"}, "text": {"verbosity": "low"}},
         {"previous_response_id": "resp_1", "conversation": "conv_1"},
@@ -30,7 +30,7 @@ def test_a_chat_names_fields_of_other_apis(fields: dict[str, Any]) -> None:
 
 def test_each_api_names_the_fields_of_the_others() -> None:
     """And none that it reads."""
-    strange = {"max_tokens_to_sample": 5, "best_of": 2, "echo": True, "logit_bias": {"5": 1}}
+    strange = {"max_new_tokens": 5, "best_of": 2, "echo": True, "logit_bias": {"5": 1}}
     assert message(**strange).ignored == tuple(sorted(strange))
     assert response(**strange).ignored == tuple(sorted(strange))
     assert message(system="Be.", stop_sequences=["x"], top_k=3, seed=1).ignored == ()

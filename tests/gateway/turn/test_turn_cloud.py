@@ -263,6 +263,25 @@ async def test_what_the_template_cannot_show_goes_to_a_provider(
             assert failed.error.status == 502
 
 
+async def test_a_tool_of_a_server_goes_to_a_provider() -> None:
+    """As the client sent it: no worker can run it."""
+    tools = [{"type": "web_search", "web_search": {"enable": True}}]
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address) as worker,
+        ):
+            await gateway.wait_state("ready")
+            asked = await gateway.ask(tools=tools)
+            assert asked.started.served_by == "cloud:p0"
+            assert fake.requests[0].body["tools"] == tools
+            assert not worker.all_of(Submit)
+            private = await gateway.ask(Caller(cloud=False), tools=tools)
+            assert private.error is not None
+            assert (private.error.status, private.error.code) == (400, "tool_not_served")
+
+
 @pytest.mark.parametrize("ready", [True, False])
 async def test_sound_is_refused_by_its_type_where_nobody_can_hear(ready: bool) -> None:
     """Without a provider the refusal comes at once, whatever the worker does."""

@@ -244,7 +244,7 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         fingerprint=fingerprint,
         num_bytes=num_bytes,
     )
-    if ignored := not_served(raw, _NOT_SERVED):
+    if not _NOT_SERVED.isdisjoint(raw) and (ignored := not_served(raw, _NOT_SERVED)):
         request = msgspec.structs.replace(request, ignored=ignored)
     if foreign_tool:
         request = msgspec.structs.replace(request, foreign_tool=foreign_tool)

@@ -117,7 +117,7 @@ def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completion
         top_logprobs=typed.logprobs or 0,
         add_special_tokens=typed.add_special_tokens is not False,
     )
-    if ignored := not_served(raw, _NOT_SERVED):
+    if not _NOT_SERVED.isdisjoint(raw) and (ignored := not_served(raw, _NOT_SERVED)):
         shared = msgspec.structs.replace(shared, ignored=ignored)
     fingerprint = xxhash.xxh3_128_digest(body)
     echo = bool(typed.echo)

@@ -38,19 +38,18 @@ _WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical
 
 
 def fields_of_others(kind: type[msgspec.Struct], *read: str) -> frozenset[str]:
-    """The fields on which an answer would depend at another API, and which a body of `kind` has
-    not; those in `read` are read without a place in it.
+    """The fields on which an answer would depend at another API or engine, and which a body of
+    `kind` has not; those in `read` are read without a place in it.
     """
-    return _OF_ANSWERS - {field.name for field in msgspec.structs.fields(kind)} - set(read)
+    has = {field.name for field in msgspec.structs.fields(kind)}
+    return _NOT_SERVED | (_OF_ANSWERS - has - set(read))
 
 
-def not_served(raw: Mapping[str, Any], also: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The fields of a body that have a value, and that only other engines and providers serve:
-    those of all endpoints and `also`.
+def not_served(raw: Mapping[str, Any], unread: frozenset[str]) -> tuple[str, ...]:
+    """The fields of a body that have a value, and that only other engines and providers serve: of
+    those that its API does not read. Most bodies have none, which their parsers see without a call.
     """
-    if _NOT_SERVED.isdisjoint(raw) and also.isdisjoint(raw):
-        return ()
-    return _with_effect(raw, (_NOT_SERVED | also) & raw.keys())
+    return _with_effect(raw, unread & raw.keys())
 
 
 def _with_effect(raw: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:

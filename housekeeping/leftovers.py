@@ -10,6 +10,7 @@ same id, so it holds the inode of the pid namespace. Names of another namespace 
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -89,11 +90,15 @@ def runtime_dir() -> Path:
             f"{folder} cannot be used for control sockets: {error.strerror}; make the folder above "
             "it, or name another in HERMA_RUNTIME_DIR"
         ) from error
-    is_private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    if not is_private or found.st_uid != os.geteuid():
+    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
         raise ConfigError(
-            f"{folder} must be a directory of this user with mode 0700; correct it, or name "
+            f"{folder} must be a directory of this user, and no link, for control sockets; name "
             "another in HERMA_RUNTIME_DIR"
+        )
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} must have mode 0700 for control sockets, and has {found.st_mode & 0o777:04o}"
+            f": run `chmod 700 {shlex.quote(str(folder))}`, or name another in HERMA_RUNTIME_DIR"
         )
     return folder
 

@@ -4,6 +4,7 @@ Owns the sources of the present facts: the host, the configuration file, and the
 environment of the worker's latest start, good or not. Must not judge a change.
 """
 
+import shlex
 from collections.abc import Iterator
 from contextlib import chdir, nullcontext
 from pathlib import Path
@@ -34,12 +35,15 @@ _SETTINGS: Final = ("environment", "arguments", "config")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The differences `now` from the start `good` of `worker`."""
+    """The differences `now` from the start `good` of `worker`. `unread` says why its configuration
+    cannot be read, if so; that is one of the differences.
+    """
 
     worker: str
     good: StartRecord
     now: StartRecord
     differences: tuple[StartDifference, ...]
+    unread: str = ""
 
 
 def check_starts(host: Host, config: Config) -> Iterator[Finding]:
@@ -60,6 +64,8 @@ def check_starts(host: Host, config: Config) -> Iterator[Finding]:
         if change is not None:
             yield from _libraries(change)
             yield from _settings(change)
+            if change.unread:
+                yield _unread(change, host.path(record_path(name, host.environ)))
 
 
 def recorded_names(host: Host) -> list[str]:
@@ -79,22 +85,23 @@ def since_last_good(
     if not good:
         return None
     now, unread = _now(host, starts, config)
-    return Change(name, good[0], now, (*unread, *differences(good[0], now)))
+    found = differences(good[0], now)
+    if unread:
+        found.insert(0, StartDifference("config", unread))
+    return Change(name, good[0], now, tuple(found), unread)
 
 
-def _now(
-    host: Host, starts: StartRecords, config: WorkerConfig | None
-) -> tuple[StartRecord, list[StartDifference]]:
+def _now(host: Host, starts: StartRecords, config: WorkerConfig | None) -> tuple[StartRecord, str]:
     """The record that a start would have now, and the reason if its configuration cannot be
     read.
     """
     base = starts.latest or starts.good[-1]
-    unread: list[StartDifference] = []
+    unread = ""
     if config is None:
         try:
             config = _reread(base)
         except (ConfigError, OSError) as error:
-            unread.append(StartDifference("config", f"it cannot be read: {error}"))
+            unread = f"it cannot be read: {error}"
     model_dir = base.model_dir or starts.good[-1].model_dir
     if config is not None and config.model != base.config.get("model"):
         model_dir = model_folder(config.model)
@@ -138,7 +145,11 @@ def _libraries(change: Change) -> Iterator[Finding]:
 
 
 def _settings(change: Change) -> Iterator[Finding]:
-    drifted = [one.what for one in change.differences if one.boundary in _SETTINGS]
+    drifted = [
+        one.what
+        for one in change.differences
+        if one.boundary in _SETTINGS and one.what != change.unread
+    ]
     if drifted:
         yield Finding(
             "warning",
@@ -147,6 +158,19 @@ def _settings(change: Change) -> Iterator[Finding]:
             "a start with other settings may be slower or fail, and seldom says so",
             f"herma diff {change.worker}; set them back, or start it: a good start keeps them",
         )
+
+
+def _unread(change: Change, record: Path) -> Finding:
+    """The worker's file is gone or broken, or the worker is no longer in it."""
+    name = change.worker
+    return Finding(
+        "warning",
+        "settings",
+        f"the configuration of worker `{name}`'s latest start: {change.unread}",
+        "what a start would change cannot be told; a worker that is no more leaves its record",
+        f"put the file back or correct it, or start `{name}` from another one; if there is no such "
+        f"worker any more: rm {shlex.quote(str(record))}",
+    )
 
 
 def folder_of(host: Host, change: Change) -> Path:

@@ -117,7 +117,16 @@ async def test_drifted_settings(tmp_path: Path) -> None:
     (one,) = json.loads(differs.stdout)
     assert [found["boundary"] for found in one["differences"]] == ["arguments", "arguments"]
 
-    forget_speed(state / "herma" / "starts" / "w.json")
+    record = state / "herma" / "starts" / "w.json"
+    kept = file.rename(tmp_path / "moved.toml")
+    lines = herma("doctor", state=state).stdout.splitlines()
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("! settings: ")]
+    assert "cannot be read" in lines[at]
+    assert f"rm {record}" in lines[at + 2]
+    assert "herma diff" not in lines[at + 2]
+    kept.rename(file)
+
+    forget_speed(record)
     await good_start(tmp_path, state, port, DRIFTED)
     before = herma("diff", "w", "--before", "--deep", state=state)
     assert before.returncode == 1

@@ -287,11 +287,18 @@ class TierPool:
         """
         gone: list[TierEntry] = []
         found = [entry for name in names if (entry := self._entries.get(name)) is not None]
+        parents: dict[Name, None] = {}
         for entry in sorted(found, key=lambda one: (-one.depth, -one.name.kind)):
             if entry.where.may_leave_host and entry.num_children == 0:
                 entry.follow(BlockEvent.LEFT_HOST)
-                self._forget(entry)
+                self._release(entry)
                 gone.append(entry)
+                if entry.parent is not None:
+                    parents[entry.parent] = None
+        # Most parents go too: a place among those that may go would cost each as much as its end.
+        for name in parents:
+            if (parent := self._entries.get(name)) is not None:
+                self._enqueue(parent)
         return gone
 
     def take_evicted(self) -> list[TierEntry]:
@@ -416,6 +423,14 @@ class TierPool:
         return sorted(found.values(), key=lambda one: (one.depth, one.name.kind))
 
     def _forget(self, entry: TierEntry) -> None:
+        self._release(entry)
+        if entry.parent is not None and entry.parent in self._entries:
+            self._enqueue(self._entries[entry.parent])
+
+    def _release(self, entry: TierEntry) -> None:
+        """Free the pages of an entry. The caller gives its parent, if it has one, a place among
+        those that may go.
+        """
         del self._entries[entry.name]
         entry.serial = 0
         for page in entry.pages:
@@ -426,6 +441,4 @@ class TierPool:
                 self._free.append(page)
         entry.pages = entry.checksums = ()
         if entry.parent is not None and entry.parent in self._entries:
-            parent = self._entries[entry.parent]
-            parent.num_children -= 1
-            self._enqueue(parent)
+            self._entries[entry.parent].num_children -= 1

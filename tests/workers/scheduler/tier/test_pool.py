@@ -8,7 +8,7 @@ import pytest
 from protocol.hashing import chained_digests, root_digest
 from protocol.ids import BlockDigest
 from workers.scheduler.integrity import IntegrityError
-from workers.scheduler.retention import ReturnExpectation
+from workers.scheduler.retention import ReturnClass, ReturnExpectation
 from workers.scheduler.tier import (
     BlockEvent,
     EntryKind,
@@ -25,6 +25,7 @@ from workers.scheduler.tier import (
 )
 from workers.scheduler.tier.entry import TierEntry
 from workers.scheduler.tier.host_tier import TierLoad, root_proof
+from workers.scheduler.tier.retention import EvictionOrder
 
 ROOT = root_digest("m")
 IDENTITY = bytes(32)
@@ -412,6 +413,30 @@ def test_what_was_forgotten_stays_so_behind_a_kill() -> None:
     assert pool.clear(pool.names) == [cleared]
     assert pool.end(spoilt, BlockEvent.SPOILT) == [spoilt]
     assert TierPool(4, _index(region)).recover(0.0) == 0
+
+
+def test_a_clear_gives_no_place_to_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host may hold hundreds of thousands of blocks, and the engine computes nothing meanwhile:
+    only a parent that stays may be evicted later.
+    """
+    pool, chain = _opened(5), [_block(1)]
+    chain += [_block(2, chain[-1])]
+    chain += [_block(3, chain[-1])]
+    for entry in chain:
+        _stored(pool, entry)
+    placed: list[Name] = []
+    put = EvictionOrder.put
+
+    def noted(order: EvictionOrder, entry: TierEntry, expected: ReturnClass) -> None:
+        placed.append(entry.name)
+        put(order, entry, expected)
+
+    monkeypatch.setattr(EvictionOrder, "put", noted)
+    assert pool.clear([chain[2].name, chain[1].name]) == [chain[2], chain[1]]
+    assert placed == [chain[0].name]
+    pool.check_integrity()
+    assert pool.take(5, 7, 0.0) is not None
+    assert pool.take_evicted() == [chain[0]]
 
 
 def _index(region: bytearray) -> Index:

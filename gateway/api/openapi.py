@@ -192,6 +192,10 @@ _OPERATIONS: Final = (
     )._replace(may_be_unwell=True),
     _shows("/health/liveness", "The process answers.", {JSON: Alive}, (403,)),
     _shows("/health/liveliness", "The same.", {JSON: Alive}, (403,)),
+    _shows("/livez", "As /health/liveness.", {JSON: Alive}, (403,)),
+    _shows("/readyz", "As /health/readiness.", {JSON: Health}, (403,))._replace(may_be_unwell=True),
+    _shows("/healthz", "As /health.", {JSON: Health}, (403,))._replace(may_be_unwell=True),
+    _shows("/ping", "As /health.", {JSON: Health}, (403,))._replace(may_be_unwell=True),
     _shows(
         "/tokenizer_info",
         "Special tokens and the chat template of a model.",

@@ -146,10 +146,9 @@ def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[R
 def _pages(on: On, metrics: Metrics) -> list[Route]:
     """What operators, monitors and the first requests of clients ask."""
     return [
-        on("/health", GET=_health),
-        on("/health/readiness", GET=_readiness),
-        on("/health/liveness", GET=_alive),
-        on("/health/liveliness", GET=_alive),
+        *[on(path, GET=_health) for path in ("/health", "/healthz", "/ping")],
+        *[on(path, GET=_readiness) for path in ("/health/readiness", "/readyz")],
+        *[on(path, GET=_alive) for path in ("/health/liveness", "/health/liveliness", "/livez")],
         on("/metrics", GET=functools.partial(_metrics, metrics)),
         on("/api/hello", GET=_hello),
         on("/version", GET=_version),

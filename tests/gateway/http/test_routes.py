@@ -1,6 +1,7 @@
 """Lists, pages and metrics."""
 
 from dataclasses import replace
+from typing import Any
 
 import openai
 import pytest
@@ -37,8 +38,8 @@ PROBES = ("readiness", "liveness", "liveliness")
 NUMBERS = ("max_model_len", "context_length", "context_window", "n_ctx", "max_tokens")
 
 
-async def _get(app: ASGIApp, path: str) -> Exchange:
-    return await Exchange(app, method="GET", path=path).run()
+async def _get(app: ASGIApp, path: str, **more: Any) -> Exchange:
+    return await Exchange(app, method="GET", path=path, **more).run()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
@@ -98,6 +99,25 @@ async def test_health_tells_each_model() -> None:
     health = (await _get(covered, "/health")).json
     assert health == {"status": "ok", "models": {away.name: "cloud"}}
     assert [(await _get(covered, f"/health/{name}")).status for name in PROBES] == [200, 200, 200]
+
+
+async def test_probes_of_other_systems_find_their_paths() -> None:
+    """Kubernetes' names, and that of vLLM and of hosts of containers, from anywhere without a key.
+    What restarts a process that fails does not restart one whose workers are gone.
+    """
+    kept = replace(scripted_edge(Script(), models=MODELS[1:]), draining=lambda: False)
+    stopping = replace(kept, draining=lambda: True)
+    same = {"/livez": "/health/liveness", "/readyz": "/health/readiness"}
+    same |= {"/healthz": "/health", "/ping": "/health"}
+    statuses = {"/livez": (200, 200), "/readyz": (503, 503)}
+    for path, known in same.items():
+        for edge, status in zip((kept, stopping), statuses.get(path, (200, 503)), strict=True):
+            found, meant = [
+                await _get(edge_app(edge), one, client=("192.0.2.7", 40_000))
+                for one in (path, known)
+            ]
+            assert (found.status, found.json) == (status, meant.json)
+            assert meant.status == status
 
 
 async def test_chat_answers_without_the_prefix_too() -> None:

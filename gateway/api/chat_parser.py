@@ -84,6 +84,7 @@ _PART: Final = {
         _object("type", "text", type={"const": "text"}, text={"type": "string"}),
         _object("type", "refusal", type={"const": "refusal"}, refusal={"type": "string"}),
         _object("type", "image_url", type={"const": "image_url"}),
+        {"type": "object"},  # by the names of other APIs, and any object in a result of a tool
     ]
 }
 _RESPONSE_FORMAT: Final = {

@@ -3,6 +3,7 @@
 Owns what stands for a missing field. Must not know templates.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -80,13 +81,20 @@ def _filled(function: object) -> dict[str, Any]:
     }
     parameters = {**schema, "type": "object", "properties": properties}
     parameters["required"] = schema.get("required") or []
-    return {**stated, "description": stated.get("description") or "", "parameters": parameters}
+    return {**stated, "description": _words(stated), "parameters": parameters}
 
 
 def _with_words(schema: object) -> dict[str, Any]:
     stated = _table(schema)
     kind = stated.get("type") or _first_type(stated) or _ANY
-    return {**stated, "type": kind, "description": stated.get("description") or ""}
+    return {**stated, "type": kind, "description": _words(stated)}
+
+
+def _words(stated: Mapping[str, Any]) -> str:
+    """The description, whose lines may be in a list. What is no text is written as JSON."""
+    given = stated.get("description") or ""
+    lines = given if isinstance(given, list) else [given]
+    return "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
 
 
 def _first_type(schema: Mapping[str, Any]) -> object:

@@ -309,12 +309,14 @@ def _counts(mender: _Mender, given: Json, at: str, keywords: tuple[str, str]) ->
 def _strings(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     lengths = _counts(mender, given, at, ("minLength", "maxLength"))
     pattern = None
-    if "pattern" in given:
+    if "pattern" in given and not isinstance(given["pattern"], str):
+        mender.leave_out(at, "pattern", f"{given['pattern']!r:.80} is no text")
+    elif "pattern" in given:
         try:
             pattern = written(
                 given["pattern"], lengths.get("minLength", 0), lengths.get("maxLength", math.inf)
             )
-        except (HardPattern, TypeError) as error:
+        except HardPattern as error:
             mender.leave_out(at, "pattern", f"{error}")
     if pattern is not None:
         mended["pattern"] = pattern.text

@@ -104,6 +104,19 @@ def test_the_call_of_the_history_is_read_back(name: str) -> None:
     assert joined(events) == [("f", arguments)]
 
 
+@pytest.mark.parametrize("given", [None, 5, ["The weather", "now"], {"a": 1}])
+@pytest.mark.parametrize("name", CALLING)
+def test_a_description_of_any_type_is_shown(name: str, given: object) -> None:
+    """Templates that join texts refused what is no text."""
+    function = TOOLS[0]["function"]
+    property_of = {"text": {"type": "string", "description": given}}
+    parameters = {"type": "object", "properties": property_of}
+    tool = {"type": "function", "function": {**function, "description": given}}
+    in_parameters = {"type": "function", "function": {**function, "parameters": parameters}}
+    assert _ours(ModelText(family_files(name)), FIRST, [tool])
+    assert _ours(ModelText(family_files(name)), FIRST, [in_parameters])
+
+
 def test_a_result_has_the_name_of_its_function() -> None:
     """FunctionGemma's template shows it; neither OpenAI's results nor others have one."""
     text = ModelText(family_files("function_gemma"))

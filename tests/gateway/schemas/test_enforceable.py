@@ -200,6 +200,13 @@ def test_what_is_left_out_has_a_place(
     assert found.why
 
 
+@pytest.mark.parametrize("pattern", [5, ["a"], {}, None, True])
+def test_a_pattern_that_is_no_text_is_said_in_plain_words(pattern: Any) -> None:
+    """The reason was an error of Python."""
+    left_out = enforceable({"type": "string", "pattern": pattern}).left_out
+    assert [one.why for one in left_out] == ([] if pattern is None else [f"{pattern!r} is no text"])
+
+
 def test_the_model_need_not_invent_a_property(walker: Walker) -> None:
     """One of those that exist stands for `minProperties: 1`."""
     given = {

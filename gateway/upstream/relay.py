@@ -16,6 +16,7 @@ from gateway.upstream.error_words import (
     refusal_in,
 )
 from gateway.upstream.mended_json import TextMender
+from gateway.upstream.said_roles import SaidRoles
 from gateway.upstream.sse import (
     EventKind,
     data_of,
@@ -62,9 +63,9 @@ class BadStream(HermaError):
 
 class StreamRelay:
     """Takes whole events; `on_events` gets those for the client, unchanged unless `end` mends the
-    calls in them. `may_begin` is called once before, and can refuse. `has_begun`: something was
-    passed on. In the stream of a chat (`is_chat`) each choice of a chunk has a delta whose content
-    is a text, in that of raw prompts (`is_raw`) a text.
+    calls in them, or they repeat the role. `may_begin` is called once before, and can refuse.
+    `has_begun`: something was passed on. In the stream of a chat (`is_chat`) each choice of a chunk
+    has a delta whose content is a text, in that of raw prompts (`is_raw`) a text.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class StreamRelay:
         self._is_raw = is_raw
         self._has_other_form = False
         self._has_parts = False
+        self._roles = SaidRoles(is_open=is_chat)
         self._looks = True
         """Whether chunks are looked at for a content in parts, or for those of another API: as long
         as an answer may begin with them, and in one that did.
@@ -124,7 +126,7 @@ class StreamRelay:
         """If `data` is one event without usage, calls or an end, within an answer that has begun,
         pass it on and return True. This is a fast path of `take`, with a third of its calls.
         """
-        end = self._end
+        end, roles = self._end, self._roles
         has_calls = (
             data.find(b'"tool_calls"') >= 0
             and data.find(b'"tool_calls":null') < 0
@@ -139,6 +141,8 @@ class StreamRelay:
             not self.has_begun
             or self._is_over
             or self._has_parts
+            or roles.is_open
+            or (roles.is_repeated and data.find(roles.again) < 0)
             or not end.is_single
             or (self._is_chat and data.find(b'"delta"') < 0)
             or (is_end and (has_calls or not end.ends_plainly(data)))
@@ -147,6 +151,8 @@ class StreamRelay:
             or (data.find(b'"usage"') >= 0 and may_contain_usage(data))
         ):
             return False
+        if roles.is_repeated:
+            data = data.replace(roles.again, roles.plain, 1)
         self._latest = data
         self._has_events = True
         if is_end:
@@ -221,6 +227,11 @@ class StreamRelay:
             self._has_parts = may_have_parts(event)
         return found, kind
 
+    def _with_one_role(self, event: bytes, kind: EventKind) -> bytes:
+        if kind not in _CHUNKS:
+            return event
+        return self._roles.once(event, has_content=kind is EventKind.CONTENT)
+
     def _may_differ(self, event: bytes) -> bool:
         """Whether a chunk may be in another form than its clients read."""
         has_delta = event.find(b'"delta"') >= 0
@@ -242,16 +253,15 @@ class StreamRelay:
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
+        if self._roles.is_open or (self._is_chat and event.find(b'"role"') >= 0):
+            event = self._with_one_role(event, kind)
         if kind is EventKind.CONTENT and event.find(b'"reasoning') >= 0:
             self._end.keep_thought(event)
         if kind is not EventKind.COMMENT and event.find(b'"delta"') < 0:
             self._note_words(event)
         match kind:
-            case EventKind.ERROR:
-                words, refusal = refusal_in(error_of_event(event))
-                raise BadStream("sent an error in its stream", words=words, refusal=refusal)
-            case EventKind.GARBAGE:
-                raise BadStream("sent what is no JSON object")
+            case EventKind.ERROR | EventKind.GARBAGE:
+                raise _failure(event, kind)
             case EventKind.DONE:
                 return self._checked_end()
             case EventKind.CONTENT if event.find(b'"tool_calls"') >= 0 or _says_end(event):
@@ -310,6 +320,14 @@ class StreamRelay:
             events, self._held = self._held + events, b""
         if events:
             self._on_events(events)
+
+
+def _failure(event: bytes, kind: EventKind) -> BadStream:
+    """What an event that is no part of an answer says."""
+    if kind is EventKind.GARBAGE:
+        return BadStream("sent what is no JSON object")
+    words, refusal = refusal_in(error_of_event(event))
+    return BadStream("sent an error in its stream", words=words, refusal=refusal)
 
 
 def _says_end(event: bytes) -> bool:

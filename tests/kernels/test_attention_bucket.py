@@ -270,7 +270,7 @@ def test_a_launch_of_padding_waits_for_the_kernel_ahead(
     waits: list[None] = []
     monkeypatch.setattr("triton.language.extra.cuda.gdc_wait", lambda: waits.append(None))
     monkeypatch.setattr("triton.language.extra.cuda.gdc_launch_dependents", lambda: None)
-    monkeypatch.setattr("kernels.attention.decode.has_pdl", lambda _: True)
+    monkeypatch.setattr("kernels.attention.device.has_pdl", lambda _: True)
     case = make_case(tuple((max(position, 0), 1) for position in positions), Shape())
     plan = replace(
         case.paged_plan(), num_decodes=3, positions=torch.tensor(positions, dtype=torch.int32)

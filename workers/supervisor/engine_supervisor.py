@@ -478,7 +478,8 @@ class EngineSupervisor:
         would meet the same.
         """
         is_short = diagnose(ending).kind == "memory"
-        if is_short and (size := bytes_in_words(cache.num_resident)) != bytes_in_words(0):
+        if is_short and cache.num_resident:
+            size = bytes_in_words(cache.num_resident)
             self._log.info(f"the host lacked memory: {size} of cached prefixes are given back")
         if is_short or (life is not None and life.num_clears):
             cache.clear()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -178,7 +179,8 @@ def engine() -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
     )
     yield process
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # a test may have ended it before it had a child
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert process.stdout is not None
     process.stdout.close()

@@ -157,7 +157,7 @@ MISTAKES: Final = [
     ("== splits - 1", "== splits"),
     ("if (is_last) arrived[block] = 0;", ""),
     ("own_row + 16 * m", "own_row"),
-]  # fmt: skip
+]
 
 
 @emulated

@@ -309,7 +309,7 @@ AS_JSON = "{% for t in tools %}{{ t.function.parameters | tojson }}{% endfor %}"
         (AS_JSON, {}, '{"type": "object", "properties": {}, "required": []}'),
         (AS_JSON, {"parameters": {"type": "object"}}, '{"type": "object"}'),
     ],
-)  # fmt: skip
+)
 def test_a_tool_without_fields_is_filled_where_the_template_reads_them(
     source: str, function: dict[str, Any], seen: str
 ) -> None:

@@ -35,7 +35,7 @@ CONFIG = WorkerConfig(
         ("main: server is listening on http://127.0.0.1:8080", ("server", 0.0)),
         ("INFO 11-23 a line of no known form", None),
     ],
-)  # fmt: skip
+)
 def test_known_lines_tell_a_phase(line: str, phase: tuple[str, float] | None) -> None:
     """Lines as vLLM, SGLang and llama-server write them."""
     assert phase_of(line) == phase

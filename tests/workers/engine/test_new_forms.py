@@ -145,7 +145,7 @@ def _said(model_dir: Path, **changes: Any) -> str:
         ("deepseek_v3", {"model_type": "kimi_k2"}, "Kimi K2"),
         ("deepseek_v3", {"model_type": "deepseek_v32"}, "chooses keys by an index"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_understood_is_named(
     tmp_path: Path, family: str, changes: dict[str, Any], line: str
 ) -> None:

@@ -400,7 +400,7 @@ EBNF = Grammar("lark", 'root ::= "a"')
         ("llama-cpp", CHOICE, "grammar", 'root ::= "a" | "b."'),
         ("llama-cpp", EBNF, "grammar", EBNF.text),
     ],
-)  # fmt: skip
+)
 def test_a_grammar_is_in_the_engines_own_fields(
     kind: str, grammar: Grammar, field: str, value: Any
 ) -> None:

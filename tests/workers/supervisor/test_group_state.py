@@ -121,7 +121,7 @@ GOOD = HostFacts("1", "580.142", {"eth0": LinkFacts(True, 9000)})
         (HostFacts("1", "", {}, (29501,)), "b: port 29501 is in use"),
         (HostFacts("1", "", {}, (), ("psm_1",)), None),
     ],
-)  # fmt: skip
+)
 def test_hosts_are_compared_before_a_start(facts: HostFacts, says: str | None) -> None:
     """In words, with the remedy."""
     found = list(host_mistakes({"a": GOOD, "b": facts}))

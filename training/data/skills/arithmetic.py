@@ -61,7 +61,7 @@ _STORIES: Final = {
         "I buy {a} packs of {b} {things}. How many {things} do I get?",
         "There are {a} rows of {b} {things}. How many {things} are there?",
     ),
-}  # fmt: skip
+}
 
 
 def make(world: World) -> TrainingExample:

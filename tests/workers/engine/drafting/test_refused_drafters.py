@@ -57,7 +57,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**MTP, "hidden_size": 64}, "hidden size is 64"),
     ({**MTP, "mtp_num_hidden_layers": 0}, "Qwen3ForCausalLM is no drafter that we know"),
     ({**MTP, "model_type": "mamba"}, "an MTP head of model_type 'mamba'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "reason"), REFUSED)

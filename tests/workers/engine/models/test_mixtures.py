@@ -81,7 +81,7 @@ def _refusal(folder: Path, family: str, **changes: Any) -> str:
         ({"num_local_experts": 9}, "has no tensor model.layers.0.mlp.experts.8.gate_proj.weight"),
         ({"num_local_experts": 7}, "gate.weight has shape [8, 48], but config.json asks for [7,"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_understood_is_named(
     tmp_path: Path, changes: dict[str, Any], line: str
 ) -> None:

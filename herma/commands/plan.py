@@ -1,8 +1,7 @@
 """`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
 
-Owns the table of one model, and how models are read; `plan_several.py` has the table of several.
-Reads config.json alone, the model's and its drafter's, which it fetches from the hub if need be: no
-weights. Of this host's card it reads the memory, where no other card is named.
+Owns the words of the plan of one model; `plan_several.py` has those of several. Must not know how a
+model is read, nor which forms it has (`herma/planned_model.py`).
 """
 
 from __future__ import annotations
@@ -11,60 +10,37 @@ import argparse
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-import msgspec
-
-from config import (
-    DEFAULT_PROFILE,
-    DUMMY_PREFIX,
-    INDEX_DRAFTERS,
-    WorkerConfig,
-    builtin_config,
-    profiles,
-)
+from config import DEFAULT_PROFILE, DUMMY_PREFIX, INDEX_DRAFTERS
 from herma.checks import known_model
 from herma.commands.plan_several import BITS, CardAndHost, several
-from herma.doctor import Host, this_host
+from herma.doctor import this_host
 from herma.formats_table import formats_table
+from herma.planned_model import (
+    LARGEST_CARD,
+    PlannedCard,
+    PlannedDrafting,
+    PlannedForm,
+    PlannedModel,
+    PlanOptions,
+    card_bytes,
+    choices_of,
+    forecast_of,
+    least_card,
+    plans_of,
+    read_planned,
+    this_card,
+)
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
 from herma.terminal import table_lines
 from protocol.errors import ConfigError
-from workers.engine.drafting.demand import draft_demand
-from workers.engine.drafting.description import MtpShape, names_head, read_drafter
-from workers.engine.load.checkpoint import INDEX_NAME
-from workers.engine.load.kept_modules import NOTHING_KEPT, KeptModules, read_kept
-from workers.engine.load.quantize import StoredFormat, stated_in
-from workers.engine.memory.forecast import (
-    CONTEXT_BYTES,
-    NO_DRAFTS,
-    DraftDemand,
-    Forecast,
-    MemoryChoice,
-    forecast,
-    vocabulary_bytes,
-)
+from workers.engine.memory.forecast import CONTEXT_BYTES, Forecast, vocabulary_bytes
 from workers.engine.models.description import ModelDescription
-from workers.engine.models.model_config import read_model_config
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
-from workers.engine.parallel.shares import Share, config_of
-from workers.engine.settings import vocabulary_form
 from workers.loop import aligned, bytes_text
-from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
 from workers.supervisor.card_memory import host_reading
-
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
-_UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
-_BLOCK_SIZE: Final = builtin_config().workers[0].block_size
-
-_CARD: Final = ("nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits")
-_ASSUMED_CARD: Final = "24GB"
-
-_LARGEST: Final = 2**42
-_FINE: Final = 2**20
-"""A need is found to the MiB, at most 4 TiB."""
 
 _HEAD: Final = (
     "profile", "weights", "kv", "tokens", "window", "missing", "whole", "seqs", "snapshots",
@@ -87,79 +63,52 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.card is None
         else PlannedCard(card_bytes(arguments.card))
     )
+    options = PlanOptions(
+        arguments.window,
+        arguments.head,
+        arguments.embedding,
+        arguments.speculation,
+        arguments.cards,
+    )
     if len(arguments.models) > 1:
-        lines, fits = several(_needs(arguments), _shared(card))
+        lines, fits = several(_needs(arguments.models, options), _shared(card))
         print("\n".join(_narrow(lines)))
         return 0 if fits else 1
     name, _ = known_model(arguments.models[0])
-    model = _read(name, arguments)
-    lines, fits = report(model, card, arguments.window)
-    print("\n".join(_narrow([*lines, "", *verdict(name, model, card, arguments)])))
+    model = read_planned(name, options)
+    lines, fits = report(model, card, options.window)
+    print("\n".join(_narrow([*lines, "", *verdict(name, model, card, options)])))
     return 0 if fits else 1
 
 
-def _read(name: str, arguments: argparse.Namespace) -> PlannedModel:
-    """The model as the options say. Raises `ConfigError`."""
-    directory = _directory(name, local_dir)
-    is_here = local_dir(name) is not None and not name.startswith(DUMMY_PREFIX)
-    if is_here and not (directory / INDEX_NAME).exists():
-        check_form(directory)  # as a start does; without any weights the model is still to come
-    config = read_model_config(directory)
-    asked = WorkerConfig(
-        "plan", name, "plan", (), 1, head=arguments.head, embedding=arguments.embedding
-    )
-    form = vocabulary_form(asked, config)
-    if arguments.cards > 1:
-        if arguments.embedding != "auto":
-            raise ConfigError("--cards has no --embedding: leave it out")
-        config = config_of(config, Share(0, arguments.cards))
-    drafter = _drafter_of(name, arguments.speculation)
-    chosen = _drafts(drafter, directory, config, form, arguments.cards)
-    return PlannedModel(config, _kept(directory), chosen, form, arguments.cards)
-
-
-def _needs(arguments: argparse.Namespace) -> list[ModelNeed]:
+def _needs(models: Sequence[str], options: PlanOptions) -> list[ModelNeed]:
     """What each of several models takes, with the same options. Raises `ConfigError`."""
-    if len(arguments.models) > MOST_MODELS:
+    if len(models) > MOST_MODELS:
         raise ConfigError(f"a plan has at most {MOST_MODELS} models")
-    if arguments.cards > 1:
+    if options.cards > 1:
         raise ConfigError("--cards is for one model: models that share a card have one each")
-    if arguments.speculation not in ("off", "auto", *INDEX_DRAFTERS):
+    if options.speculation not in ("off", "auto", *INDEX_DRAFTERS):
         raise ConfigError("a drafter's directory is one model's: with several, auto or suffix")
     found = []
-    for asked in arguments.models:
+    for asked in models:
         name, _ = known_model(asked)
-        model = _read(name, arguments)
+        model = read_planned(name, options)
         longest = model.config.max_position_embeddings
-        if arguments.window is not None and arguments.window > longest:
-            raise ConfigError(f"--window {arguments.window} is over that of {name}: {longest}")
-        found.append(_need(name, model, arguments.window))
+        if options.window is not None and options.window > longest:
+            raise ConfigError(f"--window {options.window} is over that of {name}: {longest}")
+        found.append(_need(name, model, options.window))
     return found
 
 
 def _need(name: str, model: PlannedModel, window: int | None) -> ModelNeed:
     """What each form takes, with one whole window."""
-    choices = list(_choices(model, DEFAULT_PROFILE, window))
-    found = [_forecast(model, _LARGEST, choice) for choice in choices]
+    choices = list(choices_of(model, DEFAULT_PROFILE, window))
+    found = [forecast_of(model, LARGEST_CARD, choice) for choice in choices]
     forms = [
-        FormNeed(choice.weights, choice.fp8_kv, _least_card(model, choice), one.weights_bytes)
+        FormNeed(choice.weights, choice.fp8_kv, least_card(model, choice), one.weights_bytes)
         for choice, one in zip(choices, found, strict=True)
     ]
     return ModelNeed(name, found[0].window, tuple(forms), model.has_choice)
-
-
-def _least_card(model: PlannedModel, choice: MemoryChoice) -> int:
-    """The least card on which an engine has a whole window: found by trying, so that it is what a
-    plan of that model alone says.
-    """
-    low, high = 0, _LARGEST
-    while high - low > _FINE:
-        middle = (low + high) // 2
-        if _forecast(model, middle, choice).whole_windows:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def _shared(card: PlannedCard) -> CardAndHost:
@@ -187,156 +136,14 @@ def _narrow(lines: Iterable[str]) -> Iterator[str]:
         ) or [""]
 
 
-class PlannedDrafting(NamedTuple):
-    """What drafts, in words, and what it takes on cards with 8-bit floats and on others."""
-
-    source: str
-    wide: DraftDemand = NO_DRAFTS
-    fp8: DraftDemand = NO_DRAFTS
-
-    @property
-    def larger(self) -> DraftDemand:
-        """The card is known by its size alone."""
-        return max(self.wide, self.fp8, key=lambda each: each.weights_bytes)
-
-
-class PlannedModel(NamedTuple):
-    """A model, its modules in 16 bits, what drafts for it, and how embedding and head are kept.
-    With several `ranks`, `config` is one rank's share.
-    """
-
-    config: ModelDescription
-    kept: KeptModules = NOTHING_KEPT
-    drafting: PlannedDrafting = PlannedDrafting("")
-    vocabulary: VocabularyForm = AS_STORED
-    ranks: int = 1
-
-    @property
-    def has_choice(self) -> bool:
-        """Whether `quantization` chooses how weights are kept: those of a checkpoint in 8 or 4
-        bits stay, and a start refuses the key for some of them.
-        """
-        return self.config.stored is StoredFormat.DENSE
-
-
-def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
-    """The directory of a model or a drafter; one of the hub has its configuration alone."""
-    directory = find(name)
-    if directory is None:
-        from workers.engine.load.hub import fetch_config
-
-        directory = fetch_config(name)
-    return directory
-
-
-def _drafter_of(model: str, speculation: str) -> str:
-    """The drafter that comes with a built-in model, for "auto"; else `speculation`."""
-    if speculation != "auto":
-        return speculation
-    chosen = WorkerConfig("plan", model, "plan", (), token_budget=1, speculation="auto").drafting
-    is_shipped = chosen is not None and chosen.drafter not in INDEX_DRAFTERS
-    return chosen.drafter if chosen is not None and is_shipped else speculation
-
-
-def _drafts(
-    speculation: str, directory: Path, config: ModelDescription, form: VocabularyForm, cards: int
-) -> PlannedDrafting:
-    """As a worker with this `speculation` would choose; of several `cards` one card's share, as
-    `config` is. Raises `ConfigError`.
-    """
-    has_head = names_head(directory)
-    if speculation == "off":
-        return PlannedDrafting("none; --speculation auto adds the checkpoint's MTP head" * has_head)
-    if speculation in INDEX_DRAFTERS or (speculation == "auto" and not has_head):
-        demand = draft_demand(None, config, fp8=False)
-        return PlannedDrafting("earlier text, on the host", demand, demand)
-    path = directory if speculation == "auto" else _directory(speculation, drafter_dir)
-    shape = read_drafter(path, config)
-    if cards > 1 and isinstance(shape, MtpShape):
-        network = config_of(shape.network, Share(0, cards))
-        shape = msgspec.structs.replace(shape, network=network)
-    source = "the checkpoint's MTP head" if path == directory else path.name
-    narrow = form.head != "auto"
-    demands = [
-        draft_demand(shape, config, fp8=fp8, has_narrow_head=narrow) for fp8 in (False, True)
-    ]
-    return PlannedDrafting(source, *demands)
-
-
-def _kept(directory: Path) -> KeptModules:
-    raw = read_json(directory / CONFIG_NAME)
-    text = raw.get("text_config")
-    stated = stated_in(raw) or (stated_in(text) if isinstance(text, dict) else None)
-    return read_kept(stated) if isinstance(stated, dict) else NOTHING_KEPT
-
-
-class PlannedCard(NamedTuple):
-    """A card's memory, and where that is from: empty if the command names it."""
-
-    num_bytes: int
-    source: str = ""
-
-
-def this_card(host: Host) -> PlannedCard:
-    """The first card of this host; one of 24GB where there is none with memory of its own."""
-    for total_mib, *name in host.table(*_CARD):
-        if total_mib.isdigit():
-            return PlannedCard(int(total_mib) * 2**20, f" ({', '.join(name)})")
-    return PlannedCard(
-        card_bytes(_ASSUMED_CARD),
-        f" ({_ASSUMED_CARD} assumed: no card was found here, --card names one)",
-    )
-
-
-def card_bytes(text: str) -> int:
-    """24GB as the makers of cards count, or 22.4GiB. Raises `ConfigError`."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise ConfigError(f"--card {text!r} is no size: write 24GB or 22.4GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
 def report(model: PlannedModel, card: PlannedCard, window: int | None) -> tuple[list[str], bool]:
     """The lines, and whether anything fits. Raises `ConfigError` for a window over the model's."""
     longest = model.config.max_position_embeddings
     if window is not None and window > longest:
         raise ConfigError(f"--window {window} is over the model's: at most {longest}")
-    plans = list(_plans(model, card.num_bytes, window))
+    plans = list(plans_of(model, card.num_bytes, window))
     lines = [*_facts(model, card, plans), "", *_table(plans)]
     return lines, any(found.whole_windows for _, _, found in plans)
-
-
-def _plans(
-    model: PlannedModel, card: int, window: int | None
-) -> Iterator[tuple[str, MemoryChoice, Forecast]]:
-    for name in profiles():
-        for choice in _choices(model, name, window):
-            yield name, choice, _forecast(model, card, choice)
-
-
-def _choices(model: PlannedModel, profile: str, window: int | None) -> Iterator[MemoryChoice]:
-    """The forms of a model under one profile, the widest first."""
-    limits = profiles()[profile].token_budget, profiles()[profile].max_context, window
-    for weights, fp8_kv in _forms(model.config.stored):
-        yield MemoryChoice(weights, fp8_kv, *limits, model.vocabulary)
-
-
-def _forecast(model: PlannedModel, card: int, choice: MemoryChoice) -> Forecast:
-    return forecast(
-        model.config, card, choice, _BLOCK_SIZE, kept=model.kept, drafts=model.drafting.larger,
-    )  # fmt: skip
-
-
-def _forms(stored: StoredFormat) -> tuple[tuple[str, bool], ...]:
-    """How weights, and keys and values, may be kept: those of a checkpoint in 8 or 4 bits stay."""
-    if stored.is_int4:
-        return ("int4", False), ("int4", True)
-    if stored is StoredFormat.MXFP4:
-        return ("mxfp4", False), ("mxfp4", True)
-    in_8_bits = ("fp8", False), ("fp8", True)
-    if stored.is_fp8:
-        return in_8_bits
-    return ("bfloat16", False), *in_8_bits, ("int4", False), ("int4", True)
 
 
 def _ranks(count: int) -> list[tuple[str, str]]:
@@ -345,9 +152,7 @@ def _ranks(count: int) -> list[tuple[str, str]]:
     return [("ranks", f"{count} such cards (tensor_parallel = {count}); below is one card's share")]
 
 
-def _facts(
-    model: PlannedModel, card: PlannedCard, plans: list[tuple[str, MemoryChoice, Forecast]]
-) -> list[str]:
+def _facts(model: PlannedModel, card: PlannedCard, plans: list[PlannedForm]) -> list[str]:
     config = model.config
     mixer = config.attention
     heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
@@ -399,9 +204,7 @@ def _windows(config: ModelDescription, found: Forecast) -> str:
     return f" (the {count} layers with a window keep all tokens too)"
 
 
-def _kept_windows(
-    config: ModelDescription, plans: list[tuple[str, MemoryChoice, Forecast]]
-) -> list[tuple[str, str]]:
+def _kept_windows(config: ModelDescription, plans: list[PlannedForm]) -> list[tuple[str, str]]:
     """What a sequence takes where layers keep only their window."""
     each = {("fp8" if c.fp8_kv else "bfloat16"): f.window_bytes for _, c, f in plans}
     if not any(each.values()):
@@ -442,7 +245,7 @@ def _by(found: dict[str, int]) -> str:
     return ", ".join(f"{bytes_text(count)} ({name})" for name, count in found.items())
 
 
-def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
+def _table(plans: Sequence[PlannedForm]) -> list[str]:
     """A line for each profile and dtype; its setting, and what fits."""
     head = _HEAD[:-1] if all(not found.snapshots for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
@@ -469,12 +272,12 @@ def _table(plans: Sequence[tuple[str, MemoryChoice, Forecast]]) -> list[str]:
 
 
 def verdict(
-    name: str, model: PlannedModel, card: PlannedCard, arguments: argparse.Namespace
+    name: str, model: PlannedModel, card: PlannedCard, options: PlanOptions
 ) -> Iterator[str]:
     """The best form in words, and the worker's table for it: the profile `balanced`, with as many
     bits as leave room for a whole window, or else the longest window.
     """
-    plans = _plans(model, card.num_bytes, arguments.window)
+    plans = plans_of(model, card.num_bytes, options.window)
     balanced = [plan for plan in plans if plan[0] == DEFAULT_PROFILE]
     whole = [plan for plan in balanced if plan[2].whole_windows]
     some = [plan for plan in balanced if plan[2].kv_tokens]
@@ -499,7 +302,7 @@ def verdict(
     if choice.fp8_kv:
         yield 'kv_dtype = "fp8"'
     for key, default in (("head", "auto"), ("embedding", "auto"), ("speculation", "off")):
-        value = getattr(arguments, key)
+        value = getattr(options, key)
         if value != default:
             is_table = key == "speculation" and value != "auto"
             shown = json.dumps(value)

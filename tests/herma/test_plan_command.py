@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from config import SpeculationConfig, find_mistakes
 from herma.cli import main
-from herma.commands.plan import PlannedCard, this_card
 from herma.formats_table import ASKED
+from herma.planned_model import PlannedCard, this_card
 from tests.fakes.int4_files import FORMATS, SHAPE, drawn, stored
 from tests.fakes.model_hub import model_hub
 from tests.fakes.tiny_drafters import (

@@ -128,9 +128,13 @@ class EngineFloor:
         """
         mixers = self.config.attentions
         seen = [min(tokens, batch * mixer.window) if mixer.window else tokens for mixer in mixers]
-        return sum(
-            [2 * mixer.read_numbers * count for mixer, count in zip(mixers, seen, strict=True)]
-        )
+        read = [
+            mixer.head_dim  # a latent row is key and value
+            if isinstance(mixer, Latent)
+            else 2 * mixer.num_kv_heads * mixer.head_dim
+            for mixer in mixers
+        ]
+        return sum([2 * numbers * count for numbers, count in zip(read, seen, strict=True)])
 
     def _attended(self, mixer: Attention, lengths: Sequence[int], cached: int) -> float:
         """Multiplications and additions of rows with the keys and values that they attend to."""

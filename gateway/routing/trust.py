@@ -37,7 +37,6 @@ LONG_PAUSE_S: Final = 5.0
 
 HOLD_S: Final = 1.0
 MOST_HOLD_S: Final = 64.0
-_MAX_RELAPSES: Final = 7
 RELAPSED: Final = "; its health probes pass, and requests fail"
 
 TrustState = Literal["trusted", "unproven", "faulty"]
@@ -55,11 +54,11 @@ class Trust:
         "_busy_since",
         "_failed",
         "_held_until",
+        "_hold_s",
         "_is_by_probe",
         "_is_probing",
         "_not_before",
         "_num_bad_probes",
-        "_num_relapses",
         "_serial",
         "is_suspect",
         "probed_at",
@@ -81,12 +80,12 @@ class Trust:
         self._not_before = float("-inf")
         self._held_until: float | None = None
         self._is_by_probe = False
-        self._num_relapses = 0
+        self._hold_s = 0.0
 
     @property
     def full_why(self) -> str:
         """`why`, and that its probes pass, if so."""
-        return self.why + RELAPSED if self._num_relapses else self.why
+        return self.why + RELAPSED if self._hold_s else self.why
 
     def failed(self, request: RequestIdentity, why: str) -> bool:
         """The engine failed on a request. True if that ends the trust."""
@@ -117,7 +116,7 @@ class Trust:
         """A request got its tokens. True if that restores the trust."""
         self.is_suspect = False
         self._is_by_probe = False
-        self._num_relapses = 0
+        self._hold_s = 0.0
         return self._restored()
 
     def _restored(self) -> bool:
@@ -135,8 +134,7 @@ class Trust:
         if self.state == "trusted" or self._is_probing or now < self._not_before:
             return None
         if self._held_until is None:
-            hold_s = HOLD_S * 2 ** (self._num_relapses - 1) if self._num_relapses else 0.0
-            self._held_until = now + hold_s
+            self._held_until = now + self._hold_s
         self._serial += 1
         self._is_probing = True
         self.probed_at = now
@@ -189,7 +187,7 @@ class Trust:
 
     def _doubt(self) -> bool:
         if self._is_by_probe:
-            self._num_relapses = min(self._num_relapses + 1, _MAX_RELAPSES)
+            self._hold_s = min(2 * self._hold_s or HOLD_S, MOST_HOLD_S)
         self._held_until = None
         return self._begin_probing()
 

@@ -83,10 +83,6 @@ class EventFeed:
         self.recent: deque[PublishedEvent] = deque(maxlen=MAX_RECENT)
         self.counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
 
-    @property
-    def num_listeners(self) -> int:
-        return len(self._listeners)
-
     def publish(self, event: FleetEvent) -> None:
         """Publish an event that has just happened."""
         kind = kind_of(event)

@@ -48,7 +48,7 @@ async def test_events_come_as_they_happen(autojump_clock: MockClock) -> None:
         (HEARTBEAT_S, b": alive\n\n"),
     ]
     assert exchange.head["content-type"].startswith("text/event-stream")
-    assert feed.num_listeners == 0
+    assert not feed._listeners
 
 
 async def test_a_listener_that_does_not_read_keeps_nobody_waiting(

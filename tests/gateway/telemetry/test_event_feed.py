@@ -54,7 +54,7 @@ async def test_a_slow_listener_loses_the_oldest_and_learns_how_many() -> None:
         assert [told.number for told in events] == list(range(4, MAX_WAITING + 4))
         feed.publish(WorkerLost("last", "gone"))
         assert listener.take()[0] == 0
-    assert feed.num_listeners == 0
+    assert not feed._listeners
     feed.publish(WorkerLost("unheard", "gone"))
 
 
@@ -69,4 +69,4 @@ def test_listeners_are_bounded() -> None:
     assert caught.value.status == 429
     for listening in opened:
         listening.__exit__(None, None, None)
-    assert feed.num_listeners == 0
+    assert not feed._listeners

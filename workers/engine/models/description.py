@@ -117,11 +117,6 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         key = 0 if self.borrows else self.num_kv_heads * self.head_dim
         return self.query_size, key, key
 
-    @property
-    def read_numbers(self) -> int:
-        """Numbers that a row reads of each token that it sees."""
-        return 2 * self.num_kv_heads * self.head_dim
-
 
 class Latent(Attention, frozen=True, kw_only=True):
     """Latent attention (`kernels.latent` has its forms). The heads are those of the absorbed form:
@@ -158,11 +153,6 @@ class Latent(Attention, frozen=True, kw_only=True):
     def side_rows(self) -> tuple[int, int, int]:
         """Rows of the first product: of queries, or what makes them, and of what is cached."""
         return self.query_rank or self.query_rows, self.head_dim, 0
-
-    @property
-    def read_numbers(self) -> int:
-        """See `Attention`."""
-        return self.head_dim
 
 
 class DeltaRule(msgspec.Struct, frozen=True, kw_only=True):

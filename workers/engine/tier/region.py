@@ -99,15 +99,14 @@ class HostRegion:
         return found
 
     def wait_opened(self) -> None:
-        """Return when all pages are open, as they are at once without a card."""
+        """Return when no more pages will be opened; without a card all are open at once."""
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
         """Unlock the pages. No copy may be under way."""
         self._is_closing = True
-        if self._thread is not None:
-            self._thread.join()
+        self.wait_opened()
         if self._locked:
             torch.cuda.synchronize()
         for at in self._locked:

@@ -444,11 +444,20 @@ def _routed(
     has_gate = router.shape[0] > routing.num_experts
     drawn = weights.drawn
     is_ranked = norm is not None and num_rows <= _RANKED_ROWS
-    ready = _ready(
-        x.device, routing, hidden, eps, has_gate, weights.router_bias is not None,
-        weights.choice_bias is not None, 0 if drawn is None else drawn.kept.shape[0],
-        weights.scales is not None, dot_type(x), norm is not None, is_ranked,
-    )  # fmt: skip
+    sizes = RouterSizes(
+        routing,
+        hidden,
+        eps,
+        has_gate=has_gate,
+        has_bias=weights.router_bias is not None,
+        has_choice=weights.choice_bias is not None,
+        kept=0 if drawn is None else drawn.kept.shape[0],
+        has_scales=weights.scales is not None,
+        dot=dot_type(x),
+        norms=norm is not None,
+        is_ranked=is_ranked,
+    )
+    ready = _ready(x.device, sizes)
     tiles = triton.cdiv(num_rows, _ROWS)
     if tiles > _COUNTERS:
         raise ValueError(f"{num_rows} rows in one launch; at most {_COUNTERS * _ROWS}")
@@ -472,41 +481,49 @@ def _routed(
     return Routed(experts, chosen, shared)
 
 
+class RouterSizes(NamedTuple):
+    """What the router is compiled for: the columns of a row, which operands there are, the rows
+    whose experts are kept (0: none are drawn), what products are taken in, whether rows are normed
+    first, with `eps`, and whether so few come that they may choose one after the other.
+    """
+
+    routing: Routing
+    hidden: int
+    eps: float
+    has_gate: bool
+    has_bias: bool
+    has_choice: bool
+    kept: int
+    has_scales: bool
+    dot: tl.dtype
+    norms: bool
+    is_ranked: bool
+
+
 class _Ready(NamedTuple):
     launch: Launch
     stride: int
 
 
 @cache
-def _ready(
-    device: torch.device,
-    routing: Routing,
-    hidden: int,
-    eps: float,
-    has_gate: bool,
-    has_bias: bool,
-    has_choice: bool,
-    kept: int,
-    has_scales: bool,
-    dot: tl.dtype,
-    norms: bool,
-    is_ranked: bool,
-) -> _Ready:
+def _ready(device: torch.device, sizes: RouterSizes) -> _Ready:
+    routing = sizes.routing
     padded = triton.next_power_of_2(routing.num_experts)
-    is_ranked = is_ranked and padded <= _RANKED_EXPERTS
+    is_ranked = sizes.is_ranked and padded <= _RANKED_EXPERTS
     padded = max(padded, _LEAST_RANKED) if is_ranked else padded
-    stride = triton.cdiv(routing.num_experts + has_gate, _EXPERTS) * _EXPERTS
-    part = triton.cdiv(triton.cdiv(hidden, _COLUMNS), _PARTS) * _COLUMNS
+    stride = triton.cdiv(routing.num_experts + sizes.has_gate, _EXPERTS) * _EXPERTS
+    part = triton.cdiv(triton.cdiv(sizes.hidden, _COLUMNS), _PARTS) * _COLUMNS
     constants = {
-        "eps": eps, "E": routing.num_experts, "ACTIVE": routing.num_active, "HIDDEN": hidden,
-        "GROUPS": routing.num_groups, "ACTIVE_GROUPS": routing.num_active_groups,
-        "SCALE": routing.scale, "SIGMOID": routing.is_sigmoid,
-        "RENORMALISES": routing.renormalises, "SHARED": has_gate, "BIAS": has_bias,
-        "CHOICE": has_choice, "DRAWN": kept > 0, "TILES": DRAWN_TILES, "KEPT": kept,
-        "SCALES": has_scales, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
+        "eps": sizes.eps, "E": routing.num_experts, "ACTIVE": routing.num_active,
+        "HIDDEN": sizes.hidden, "GROUPS": routing.num_groups,
+        "ACTIVE_GROUPS": routing.num_active_groups, "SCALE": routing.scale,
+        "SIGMOID": routing.is_sigmoid, "RENORMALISES": routing.renormalises,
+        "SHARED": sizes.has_gate, "BIAS": sizes.has_bias, "CHOICE": sizes.has_choice,
+        "DRAWN": sizes.kept > 0, "TILES": DRAWN_TILES, "KEPT": sizes.kept,
+        "SCALES": sizes.has_scales, "ROWS": _ROWS, "EXPERTS": _EXPERTS, "COLUMNS": _COLUMNS,
         "PARTS": _PARTS, "PART": part, "STRIDE": stride, "E_PAD": padded,
-        "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": dot, "NORM": norms,
-        "SQUARES": _SQUARES, "AHEAD": norms and part <= _AHEAD,
+        "ACTIVE_PAD": triton.next_power_of_2(routing.num_active), "DOT": sizes.dot,
+        "NORM": sizes.norms, "SQUARES": _SQUARES, "AHEAD": sizes.norms and part <= _AHEAD,
         "RANKED": is_ranked, "RANKED_ROWS": _RANKED_ROWS, "PDL": has_pdl(device),
     }  # fmt: skip
     warps = 4 if padded <= _EXPERTS_OF_4_WARPS else 8

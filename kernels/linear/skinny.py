@@ -252,10 +252,10 @@ def skinny(
     form, elements, scales, zeros = parts_for(weight)
     if form.group and epilogue.norm is not None:
         raise ValueError("a product in 4 bits on the tensor cores takes rows that are normed")
-    ready = _ready(
-        config, x.device, num_rows, weight.shape[0], depth, x.itemsize, form, x_scales is not None,
-        epilogue.eps, epilogue.form,
+    sizes = SkinnySizes(
+        weight.shape[0], depth, x.itemsize, form, x_scales is not None, epilogue.eps, epilogue.form,
     )  # fmt: skip
+    ready = _ready(config, x.device, num_rows, sizes)
     out = x.new_empty(num_rows, ready.num_out, dtype=dtype)
     operands = (
         x_scales, epilogue.norm, elements, scales, zeros, epilogue.bias, epilogue.residual,
@@ -263,6 +263,26 @@ def skinny(
     parts = [x if part is None else part for part in operands]
     ready.launch(ready.grid, (x, *parts, out, ready.scratch, ready.arrived), (num_rows,))
     return out
+
+
+class SkinnySizes(NamedTuple):
+    """What a product is compiled for, but for tiles: the rows of the weight and its columns, the
+    bytes of a number of x, how the weight is stored, whether rows of x have scales, and what is
+    done to the sums; `eps` is the norm's.
+    """
+
+    weight_rows: int
+    depth: int
+    row_bytes: int
+    form: WeightForm
+    is_scaled: bool
+    eps: float
+    epilogue: EpilogueForm
+
+    @property
+    def num_out(self) -> int:
+        """Columns of the result."""
+        return self.epilogue.num_out(self.weight_rows)
 
 
 class _Ready(NamedTuple):
@@ -276,30 +296,16 @@ class _Ready(NamedTuple):
 
 
 @cache
-def _ready(
-    config: Skinny,
-    device: torch.device,
-    num_rows: int,
-    num_weight_rows: int,
-    depth: int,
-    row_bytes: int,
-    form: WeightForm,
-    is_scaled: bool,
-    eps: float,
-    epilogue: EpilogueForm,
-) -> _Ready:
+def _ready(config: Skinny, device: torch.device, num_rows: int, sizes: SkinnySizes) -> _Ready:
     tile_rows = config.tile_rows(num_rows)
-    config = _on_card(config, device, tile_rows, form, row_bytes)
+    config = _on_card(config, device, tile_rows, sizes.form, sizes.row_bytes)
     row_tiles = triton.cdiv(num_rows, tile_rows)
-    num_out = epilogue.num_out(num_weight_rows)
-    tiles = triton.cdiv(num_weight_rows, config.block_n) * row_tiles
+    tiles = triton.cdiv(sizes.weight_rows, config.block_n) * row_tiles
     parts = tiles * config.splits if config.splits > 1 else 0
     return _Ready(
-        _launch_of(
-            config, device, tile_rows, row_tiles, num_out, depth, form, is_scaled, eps, epilogue
-        ),
+        _launch_of(config, device, tile_rows, row_tiles, sizes),
         (tiles, config.splits, 1),
-        num_out,
+        sizes.num_out,
         scratch(device, parts * (config.block_n + 1) * tile_rows),
         counters(device),
     )
@@ -325,21 +331,13 @@ def stage_bytes(config: Skinny, tile_rows: int, form: WeightForm, row_bytes: int
 
 @cache
 def _launch_of(
-    config: Skinny,
-    device: torch.device,
-    tile_rows: int,
-    row_tiles: int,
-    num_out: int,
-    depth: int,
-    form: WeightForm,
-    is_scaled: bool,
-    eps: float,
-    epilogue: EpilogueForm,
+    config: Skinny, device: torch.device, tile_rows: int, row_tiles: int, sizes: SkinnySizes
 ) -> Launch:
+    form = sizes.form
     constants = {
-        "num_out": num_out,
-        "depth": depth,
-        "eps": eps,
+        "num_out": sizes.num_out,
+        "depth": sizes.depth,
+        "eps": sizes.eps,
         "ROWS": tile_rows,
         "ROW_TILES": row_tiles,
         "BLOCK_N": config.block_n,
@@ -347,11 +345,11 @@ def _launch_of(
         "PER": form.per,
         "SPLITS": config.splits,
         "STAGES": config.num_stages,
-        "EVEN_K": depth % config.block_k == 0,
+        "EVEN_K": sizes.depth % config.block_k == 0,
         "PREFETCH": config.prefetched_bytes // config.block_n,
         **form.constants(),
-        "X_SCALED": is_scaled,
-        **epilogue.constants(),
+        "X_SCALED": sizes.is_scaled,
+        **sizes.epilogue.constants(),
         "PDL": has_pdl(device),
     }
     return Launch(_skinny_kernel, constants, num_warps=config.num_warps)

@@ -27,6 +27,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.identity import worker_identity
 from workers.supervisor.lifecycle import EngineState, Lifecycle
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.seat_states import SeatState
 from workers.supervisor.turn_taker import TurnTaker
 
 CONFIG = WorkerConfig(
@@ -90,7 +91,9 @@ class World:
 
     async def wake(self) -> None:
         self.turns.wish("wake")
-        await self.until(lambda: self.state is EngineState.READY and not self.turns.is_measuring)
+        await self.until(
+            lambda: self.state is EngineState.READY and self.turns.seat is SeatState.SETTLED
+        )
         await self.until(lambda: self.turns.report(0.0).wish is None)
 
     @property
@@ -115,6 +118,8 @@ async def world(
         one = World(folder, stall_s, **mood)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.supervisor.run, one.relay)
-            await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
+            await one.until(
+                lambda: one.state is EngineState.READY and one.turns.seat is SeatState.SETTLED
+            )
             yield one
             nursery.cancel_scope.cancel()

@@ -24,6 +24,7 @@ from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.seat_states import SeatEvent
 from workers.supervisor.sleeper import Sleeper
 from workers.supervisor.turn_taker import AGAIN_S, TurnTaker
 from workers.turns import TurnRecord
@@ -244,7 +245,7 @@ class Worker:
         if not life.ended.is_set() and lifecycle.state is EngineState.STARTING:
             life.loaded = _Loaded(self.model.way)
             lifecycle.on(LifeEvent.LOADED)
-            turns.is_measuring = True
+            turns.sits(SeatEvent.PROVEN)
             lifecycle.on(LifeEvent.PROVEN)
             nursery.start_soon(sleeper.after_start, cast("EngineLife", life))
             lifecycle.policy.ready(trio.current_time())

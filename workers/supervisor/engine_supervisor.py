@@ -56,6 +56,7 @@ from workers.supervisor.log import WorkerLog
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
+from workers.supervisor.seat_states import SeatEvent
 from workers.supervisor.sleeper import Sleeper, TurnsOf
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
@@ -625,7 +626,7 @@ class EngineSupervisor:
     def _took(self, event: LifeEvent) -> None:
         """Take an event of the running engine: it has loaded its model, or has proven itself."""
         if event is LifeEvent.PROVEN and self.sleeper is not None:
-            self.sleeper.turns.is_measuring = True  # nothing moves its memory before that is over
+            self.sleeper.turns.sits(SeatEvent.PROVEN)
         state = self.lifecycle.on(event)
         if event is not LifeEvent.PROVEN:
             return

@@ -22,6 +22,7 @@ from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.lifecycle import SERVING, EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.seat_states import SeatEvent, SeatState, TrialEvent
 from workers.supervisor.turn_taker import TurnTaker
 from workers.turns import Change, bytes_in_words
 
@@ -87,12 +88,12 @@ class Sleeper:
         state, life = self._lifecycle.state, self.life
         if change == "wake" and state is EngineState.ASLEEP:
             self._began_at = trio.current_time()
-            self.turns.is_rising = True
+            self.turns.sits(SeatEvent.RISE)
             self._turn.set()
         elif change == "wake" and state is EngineState.DORMANT and life is not None:
             assert self._nursery is not None
             self._began_at = trio.current_time()
-            self.turns.is_rising = True
+            self.turns.sits(SeatEvent.RISE)
             self._nursery.start_soon(self._wake, life)
         elif change == "sleep" and state is EngineState.READY and life is not None:
             assert self._nursery is not None
@@ -110,14 +111,13 @@ class Sleeper:
     async def wait_turn(self) -> None:
         """Without a process: wait for the turn, and for room on the device."""
         while self._lifecycle.state is EngineState.ASLEEP:
-            if not self.turns.is_rising:  # else the order came before this wait
+            if self.turns.seat is not SeatState.RISING:  # else the order came before this wait
                 self._turn = trio.Event()
             self.turns.note()
             await self._turn.wait()
-            has_room = await self._has_room()
-            self.turns.is_rising = has_room
-            if has_room:
+            if await self._has_room():
                 return
+            self.turns.sits(SeatEvent.LACK_ROOM)
             self.turns.note()
 
     async def before_start(self) -> None:
@@ -146,7 +146,7 @@ class Sleeper:
             if self.life is not life:
                 return
         self._began_at, self._before = 0.0, None
-        self.turns.is_measuring = False
+        self.turns.sits(SeatEvent.MEASURED)
         await self._find_ways(life)
         self.turns.note()
 
@@ -168,10 +168,10 @@ class Sleeper:
         self.turns.cannot = {way: why for way, why in _ways(life).items() if why}
         way = self._way_of(life)
         if way is None or way == self.turns.record.way:
-            self.turns.is_trial_due = False
+            self.turns.tries(TrialEvent.LACK)
             return
         lacks = await self._host_lacks(life, way)
-        self.turns.is_trial_due = not lacks
+        self.turns.tries(TrialEvent.LACK if lacks else TrialEvent.FIND)
         if lacks:
             self.turns.cannot[way] = f"{lacks}; looked at again when it falls asleep"
 
@@ -194,7 +194,7 @@ class Sleeper:
 
     async def _moves_out(self, life: EngineLife, way: str) -> bool:
         """Whether the engine sleeps without an end."""
-        self.turns.begin_trial()
+        self.turns.tries(TrialEvent.SLEEP)
         memory, record = self.turns.memory, self.turns.record
         if why := await self._host_lacks(life, way):
             self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
@@ -249,7 +249,7 @@ class Sleeper:
             or self.life is not life
             or self._lifecycle.state is not EngineState.DORMANT
         ):
-            self.turns.is_rising = False
+            self.turns.sits(SeatEvent.LACK_ROOM)
             self.turns.note()
             return
         self._lifecycle.on(LifeEvent.WAKE)
@@ -362,8 +362,8 @@ class Sleeper:
         return None if after is None else max(0, after.used_bytes - before.used_bytes)
 
     def _changed(self) -> None:
-        has_not_begun = self._lifecycle.state in (EngineState.ASLEEP, EngineState.DORMANT)
-        self.turns.is_rising = self.turns.is_rising and has_not_begun
+        if self._lifecycle.state not in (EngineState.ASLEEP, EngineState.DORMANT):
+            self.turns.sits(SeatEvent.BEGIN)
         self.turns.note()
         self.tell()
 

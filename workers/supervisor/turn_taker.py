@@ -22,6 +22,14 @@ from workers.ipc import NATIVE_SLEEP
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import EngineState, Lifecycle
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.seat_states import (
+    SEATS,
+    TRIALS,
+    SeatEvent,
+    SeatState,
+    SleepTrial,
+    TrialEvent,
+)
 from workers.supervisor.turn_table import TurnTable, lines_of, lock_of, opened_at
 from workers.turns import (
     Change,
@@ -75,12 +83,10 @@ _SHOWN: Final[dict[MemberState, ResidencyState]] = {
 
 @final
 class TurnTaker:
-    """`is_measuring`: its engine is ready and not measured yet; `is_rising`: it is told to wake,
-    and nothing has begun yet. `is_trial_due`: whether the engine can sleep without an end is not
-    known; `is_on_trial`: it sleeps so for the first time. `cannot` says why this process cannot
-    sleep by a way, found at its start; `kept` what it kept in its last sleep. `on_order` gets
-    orders of the table; `on_news` is called when gateways should be told again where the worker is
-    (`shown`, `due_s`, `trouble`).
+    """`seat` and `trial` are states, which `sits` and `tries` alone change. `cannot` says why this
+    process cannot sleep by a way, found at its start; `kept` what it kept in its last sleep.
+    `on_order` gets orders of the table; `on_news` is called when gateways should be told again
+    where the worker is (`shown`, `due_s`, `trouble`).
     """
 
     def __init__(
@@ -105,9 +111,8 @@ class TurnTaker:
             config.name, file, memory.key, engine_id(config), residency=config.residency
         )
         self._demand: dict[int, tuple[Wanted, float]] = {}
-        self.is_measuring = False
-        self.is_rising = False
-        self.is_trial_due = self.is_on_trial = False
+        self.seat = SeatState.SETTLED
+        self.trial = SleepTrial.NEEDLESS
         self.cannot: dict[str, str] = {}
         self.kept = ""
         self._writing = trio.Lock()
@@ -194,7 +199,7 @@ class TurnTaker:
                 "[[models]] table"
             )
         self._wish = change
-        self.is_trial_due = self.is_on_trial = False  # the operator's change shows it as well
+        self.tries(TrialEvent.WISH)
         self._waits_until = float("-inf")
         self.note()
 
@@ -216,10 +221,15 @@ class TurnTaker:
         self.note()
         self.on_news()
 
-    def begin_trial(self) -> None:
-        """The engine is to sleep without an end. One that an operator puts to sleep stays there."""
-        self.is_on_trial = self.is_trial_due and self._wish != "sleep"
-        self.is_trial_due = False
+    def sits(self, event: SeatEvent) -> None:
+        """Take an event of the seat. Raises `ImpossibleEventError` for what cannot happen."""
+        self.seat = SEATS[self.seat, event]
+
+    def tries(self, event: TrialEvent) -> None:
+        """Take an event of the trial. What an operator puts to sleep is not woken for a look."""
+        if event is TrialEvent.SLEEP and self._wish == "sleep":
+            event = TrialEvent.WISH
+        self.trial = TRIALS[self.trial, event]
 
     def succeeded(self) -> None:
         """The last change went well."""
@@ -418,7 +428,7 @@ class TurnTaker:
         """The idle time in seconds after which it sleeps although no other worker waits; None: it
         does not.
         """
-        if not self.is_trial_due:
+        if self.trial is not SleepTrial.DUE:
             return self._config.idle_s
         return min(TRIAL_IDLE_S, self._config.idle_s or TRIAL_IDLE_S)
 
@@ -428,8 +438,8 @@ class TurnTaker:
         its first sleep without an end.
         """
         is_new = self.record.awake_bytes is None and self.record.start_s is None
-        is_on_trial = self.is_on_trial and self._lifecycle.state is EngineState.DORMANT
-        return is_new or is_on_trial
+        is_dormant = self._lifecycle.state is EngineState.DORMANT
+        return is_new or (is_dormant and self.trial is SleepTrial.BEGUN)
 
     @property
     def _is_kept(self) -> bool:
@@ -446,9 +456,9 @@ class TurnTaker:
 
     def _see(self) -> MemberState:
         state = _SEEN[self._lifecycle.state]
-        if state == "asleep" and self.is_rising:
-            return "waking"
-        return "waking" if state == "awake" and self.is_measuring else state
+        is_rising = state == "asleep" and self.seat is SeatState.RISING
+        is_measuring = state == "awake" and self.seat is SeatState.MEASURING
+        return "waking" if is_rising or is_measuring else state
 
 
 def _ignore() -> None:

@@ -26,6 +26,7 @@ from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.lifecycle import EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.restart_policy import RestartPolicy
+from workers.supervisor.seat_states import SeatEvent, SeatState, SleepTrial
 from workers.supervisor.turn_taker import TurnTaker
 
 
@@ -76,9 +77,9 @@ async def test_a_wake_without_room_is_over(tmp_path: Path, monkeypatch: pytest.M
         one.card.others = 79 * 2**30
         assert one.supervisor.sleeper is not None
         one.supervisor.sleeper.take("wake")
-        assert one.turns.is_rising
+        assert one.turns.seat is SeatState.RISING
         await one.until(lambda: bool(one.troubles))
-        await one.until(lambda: not one.turns.is_rising)
+        await one.until(lambda: one.turns.seat is SeatState.SETTLED)
         assert one.state is EngineState.DORMANT
 
 
@@ -209,7 +210,9 @@ async def test_restarts_while_the_device_is_read_before_a_start(
             epochs.append(one.supervisor.restart(CONFIG, force=force))
             assert one.state is EngineState.REPLACING
         is_due.set()
-        await one.until(lambda: one.state is EngineState.READY and not one.turns.is_measuring)
+        await one.until(
+            lambda: one.state is EngineState.READY and one.turns.seat is SeatState.SETTLED
+        )
         assert one.relay.epoch == epochs[-1]
 
 
@@ -245,9 +248,10 @@ async def test_the_measurement_of_a_dead_engine_leaves_the_next_one_alone(tmp_pa
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sleeper.after_start, dead)
         await trio.testing.wait_all_tasks_blocked()
-        sleeper.life, turns.is_measuring = alive, True
+        sleeper.life = alive
+        turns.sits(SeatEvent.PROVEN)
         is_due.set()
-    assert turns.is_measuring
+    assert turns.seat is SeatState.MEASURING
     assert turns.record.awake_bytes is None
 
 
@@ -416,7 +420,7 @@ async def test_a_way_that_fails_leaves_the_next_one(
         await one.sleep()
         assert one.state is EngineState.ASLEEP
         await one.wake()
-        await one.until(lambda: one.turns.is_trial_due)
+        await one.until(lambda: one.turns.trial is SleepTrial.DUE)
         await one.sleep()
         assert one.state is EngineState.DORMANT
         assert one.turns.record.way == CHECKPOINT
@@ -447,7 +451,7 @@ async def test_where_no_way_is_left_it_sleeps_by_its_end(
         "more_ways": [(CHECKPOINT, "the driver has no checkpoint: 570 and newer have it")],
     }
     async with world(tmp_path, monkeypatch, **ways) as one:
-        assert not one.turns.is_trial_due
+        assert one.turns.trial is not SleepTrial.DUE
         await one.sleep()
         assert one.state is EngineState.ASLEEP
         assert "not by the driver's checkpoint: the driver has no checkpoint" in one.turns.line()
@@ -468,7 +472,7 @@ async def test_a_checkpoint_needs_as_much_of_the_host_as_the_card_holds(
         if state == "ASLEEP":
             lacks = "it needs 60.0 GiB of the host's memory, and 59.0 GiB are free"
             await one.until(lambda: f"not by {CHECKPOINT}: {lacks}" in one.turns.line())
-            assert not one.turns.is_trial_due
+            assert one.turns.trial is not SleepTrial.DUE
         else:
             await one.until(lambda: one.turns.record.wake_s is not None)  # its trial
         await one.sleep()

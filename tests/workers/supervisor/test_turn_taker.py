@@ -16,6 +16,7 @@ from workers.supervisor import turn_taker
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import SHOWN, EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
+from workers.supervisor.seat_states import SleepTrial, TrialEvent
 from workers.supervisor.turn_taker import _SEEN, TurnTaker
 from workers.turns import Change, MemberState, Order, encode_line
 
@@ -179,10 +180,11 @@ async def test_a_wish_ends_when_it_is_fulfilled() -> None:
     seat = _seat(lifecycle)
     seat.failed("it does not wake")
     assert seat.report(trio.current_time()).waits_s > 0.0
-    seat.is_trial_due = True
+    seat.tries(TrialEvent.FIND)
     seat.wish("wake")
     report = seat.report(trio.current_time())
-    assert (report.wish, report.waits_s, seat.is_trial_due) == ("wake", 0.0, False)
+    assert (report.wish, report.waits_s) == ("wake", 0.0)
+    assert seat.trial is SleepTrial.NEEDLESS
     for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
         lifecycle.on(event)
     seat.note()
@@ -199,13 +201,13 @@ async def test_a_wish_ends_when_it_is_fulfilled() -> None:
 async def test_an_operators_sleep_is_no_trial() -> None:
     """It would be woken for a look at its wake."""
     seat = _seat(Lifecycle())
-    seat.is_trial_due = True
-    seat.begin_trial()
-    assert (seat.is_trial_due, seat.is_on_trial) == (False, True)
+    seat.tries(TrialEvent.FIND)
+    seat.tries(TrialEvent.SLEEP)
+    assert seat.trial is SleepTrial.BEGUN
     seat.wish("sleep")
-    seat.is_trial_due = True
-    seat.begin_trial()
-    assert (seat.is_trial_due, seat.is_on_trial) == (False, False)
+    seat.tries(TrialEvent.FIND)
+    seat.tries(TrialEvent.SLEEP)
+    assert seat.trial is SleepTrial.NEEDLESS
 
 
 async def test_the_wishes_of_an_always_resident_worker_are_refused() -> None:

@@ -241,6 +241,11 @@ class FrameRelay:
         """Whether several gateways have welcomed this worker."""
         return len(self._links) > 1
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the worker ends: no engine follows."""
+        return self._lifecycle.state is EngineState.LEAVING
+
     def greeting(self) -> tuple[FromWorker, ...]:
         """The first messages to a gateway: the registration, then the fault after the last failed
         start, or the speed loss of a slow engine.

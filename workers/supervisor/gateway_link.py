@@ -114,6 +114,10 @@ class FrameSource(Protocol):
     def is_shared(self) -> bool:
         """Whether the engine serves several gateways."""
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the worker ends."""
+
     def greeting(self) -> tuple[FromWorker, ...]:
         """The first messages to a gateway."""
 
@@ -336,7 +340,9 @@ class GatewayLink:
         """Drop the gateway's work and frames; the next tick registers again."""
         if self.number is not None:
             self.trouble = reason
-            self._log.info(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
+            # Ctrl-C at `herma up` ends both: the gateway that is gone first is no news there.
+            write = self._log.info_unless_shared if self._relay.is_leaving else self._log.info
+            write(f"gateway {self.address} is gone: {reason}; what ran for it is aborted")
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S
         self._socket.drop_waiting()

@@ -57,6 +57,7 @@ class Restless:
     """A relay whose engine starts anew whenever it is asked who it is, up to the third time."""
 
     is_shared = False
+    is_leaving = False
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -126,9 +127,9 @@ async def test_a_gateway_is_there_as_long_as_it_pings(
 class Said:
     """A log, and the lines that it has written so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, beside_gateway: bool = False) -> None:
         self._stream = io.StringIO()
-        self.log = WorkerLog("w", self._stream)
+        self.log = WorkerLog("w", self._stream, beside_gateway=beside_gateway)
 
     @property
     def lines(self) -> list[str]:
@@ -234,6 +235,32 @@ async def test_who_farewells_a_gateway_is_not_refused(tmp_path: Path) -> None:
             await wait_until(lambda: link.number is not None)
             await wait_until(lambda: len(said.lines) == 3)
             assert not [line for line in said.lines if "does not take" in line]
+
+
+@pytest.mark.parametrize(
+    ("beside_gateway", "is_leaving", "is_told"),
+    [(True, True, False), (True, False, True), (False, True, True), (False, False, True)],
+)
+async def test_a_gateway_that_ends_with_its_worker_is_no_fault(
+    tmp_path: Path, beside_gateway: bool, is_leaving: bool, is_told: bool
+) -> None:
+    """Ctrl-C at `herma up` ends both, and the gateway is the first to go. Anywhere else, and in any
+    other order, it is told; of sequences that there may not be no word.
+    """
+    said, relay = Said(beside_gateway=beside_gateway), Steady()
+    async with trio.open_nursery() as nursery:
+        async with open_gateway_end(f"ipc://{tmp_path}/gateway") as gateway:
+            link = GatewayLink(gateway.address, WorkerId(bytes(16)), relay, said.log, None)
+            nursery.start_soon(link.run)
+            await wait_until(lambda: link.number is not None)
+            relay.is_leaving = is_leaving
+        await wait_until(lambda: link.number is None)
+        assert link.trouble == "the connection is lost"
+        nursery.cancel_scope.cancel()
+    said.log.close()
+    gone = [line for line in said.lines if "is gone" in line]
+    told = f"gateway {gateway.address} is gone: the connection is lost; what ran for it is aborted"
+    assert gone == [told] * is_told
 
 
 class Notes:

@@ -494,7 +494,9 @@ def test_a_state_keeps_its_slot_while_it_is_copied() -> None:
 
 
 def test_a_state_of_another_prefix_with_the_digest_is_not_found() -> None:
-    """It was on its way to the card while the card computed the other prefix, and stayed."""
+    """It was on its way to the card while the card computed the other prefix: its own block is gone
+    from the host, and it goes too when its copy is over.
+    """
     pool = _opened(6)
     tier = HostTier(TierRoom(6, state_pages=1), pool)
     digest = BlockDigest(b"d" * 16)
@@ -509,8 +511,9 @@ def test_a_state_of_another_prefix_with_the_digest_is_not_found() -> None:
     (transfer,) = tier.transfers(0.0)
     tier.computed(digest, 1, ROOT, b"2000", is_first=True)
     tier.over(Transferred(transfer.number, (), "the driver says no"), 0.0)
-    assert state.where is Where.HOST
+    assert state.where is Where.NOWHERE
     assert tier.state(digest) is None
+    pool.check_integrity()
 
 
 def test_stores_wait_for_loads_that_cannot_begin_yet() -> None:

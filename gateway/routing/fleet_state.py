@@ -125,6 +125,7 @@ class FleetState:
         self._num_stale = 0
         self._speed_losses: dict[str, SpeedLoss] = {}
         self._num_gaps = 0
+        self._start_due: set[WorkerId] = set()  # their engine died; the next has not begun
 
     def start(self, now: float) -> None:
         """The gateway starts. If it was restarted, its workers dial in within a second."""
@@ -177,10 +178,15 @@ class FleetState:
         self.fleet.put(worker)
         self._index.remove(worker_id)
         effects += self._sleepers.registered(worker, previous, now)
+        self._start_due.discard(worker_id)
         if message.engine is not None:
             effects += self._engine_ready(worker, message.engine, previous, now)
         elif not worker.is_asleep:
-            effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
+            # Behind a fault the supervisor waits, up to 30 s: the first progress is the start.
+            if previous is not None and previous.fault:
+                self._start_due.add(worker_id)
+            else:
+                effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
         names = {*message.models, *(previous.models if previous is not None else ())}
         return *effects, *self._settle(sorted(names), now)
 
@@ -429,6 +435,9 @@ class FleetState:
         if progress.epoch == worker.epoch and (worker.engine is None or worker.is_asleep):
             worker.progress = progress
             self.fleet.note_absence(worker, now, self._rejoin_s)
+            if worker.worker_id in self._start_due:
+                self._start_due.remove(worker.worker_id)
+                return (Notice(WorkerStarting(worker.name, worker.epoch)),)
         else:
             self._num_stale += 1
         return ()
@@ -457,6 +466,7 @@ class FleetState:
             return ()
         moved = self.tickets.evict(worker, now, why)
         self._index.remove(worker_id)
+        self._start_due.discard(worker_id)
         self._sleepers.left()
         notice = Notice(WorkerLost(worker.name, why))
         return *moved, notice, *self._settle(worker.models, now)

@@ -145,6 +145,7 @@ class EngineLife:
         slow to die.
         """
         self._relay.engine_starts(self.process)
+        self._relay.engine_progress(self.progress.phase, self.progress.fraction, "")
         self.send_control(EngineStart(msgspec.json.encode(self._config), self.epoch))
         try:
             async with trio.open_nursery() as nursery:

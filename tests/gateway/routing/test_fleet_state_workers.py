@@ -19,6 +19,7 @@ from gateway.telemetry.fleet_events import (
     SpeedLost,
     WorkerBack,
     WorkerLost,
+    WorkerStarting,
 )
 from protocol.messages import (
     BACK_SOON,
@@ -140,6 +141,28 @@ def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
     assert fleet.statistics().stale_messages == 2
     fleet.register(W1, hello("w1", epoch=2), 1.0)
     assert placed(fleet.register(W1, hello("w1", facts(), epoch=2), 2.0)) == {2: W1}
+
+
+def test_a_start_is_told_when_it_begins() -> None:
+    """Behind a death the supervisor waits for up to 30 s; then the first progress is told, once."""
+    fleet = dispatch()
+    began = fleet.register(W1, hello("w1"), 0.0)
+    assert only(began, Notice).event == WorkerStarting("w1", 1)
+    assert fleet.heard(W1, Progress(1, "weights", 0.5, ""), 1.0) == ()
+    fleet.heard(W1, Fault("w1", 1, "killed", 137), 1.0)
+    assert not [one for one in fleet.register(W1, hello("w1", epoch=2), 1.0) if _is_told(one)]
+    assert fleet.heard(W1, Progress(1, "weights", 0.6, ""), 20.0) == ()
+    begins = fleet.heard(W1, Progress(2, "start", 0.0, ""), 31.0)
+    assert only(begins, Notice).event == WorkerStarting("w1", 2)
+    assert fleet.heard(W1, Progress(2, "weights", 0.5, ""), 32.0) == ()
+    # An engine that is replaced without a fault has no pause before it.
+    fleet.register(W1, hello("w1", facts(), epoch=2), 33.0)
+    again = fleet.register(W1, hello("w1", epoch=3), 34.0)
+    assert [one.event for one in again if isinstance(one, Notice)] == [WorkerStarting("w1", 3)]
+
+
+def _is_told(effect: object) -> bool:
+    return isinstance(effect, Notice) and isinstance(effect.event, WorkerStarting)
 
 
 def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:

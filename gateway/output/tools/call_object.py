@@ -1,10 +1,13 @@
 """Calls as JSON objects: `{"name": ..., "arguments": {...}}`, in any order of keys.
 
 Owns what counts as such a call: a name, and arguments that are an object, null, absent, or a string
-that holds an object or nothing. Once the name and the `{` of the arguments were read it is a call,
-whatever follows; before that, anything else is not a call. Must not know tags.
+that holds an object or nothing. Models also write both into an object `function`, as the APIs do,
+name the tool there, call the arguments otherwise, or write them beside the name. Once the name and
+the `{` of the arguments were read it is a call, whatever follows; before that, anything else is not
+a call. Must not know tags.
 """
 
+import json
 from typing import Final
 
 from gateway.output.tools.grammar import (
@@ -17,46 +20,85 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.json_repair import JsonRepair
+from gateway.output.tools.schema import any_json, quote
 
 _NAMES: Final = frozenset({"name", "tool_name"})
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+_NO_ARGUMENTS: Final = frozenset({"id", "index", "type", "name", "tool_name", "function"})
+_OBJECTS: Final = frozenset({"args", "input", "params"})
+"""Other names of the arguments, if they are an object."""
 _HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
-def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
+def read_call(
+    calls: CallSink, stop: str, *, strict: bool = False, outer_id: str | None = None
+) -> Read[str]:
     """One call whose `{` was just read; returns the character behind it if that was read, else "".
 
     `stop` ends an object whose end the model forgot. `strict` is for text that nothing else marks
-    as a call: the name must be of a tool of the request, and there must be arguments.
+    as a call: the name must be of a tool of the request, and there must be arguments. `outer_id` is
+    the id, or "", in the object around a `function`.
     """
-    name, early, call_id = "", "", ""
+    fields = _Fields(outer_id or "")
     char = yield from skip_space()
     while char == '"':
         key = yield from read_word(calls)
         yield from literal(":", (yield from skip_space()))
         char = yield from skip_space()
-        if key in _NAMES and not name:
-            name = yield from _name(calls, char, strict=strict)
-            if early:
-                write_whole(calls, name, early, call_id)
-                return (yield from _rest(calls, stop))
-        elif key == "id" and char == '"':
-            call_id = yield from _string()
-        elif key in _ARGUMENTS and name:
-            return (yield from _arguments(calls, name, char, stop, call_id))
-        else:
-            value, char = yield from _value(char)
-            early = value if key in _ARGUMENTS else early
-            if char in {",", "}"}:
-                char = (yield from skip_space()) if char == "," else char
-                continue
-        char = yield from skip_space()
+        name = fields.name
+        if name and _is_arguments(key, char):
+            return (yield from _arguments(calls, name, char, stop, fields.call_id))
+        if key == "function" and char == "{" and not name and outer_id is None:
+            left = yield from read_call(calls, stop, strict=strict, outer_id=fields.call_id)
+            return left or (yield from _rest(calls, stop))
+        left = yield from _field(calls, fields, key, char, strict=strict)
+        if fields.name and fields.early:
+            write_whole(calls, fields.name, fields.early, fields.call_id)
+            return (yield from _rest(calls, stop))
+        char = left or (yield from skip_space())
         if char == ",":
             char = yield from skip_space()
-    if char != "}" or not name or strict:
+    if char != "}" or not fields.name or strict:
         raise NotACall
-    write_whole(calls, name, "{}", call_id)
+    known = calls.parameters(fields.name)
+    pairs = [f"{quote(key)}: {value}" for key, value in fields.beside.items() if key in known]
+    write_whole(calls, fields.name, f"{{{', '.join(pairs)}}}", fields.call_id)
+    return ""
+
+
+class _Fields:
+    """What was read of a call. `early` are arguments that stand before the name, `beside` are JSON
+    values of other fields.
+    """
+
+    def __init__(self, call_id: str) -> None:
+        self.name = ""
+        self.call_id = call_id
+        self.early = ""
+        self.beside: dict[str, str] = {}
+
+
+def _is_arguments(key: str, char: str) -> bool:
+    """Whether a field, whose value begins with `char`, is that of the arguments."""
+    return key in _ARGUMENTS or (key in _OBJECTS and char == "{")
+
+
+def _field(calls: CallSink, fields: _Fields, key: str, char: str, *, strict: bool) -> Read[str]:
+    """One field that does not begin the call; the character behind it if that was read."""
+    if key in _NAMES and not fields.name:
+        fields.name = yield from _name(calls, char, strict=strict)
+    elif key == "id" and char == '"':
+        fields.call_id = yield from _string()
+    elif key == "function" and char == '"' and not fields.name:
+        fields.name = yield from _tool(calls)
+    else:
+        value, left = yield from _value(char)
+        if _is_arguments(key, char):
+            fields.early = _early(value)
+        elif key not in _NO_ARGUMENTS:
+            fields.beside[key] = value
+        return left
     return ""
 
 
@@ -73,6 +115,9 @@ def read_objects(calls: CallSink, first: str, close: str) -> Read[None]:
     while char != "<":
         if char == "{":
             char = yield from read_call(calls, "<")
+        elif char == "`":
+            yield from literal("```", char)
+            char = ""
         elif char not in ",}":  # one extra brace is forgiven
             raise NotACall
         else:
@@ -118,6 +163,12 @@ def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
     ):
         raise NotACall
     return name
+
+
+def _tool(calls: CallSink) -> Read[str]:
+    """The rest of a string, if it is the name of a tool of the request; else ""."""
+    text = yield from _string()
+    return text if calls.is_tool(text) else ""
 
 
 def _arguments(calls: CallSink, name: str, first: str, stop: str, call_id: str) -> Read[str]:
@@ -178,23 +229,37 @@ def _rest(calls: CallSink, stop: str) -> Read[str]:
     return ""
 
 
+def _early(value: str) -> str:
+    """The object of arguments that stand before the name, of which `value` is the JSON."""
+    if value.startswith('"'):
+        value = json.loads(value).strip() or "null"
+        if value.startswith("{"):
+            reader = JsonRepair("{")
+            for char in value[1:]:
+                if not reader.is_done:
+                    reader.feed(char)
+            return reader.take() if reader.is_done else reader.close_early()
+    if value == "null":
+        return "{}"
+    if not value.startswith("{"):
+        raise NotACall
+    return value
+
+
 def _value(first: str) -> Read[tuple[str, str]]:
-    """A value before the name: its text if it may be arguments, and the character behind it if that
-    was read.
-    """
+    """JSON of a value beside the name, and the character behind it if that was read."""
     if first in {"{", "["}:
         reader = JsonRepair("{" if first == "{" else "[")
         while not reader.is_done:
             reader.feed((yield))
-        text = reader.take()
-        return (text if first == "{" else ""), ""
+        return reader.take(), ""
     if first == '"':
-        yield from _string()
-        return "", ""
-    char = first
+        return quote((yield from _string())), ""
+    text, char = "", first
     while char not in ",}":
+        text += char
         char = yield
-    return "", char
+    return any_json(text.strip()), char
 
 
 def read_word(calls: CallSink) -> Read[str]:

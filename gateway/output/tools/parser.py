@@ -16,6 +16,7 @@ from gateway.output.tools.grammar import NotACall, Read, RunReader
 from gateway.output.tools.schema import required_of, schemas_of
 
 MAX_HELD: Final = 2**16
+NAMESPACES: Final = ("functions.", "tools.")
 
 ToolEvent = TextDelta | ToolCallEvent
 
@@ -291,8 +292,9 @@ class _CallEvents:
         if not self._format.keeps_ids or call_id in self._ids:
             call_id = self._format.draw_id(self._draw)
         elif not call_id or call_id in self._past_ids:
-            call_id = self._next_id(name)
+            call_id = self._next_id(self._own(name))
         self._ids.add(call_id)
+        name = self._own(name)
         self.events.append(ToolCallStart(self._index, self.num_calls, call_id, name))
         self.num_calls += 1
         self.last_name = name
@@ -326,21 +328,29 @@ class _CallEvents:
         if self.in_section:
             self.left = ""
 
+    def _own(self, name: str) -> str:
+        """The tool of the request that `name` names: models leave a namespace before it."""
+        if name in self._schemas:
+            return name
+        bare = (name.removeprefix(space) for space in NAMESPACES)
+        return next((one for one in bare if one in self._schemas), name)
+
     def is_tool(self, name: str) -> bool:
-        return name in self._schemas
+        return self._own(name) in self._schemas
 
     def begins_tool(self, text: str) -> bool:
         return any(name.startswith(text) for name in self._schemas)
 
     def parameters(self, name: str) -> Collection[str]:
-        return self._schemas.get(name, {})
+        return self._schemas.get(self._own(name), {})
 
     def requires(self, name: str, parameter: str) -> bool:
+        name = self._own(name)
         is_known = parameter in self._schemas.get(name, {})
         return not is_known or parameter in required_of(self._tools)[name]
 
     def schema(self, name: str, parameter: str) -> object:
-        return self._schemas.get(name, {}).get(parameter)
+        return self._schemas.get(self._own(name), {}).get(parameter)
 
     def take(self) -> list[ToolEvent]:
         """The events since the last call."""

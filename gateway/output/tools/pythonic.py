@@ -1,9 +1,9 @@
 """Calls as Python: `[f(x='v', n=[1, 2]), g()]`, which LFM2 writes between `<|tool_call_start|>` and
 `<|tool_call_end|>`.
 
-Values are literals of Python, or JSON's words. A quote ends a string only where the call can go on
-behind it, because models forget to escape. A list of JSON objects between the same tags is read as
-calls too.
+Values are literals of Python, with three quotes too, or JSON's words. A quote ends a string only
+where the call can go on behind it, because models forget to escape. A list of JSON objects between
+the same tags is read as calls too.
 """
 
 import re
@@ -147,9 +147,12 @@ def _string(mark: str) -> Read[tuple[str, str]]:
         if char != mark:
             parts.append(char)
             continue
-        held = char
-        while (char := (yield)).isspace():
+        held, char = char, (yield)
+        if char == mark and not parts:
+            return (yield from _long_string(mark))
+        while char.isspace():
             held += char
+            char = yield
         while char == mark:  # of several quotes in a row the last one ends the string
             parts.append(held)
             held = char
@@ -162,6 +165,29 @@ def _string(mark: str) -> Read[tuple[str, str]]:
             parts.append((yield from _escape()))
         else:
             parts.append(char)
+
+
+def _long_string(mark: str) -> Read[tuple[str, str]]:
+    """The text behind three quotes, and the character behind its end that is not white space."""
+    parts: list[str] = []
+    char = yield
+    while True:
+        if char == "\\":
+            parts += ((yield from _escape()), "")  # an escaped quote is none of the three
+            char = yield
+            continue
+        parts.append(char)
+        is_end = parts[-3:] == [mark] * 3
+        char = yield
+        if not is_end or char == mark:
+            continue
+        space = ""
+        while char.isspace():
+            space += char
+            char = yield
+        if char in _FOLLOWS:
+            return _SURROGATES.sub("\ufffd", "".join(parts[:-3])), char
+        parts.append(space)
 
 
 def _escape() -> Read[str]:

@@ -456,3 +456,116 @@ def test_llama_4_writes_calls_as_python(text: str, calls: list[Any]) -> None:
 def test_a_list_that_is_no_call_is_llamas_text(text: str) -> None:
     """An answer may begin with a bracket for other reasons."""
     assert read("llama3_json", text) == ([text], False)
+
+
+LOG = ("log_event", {"day": 3, "note": "x"})
+ODD_OBJECTS = {
+    "in a function": '{"type": "function", "function": {"name": "log_event", "arguments": ARGS}}',
+    "in a function, as a text": (
+        '{"id": "a", "function": {"name": "log_event", "arguments": TEXT}, "index": 0}'
+    ),
+    "in a function, the name last": (
+        '{"function": {"arguments": ARGS, "name": "log_event"}, "type": "function"}'
+    ),
+    "a function for a name": '{"type": "function", "function": "log_event", "parameters": ARGS}',
+    "args": '{"name": "log_event", "args": ARGS}',
+    "input": '{"name": "log_event", "input": ARGS, "id": "a"}',
+    "params, the name last": '{"params": ARGS, "name": "log_event"}',
+    "a text before the name": '{"arguments": TEXT, "name": "log_event"}',
+    "a namespace": '{"name": "functions.log_event", "arguments": ARGS}',
+    "another namespace": '{"name": "tools.log_event", "arguments": ARGS}',
+}
+AROUND = {
+    "hermes": "<tool_call>\n{}\n</tool_call>",
+    "qwen3_coder": "<tool_call>\n{}\n</tool_call>",
+    "llama3_json": "{}",
+    "mistral": "[TOOL_CALLS][{}]",
+    "phi4_mini": "<|tool_call|>[{}]<|/tool_call|>",
+    "nemotron": "<TOOLCALL>[{}]</TOOLCALL>",
+    "cohere": "<|START_ACTION|>[{}]<|END_ACTION|>",
+    "lfm2": "<|tool_call_start|>[{}]<|tool_call_end|>",
+    "minimax_m1": "<tool_calls>\n{}\n</tool_calls>",
+}
+
+
+@pytest.mark.parametrize("written", ODD_OBJECTS.values(), ids=list(ODD_OBJECTS))
+@pytest.mark.parametrize("form", AROUND)
+def test_calls_as_apis_and_other_models_write_them(form: str, written: str) -> None:
+    """Where an object is a call, its name and arguments may stand as in other places."""
+    arguments = json.dumps(LOG[1])
+    given = written.replace("ARGS", arguments).replace("TEXT", json.dumps(arguments))
+    around = AROUND[form]
+    assert called(form, around.replace("{}", given)) == [LOG]
+
+
+@pytest.mark.parametrize("form", [form for form in AROUND if form != "llama3_json"])
+def test_arguments_beside_the_name_are_not_lost(form: str) -> None:
+    """The call ran without any. Fields that the tool does not know are none of them."""
+    odd = '{"name": "log_event", "day": 3, "id": 7, "note": "x", "why": [1], "map": {"a": null}}'
+    expected = ("log_event", {**LOG[1], "map": {"a": None}})
+    assert called(form, AROUND[form].replace("{}", odd)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"function": {"function": {"name": "search", "arguments": {}}}}',
+        '{"function": "unknown", "arguments": {}}',
+        '{"arguments": [1], "name": "search"}',
+        '{"arguments": "no", "name": "search"}',
+        '{"function": {}}',
+    ],
+)
+def test_other_objects_are_no_calls(odd: str) -> None:
+    """Nothing tells what they would call, or with what."""
+    text = f"<tool_call>{odd}</tool_call>"
+    assert read("hermes", text) == ([text], False)
+
+
+@pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```", "```json\n{}\n{}\n```"])
+def test_a_fence_within_the_tags_is_no_part_of_the_calls(fence: str) -> None:
+    """What follows them is text as ever."""
+    one = '{"name": "search", "arguments": {"query": "```"}}'
+    text = f"<tool_call>\n{fence.replace('{}', one)}\n</tool_call>\nok"
+    seen, is_broken = read("hermes", text)
+    assert not is_broken
+    calls = [("search", '{"query": "```"}')] * fence.count("{}")
+    assert seen == [*calls, "ok"]
+
+
+@pytest.mark.parametrize("mark", ["'''", '"""'])
+@pytest.mark.parametrize("form", ["lfm2", "llama3_json"])
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("a\nb", "a\nb"),
+        ("", ""),
+        ("say 'a', \"b\")", "say 'a', \"b\")"),
+        (r"tab\t \\ \"", 'tab\t \\ "'),
+        (r"\'\'\', \"\"\")", "''', \"\"\")"),
+    ],
+)
+def test_texts_between_three_quotes_are_what_is_between(
+    form: str, mark: str, written: str, value: str
+) -> None:
+    """Their marks became a part of the text."""
+    text = f"[write(path='a', content={mark}{written}{mark}), search(query={mark}x{mark} )]"
+    if form == "lfm2":
+        text = f"<|tool_call_start|>{text}<|tool_call_end|>"
+    expected = [("write", {"path": "a", "content": value}), ("search", {"query": "x"})]
+    assert called(form, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("qwen3_coder", "<function=functions.{}>\n<parameter=day>\n3\n</parameter>\n</function>"),
+        ("glm", "<tool_call>tools.{}<arg_key>day</arg_key><arg_value>3</arg_value></tool_call>"),
+        ("mistral", '[TOOL_CALLS]functions.{}[ARGS]{"day": 3}'),
+        ("lfm2", "<|tool_call_start|>[functions.{}(day=3)]<|tool_call_end|>"),
+        ("gemma4", "<|tool_call>call:functions.{}{day:3}<tool_call|>"),
+    ],
+)
+def test_a_namespace_before_a_tool_is_none_of_its_name(form: str, text: str) -> None:
+    """In formats of their own too, where the values have the types of its parameters."""
+    assert called(form, text.replace("{}", "log_event", 1)) == [("log_event", {"day": 3})]

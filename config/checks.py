@@ -251,6 +251,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
         yield from _residency_mistakes(worker, at)
+        yield from _turn_mistakes(config, worker, at)
         yield from _window_mistakes(worker, at)
         yield from _card_mistakes(worker, at)
         other = next((one for one in config.workers if _shares_gpu(worker, one)), None)
@@ -297,6 +298,24 @@ def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
         yield Mistake(place, text)
 
 
+def _turn_mistakes(config: Config, worker: WorkerConfig, at: int) -> Iterator[Mistake]:
+    """A worker of several cards has a seat at the table of its first one alone: on another card it
+    would start beside a model that has taken its memory, or take it from under that model.
+    """
+    if worker.residency == "always":
+        return
+    for other in config.workers:
+        first, *more = map(_card, other.host_devices)
+        shared = _cards(worker).intersection(more) - {first}
+        if other is not worker and shared:
+            text = (
+                f'worker `{worker.name}` has residency "on-demand" on {shared.pop()}, a further '
+                f"card of `{other.name}`, which gives and takes turns on {first} alone: move it to "
+                f"{first} or to a card of its own, or make it always resident"
+            )
+            yield Mistake(("workers", at, "residency"), text)
+
+
 def _card_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
     """Each rank needs a card of its own, and no card may be named that is not taken."""
     who = f"worker `{worker.name}`"
@@ -334,8 +353,11 @@ def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:
 
 def _cards(worker: WorkerConfig) -> set[str]:
     """The cards of this host that a worker uses, by number; the CPU is none."""
-    first = ("auto", "cuda")
-    return {"cuda:0" if one in first else one for one in worker.host_devices if one != "cpu"}
+    return {_card(one) for one in worker.host_devices if one != "cpu"}
+
+
+def _card(device: str) -> str:
+    return "cuda:0" if device in ("auto", "cuda") else device
 
 
 def _params_mistakes(config: Config) -> Iterator[Mistake]:

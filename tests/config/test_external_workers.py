@@ -140,3 +140,43 @@ def test_an_engine_that_takes_turns_is_launched_and_its_device_named(
         return
     with pytest.raises(ConfigError, match=why):
         parse_config(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("device", "is_refused"),
+    [("cuda:0", False), ("cuda:1", True), ("cuda:2", False), ("auto", False), ("cpu", False)],
+)
+@pytest.mark.parametrize(
+    "devices", ["", 'devices = ["cuda:0", "cuda:1"]'], ids=["default", "named"]
+)
+def test_turns_are_taken_on_the_first_card_of_several(
+    device: str, devices: str, is_refused: bool
+) -> None:
+    """The worker of two cards has a seat at the table of its first one: on the other one a model
+    that wakes would take its memory while it loads, or has taken it when it starts again.
+    """
+    text = f"""
+[[models]]
+name = "big"
+[[models]]
+name = "small"
+residency = "on-demand"
+[[workers]]
+name = "wide"
+model = "/m"
+serves = "big"
+tensor_parallel = 2
+{devices}
+[[workers]]
+name = "w"
+model = "/n"
+serves = "small"
+device = "{device}"
+"""
+    if not is_refused:
+        assert parse_config(text, "x").workers[1].residency == "on-demand"
+        return
+    assert parse_config(text.replace('residency = "on-demand"', ""), "x")
+    why = "`w` has residency .* a further card of `wide`, which .* on cuda:0 alone: move it"
+    with pytest.raises(ConfigError, match=why):
+        parse_config(text, "x")

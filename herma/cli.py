@@ -359,6 +359,11 @@ def _add_boot(commands: Commands) -> None:
             metavar="DIR",
             help="folder of the files; default: as docs/boot.md says",
         )
+    systemd.add_argument("--dry-run", action="store_true", help="print the units, write nothing")
+    systemd.epilog = (
+        "It writes to /etc/systemd/system, which only root may, or with --user to "
+        "~/.config/systemd/user; it starts nothing, and prints the commands that do and undo."
+    )
     systemd.add_argument(
         "--worker", action="append", metavar="NAME", help="only this worker or rank; repeatable"
     )

@@ -7,4 +7,4 @@ from herma.boot.containers import compose_file, containerfile
 from herma.boot.drill import Drill, local_url, only_this, run_drill
 from herma.boot.stopping import stop_running, systemctl
 from herma.boot.unit_files import BootUnit, read_units
-from herma.boot.units import UnitOptions, enabling, needed_variables, unit_files
+from herma.boot.units import UnitOptions, enabling, needed_variables, removing, unit_files

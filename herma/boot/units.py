@@ -5,6 +5,7 @@ Owns the settings and systemd's quoting. Must not write files.
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,3 +156,11 @@ def enabling(names: Sequence[str], *, is_user: bool) -> list[str]:
             "loginctl enable-linger   # start at boot, not at login",
         ]
     return ["systemctl daemon-reload", f"systemctl enable --now {' '.join(names)}"]
+
+
+def removing(folder: Path, names: Sequence[str], *, is_user: bool) -> str:
+    """The command for an operator who does not want the units any more."""
+    manager = "systemctl --user" if is_user else "systemctl"
+    files = shlex.join([str(folder / name) for name in names])
+    units = " ".join(names)
+    return f"{manager} disable --now {units}; rm {files}; {manager} daemon-reload   # to undo it"

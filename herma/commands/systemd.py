@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from config import Config, builtin_config, load_config
-from herma.boot import UnitOptions, enabling, needed_variables, unit_files
+from herma.boot import UnitOptions, enabling, needed_variables, removing, unit_files
 from protocol.errors import ConfigError
 from workers.versions import HERMA, installation_of
 
@@ -20,7 +20,9 @@ SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the units and print the commands that enable them. Raises `ConfigError`."""
+    """Write the units and print the commands that enable them and that remove them again; with
+    `--dry-run` print the units alone. Raises `ConfigError`.
+    """
     config, path = read_config(arguments.config)
     for name in arguments.worker or ():
         if config.worker(name) is None:
@@ -34,6 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     folder = arguments.output or units_folder(is_user=arguments.user)
     units = unit_files(config, options, arguments.worker or ())
+    if arguments.dry_run:
+        print("\n".join(f"# {folder / name}\n{text}" for name, text in units.items()), end="")
+        return 0
     for name, text in units.items():
         print(f"{folder / name} {'written' if write(folder / name, text) else 'unchanged'}")
     if variables := needed_variables(config):
@@ -41,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(enabling(list(units), is_user=arguments.user)))
     if not arguments.user:
         print("HERMA_RUNTIME_DIR=/run/herma herma worker status   # the units' workers")
+    print(removing(folder, list(units), is_user=arguments.user))
     return 0
 
 

@@ -141,9 +141,18 @@ def test_the_command_writes_and_says_what_to_run(
     """Twice: the second time nothing changes. Container files lie beside."""
     file = tmp_path / "herma.toml"
     file.write_text(TEXT)
-    words = ["systemd", "--config", str(file), "--user", "--output", str(tmp_path / "units")]
+    units = tmp_path / "units"
+    words = ["systemd", "--config", str(file), "--user", "--output", str(units)]
+    assert main([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert not units.exists()
     assert main(words) == 0
+    written = [f"# {path}\n{path.read_text()}" for path in sorted(units.iterdir())]
+    assert shown == "\n".join(written)
     out = capsys.readouterr().out
+    removed = [line for line in out.splitlines() if line.endswith("# to undo it")]
+    assert len(removed) == 1
+    assert all(str(path) in removed[0] and path.name in removed[0] for path in units.iterdir())
     assert "systemctl --user enable --now herma-gateway.service herma-worker-gpu0.service" in out
     assert f"set ENGINE_KEY in {tmp_path / 'herma.env'}" in out
     assert main(words) == 0

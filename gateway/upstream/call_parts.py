@@ -125,7 +125,7 @@ class _Call:
         "arguments",
         "extra",
         "index",
-        "is_counted",
+        "is_quoted",
         "name",
         "num_chars",
         "number",
@@ -140,6 +140,8 @@ class _Call:
         self.num_chars = 0
         self.extra: dict[str, Any] = {}
         self.number: int | None = None
+        self.is_quoted = False
+        """Whether the arguments began as a JSON string, which is not whole yet."""
 
     @property
     def text(self) -> str:
@@ -185,7 +187,8 @@ class CallParts:
         """Whether nothing is missing of the arguments of a call that the client has got, as far as
         can be told.
         """
-        text = next((call.text for call in self._calls if call.number == number), "")
+        found = (call.text for call in self._calls if call.number == number and not call.is_quoted)
+        text = next(found, "")
         if len(text) > MAX_ARGUMENTS_CHARS:
             return True
         text = text.strip()
@@ -194,9 +197,12 @@ class CallParts:
 
     def is_open(self, number: int) -> bool:
         """Whether a part with this number as its index, and with arguments only, goes on with the
-        call of that number.
+        call of that number, whose arguments have begun as an object.
         """
-        return any(call.number == number == call.index for call in self._calls[-1:])
+        return any(
+            call.number == number == call.index and call.num_chars and not call.is_quoted
+            for call in self._calls[-1:]
+        )
 
     def end(self) -> list[CallPart]:
         """The rest for the client, at the end of the answer: `{}` for calls without arguments."""
@@ -206,6 +212,9 @@ class CallParts:
                 call.add("{}")
                 number = call.number
                 rest.append(self._begin(call) if number is None else CallPart(number, "{}"))
+            elif call.is_quoted and call.number is not None:
+                call.is_quoted = False
+                rest.append(CallPart(call.number, call.text))
         return rest
 
     def flaw(self) -> str:
@@ -219,6 +228,11 @@ class CallParts:
             if text and not call.name and not text.isspace():
                 return NAMELESS
         return ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the arguments of the latest call wait for their end."""
+        return any(call.is_quoted for call in self._calls[-1:])
 
     @property
     def is_nameless(self) -> bool:
@@ -245,7 +259,10 @@ class CallParts:
         if call.number is not None:
             if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
                 return []  # sent once more as a whole
+            is_first = not call.num_chars
             call.add(arguments)
+            if call.is_quoted or (is_first and arguments.startswith('"')):
+                arguments = _unquoted(call)
             return [CallPart(call.number, arguments)] if arguments else []
         call.add(arguments)
         if not call.name or (not call.text and self._ids.begins_name(call.name)):
@@ -261,7 +278,8 @@ class CallParts:
         name, tools = call.name, self._ids.tools
         if tools is None or (tools and name not in tools):
             name = self._ids.name_of(name)
-        return CallPart(call.number, call.text, own, name, dict(call.extra))
+        text = _unquoted(call) if call.text.startswith('"') else call.text
+        return CallPart(call.number, text, own, name, dict(call.extra))
 
     def _goes_on(self, call: _Call, call_id: str, name: str) -> bool:
         """Whether `name` is a further piece of the name of `call`."""
@@ -315,6 +333,19 @@ def _is_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
         return True
     is_repeated = bool(call_id) and arguments in ("", call.text)
     return _is_whole(call.text) and not is_repeated
+
+
+def _unquoted(call: _Call) -> str:
+    """What the client gets of arguments in a JSON string: the object in it, once it is whole."""
+    text = call.text
+    may_end = text.rstrip().endswith('"') and len(text) > 1
+    is_whole = may_end and isinstance(read_json(text), str)
+    call.is_quoted = not is_whole and len(text) <= MAX_ARGUMENTS_CHARS
+    if call.is_quoted:
+        return ""
+    found = object_in(text) or text
+    call.arguments, call.num_chars = [found], len(found)
+    return found
 
 
 def _arguments(value: object) -> str:

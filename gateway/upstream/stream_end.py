@@ -69,7 +69,7 @@ class StreamEnd:
         self._has_plain_end = False
         self.calls_nothing = False
         self.has_waiting = False
-        """Whether parts of several calls came, which may wait."""
+        """Whether parts of calls came that may wait."""
 
     @property
     def is_finished(self) -> bool:
@@ -221,6 +221,8 @@ class StreamEnd:
         found = state.calls.take(given)
         if state.calls.num_begun > 1:
             found = self._in_order(state, found)
+        elif not found:
+            self.has_waiting = state.calls.is_waiting
         self.steady = None
         is_late = state.late_end is not None
         if (

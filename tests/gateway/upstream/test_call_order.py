@@ -178,3 +178,38 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [(0, '{"x":'), (1, '{"y":'), (1, '"abcdef'), (0, "1}"), (1, '"}')]
     found = passed([*chunks_of(parts), chunk("tool_calls"), DONE])
     assert parts_in(found) == [(0, '{"x":'), (1, '{"y":"abcdef'), (0, "1}"), (1, '"}')]
+
+
+QUOTED = json.dumps('{"x": "a \\"b\\" é", "y": [1]}')
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, len(QUOTED)])
+@pytest.mark.parametrize("has_other", [True, False])
+def test_arguments_in_a_json_string_are_its_object(size: int, has_other: bool) -> None:
+    """As in whole answers: some servers encode them twice. A call behind them waits."""
+    pieces = [QUOTED[at : at + size] for at in range(0, len(QUOTED), size)]
+    parts = [(0, ""), *((0, piece) for piece in pieces)]
+    parts += [(1, ""), (1, '"{'), (1, '}"')] if has_other else []
+    for mine in (parts, parts[1:]):
+        found = passed([*chunks_of(mine), chunk("tool_calls"), DONE])
+        texts = as_one_after_the_other(found)
+        assert texts == [json.loads(QUOTED), "{}"][: len(texts)]
+        assert len(texts) == 1 + has_other
+
+
+@pytest.mark.parametrize("text", ['"no object"', '"{', '""', '"a" b'])
+def test_a_string_that_is_no_object_stays_as_it_is(text: str) -> None:
+    """All that the model wrote reaches the client."""
+    for mine in ([(0, ""), (0, text)], [(0, text)], [(0, letter) for letter in text]):
+        found = passed([*chunks_of(mine), chunk("tool_calls"), DONE])
+        assert as_one_after_the_other(found) == [text]
+
+
+def test_arguments_that_wait_are_no_silence() -> None:
+    """A server that sends a long text within its quotes is alive."""
+    relay = relay_into([])
+    for event in chunks_of([(0, ""), (0, '"{'), (0, "a"), (0, "b")]):
+        relay.take(event)
+        assert relay.has_news
+    relay.take(b": still here\n\n")
+    assert not relay.has_news

@@ -327,7 +327,7 @@ def _of_host_caches(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
         labels=("worker", "tier"),
     )
     for worker, use in caches:
-        hits.add_metric((worker, "card"), max(0, use.hit_tokens - use.loaded_tokens))
+        hits.add_metric((worker, "card"), use.hit_tokens - use.loaded_tokens)
         hits.add_metric((worker, "host"), use.loaded_tokens)
         prompts.add_metric((worker,), use.prompt_tokens)
     for view in workers:

@@ -178,12 +178,13 @@ class FleetState:
         self.fleet.put(worker)
         self._index.remove(worker_id)
         effects += self._sleepers.registered(worker, previous, now)
+        was_due = worker_id in self._start_due
         self._start_due.discard(worker_id)
         if message.engine is not None:
             effects += self._engine_ready(worker, message.engine, previous, now)
         elif not worker.is_asleep:
             # Behind a fault the supervisor waits, up to 30 s: the first progress is the start.
-            if previous is not None and previous.fault:
+            if previous is not None and (previous.fault or was_due):
                 self._start_due.add(worker_id)
             else:
                 effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))

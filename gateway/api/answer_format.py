@@ -45,6 +45,7 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     if kind not in _FORMATS:
         raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
     if (schema := _bare_schema(given)) is not None:
+        _check_strict(given, "strict")
         return _schema_instruction(schema)
     if kind == "json_object":
         return _JSON_ONLY
@@ -54,7 +55,14 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     schema = wrapper.get("schema")
     if not isinstance(schema, dict):
         raise _bad_format("json_schema.schema", "must be an object")
+    _check_strict(wrapper, "json_schema.strict")
     return _schema_instruction(schema)
+
+
+def _check_strict(given: dict[str, Any], field: str) -> None:
+    """Another value would count as false, and the answer would not hold what was demanded."""
+    if not isinstance(given.get("strict"), bool | None):
+        raise _bad_format(field, "must be true or false")
 
 
 def _is_foreign(given: dict[str, Any]) -> bool:

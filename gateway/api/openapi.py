@@ -73,7 +73,8 @@ _PAGED: Final = ("after", "limit", "order")
 
 class _Operation(NamedTuple):
     """`answers` by media type; None for text. `query`: the names of its parameters. With
-    `may_be_unwell` the same answer may come with 503. With `in_v1` the path is also below /v1.
+    `may_be_unwell` the same answer may come with 503, with `may_be_empty` there may be no body.
+    With `in_v1` the path is also below /v1.
     """
 
     path: str
@@ -85,6 +86,7 @@ class _Operation(NamedTuple):
     error: _Struct = ErrorBody
     query: tuple[str, ...] = ()
     may_be_unwell: bool = False
+    may_be_empty: bool = False
     in_v1: bool = False
 
 
@@ -229,7 +231,9 @@ _OPERATIONS: Final = (
     _stored(
         f"{_RESPONSE}/input_items", "get", "What a response was made from.", ItemList, query=_PAGED
     ),
-    _stored("/conversations", "post", "A new conversation.", Conversation, ConversationBody),
+    _stored(
+        "/conversations", "post", "A new conversation.", Conversation, ConversationBody
+    )._replace(may_be_empty=True),
     _stored(_TALK, "get", "A conversation.", Conversation),
     _stored(_TALK, "post", "New metadata of a conversation.", Conversation, MetadataBody),
     _stored(_TALK, "delete", "Delete a conversation and its items.", Deleted),
@@ -307,7 +311,7 @@ def _described(operation: _Operation) -> dict[str, Any]:
         described["parameters"] = [_parameter(name, "query") for name in operation.query]
     if operation.takes is not None:
         content = {JSON: {"schema": _ref(operation.takes)}}
-        described["requestBody"] = {"required": True, "content": content}
+        described["requestBody"] = {"required": not operation.may_be_empty, "content": content}
     return described
 
 
@@ -319,6 +323,11 @@ def _schema_of(media: str, kind: _Struct | None) -> dict[str, Any]:
         either = {"anyOf": [{"const": "[DONE]"}, data]}
         event = {"type": "object", "properties": {"data": either}, "required": ["data"]}
         return {"schema": {**event, "description": text}}
+    if media == EVENTS:
+        event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+        return {
+            "schema": {**event, "description": "One event of the stream, with JSON as its data."}
+        }
     if kind is None:
         return {"schema": {"type": "object" if media == JSON else "string"}}
     return {"schema": _ref(kind)}

@@ -84,12 +84,12 @@ class Exchange:
 
     @property
     def query(self) -> dict[str, str]:
-        """The last value of each parameter of the query. Raises `ApiError` 400."""
+        """The last value, maybe empty, of each parameter of the query. Raises `ApiError` 400."""
         try:
             text = self.scope["query_string"].decode("ascii")
         except UnicodeDecodeError as error:
             raise ApiError(400, "The query is not ASCII.") from error
-        return {name: values[-1] for name, values in parse_qs(text).items()}
+        return {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
 
     async def body(self) -> bytes:
         """The body, of at most `[gateway] max_body_bytes`; call it once. Raises those of

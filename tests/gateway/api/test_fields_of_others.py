@@ -104,3 +104,15 @@ def test_a_format_without_its_text_is_named(kind: str) -> None:
     with pytest.raises(ApiError) as refused:
         chat(response_format={"type": kind})
     assert refused.value.param == f"response_format.{kind}"
+
+
+@pytest.mark.parametrize("strict", [{}, [], 0, 1, "true"])
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_a_strict_that_is_no_boolean_is_named(strict: object, *, is_bare: bool) -> None:
+    """It would count as false, and nothing would hold the answer to its schema."""
+    given = {"schema": {"type": "object"}, "strict": strict}
+    wrapped = given if is_bare else {"json_schema": {"name": "n", **given}}
+    with pytest.raises(ApiError) as refused:
+        chat(response_format={"type": "json_schema", **wrapped})
+    field = "strict" if is_bare else "json_schema.strict"
+    assert refused.value.param == f"response_format.{field}"

@@ -108,6 +108,10 @@ async def test_a_response_goes_on_from_another(tmp_path: Path) -> None:
         assert not rest["has_more"]
         newest = (await one.ask("GET", f"{path}?limit=1")).json
         assert newest["data"] == rest["data"]
+        assert (await one.ask("GET", f"{path}?after=&limit=1")).json == newest
+        for name in ("order", "limit"):
+            refused = await one.ask("GET", f"{path}?{name}=")
+            assert (refused.status, refused.json["error"]["param"]) == (400, name)
 
 
 async def test_items_can_be_named_instead_of_sent(tmp_path: Path) -> None:

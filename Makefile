@@ -170,9 +170,12 @@ gpu-parity: $(DEV)
 gpu-answers: $(DEV)
 	$(BIN)/python -m benchmarks.engine.answers --out $(GPU_DIR)/answers $(ARGS)
 
-# The same properties as in `make test`, with many more examples.
+# The same properties as in `make test`, with many more examples. LIVES are the tables of states.
+LIVES := tests/gateway/http/test_answer_state.py tests/gateway/turn/test_tries.py tests/gateway/turn/test_try_loop.py \
+	$(addprefix tests/workers/supervisor/,test_lifecycle.py test_seat_states.py)
+
 fuzz: $(DEV)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -o faulthandler_timeout=0 -m 'not gpu' tests/protocol tests/workers/scheduler tests/workers/turns tests/workers/engine/test_scarce_memory.py tests/gateway/api tests/gateway/upstream/test_chat_events.py tests/gateway/prompt tests/gateway/output tests/gateway/routing tests/gateway/spending tests/gateway/http/server tests/gateway/http/test_fuzz.py tests/benchmarks/routing/test_worker.py tests/kernels/test_attention_work.py tests/kernels/test_attention_bucket.py $(ARGS)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -o faulthandler_timeout=0 -m 'not gpu' tests/protocol tests/workers/scheduler tests/workers/turns tests/workers/engine/test_scarce_memory.py tests/gateway/api tests/gateway/upstream/test_chat_events.py tests/gateway/prompt tests/gateway/output tests/gateway/routing tests/gateway/spending tests/gateway/http/server tests/gateway/http/test_fuzz.py $(LIVES) tests/benchmarks/routing/test_worker.py tests/kernels/test_attention_work.py tests/kernels/test_attention_bucket.py $(ARGS)
 
 # Real processes on loopback that are killed, stopped, cut off and lied to, about 25 minutes; fails if
 # a client sees an error or a wrong byte, or a bar is missed. FAULT=kill-engine runs that one alone.

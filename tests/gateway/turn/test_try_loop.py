@@ -48,7 +48,7 @@ async def _run(script: Sequence[Try], last: str) -> tuple[ScriptedPlaces, Script
         return places, tries, error
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(200, settings().max_examples), deadline=None)
 @given(script=SCRIPTS, last=st.sampled_from((PROVIDERS, REFUSED)))
 async def test_any_script_of_tries(script: tuple[list[Try], Try | None], last: str) -> None:
     """A lost place is given back and another one is asked for, a busy one keeps its ticket; at the
@@ -78,7 +78,7 @@ async def test_any_script_of_tries(script: tuple[list[Try], Try | None], last: s
         assert result is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=max(100, settings().max_examples), deadline=None)
 @given(failed=st.lists(FAILED, min_size=1, max_size=6))
 async def test_a_place_that_was_lost_is_asked_last(failed: list[Try]) -> None:
     """And the worker that was busy is not excluded."""

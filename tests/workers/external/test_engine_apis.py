@@ -330,7 +330,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=max(300, settings().max_examples))
 @given(kind=st.sampled_from(KINDS), data=st.data(), value=JSON)
 def test_a_wrong_field_is_an_engine_error_at_most(
     kind: str, data: st.DataObject, value: object

@@ -180,6 +180,15 @@ def _drifted(machine: Machine) -> None:
     save_starts(path, StartRecords().with_good(good))
 
 
+def _file_is_gone(machine: Machine) -> None:
+    """A start from a file that is not there any more."""
+    machine.environ |= HOME
+    good = StartRecord(
+        1.0, arguments=("--name", "w", "--config", str(machine.host.path("/w.toml")))
+    )
+    save_starts(machine.host.path(record_path("w", HOME)), StartRecords().with_good(good))
+
+
 def _broken_record(machine: Machine) -> None:
     machine.environ |= HOME
     machine.write(str(record_path("w", HOME)), "{")
@@ -313,6 +322,7 @@ CASES = {
         LAUNCHED.format('"serve"').replace("] }", '], env = { OMP_NUM_THREADS = "1" } }'),
     ),
     "drifted settings": Case("herma diff w; set them back", _drifted, NATIVE),
+    "file of a start that is gone": Case("put the file back or correct it", _file_is_gone),
     "changed library": Case("put the earlier file back", _drifted, NATIVE),
     "broken record": Case("correct or remove the file", _broken_record, NATIVE),
     "hung gateway": Case("kill -9 7 ends it", _gateway(None)),

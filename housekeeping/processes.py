@@ -90,7 +90,12 @@ def tree_of(pid: int, proc: Path = PROC) -> list[int]:
 
 def memory_facts(proc: Path = PROC) -> dict[str, int]:
     """Bytes by the kernel's names of them (MemTotal, MemFree, MemAvailable); empty without them."""
-    lines = (line.partition(":") for line in text_of(proc / "meminfo").splitlines())
+    return facts_in(text_of(proc / "meminfo"))
+
+
+def facts_in(meminfo: str) -> dict[str, int]:
+    """`memory_facts` in the text of /proc/meminfo."""
+    lines = (line.partition(":") for line in meminfo.splitlines())
     return {name: int(value.split()[0]) * 1024 for name, _, value in lines if value.strip()}
 
 

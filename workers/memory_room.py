@@ -9,6 +9,8 @@ A group's limit of `max` (cgroup v2) or of about 2**63 (v1) means none, and 0 me
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from housekeeping.processes import memory_facts
+
 _ROOT: Final = Path("/")
 _V1_NO_LIMIT: Final = 2**60
 
@@ -44,11 +46,10 @@ def host_room(root: Path = _ROOT) -> MemoryRoom:
 
 
 def _meminfo(root: Path, name: str) -> int:
-    text = (root / "proc/meminfo").read_text(encoding="ascii")
-    for line in text.splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"{root / 'proc/meminfo'} has no {name}")
+    facts = memory_facts(root / "proc")
+    if name not in facts:
+        raise OSError(f"{root / 'proc/meminfo'} has no {name}")
+    return facts[name]
 
 
 def _groups(root: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from typing import Final
 from config import Config
 from herma.doctor.finding import Finding, Fix
 from herma.doctor.host import Host
+from housekeeping.processes import facts_in
 
 CHECK: Final = "memory"
 LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -96,12 +97,7 @@ def check_page_cache(host: Host) -> Iterator[Finding]:
 
 def _meminfo(host: Host) -> dict[str, int]:
     """Bytes by name; 0 where the kernel does not report one."""
-    facts = {"Cached": 0, "MemTotal": 0, "MemFree": 0}
-    for line in host.text("/proc/meminfo").splitlines():
-        name, _, value = line.partition(":")
-        if name in facts:
-            facts[name] = int(value.split()[0]) * 1024
-    return facts
+    return {"Cached": 0, "MemTotal": 0, "MemFree": 0} | facts_in(host.text("/proc/meminfo"))
 
 
 def _query(what: str) -> tuple[str, ...]:

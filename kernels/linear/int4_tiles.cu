@@ -388,7 +388,8 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     }
   }
   wait_all(group_sums, made[0], made[1]);
-#elif LONE
+#else
+#if LONE
   asm volatile("griddepcontrol.wait;" ::: "memory");
   // With the row, not behind its sums: there a program would wait for the L2 cache once more.
   if (RESIDUAL) {
@@ -466,6 +467,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
     own_digits[quarter] = digits + own_k * (SLICE * 4) + lane % 4 * 8 +
                           (lane / 4 + quarter + own_k * (SLICE / 32)) % 4 * 32;
   int counts[MT][4], ones[4];
+#endif
   for (int i = part / WARPS_K; i < steps; i += TURNS) {
     const int s = i % STAGES;
     const u32 stage = base + s * STAGE_BYTES;
@@ -483,6 +485,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
                                  (((2 * inner64 + (lane_tile >> 1)) ^ lane_row) << 4));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+#if LONE
         const int column = 64 * j + 32 * half;
         const uint2 x =
             *(const uint2*)(own_digits[(2 * j + half) % 4] + i * (COLUMNS * 4) + column * 4);
@@ -512,38 +515,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             }
           }
         }
-      }
-    }
-    __syncwarp();
-    if (lane == 0) arrive(empty + 8 * s);
-  }
-  const float unit = lane % 2 ? 65536.0f * step : step;
-#pragma unroll
-  for (int m = 0; m < MT; ++m) {
-#pragma unroll
-    for (int r = 0; r < 4; r += 2) {
-      sums[m][0][r] *= unit;
-      sums[m][0][r] += __shfl_xor_sync(0xffffffff, sums[m][0][r], 1);
-    }
-  }
 #else
-  for (int i = part / WARPS_K; i < steps; i += TURNS) {
-    const int s = i % STAGES;
-    const u32 stage = base + s * STAGE_BYTES;
-    wait(full + 8 * s, (i / STAGES) & 1);
-#pragma unroll
-    for (int j = 0; j < SLICE / 64; ++j) {
-      // 64 columns: two chunks of 16 bytes of words, eight of x, which lie swizzled.
-      const int block64 = own_k * (SLICE / 64) + j;
-      const int inner64 = WIDE > 1 ? block64 % 4 : block64;
-      const u32 behind = WIDE > 1 ? block64 / 4 * (FEATURES * 128) : 0;
-      u32 words[MT][4];
-#pragma unroll
-      for (int m = 0; m < MT; ++m)
-        load_tiles(words[m], stage + words_at[m] + behind +
-                                 (((2 * inner64 + (lane_tile >> 1)) ^ lane_row) << 4));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
         u32 x[NT][4];
 #pragma unroll
         for (int n = 0; n < NT; ++n)
@@ -604,11 +576,23 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
             }
           }
         }
+#endif
       }
     }
     __syncwarp();
     if (lane == 0) arrive(empty + 8 * s);
   }
+#if LONE
+  const float unit = lane % 2 ? 65536.0f * step : step;
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+      sums[m][0][r] *= unit;
+      sums[m][0][r] += __shfl_xor_sync(0xffffffff, sums[m][0][r], 1);
+    }
+  }
+#endif
 #endif
 
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -328,7 +328,8 @@ def gate_up(
     """Gates times ups of each pair, [T K, width]; of a part of all experts those of its pairs are
     written to `out`.
     """
-    values, scales, zeros, form, group, *held = _stored(stack, 2 * width)
+    weight, *held = _experts_of(stack, 2 * width)
+    values, scales, zeros, form, group = stored(weight)
     tiles = tiles or _tiles(_UP, form, listed.rows)
     out = x.new_empty(num_pairs, width) if out is None else out
     active = num_pairs // x.shape[0]
@@ -356,7 +357,8 @@ def down(
     products of all pairs and the result, which is whole behind the last of them.
     """
     (num_pairs, width), hidden = gated.shape, residual.shape[1]
-    values, scales, zeros, form, group, *held = _stored(stack, hidden)
+    weight, *held = _experts_of(stack, hidden)
+    values, scales, zeros, form, group = stored(weight)
     active = routed.experts.shape[1]
     products, out = into or (gated.new_empty(num_pairs, hidden), torch.empty_like(residual))
     tiles = tiles or _tiles(_DOWN, form, listed.rows)
@@ -395,22 +397,9 @@ def mix_widened(
     return into[1]
 
 
-class _Held(NamedTuple):
-    """`StoredStack`, and which experts it has."""
-
-    values: Tensor
-    scales: Tensor
-    zeros: Tensor
-    form: str
-    group: int
-    first: int
-    num_experts: int
-
-
-def _stored(stack: Weight | HeldExperts, expert_rows: int) -> _Held:
-    if isinstance(stack, HeldExperts):
-        return _Held(*stored(stack.stack), stack.first, stack.num_experts)
-    return _Held(*stored(stack), 0, stack.shape[0] // expert_rows)
+def _experts_of(stack: Weight | HeldExperts, expert_rows: int) -> tuple[Weight, int, int]:
+    """The matrices, the number of the first expert among them, and how many experts they are."""
+    return stack if isinstance(stack, HeldExperts) else (stack, 0, stack.shape[0] // expert_rows)
 
 
 @cache

@@ -14,12 +14,7 @@ from gateway.api import ApiError, Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
-from gateway.upstream.error_words import (
-    error_in,
-    quoted,
-    refusal_in,
-    words_in,
-)
+from gateway.upstream.error_words import error_in, quoted, refusal_in, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
@@ -174,7 +169,7 @@ def check_other_answer(kind: bytes, body: bytes, *, is_whole: bool) -> None:
         return
     try:
         answer = _decode(mended(body) or b"")
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except FAULTS as error:
         raise NotAnAnswer("sent no JSON") from error
     if isinstance(answer, dict) and _says_failure(answer):
         raise _told(answer.get("error") or answer)

@@ -4,7 +4,7 @@ Owns which those are: fields of other engines, and at each API those of the othe
 their names in a header of the answer. Must not know bodies of an API.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -49,9 +49,5 @@ def not_served(raw: Mapping[str, Any], unread: frozenset[str]) -> tuple[str, ...
     """The fields of a body that have a value, and that only other engines and providers serve: of
     those that its API does not read. Most bodies have none, which their parsers see without a call.
     """
-    return _with_effect(raw, unread & raw.keys())
-
-
-def _with_effect(raw: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    found = (name for name in names if raw[name])
+    found = (name for name in unread & raw.keys() if raw[name])
     return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))

@@ -12,13 +12,7 @@ import msgspec
 
 from gateway.api import DONE
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.sse import (
-    ProviderEventSplitter,
-    data_of,
-    event_of,
-    index_of,
-    split_events,
-)
+from gateway.upstream.sse import ProviderEventSplitter, data_of, event_of, index_of, split_events
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
 

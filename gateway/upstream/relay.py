@@ -10,11 +10,7 @@ from typing import Final
 
 from gateway.api import DONE, ApiError
 from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
-from gateway.upstream.error_words import (
-    error_of,
-    quoted,
-    refusal_in,
-)
+from gateway.upstream.error_words import error_of, quoted, refusal_in
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.said_roles import SaidRoles
 from gateway.upstream.sse import (

@@ -4,6 +4,8 @@ Owns the card, the engine's mood, and what gateways are told. Must not know what
 """
 
 import io
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -79,6 +81,11 @@ class World:
     @property
     def pid(self) -> int | None:
         return self.supervisor.status((0, 0), ()).engine_pid
+
+    def kill(self) -> None:
+        """Kill the engine."""
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGKILL)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         with trio.fail_after(BOUND_S):

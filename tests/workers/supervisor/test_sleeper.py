@@ -6,7 +6,6 @@ The engine is the stub of the supervisor's seam, in a process of its own.
 import io
 import itertools
 import os
-import signal
 from pathlib import Path
 from typing import cast
 
@@ -123,8 +122,7 @@ async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
     """
     async with world(tmp_path, monkeypatch) as one:
         await one.sleep()
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill()
         await one.until(lambda: one.state is EngineState.ASLEEP)
         (tmp_path / "asleep").unlink()
         held_by, is_due, has_begun = one.card.held_by, trio.Event(), trio.Event()
@@ -176,8 +174,7 @@ async def test_a_long_back_off_gives_the_place_up(
     """Nothing is on the device meanwhile, and other workers wait for it without a word of why."""
     async with world(tmp_path, monkeypatch) as one:
         one.supervisor.lifecycle.policy = RestartPolicy(30.0)
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill()
         await one.until(lambda: one.num_faults == 1)
         await one.until(lambda: one.state in (EngineState.WAITING, EngineState.ASLEEP))
         report = one.turns.report(trio.current_time())
@@ -202,8 +199,7 @@ async def test_restarts_while_the_device_is_read_before_a_start(
             await is_due.wait()
 
         monkeypatch.setattr(one.supervisor.sleeper, "before_start", slow)
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill()
         await one.until(has_begun.is_set)
         epochs = []
         for force in forces:
@@ -221,8 +217,7 @@ async def test_a_short_back_off_keeps_the_place(
 ) -> None:
     async with world(tmp_path, monkeypatch) as one:
         one.supervisor.lifecycle.policy = RestartPolicy(1.0)
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill()
         await one.until(lambda: one.num_faults == 1)
         await one.until(lambda: one.state in (EngineState.WAITING, EngineState.ASLEEP))
         assert one.turns.report(trio.current_time()).state == "waking"
@@ -347,8 +342,7 @@ async def test_a_death_asleep_is_one_trouble_and_no_fault(
     """The next wake starts a process, which sleeps as before."""
     async with world(tmp_path, monkeypatch) as one:
         await one.sleep()
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
+        one.kill()
         await one.until(lambda: one.state is EngineState.ASLEEP)
         (tmp_path / "asleep").unlink()
         await one.until(lambda: bool(one.troubles))

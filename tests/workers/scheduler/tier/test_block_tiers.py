@@ -27,6 +27,17 @@ def _ask(engine: Engine, number: int, first: int, length: int = 20) -> None:
         engine.step()
 
 
+def _loading_engine() -> Engine:
+    """An engine that loads a prefix from the host for sequence 2."""
+    engine = _engine(host_pages=20)
+    _ask(engine, 1, 100)
+    engine.scheduler.clear_card()
+    engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
+    engine.step()
+    assert engine.scheduler.is_loading
+    return engine
+
+
 def test_events_and_snapshot_say_what_is_on_the_host_alone() -> None:
     """The ledger refuses events that contradict what was said before."""
     engine = _engine(host_pages=20)
@@ -50,12 +61,7 @@ def test_events_and_snapshot_say_what_is_on_the_host_alone() -> None:
 
 def test_what_was_loaded_for_nobody_is_no_hit_of_a_prompt() -> None:
     """Its client left during the load. The share of the card was -80 %."""
-    engine = _engine(host_pages=20)
-    _ask(engine, 1, 100)
-    engine.scheduler.clear_card()
-    engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
-    engine.step()
-    assert engine.scheduler.is_loading
+    engine = _loading_engine()
     engine.ledger.hear(engine.scheduler.abort(1, (2).to_bytes(16, "little"), 0))
     while engine.scheduler.is_copying:
         engine.step()
@@ -117,12 +123,7 @@ def test_what_is_copied_while_the_cache_is_cleared_is_forgotten_behind_the_copy(
 
 def test_what_is_loaded_while_the_cache_is_cleared_is_forgotten_behind_the_copy() -> None:
     """Its request has it on the card."""
-    engine = _engine(host_pages=20)
-    _ask(engine, 1, 100)
-    engine.scheduler.clear_card()
-    engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
-    engine.step()
-    assert engine.scheduler.is_loading
+    engine = _loading_engine()
     engine.scheduler.clear_cache()
     engine.drain()
     assert engine.ledger.accepted[2].cached_tokens == 16

@@ -1,8 +1,8 @@
-"""A model on a card before it is loaded: what drafts for it, its forms, and what each would take.
+"""A model on a card before it is loaded: its drafter, its forms, and the memory of each form.
 
 Owns how a model is read for a plan, and which of its forms are looked at. Reads config.json alone,
 the model's and its drafter's, which it fetches from the hub if need be: no weights. Of this host's
-card it reads the memory, where no other card is named. Must not know how a plan is told.
+card it reads the memory, where no other card is named. Must not know the words of a plan.
 """
 
 from __future__ import annotations

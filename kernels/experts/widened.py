@@ -1,9 +1,9 @@
-"""Experts in MXFP4 for very many rows: some of them at a time in 16 bits, as the products for many
-rows take them fastest.
+"""Experts in MXFP4 for very many rows: unpacked to 16 bits, some experts at a time, because the
+products for many rows are fastest in 16 bits.
 
-Owns when that pays, and the numbers in 16 bits, which lie in the launches' scratch. Must not know
-products. Of a tile in MXFP4 the rows of x come in even and odd columns, through registers, for each
-tile of outputs again; unpacked once, a layer's experts cost as much as some hundred rows.
+Owns the number of rows from which that pays, and the numbers in 16 bits, which lie in the launches'
+scratch. Must not know products. The kernel for MXFP4 unpacks a weight again for each tile of rows;
+to unpack a layer's experts once costs as much as a few hundred rows.
 """
 
 from collections.abc import Iterator

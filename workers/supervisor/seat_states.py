@@ -16,7 +16,7 @@ class SeatState(LifeEnum):
     SETTLED = auto()
     """The state of the engine says all."""
     RISING = auto()
-    """It is told to wake, and nothing has begun yet."""
+    """It has the order to wake, and nothing has begun yet."""
     MEASURING = auto()
     """Its engine is ready and not measured yet: until then nothing moves its memory."""
 
@@ -24,7 +24,7 @@ class SeatState(LifeEnum):
 class SeatEvent(LifeEnum):
     """What happens to a seat."""
 
-    RISE = "it is told to wake"
+    RISE = "it gets the order to wake"
     BEGIN = "its wake or its end begins"
     LACK_ROOM = "its device has no room"
     PROVEN = "its engine is ready"

@@ -269,9 +269,8 @@ class TurnTaker:
         parts = []
         if self._state == "asleep":
             parts.append(f"asleep for {now - self._since:.0f} s")
-        if (
-            self.due_s and self._state != "awake"
-        ):  # an old forecast: differences of a second are told
+        # The forecast of a worker that is awake is that of its last wake.
+        if self.due_s and self._state != "awake":
             parts.append(f"awake in about {self.due_s:.0f} s")
         if record.awake_bytes is not None:
             parts.append(f"takes {bytes_in_words(record.awake_bytes)} of {record.device} awake")

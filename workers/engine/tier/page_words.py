@@ -1,8 +1,8 @@
 """What a page holds: the words of a block of keys and values, or of a part of a recurrent state.
 
-Owns the order of numbers in a page, and the checksum of a page, of which it makes the hash of other
-tensors. Both are the same on every device.
-Must not know copies between devices. A change of the order needs another `VERSION` of the index.
+Owns the order of numbers in a page, the checksum of a page, and the hash of any tensors by such
+checksums. All are the same on every device. Must not know copies between devices. A change of the
+order needs another `VERSION` of the index.
 
 A block is the target's keys and values [layers, 2, tokens, heads, size], then the drafter's, if it
 has any. A state is the matrices of all layers, then the tails, cut into pages.

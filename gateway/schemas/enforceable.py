@@ -108,6 +108,7 @@ class _Mender:
             return True
         # Null is the absence of a keyword, but for `const` it is a value.
         given = {k: value for k, value in schema.items() if value is not None or k == "const"}
+        is_nullable = given.pop("nullable", False) is True
         if self._is_old and "$ref" in given:  # up to draft 7, all beside it is ignored
             given = {"$ref": given["$ref"]}
         mended: Json = {}
@@ -118,7 +119,7 @@ class _Mender:
                 self.leave_out(at, keyword, "no grammar can follow it")
         if _is_anything(given.get("not")) and "not" in given:
             return False
-        return mended
+        return _or_null(mended) if is_nullable else mended
 
     def reference(self, ref: object, at: str) -> Json | None:
         """The reference to a definition, which is mended at its first use."""
@@ -152,8 +153,23 @@ class _Mender:
 
 def _is_anything(schema: object) -> bool:
     """Whether the schema allows every value."""
-    return schema is True or (isinstance(schema, dict) and not schema.keys() - _ANNOTATIONS)
+    return schema is True or (
+        isinstance(schema, dict)
+        and all(word in _ANNOTATIONS or word.startswith("x-") for word in schema)
+    )
 
+
+def _or_null(schema: Json) -> Json:
+    """The schema that also allows null, as `"nullable": true` of OpenAPI 3.0 says."""
+    if schema.keys() & _OF_ANY_TYPE:
+        return {"anyOf": [schema, {"type": "null"}]}
+    types = schema.get("type", [])
+    named = [types] if isinstance(types, str) else types
+    return {**schema, "type": [*dict.fromkeys([*named, "null"])]} if named else schema
+
+
+_OF_ANY_TYPE: Final = frozenset({"$ref", "const", "enum", "allOf", "anyOf"})
+"""Keywords of a mended schema that may forbid null; all others but `type` are about other types."""
 
 _ANNOTATIONS: Final = frozenset(
     {
@@ -165,6 +181,12 @@ _ANNOTATIONS: Final = frozenset(
         "readOnly",
         "writeOnly",
         "deprecated",
+        # Of OpenAPI. Without any other keyword, `nullable` allows what is allowed already.
+        "nullable",
+        "example",
+        "discriminator",
+        "externalDocs",
+        "xml",
     }
 )
 

@@ -157,6 +157,8 @@ def _source_of(function: dict[str, Any], field: str, *, is_strict: bool) -> Sche
     if not isinstance(source, SchemaSource):
         schema = function.get("parameters")
         given = schema if isinstance(schema, dict) and schema else {"type": "object"}
+        if "nullable" in given:  # arguments are an object, whatever else is said of them
+            given = {key: value for key, value in given.items() if key != "nullable"}
         source = schema_source(given, field, is_strict=is_strict, is_lenient=not is_strict)
         known[is_strict] = source
     return source

@@ -127,9 +127,15 @@ def types_of(schema: object) -> frozenset[str]:
     return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, 0))
 
 
-def _types(schema: object, depth: int) -> Iterator[str]:
+def _types(schema: object, depth: int) -> list[str]:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
-        return
+        return []
+    named = [*_named_types(schema, depth)]
+    # OpenAPI 3.0; where no type is named, null is allowed already.
+    return [*named, "null"] if named and schema.get("nullable") is True else named
+
+
+def _named_types(schema: dict[str, Any], depth: int) -> Iterator[str]:
     named = schema.get("type")
     if isinstance(named, str):
         yield named

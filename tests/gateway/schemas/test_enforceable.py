@@ -301,6 +301,63 @@ def test_references_lead_where_they_point(walker: Walker) -> None:
         jsonschema.Draft202012Validator(schema).validate(written)
 
 
+NULLABLE: dict[str, tuple[dict[str, Any], object]] = {
+    "text": ({"type": "string", "maxLength": 3}, "abc"),
+    "types": ({"type": ["integer", "boolean"], "minimum": 3}, 4),
+    "choice": ({"type": "string", "enum": ["a", "b"]}, "a"),
+    "choice with null": ({"type": "string", "enum": ["a", None]}, "a"),
+    "constant": ({"const": 7}, 7),
+    "reference": ({"$ref": "#/$defs/count"}, 2),
+    "parts": ({"allOf": [{"$ref": "#/$defs/count"}]}, 2),
+    "alternatives": ({"oneOf": [{"type": "string"}, {"type": "boolean"}]}, True),
+    "list": ({"type": "array", "items": {"type": "integer", "nullable": True}}, [1, None]),
+    "object": ({"type": "object", "properties": {"a": {"type": "boolean"}}}, {"a": True}),
+    "none named": ({"description": "d"}, {"b": [None]}),
+    "old draft": ({"$ref": "#/$defs/count"}, 2),
+}
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("name", NULLABLE)
+def test_nullable_of_openapi_allows_null(name: str, is_strict: bool, walker: Walker) -> None:
+    """Beside what the schema allows without it; and not where it says false."""
+    schema, value = NULLABLE[name]
+    dialect = {"$schema": "http://json-schema.org/draft-07/schema#"} if name == "old draft" else {}
+    for said in (True, False):
+        given = {**_tool({**schema, "nullable": said}), "$defs": {"count": {"type": "integer"}}}
+        source = schema_source({**given, **dialect}, "f", is_strict=is_strict)
+        assert source.left_out == ()
+        grammar = f"start: %json {source.text}"
+        assert walker.accepts(grammar, json.dumps({"value": value}))
+        may_be_null = said or name == "none named"
+        assert walker.accepts(grammar, json.dumps({"value": None})) is may_be_null
+        assert not walker.accepts(grammar, '{"value": nothing}')
+
+
+WORDS_OF_OPENAPI = {
+    "example": "a",
+    "discriminator": {"propertyName": "kind"},
+    "externalDocs": {"url": "https://example.com"},
+    "xml": {"name": "x"},
+    "x-order": 3,
+    "nullable": True,
+}
+
+
+@pytest.mark.parametrize("word", WORDS_OF_OPENAPI)
+def test_words_of_openapi_change_nothing(word: str, walker: Walker) -> None:
+    """Alone they say nothing, and beside others nothing is left out because of them."""
+    said = {word: WORDS_OF_OPENAPI[word]}
+    for given in (
+        {"type": "object", "propertyNames": said},
+        {"type": "object", "allOf": [{}], "unevaluatedProperties": said},
+        _tool({"type": "string", **said}),
+    ):
+        source = schema_source(given, "f", is_strict=True)
+        assert source.left_out == ()
+        assert not walker.refusal(source.text)
+
+
 def test_a_schema_is_not_changed() -> None:
     """Tools are cached and shown to the model as they are."""
     for schema in REAL.values():

@@ -72,6 +72,22 @@ async def test_strict_tools_are_enforced_in_the_models_format(fields: Any, start
     assert (grammar.closing_id is None) == ("tool_choice" in fields)
 
 
+async def test_arguments_that_may_be_null_by_their_schema_are_an_object() -> None:
+    """Converters of OpenAPI write `nullable` at all parameters as one too; within, it counts."""
+    parameters = {
+        "type": "object",
+        "nullable": True,
+        "properties": {"a": {"type": "integer", "nullable": True}},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    grammar = await _grammar(tools=[tool], tool_choice=NAMED)
+    assert grammar is not None
+    line = next(one for one in grammar.text.splitlines() if one.startswith("arguments_0:"))
+    schema = msgspec.json.decode(line.partition("%json ")[2])
+    assert schema["type"] == "object"
+    assert schema["properties"]["a"]["type"] == ["integer", "null"]
+
+
 async def test_an_engine_may_enforce_some_forms() -> None:
     """A schema goes there, calls of strict tools are left to the model, the rest is refused."""
     worker = FakeWorker(text='{"a": 1}')

@@ -33,7 +33,7 @@ from gateway.api.request import (
     request_of,
     typed_body,
 )
-from gateway.api.text_files import text_of_file
+from gateway.api.text_files import named_text
 from gateway.api.tool_schemas import ToolSchema
 from protocol.sampling import MAX_LOGPROBS
 
@@ -390,19 +390,12 @@ def _part_text(
     if kind in OTHER_PARTS:
         # `chat_request` reads the body again, in the plain shape.
         raise invalid(f"{where}.type", f"'{where}' is a part of another API.")
-    if kind == "file" and (text := _file_text(part.get("file"))) is not None:
+    file = part.get("file") if kind == "file" else None
+    if isinstance(file, dict) and (text := named_text(file)) is not None:
         return text
     is_past = is_past or kind == _PICTURES
     others.append(OtherPart(where, kind, is_past))
     return _LEFT_OUT.format(_WORDS.get(kind, "part")) if is_past else None
-
-
-def _file_text(file: object) -> str | None:
-    return (
-        text_of_file(file.get("file_data"), file.get("filename"))
-        if isinstance(file, dict)
-        else None
-    )
 
 
 def _tool_calls(bodies: list[ToolCallBody], at: int) -> tuple[ToolCall, ...]:

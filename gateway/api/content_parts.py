@@ -14,7 +14,7 @@ from gateway.api.call_ids import from_client
 from gateway.api.deferred_tools import REFERENCE, reference
 from gateway.api.errors import invalid
 from gateway.api.request import text_of_result
-from gateway.api.text_files import text_of_file
+from gateway.api.text_files import heading, named_text, text_of_file
 
 _TEXTS: Final = frozenset({"text", "input_text", "output_text"})
 _IN_RESULTS: Final = frozenset({"text", REFERENCE})
@@ -87,9 +87,9 @@ def _input_file(part: Part) -> list[Part]:
 
 
 def _found(block: Part) -> list[Part]:
-    source = f"{block.get('title', '')} ({block.get('source', '')})"
+    named = heading(Title=block.get("title"), Source=block.get("source"))
     inner = block.get("content")
-    return [_text("\n".join([source, *texts_of(inner if isinstance(inner, list) else ())]))]
+    return [_text("\n".join([*named, *texts_of(inner if isinstance(inner, list) else ())]))]
 
 
 def _reference(part: Part) -> list[Part] | None:
@@ -99,22 +99,28 @@ def _reference(part: Part) -> list[Part] | None:
 
 def _file(file: Part, part: Part) -> Part:
     """The text of a file of text, else `part`."""
-    text = text_of_file(file.get("file_data"), file.get("filename"))
+    text = named_text(file)
     return part if text is None else _text(text)
 
 
 def _document(block: Part) -> list[Part]:
-    source = block.get("source")
-    if isinstance(source, dict) and source.get("type") == "text":
-        return [_text(str(source.get("data", "")))]
+    """The text of a document under what is said of it, else a file."""
+    source, title = block.get("source"), block.get("title")
+    context = heading(Context=block.get("context"))
+    named = [*heading(Title=title), *context]
     if isinstance(source, dict) and source.get("type") == "content":
         inner = source.get("content")
         inner = [inner] if isinstance(inner, str) else inner
         found = map(parts_of, inner if isinstance(inner, list) else ())
-        return [part for parts in found for part in parts or ()]
-    name = str(block.get("title") or "document")
-    file = {"filename": name, "file_data": _url(block)}
-    return [_file(file, {"type": "file", "file": file})]
+        return [*map(_text, named), *(part for parts in found for part in parts or ())]
+    if isinstance(source, dict) and source.get("type") == "text":
+        text: str | None = str(source.get("data", ""))
+    else:
+        text = text_of_file(_url(block), title)
+    if text is not None:
+        return [_text("\n".join([*named, text]))]
+    file = {"filename": str(title or "document"), "file_data": _url(block)}
+    return [*map(_text, context), {"type": "file", "file": file}]
 
 
 def _url(block: Part) -> str:

@@ -1,12 +1,14 @@
 """Files of text in messages, whose text a model of text can read.
 
-Owns which types of files are text, and how their data becomes it. Must not know parts of messages.
+Owns which types of files are text, how their data becomes it, and how a model is told their names.
+Must not know parts of messages.
 """
 
 import base64
 import binascii
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 _DATA_URL: Final = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.ASCII)
@@ -44,6 +46,18 @@ _NAMES: Final = re.compile(
     r"tex|svg|swift|scala|lua|r)\Z",
     re.IGNORECASE,
 )
+
+
+def named_text(file: Mapping[str, Any]) -> str | None:
+    """The text of a chat's file under its name; None if it is no text."""
+    name = file.get("filename")
+    text = text_of_file(file.get("file_data"), name)
+    return None if text is None else "\n".join([*heading(File=name), text])
+
+
+def heading(**facts: object) -> list[str]:
+    """The lines over a text that tell the model what it is: one for each fact that is known."""
+    return [f"{name}: {fact}" for name, fact in facts.items() if isinstance(fact, str) and fact]
 
 
 def text_of_file(data: object, name: object = None) -> str | None:

@@ -9,7 +9,12 @@ from tests.gateway.api.test_odd_bodies import USER, chat, message, response
 
 PICTURE = "data:image/png;base64,AAAA"
 SOURCE = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
-TEXT_FILE = {"filename": "a.txt", "file_data": "data:text/plain;base64,TG9vaw=="}
+TEXT_URL = "data:text/plain;base64,TG9vaw=="
+TEXT_FILE = {"filename": "", "file_data": TEXT_URL}
+NAMED_FILE = {"filename": "a.txt", "file_data": TEXT_URL}
+DOCUMENT = {"type": "document", "title": "Atlas", "context": "Of 1900."}
+BASE64 = {"type": "base64", "media_type": "text/plain", "data": "TG9vaw=="}
+RESULT = {"type": "search_result", "content": [{"type": "text", "text": "Look"}]}
 
 TEXTS: list[Any] = [
     {"type": "text", "text": "Look"},
@@ -19,6 +24,7 @@ TEXTS: list[Any] = [
     {"type": "file", "file": TEXT_FILE},
     {"type": "input_file", **TEXT_FILE},
     {"type": "document", "source": {"type": "text", "data": "Look"}},
+    {"type": "document", "title": None, "context": "", "source": {"type": "text", "data": "Look"}},
     {"type": "document", "source": {"type": "content", "content": [{"text": "Look"}]}},
     {"type": "text", "text": "Look", "cache_control": {"type": "ephemeral"}},
 ]
@@ -32,6 +38,57 @@ def test_a_text_by_any_name_is_read_at_each_api(ask: Any, part: dict[str, Any]) 
     asked = ask(input=said) if ask is response else ask(messages=said)
     assert [one.content for one in asked.messages] == ["Look"]
     assert (asked.ignored, asked.other_part) == ((), None)
+
+
+NAMED: list[tuple[Any, str]] = [
+    ({**DOCUMENT, "source": {"type": "text", "data": "Look"}}, "Title: Atlas\nContext: Of 1900.\n"),
+    (
+        {**DOCUMENT, "source": {"type": "content", "content": "Look"}},
+        "Title: Atlas\nContext: Of 1900.\n",
+    ),
+    ({**DOCUMENT, "source": BASE64}, "Title: Atlas\nContext: Of 1900.\n"),
+    ({"type": "document", "title": "Atlas", "source": BASE64}, "Title: Atlas\n"),
+    ({"type": "file", "file": NAMED_FILE}, "File: a.txt\n"),
+    ({"type": "input_file", **NAMED_FILE}, "File: a.txt\n"),
+    (
+        {**RESULT, "title": "Maps", "source": "https://a.example"},
+        "Title: Maps\nSource: https://a.example\n",
+    ),
+    (RESULT, ""),
+]
+
+
+@pytest.mark.parametrize(("part", "lines"), NAMED)
+@pytest.mark.parametrize("ask", [chat, message, response])
+def test_what_is_said_of_a_text_stands_over_it(ask: Any, part: dict[str, Any], lines: str) -> None:
+    """The model and a provider were not told which of several documents was which."""
+    said = [{"role": "user", "content": [part]}]
+    asked = ask(input=said) if ask is response else ask(messages=said)
+    assert [one.content for one in asked.messages] == [f"{lines}Look"]
+    sent = asked.raw["messages"][0]["content"]
+    if ask is chat and part["type"] == "file":
+        assert sent == [part]  # its own form, with the name
+        return
+    texts = [sent] if isinstance(sent, str) else [one["text"] for one in sent]
+    assert "\n".join(texts) == f"{lines}Look"
+
+
+def test_a_document_in_a_result_keeps_its_title() -> None:
+    """As one of the user's."""
+    call = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
+    document = {**DOCUMENT, "source": {"type": "text", "data": "Look"}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [document]}
+    said = [USER, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    assert message(messages=said).messages[-1].content == "Title: Atlas\nContext: Of 1900.\nLook"
+
+
+def test_the_context_of_a_file_goes_before_it() -> None:
+    """A provider gets the title as the file's name."""
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
+    said = [{"role": "user", "content": [{**DOCUMENT, "source": source}]}]
+    context, file = message(messages=said).raw["messages"][0]["content"]
+    assert context == {"type": "text", "text": "Context: Of 1900."}
+    assert file["file"]["filename"] == "Atlas"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from gateway.api.errors import (
     unavailable,
 )
 from gateway.api.events import (
+    Annotation,
     ChoiceFinished,
     ContentEvent,
     Embedded,

@@ -5,13 +5,17 @@ reasoning, text and tool calls per choice, one `ChoiceFinished` per choice, one 
 providers pass as bytes. Must not know HTTP, SSE or where text comes from.
 """
 
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import msgspec
 
 from gateway.api.errors import ApiError
 
 StopReason = Literal["stop", "length", "tool_calls", "content_filter"]
+Annotation = dict[str, Any]
+"""What a text refers to, in the shape of the Responses API: a `type`, as `url_citation` with a
+`url`, and the fields of the type.
+"""
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
@@ -54,11 +58,14 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 @final
 class TextDelta(_Event, frozen=True, gc=False):
-    """More text of a choice; `logprobs` of its tokens, None if the client did not ask."""
+    """More text of a choice; `logprobs` of its tokens, None if the client did not ask.
+    `annotations` are those of all its text so far that were not told.
+    """
 
     index: int
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
+    annotations: tuple[Annotation, ...] = ()
 
 
 @final

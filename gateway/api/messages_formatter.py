@@ -16,6 +16,7 @@ from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
 from gateway.api.call_ids import to_client
 from gateway.api.errors import ApiError
 from gateway.api.events import (
+    Annotation,
     ChoiceEvent,
     ChoiceFinished,
     ContentEvent,
@@ -58,6 +59,7 @@ _ERROR_TYPES: Final = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
+_MAX_CITED_CHARS: Final = 150
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
 _CLOSER: Final = {"{": "}", "[": "]"}
 
@@ -66,7 +68,7 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     """Text of the answer."""
 
     text: str
-    citations: None = None
+    citations: list[dict[str, Any]] | None = None
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
@@ -239,7 +241,8 @@ class MessageStream:
         """See `StreamFormatter`."""
         match event:
             case TextDelta():
-                return self._text(event.text) if event.text else b""
+                said = self._text(event.text) if event.text else b""
+                return said + self._cited(event.annotations)
             case ReasoningDelta():
                 return self._thinking(event.text) if self._shows_thinking else b""
             case ToolCallArguments():
@@ -287,6 +290,15 @@ class MessageStream:
         opening = b"" if self._open == "text" else self._begin("text", TextBlock(""))
         return opening + self._delta(b"text_delta", b"text", text)
 
+    def _cited(self, annotations: Sequence[Annotation]) -> bytes:
+        """What the open text refers to."""
+        deltas = [
+            b',"delta":{"type":"citations_delta","citation":%b}}' % _encode(one)
+            for one in _citations(annotations)
+            if self._open == "text"
+        ]
+        return b"".join(_block_event(_DELTA, self._num_blocks, delta) for delta in deltas)
+
     def _thinking(self, text: str) -> bytes:
         opening = b""
         if self._open != "thinking":
@@ -325,6 +337,27 @@ class MessageStream:
         return closing
 
 
+def _citations(annotations: Sequence[Annotation]) -> list[dict[str, Any]]:
+    """Pages of the web as citations. The API has no place for files of other servers, nor for the
+    part of the text that refers to a page.
+    """
+    return [
+        {
+            "type": "web_search_result_location",
+            "cited_text": _text_in(one, "content")[:_MAX_CITED_CHARS],
+            "encrypted_index": "",
+            "title": _text_in(one, "title"),
+            "url": _text_in(one, "url"),
+        }
+        for one in annotations
+        if one["type"] == "url_citation"
+    ]
+
+
+def _text_in(annotation: Annotation, name: str) -> str:
+    return text if isinstance(text := annotation.get(name), str) else ""
+
+
 def _stop(finished: ChoiceFinished | None) -> dict[str, str | None]:
     """Why the message ended."""
     if finished is None:
@@ -350,6 +383,7 @@ class MessageBuilder:
         self._head = head
         self._signer = signer
         self._blocks: list[tuple[Literal["thinking", "text"] | ToolCallStart, list[str]]] = []
+        self._cited: dict[int, list[dict[str, Any]]] = {}
         self._finished: ChoiceFinished | None = None
 
     def add(self, event: ContentEvent) -> None:
@@ -358,6 +392,9 @@ class MessageBuilder:
             case TextDelta():
                 if event.text:
                     self._last("text").append(event.text)
+                if self._blocks and self._blocks[-1][0] == "text":
+                    cited = self._cited.setdefault(len(self._blocks) - 1, [])
+                    cited += _citations(event.annotations)
             case ReasoningDelta():
                 if self._shows_thinking:
                     self._last("thinking").append(event.text)
@@ -380,7 +417,10 @@ class MessageBuilder:
             type="message",
             role="assistant",
             model=self._head.model,
-            content=[self._block(kind, "".join(texts)) for kind, texts in self._blocks],
+            content=[
+                self._block(kind, "".join(texts), self._cited.get(at))
+                for at, (kind, texts) in enumerate(self._blocks)
+            ],
             stop_reason=None,
             stop_sequence=None,
             usage=MessageUsage.of(usage),
@@ -397,7 +437,10 @@ class MessageBuilder:
         return self._blocks[-1][1]
 
     def _block(
-        self, kind: Literal["thinking", "text"] | ToolCallStart, text: str
+        self,
+        kind: Literal["thinking", "text"] | ToolCallStart,
+        text: str,
+        cited: list[dict[str, Any]] | None,
     ) -> ThinkingBlock | TextBlock | ToolUseBlock:
         """Of arguments that were cut short the whole members stay, as in what clients of streams
         have then: the last block must show that a call was cut.
@@ -405,7 +448,7 @@ class MessageBuilder:
         if kind == "thinking":
             return ThinkingBlock(text, self._signer.signature(text))
         if kind == "text":
-            return TextBlock(text)
+            return TextBlock(text, cited or None)
         arguments = read_object(text or "{}")
         if arguments is None:
             arguments = read_object(_whole_part(text)) or {}

@@ -24,6 +24,7 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
+from gateway.upstream.annotations import Annotations
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import CallPart, CallParts, is_readable, object_in
 from gateway.upstream.call_text import CallText
@@ -52,11 +53,11 @@ class ChatEvents:
     """Takes the events of a turn. Those of a worker pass unchanged to `emit`; a provider's answer
     is emitted as the same kinds of events. Only the first choice counts.
 
-    The first tool call is passed on as it arrives, unless its arguments are JSON in a JSON string:
-    then it waits for its end. Further calls, and text after a call, wait for
-    the end, because providers may interleave several calls. With `needs_objects` the client has no
-    place for arguments that are no JSON object: such a call is a failure, and none of it is passed
-    on before its arguments begin as one.
+    Annotations of the text follow it, before a call or the end. The first tool call is passed on as
+    it arrives, unless its arguments are JSON in a JSON string: then it waits for its end. Further
+    calls, and text after a call, wait for the end, because providers may interleave several calls.
+    With `needs_objects` the client has no place for arguments that are no JSON object: such a call
+    is a failure, and none of it is passed on before its arguments begin as one.
     """
 
     def __init__(self, emit: Callable[[TurnEvent], None], *, needs_objects: bool = False) -> None:
@@ -66,6 +67,7 @@ class ChatEvents:
         self._legacy_id = ""
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
+        self._annotations = Annotations()
         self._reason = "stop"
         self._stop: str | None = None
         self._usage: Usage | None = None
@@ -100,7 +102,7 @@ class ChatEvents:
             if self._index is None:
                 self._index = index
             if index == self._index:
-                self._take_choice(choice, choice.get("delta"), data)
+                self._take_choice(chunk, choice, choice.get("delta"), data)
 
     def _take_body(self, event: UpstreamBody) -> None:
         answer = read_object(event.body) or {}
@@ -111,11 +113,14 @@ class ChatEvents:
         self._usage = usage_of(event.body)
         choices = objects_in(answer.get("choices"))
         if choices:
-            self._take_choice(choices[0], choices[0].get("message"), event.body)
+            self._take_choice(answer, choices[0], choices[0].get("message"), event.body)
         self._end()
 
-    def _take_choice(self, choice: dict[str, Any], said: object, data: bytes) -> None:
+    def _take_choice(
+        self, answer: dict[str, Any], choice: dict[str, Any], said: object, data: bytes
+    ) -> None:
         if isinstance(said, dict):
+            self._annotations.read(answer, said)
             if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
             if text := text_of(said.get("content")) + text_of(said.get("refusal")):
@@ -145,8 +150,17 @@ class ChatEvents:
         else:
             self._emit(TextDelta(0, text))
 
+    def _tell_text(self) -> None:
+        """Emit the text that waits, and what all text before refers to."""
+        text, annotations = "".join(self._late_text), self._annotations.take()
+        self._late_text.clear()
+        if text or annotations:
+            self._emit(TextDelta(0, text, annotations=annotations))
+
     def _take_part(self, part: CallPart) -> None:
         if part.id is not None:
+            if not self._calls:
+                self._tell_text()
             self._calls[part.number] = _Call(part.id, part.name or "")
         call = self._calls[part.number]
         arguments = call.text.read(part.arguments)
@@ -176,8 +190,7 @@ class ChatEvents:
             self._emit(Failed(connection_lost(_NO_OBJECT)))
             return
         self._end_calls(is_cut=end is End.LENGTH)
-        if self._late_text:
-            self._emit(TextDelta(0, "".join(self._late_text)))
+        self._tell_text()
         self._emit(self._finished(end))
         if self._usage is not None:
             self._emit(self._usage)

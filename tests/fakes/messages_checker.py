@@ -20,7 +20,7 @@ USAGE: Final = (
     "cache_creation_input_tokens",
 )
 DELTAS: Final = {
-    "text": {"text_delta": "text"},
+    "text": {"text_delta": "text", "citations_delta": "citation"},
     "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
     "tool_use": {"input_json_delta": "partial_json"},
 }
@@ -108,6 +108,10 @@ class MessagesChecker:
         assert name is not None
         if name == "partial_json":
             self._arguments += delta[name]
+            return
+        if name == "citation":
+            self._check(bool(block["text"]), "a citation before its text")
+            block["citations"] = [*(block["citations"] or ()), delta[name]]
             return
         self._check(not block.get("signature"), f"{delta} behind the signature")
         block[name] += delta[name]

@@ -26,6 +26,12 @@ TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, m
 JSON = st.dictionaries(
     st.text(max_size=4), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=3
 )
+PAGES = st.fixed_dictionaries(
+    {"type": st.just("url_citation"), "url": TEXTS},
+    optional={"title": TEXTS, "content": TEXTS, "start_index": st.integers(0, 9)},
+)
+FILES = st.fixed_dictionaries({"type": st.just("file_citation"), "file_id": TEXTS})
+ANNOTATIONS = st.lists(PAGES | FILES, max_size=2).map(tuple)
 STARTED = Started("worker", "gpu0", 8, "prefix", "alpha", prompt_tokens=20)
 USAGE = Usage(prompt_tokens=20, cached_tokens=8, completion_tokens=5, reasoning_tokens=2)
 
@@ -42,6 +48,14 @@ def _call(draw: st.DrawFn, index: int, name: str, *, is_cut: bool) -> list[Conte
 
 
 @st.composite
+def _texts(draw: st.DrawFn, texts: st.SearchStrategy[str], most: int) -> list[ContentEvent]:
+    return [
+        TextDelta(0, text, annotations=draw(ANNOTATIONS))
+        for text in draw(st.lists(texts, max_size=most))
+    ]
+
+
+@st.composite
 def model_outputs(draw: st.DrawFn, names: Sequence[str] = ("book", "look_up")) -> list[TurnEvent]:
     """A whole turn: reasoning, then text and calls, a finish, the usage. A worker may be lost on
     the way, so that another start comes in its midst.
@@ -52,11 +66,12 @@ def model_outputs(draw: st.DrawFn, names: Sequence[str] = ("book", "look_up")) -
     is_cut = draw(st.booleans())
     num_calls = draw(st.integers(0, 3))
     for index in range(num_calls):
-        events += [TextDelta(0, text) for text in draw(st.lists(TEXTS | st.just(""), max_size=2))]
+        events += draw(_texts(TEXTS | st.just(""), 2))
         is_last = index == num_calls - 1
         events += draw(_call(index, draw(st.sampled_from(names)), is_cut=is_cut and is_last))
     if not (is_cut and num_calls):
-        events += [TextDelta(0, text) for text in draw(st.lists(TEXTS, max_size=3))]
+        events += draw(_texts(TEXTS, 3))
+        events += [TextDelta(0, "", annotations=draw(ANNOTATIONS))]
     if draw(st.booleans()):
         events.insert(draw(st.integers(0, len(events))), STARTED)
     reason: StopReason = "length" if is_cut else "tool_calls" if num_calls else "stop"

@@ -50,6 +50,7 @@ class ResponsesChecker:
         self.text = ""
         self._open: dict[str, Any] | None = None
         self._sum = ""
+        self._annotations: list[Any] = []
         self._is_text_done = False
         self._has_part = False
         self._is_over = False
@@ -119,7 +120,7 @@ class ResponsesChecker:
             self._check(item["id"].startswith(PREFIXES[item["type"]]), f"the id {item['id']}")
             self._check(item["id"] not in [one["id"] for one in self.items], "an id twice")
             self._check(item["status"] == "in_progress", f"the status {item['status']}")
-            self._open, self._sum = item, ""
+            self._open, self._sum, self._annotations = item, "", []
             self._is_text_done = self._has_part = False
             return
         opened = self._of_open(fields["item"]["id"], index)
@@ -146,10 +147,17 @@ class ResponsesChecker:
         self._check(self._has_part != is_added, f"{name} at the wrong place")
         self._check(is_added or self._is_text_done, "a part that ends before its text")
         self._check(fields["part"]["text"] == self._sum, "a part that is not its text")
+        told = fields["part"].get("annotations", [])
+        self._check(told == self._annotations, "a part with other annotations than came")
         self._has_part = is_added
 
     def _take_text(self, name: str, fields: dict[str, Any]) -> None:
         item = self._of_open(fields["item_id"], fields["output_index"])
+        if name == "output_text.annotation.added":
+            self._check(self._has_part and not self._is_text_done, f"{name} outside of its part")
+            self._check(fields["annotation_index"] == len(self._annotations), f"{fields}")
+            self._annotations.append(fields["annotation"])
+            return
         kind, verb = name.rsplit(".", 1)
         own, field = TEXTS[item["type"]]
         self._check(kind == own, f"{name} in an item of type {item['type']}")

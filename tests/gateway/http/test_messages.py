@@ -227,6 +227,24 @@ async def test_a_provider_that_has_only_chat_answers_too() -> None:
     assert whole.headers["x-herma-served-by"] == "cloud:p0"
 
 
+async def test_pages_that_a_provider_cites_are_citations() -> None:
+    """Streamed and whole; they were dropped."""
+    pages = {"search_results": [{"title": "B", "url": "https://b.example"}]}
+    cited = {
+        "type": "web_search_result_location",
+        "cited_text": "",
+        "encrypted_index": "",
+        "title": "B",
+        "url": "https://b.example",
+    }
+    text = {"type": "text", "text": "Hello from afar", "citations": [cited]}
+    checked = check_messages((await _by_provider(FakeProvider(extra=pages), stream=True)).body)
+    assert checked.message is not None
+    assert checked.message["content"] == [text]
+    whole = await _by_provider(FakeProvider(extra=pages), stream=False)
+    assert whole.json["content"] == [text]
+
+
 async def test_a_provider_s_refusal_and_its_cut_are_errors_of_this_api() -> None:
     """A 4xx keeps its status; a stream that breaks ends in an error event."""
     refused = await _by_provider(FakeProvider(status=400), stream=True)

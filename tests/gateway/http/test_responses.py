@@ -142,6 +142,19 @@ async def test_a_provider_that_has_only_chat_answers_too() -> None:
     assert cut.error["message"] == "upstream connection lost"
 
 
+async def test_pages_that_a_provider_cites_are_annotations() -> None:
+    """Streamed and whole; they were dropped."""
+    pages = {"citations": ["https://b.example"]}
+    place = {"start_index": 15, "end_index": 15, "title": ""}
+    cited = {"type": "url_citation", "url": "https://b.example", **place}
+    checked = check_responses((await _by_provider(FakeProvider(extra=pages), stream=True)).body)
+    whole = await _by_provider(FakeProvider(extra=pages), stream=False)
+    assert "response.output_text.annotation.added" in checked.kinds
+    for output in (checked.items, whole.json["output"]):
+        (part,) = output[0]["content"]
+        assert (part["text"], part["annotations"]) == ("Hello from afar", [cited])
+
+
 @asynccontextmanager
 async def official(whole: WholeGateway) -> AsyncIterator[openai.OpenAI]:
     with openai.OpenAI(base_url=whole.url + "/v1", api_key="x", max_retries=0) as client:

@@ -87,6 +87,80 @@ def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:
     ]
 
 
+CITED = {"type": "url_citation", "url": "https://a.example", "title": "A", "start_index": 0}
+NESTED = {"type": "url_citation", "url_citation": {k: v for k, v in CITED.items() if k != "type"}}
+FILE = {"type": "file_citation", "file_id": "f", "index": 2}
+PAGE = {"type": "url_citation", "url": "https://b.example"}
+
+
+def _with(event: bytes, **more: Any) -> bytes:
+    """The chunk with fields beside its choices."""
+    return b"data: " + json.dumps({**json.loads(event[6:]), **more}).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "annotations"),
+    [
+        ([chunk(content="Yes"), chunk(annotations=[NESTED, FILE])], (CITED, FILE)),
+        ([chunk(content="Yes", annotations=[NESTED]), chunk(annotations=[NESTED])], (CITED,)),
+        ([chunk(annotations=[CITED]), chunk(content="Yes")], (CITED,)),
+        ([_with(chunk(content="Yes"), citations=[PAGE["url"]])] * 2, (PAGE,)),
+        (
+            [
+                _with(
+                    chunk(content="Yes"),
+                    citations=[PAGE["url"]],
+                    search_results=[{"url": PAGE["url"], "title": "B", "date": None}],
+                )
+            ],
+            ({**PAGE, "title": "B"},),
+        ),
+        ([chunk(content="Yes", annotations=None)], ()),
+        ([chunk(content="Yes", annotations=[None, 7, {"type": None}, {}])], ()),
+        ([_with(chunk(content="Yes"), citations={"a": 1})], ()),
+        ([_with(chunk(content="Yes"), citations=[None, 7, {"url": 7}])], ()),
+    ],
+)
+def test_what_a_text_refers_to_comes_once_behind_it(
+    chunks: list[bytes], annotations: tuple[Any, ...]
+) -> None:
+    """Streamed, and whole; servers repeat it in each chunk."""
+    found = read(*chunks, chunk("stop"), DONE)
+    assert [one.annotations for one in found if isinstance(one, TextDelta)][-1] == annotations
+    assert isinstance(found[-1], ChoiceFinished)
+    fields = json.loads(chunks[-1][6:])
+    said = [json.loads(one[6:])["choices"][0]["delta"] for one in chunks]
+    message = {"role": "assistant", **said[0], **said[-1], "content": "Yes"}
+    body = {**fields, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    told = read(UpstreamBody(200, json.dumps(body).encode()))
+    texts = [one for one in told if isinstance(one, TextDelta)]
+    assert "".join(one.text for one in texts) == "Yes"
+    assert texts[-1].annotations == annotations
+
+
+def test_annotations_of_a_text_come_before_the_calls_behind_it() -> None:
+    """A client's text has ended where a call begins."""
+    found = read(
+        chunk(content="Yes", annotations=[CITED]),
+        chunk(tool_calls=[part(0, "{}", id="a", name="f")]),
+        chunk("tool_calls"),
+        DONE,
+    )
+    assert found[:3] == [
+        TextDelta(0, "Yes"),
+        TextDelta(0, "", annotations=(CITED,)),
+        ToolCallStart(0, 0, "a", "f"),
+    ]
+
+
+def test_the_number_of_annotations_has_a_bound() -> None:
+    """They are kept for the end."""
+    many = [{"type": "url_citation", "url": f"https://a.example/{n}"} for n in range(3000)]
+    found = read(chunk(content="Yes", annotations=many), chunk("stop"), DONE)
+    assert isinstance(found[1], TextDelta)
+    assert len(found[1].annotations) == 1024
+
+
 def test_a_reason_of_calls_without_a_call_is_a_stop() -> None:
     """A client would wait for a call that never comes."""
     assert read(chunk(content="Hi"), chunk("tool_calls"), DONE)[-1] == ChoiceFinished(0, "stop")

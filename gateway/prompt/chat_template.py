@@ -31,8 +31,8 @@ from gateway.prompt.strict_turns import (
     settled_turns,
     spoken_turns,
 )
-from gateway.prompt.template_traits import Traits, find_traits
-from gateway.prompt.turns import THOUGHTS
+from gateway.prompt.template_traits import Traits, find_parts, find_traits
+from gateway.prompt.turns import THOUGHTS, with_parts
 from gateway.prompt.written_calls import call_writer
 from protocol.errors import ConfigError
 
@@ -88,13 +88,16 @@ class ChatTemplate:
             self._constants = {
                 **self._template.globals,
                 "add_generation_prompt": True,
+                "documents": None,  # as transformers defines them
                 **self._variables,
             }
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
         self._traits = Traits()
+        self._in_parts: frozenset[str] = frozenset()
         self._refusal: Exception | None = None
         write = call_writer(detect_tool_format(source).name, control.mark)
+        self._in_parts = find_parts(self._shown)
         self._traits = find_traits(self._shown, write)
         if self._traits.loses_developers:
             self._knows_developer = False
@@ -175,6 +178,8 @@ class ChatTemplate:
     def _run(self, given: dict[str, Any], now: datetime) -> str:
         """What Jinja's `render` does, without collecting the globals again (8 us)."""
         template = self._template
+        if self._in_parts:
+            given = {**given, "messages": with_parts(given["messages"], self._in_parts)}
         names = {**self._constants, **given, "strftime_now": now.strftime}
         context = Context(template.environment, names, template.name, template.blocks)
         return "".join(template.root_render_func(context))
@@ -368,13 +373,16 @@ def _arguments(text: str) -> str | dict[str, Any]:
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks text for training; rendering ignores the tag."""
+    """`{% generation %}` marks text for training; rendering ignores the tag. What is set within it
+    ends with it, as in transformers.
+    """
 
     tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
 
 
 def _tojson(

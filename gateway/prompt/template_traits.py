@@ -3,7 +3,8 @@
 Owns these conversations, and the forms that conversations take for a template that refuses the
 usual one or leaves calls and results out without a word: Gemma 2 has no system turns, Llama 3.1 has
 one call in a turn, gpt-oss shows only the first one, and no system turn behind the first, which
-those of DeepSeek move to the beginning, before all that is cached. Must not know Jinja.
+those of DeepSeek move to the beginning, before all that is cached. Some read a content only as a
+list of parts, as models with pictures. Must not know Jinja.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from gateway.api import json_text
 from gateway.prompt.results import ordered_results, paired_turns, single_calls
 from gateway.prompt.strict_turns import all_text
-from gateway.prompt.turns import THOUGHTS, Turn, joined, with_calls, without
+from gateway.prompt.turns import THOUGHTS, Turn, joined, with_calls, with_parts, without
 from gateway.prompt.written_calls import Writer, spelled_calls
 
 Form = Callable[[Sequence[Turn]], list[Turn]]
@@ -58,6 +59,13 @@ _CROSSED: Final = tuple(
 _TALKING_CALL: Final = (_USER, with_calls(_THINKING, _CALLS[:1]), _RESULTS[0])
 _LATER_USER: Final = {"role": "user", "content": "Jj0"}
 _QUESTIONS_AGAIN: Final = (_USER, _ANSWER, _LATER_USER)
+_PARTS: Final = (
+    ((_USER,), "user", "Bb2"),
+    ((_SYSTEM, _USER), "system", "Aa1"),
+    (_QUESTIONS_AGAIN, "assistant", "Cc3"),
+    (_ONE_CALL, "tool", "Dd4"),
+)
+"""Conversations, each with a role whose content may have to be a list, and a word of it."""
 _INSTRUCTED_AGAIN: Final = (
     _SYSTEM,
     {"role": "system", "content": "Kk1"},
@@ -121,6 +129,24 @@ def find_traits(show: Show, write: Writer | None = None) -> Traits:
         loses_developers=probe.loses_developers(),
         shows_questions=probe.shown(_QUESTIONS_AGAIN, "Bb2", "Jj0", tools=no_tools),
     )
+
+
+def find_parts(show: Show) -> frozenset[str]:
+    """The roles whose content the template reads only as a list of parts: of a text it shows
+    nothing, or it refuses it.
+    """
+    roles: frozenset[str] = frozenset()
+    for asked, role, word in _PARTS:
+        if not _is_read(show(with_parts(asked, roles), None), word):
+            more = roles | {role}
+            if _is_read(show(with_parts(asked, more), None), word):
+                roles = more
+    return roles
+
+
+def _is_read(text: str | None, word: str) -> bool:
+    """Whether the word is in a prompt, and not within a list that is printed as it is."""
+    return text is not None and word in text and f"'{word}'" not in text
 
 
 class _Probe:

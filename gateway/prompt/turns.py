@@ -3,7 +3,7 @@
 Owns how turns are joined and changed. Must not know templates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 Turn = dict[str, Any]
@@ -30,3 +30,13 @@ def with_calls(turn: Turn, calls: Sequence[dict[str, Any]]) -> Turn:
 def without(turn: Turn, *fields: str) -> Turn:
     """The turn without these fields."""
     return {key: value for key, value in turn.items() if key not in fields}
+
+
+def with_parts(turns: Sequence[Turn], roles: Collection[str]) -> list[Turn]:
+    """The turns, where the text of one of these roles is a part in a list."""
+    return [
+        {**turn, "content": [{"type": "text", "text": turn["content"] or ""}]}
+        if turn["role"] in roles
+        else turn
+        for turn in turns
+    ]

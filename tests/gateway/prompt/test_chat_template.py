@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from gateway.api.request import Message
 from gateway.api.tool_schemas import ToolSchema
@@ -108,3 +109,20 @@ def test_names_are_found_as_jinja_finds_them(source: str) -> None:
     given = {"messages": [{"role": m.role, "content": m.content} for m in messages]}
     told = stock(source).render(**given, tools=None, add_generation_prompt=True, d="e")
     assert template.render(messages, (), datetime.fromtimestamp(0, UTC)) == [told]
+
+
+SET_INSIDE = (
+    "{% set q = 'o' %}{% for m in messages %}{% generation %}{% set q = m.role %}{{ q }}"
+    "{% endgeneration %}{{ q }}{% endfor %}{% generation %}{{ q }}{% endgeneration %}"
+)
+DOCUMENTS = "{{ documents is defined }}{% if documents is not none %}They are:{% endif %}"
+
+
+@pytest.mark.parametrize("source", [SET_INSIDE, DOCUMENTS])
+def test_names_are_defined_where_transformers_defines_them(source: str) -> None:
+    """What is set in the marked text of a training ends with it, and documents are none."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    theirs, _ = render_jinja_template([turns], chat_template=source)
+    messages = [Message("user", "a"), Message("assistant", "b")]
+    segments = ChatTemplate(source, ControlTokens({})).render(messages, [], datetime.now(UTC))
+    assert "".join(segments) == theirs[0]

@@ -167,7 +167,7 @@ def _attention(num_rows: int, device: torch.device) -> tuple[Mix, Mix]:
     """The engine's decode, and its reference; without norms of queries and keys."""
     positions = torch.full((num_rows,), _CONTEXT - 1, dtype=torch.int32, device=device)
     numbers = torch.arange(num_rows, dtype=torch.int32, device=device)
-    config = decode_config(num_rows, DIM, torch.bfloat16)
+    config = decode_config(num_rows, KV, DIM, torch.bfloat16)
 
     @cache
     def shares() -> Tensor:

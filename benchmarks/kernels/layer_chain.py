@@ -217,7 +217,7 @@ def _attended(
     tables: Tensor,
 ) -> Tensor:
     rows = qkv.shape[0]
-    config = decode_config(rows, DIM, torch.bfloat16)
+    config = decode_config(rows, KV, DIM, torch.bfloat16)
     if form.attention is not None:
         tile, warps, stages, target = form.attention
         config = config._replace(tile=tile, warps=warps, stages=stages, target=target)

@@ -216,7 +216,7 @@ def _layer(
     qkv = norm_linear(x, norms[1], _EPS, qkv_weight)
     mixed = _noise(x.shape[0], shape.heads * shape.dim, x.device)
     if form.without != "attention":
-        config = decode_config(x.shape[0], shape.dim, torch.bfloat16)
+        config = decode_config(x.shape[0], shape.kv, shape.dim, torch.bfloat16)
         if form.attention is not None:
             tile, warps, stages, target = form.attention
             config = config._replace(tile=tile, warps=warps, stages=stages, target=target)

@@ -111,7 +111,7 @@ class _Size:
             runs = (SharedRun(0, rows, 0, self.shared, 0),)
             host = prefill_work((), rows, self.heads, KV, config, library=False, runs=runs)
             work = to_device(host, self.device)
-        decodes = decode_config(rows, DIM, torch.bfloat16)
+        decodes = decode_config(rows, KV, DIM, torch.bfloat16)
         shared = None if work is None else work.shared
         shares = decode_shares(self.plan.positions, rows, KV, decodes, shared)
         return replace(self.plan, work=work, shares=shares)

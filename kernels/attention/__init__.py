@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
-from kernels.attention.config import LIBRARY_GRAIN, SHORT_CONTEXTS, SharingCosts
+from kernels.attention.config import LIBRARY_GRAIN, SharingCosts
 from kernels.attention.cpu import AttentionPlan, Segment, kept_from, plan_attention, plan_windows
 from kernels.attention.plan import (
     NO_ROW,
@@ -26,7 +26,6 @@ __all__ = [
     "LIBRARY_GRAIN",
     "MAX_LEVELS",
     "NO_ROW",
-    "SHORT_CONTEXTS",
     "AttentionPlan",
     "ExtendSegment",
     "PagedPlan",
@@ -44,7 +43,7 @@ __all__ = [
     "prepared",
     "rope_angles",
     "sharing_costs",
-    "short_rows",
+    "short_contexts",
     "write_context",
 ]
 
@@ -75,11 +74,12 @@ def sharing_costs(num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> Shar
     return choose.sharing_costs(num_heads, key_cache, dtype)
 
 
-def short_rows(key_cache: Tensor) -> tuple[int, ...]:
-    """The numbers of decodes that attend by a launch of their own where none has more cached tokens
-    than one of `SHORT_CONTEXTS` says (`PagedPlan.longest`).
+def short_contexts(key_cache: Tensor) -> dict[int, tuple[int, ...]]:
+    """By the number of decodes, how many cached tokens each of them may have at most where they
+    attend by launches of their own for short contexts (`PagedPlan.longest`), rising.
     """
-    return choose.short_rows(key_cache.shape[3], key_cache.dtype)
+    num_kv, head_dim = key_cache.shape[2:]
+    return choose.short_contexts(num_kv, head_dim, key_cache.dtype)
 
 
 def bucket_for(

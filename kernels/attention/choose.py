@@ -3,8 +3,9 @@
 Owns the rules. Must not launch anything.
 """
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +15,6 @@ from kernels.attention.config import (
     FIXED_PIECE,
     MULTIPROCESSORS,
     NO_LIBRARY,
-    SHORT_CONTEXTS,
-    SHORT_ROWS,
     DecodeConfig,
     PrefillConfig,
     SharingCosts,
@@ -27,6 +26,41 @@ _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 
 _TOKEN_BYTES: Final = 4096
 """Bytes of one token's keys and values for which `sharing_costs` were measured."""
+
+
+class _Short(NamedTuple):
+    """A launch for short contexts: of `DecodeConfig`, and how many programs a row has."""
+
+    tile: int
+    warps: int
+    stages: int
+    programs: int
+
+
+_ONE: Final = _Short(tile=256, warps=8, stages=1, programs=8)
+_HALF: Final = _Short(tile=128, warps=8, stages=1, programs=16)
+_QUARTERS: Final = _Short(tile=64, warps=4, stages=2, programs=64)
+
+_FEW_KEY_HEADS: Final = 4
+_SHORT: Final[Mapping[int, Mapping[int, _Short]]] = {
+    1: {256: _ONE, 512: _HALF, 1024: _QUARTERS},
+    2: {256: _ONE, 512: _HALF, 1024: _QUARTERS},
+    4: {256: _ONE, 512: _HALF},
+    8: {256: _ONE, 512: _HALF},
+}
+_SHORT_OF_MANY_HEADS: Final[Mapping[int, Mapping[int, _Short]]] = {
+    1: {256: _ONE, 1024: _QUARTERS},
+    2: {256: _ONE, 1024: _QUARTERS},
+    4: {256: _ONE},
+    8: {512: _ONE},
+}
+"""By rows and by the most cached tokens; the first for `_FEW_KEY_HEADS` heads of keys or fewer.
+Programs without a share cost too, and so does the merge of parts. Steps of one H200, ms, at 129 to
+256 and at 257 to 384 tokens, by any context's launch or the next longer one, and by these: the 30B
+mixture in 8 bits (4 heads) 1.80 / 2.31 and 1.80 / 1.92 at one row, 2.64 / 3.24 and 2.64 / 2.83 at
+two, 6.11 / 6.31 and 5.96 / 6.10 at 8; four rows were not timed. With 8 heads `_HALF` is slower than
+`_QUARTERS` (0.6B, one row: 0.74 and 0.68), four rows gain up to 256 tokens (8B in 8 bits 3.08 to
+2.90, 0.6B nothing) and 8 rows up to 512 (0.6B 0.92 / 0.95 and 0.79 / 0.92)."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
 _LARGEST_TILE_BYTES: Final = 140 * 1024
@@ -40,7 +74,7 @@ def write_config() -> WriteConfig:
 
 @cache
 def decode_config(
-    num_rows: int, head_dim: int, cache_dtype: torch.dtype, longest: int = 0
+    num_rows: int, num_kv: int, head_dim: int, cache_dtype: torch.dtype, longest: int = 0
 ) -> DecodeConfig:
     """How `num_rows` decodes attend, which have up to `longest` cached tokens each (0: any number).
     Raises `ValueError` for more rows than any launch takes.
@@ -58,11 +92,15 @@ def decode_config(
         return DecodeConfig(tile=32, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     # Within 4 % of the best for every size measured on an H200 (docs/log.md), except one row of
     # 32k tokens: 7 %.
-    if 0 < longest <= SHORT_CONTEXTS[-1] and num_rows in short_rows(head_dim, cache_dtype):
-        # Programs without a share cost too, and so does the merge of parts.
-        if longest <= SHORT_CONTEXTS[0]:
-            return DecodeConfig(tile=256, warps=8, stages=1, target=8 * num_rows, rows=rows)
-        return DecodeConfig(tile=64, warps=4, stages=2, target=64 * num_rows, rows=rows)
+    for most, short in _short_of(num_kv, head_dim, cache_dtype).get(num_rows, {}).items():
+        if 0 < longest <= most:
+            return DecodeConfig(
+                tile=short.tile,
+                warps=short.warps,
+                stages=short.stages,
+                target=short.programs * num_rows,
+                rows=rows,
+            )
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
     # All programs run at once: their shared memory allows four per multiprocessor.
@@ -70,9 +108,21 @@ def decode_config(
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
 
 
-def short_rows(head_dim: int, cache_dtype: torch.dtype) -> tuple[int, ...]:
-    """The numbers of decodes that have a configuration of their own for short contexts."""
-    return SHORT_ROWS if head_dim <= 128 and cache_dtype != torch.float32 else ()
+def short_contexts(
+    num_kv: int, head_dim: int, cache_dtype: torch.dtype
+) -> dict[int, tuple[int, ...]]:
+    """By the number of decodes, the most cached tokens of each of them in launches for short
+    contexts, rising.
+    """
+    return {rows: tuple(of) for rows, of in _short_of(num_kv, head_dim, cache_dtype).items()}
+
+
+def _short_of(
+    num_kv: int, head_dim: int, cache_dtype: torch.dtype
+) -> Mapping[int, Mapping[int, _Short]]:
+    if head_dim > 128 or cache_dtype == torch.float32:
+        return {}
+    return _SHORT if num_kv <= _FEW_KEY_HEADS else _SHORT_OF_MANY_HEADS
 
 
 def prefill_config(

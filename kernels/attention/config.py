@@ -10,12 +10,6 @@ MULTIPROCESSORS: Final = 132
 """Multiprocessors of an H200."""
 
 
-SHORT_CONTEXTS: Final = (256, 1024)
-SHORT_ROWS: Final = (1, 2)
-"""So many decodes that all have at most as many cached tokens as one of `SHORT_CONTEXTS` says have
-a launch of their own, of fewer programs (`kernels.attention.choose`)."""
-
-
 class WriteConfig(NamedTuple):
     """Heads of one row that a program takes."""
 

@@ -89,7 +89,7 @@ def plan_decodes(
     if not num_decodes:
         return None
     num_kv, head_dim = keys.shape[2:]
-    config = choose.decode_config(num_decodes, head_dim, keys.dtype, longest)
+    config = choose.decode_config(num_decodes, num_kv, head_dim, keys.dtype, longest)
     return decode_shares(positions, num_decodes, num_kv, config, shared)
 
 
@@ -162,6 +162,6 @@ def _decode(
 ) -> None:
     keys, plan = operands[4], operands[-1]
     if plan.num_decodes:
-        sizes = plan.num_decodes, keys.shape[3]
+        sizes = plan.num_decodes, *keys.shape[2:]
         config = choose.decode_config(*sizes, keys.dtype, plan.longest)
         decode(*operands, config, out, scope, sinks)

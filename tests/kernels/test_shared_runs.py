@@ -248,6 +248,6 @@ def test_few_pieces_and_many(shape: Shape) -> None:
     cuda = torch.device("cuda")
     triton = PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=132, piece=64)
     for segments, runs in FLEET[:2]:
-        decodes = choose.decode_config(len(segments), shape.dim, shape.dtype)
+        decodes = choose.decode_config(len(segments), shape.kv, shape.dim, shape.dtype)
         for tiles in (EXTEND_CONFIG._replace(piece=128), triton):
             check(segments, runs, shape, cuda, decodes=decodes, tiles=tiles)

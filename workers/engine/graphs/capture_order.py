@@ -6,10 +6,10 @@ graphs by `captured`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
-from kernels.attention import SHORT_CONTEXTS
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.step.draws import DrawKind
 
@@ -66,8 +66,9 @@ class CaptureOrder:
     """The order of captures: decodes of up to `max_rows` rows, then mixed steps in the order of
     `buckets`, then decodes that share prefixes (if `shares`). A graph that a step missed is
     pending; pending graphs go first. Buckets with `least_sampled` serve few steps, so they are
-    captured only when a step misses them. `short_rows` decodes with short contexts have graphs of
-    their own, behind that for any context; no step misses them, because that one serves too.
+    captured only when a step misses them. `short` names graphs for short contexts, by rows and the
+    most cached tokens, rising. They are behind that for any context; no step misses them, because
+    that one serves too.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class CaptureOrder:
         buckets: Sequence[GraphBucket] = (),
         *,
         shares: bool = False,
-        short_rows: Sequence[int] = (),
+        short: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.sizes = graph_sizes(max_rows)
-        self._short_rows = short_rows
+        self._short_contexts = short
         self._shared_sizes = [
             size
             for size in self.sizes
@@ -121,9 +122,10 @@ class CaptureOrder:
         """
         sizes = self._shared_sizes if shares else self.sizes
         found = self._best(Decode(size, kind, shares) for size in sizes if size >= num_rows)
-        if found is None or longest is None or found.num_rows not in self._short_rows:
+        if found is None or longest is None or found.num_rows not in self._short_contexts:
             return found
-        fitting = (found._replace(longest=most) for most in SHORT_CONTEXTS if longest <= most)
+        known = self._short_contexts[found.num_rows]
+        fitting = (found._replace(longest=most) for most in known if longest <= most)
         return next((short for short in fitting if short in self._captured), found)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
@@ -141,9 +143,10 @@ class CaptureOrder:
 
     def _short(self, graph: Decode) -> list[Decode]:
         """Its forms for short contexts, if it has some."""
-        if graph.num_rows not in self._short_rows or graph.shares or graph.longest:
+        if graph.shares or graph.longest:
             return []
-        return [graph._replace(longest=longest) for longest in SHORT_CONTEXTS]
+        known = self._short_contexts.get(graph.num_rows, ())
+        return [graph._replace(longest=longest) for longest in known]
 
     def next(self, *, pending_only: bool) -> Graph | None:
         """What to capture now: the oldest pending graph, else what a later step may need."""

@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.attention import SharingCosts, sharing_costs, short_rows
+from kernels.attention import SharingCosts, sharing_costs, short_contexts
 from kernels.choose import uses_triton
 from kernels.fp8 import DualWeight, Weight
 from protocol.messages import EngineFacts
@@ -133,7 +133,7 @@ class DeviceSteps:
                 0 if model.invariant else max_rows,
                 held,
                 shares=costs is not None,
-                short_rows=_short_rows(model, cache),
+                short=_short_contexts(model, cache),
             ),
             self._decode_step,
             self._mixed_step,
@@ -452,24 +452,27 @@ def _can_share(model: Network) -> bool:
     return not model.invariant and not config.is_scoped and len(config.head_sizes) == 1
 
 
-def _short_rows(model: Network, cache: KvCache) -> tuple[int, ...]:
-    """The numbers of decodes that have graphs of their own for short contexts: where all layers
+def _short_contexts(model: Network, cache: KvCache) -> dict[int, tuple[int, ...]]:
+    """By the number of decodes, for which contexts they have graphs of their own: where all layers
     have the same heads, and reading a layer's weights does not outlast what such a graph saves.
     """
     config = model.config
     if config.is_latent or len(config.head_sizes) != 1:
-        return ()
-    is_long = _read_bytes(model) // config.num_layers > _SHORT_BYTES
-    return () if is_long else short_rows(cache.keys_of(0))
+        return {}
+    most = _SHORT_BYTES * config.num_layers
+    found = short_contexts(cache.keys_of(0))
+    return {rows: known for rows, known in found.items() if _read_bytes(model, rows) <= most}
 
 
-def _read_bytes(model: Network) -> int:
-    """Bytes of all layers' products that one row reads: of a mixture those of its experts."""
+def _read_bytes(model: Network, num_rows: int) -> int:
+    """Bytes of all layers' products that so many rows read: of a mixture those of the experts that
+    they choose, each by itself.
+    """
     total = 0.0
     for layer, weights in zip(model.config.layers, model.weights.layers, strict=True):
         mlp, share = layer.mlp, 1.0
         if isinstance(mlp, Experts):
-            share = mlp.routing.num_active / mlp.num_experts
+            share -= (1 - mlp.routing.num_active / mlp.num_experts) ** num_rows
         total += _bytes_of(weights.qkv, weights.out)
         total += share * _bytes_of(weights.gate_up, weights.down)
     return int(total)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from kernels.attention import SHORT_CONTEXTS
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph, graph_sizes
 from workers.engine.step.draws import DrawKind
@@ -109,10 +108,10 @@ def test_short_contexts_have_graphs_that_no_step_misses() -> None:
     """They are captured behind those for any context, which serve meanwhile, and of each kind of
     draw that steps have. One row among many is served by a graph of many.
     """
-    order = CaptureOrder(8, short_rows=(1, 2))
+    few, some = 256, 512
+    order = CaptureOrder(8, short={1: (few, some), 2: (few, some), 8: (few,)})
     general = Decode(1, DrawKind.PLAIN)
-    shorter, short = (general._replace(longest=longest) for longest in SHORT_CONTEXTS)
-    few, some = SHORT_CONTEXTS
+    shorter, short = (general._replace(longest=longest) for longest in (few, some))
     assert order.decode(1, DrawKind.PLAIN, longest=few) is None
     assert order.next(pending_only=True) == general
     order.captured(general)
@@ -135,4 +134,7 @@ def test_short_contexts_have_graphs_that_no_step_misses() -> None:
     for kind in (DrawKind.PLAIN, DrawKind.FILTERED):
         assert captured.count(Decode(2, kind, longest=few)) == 1
         assert captured.count(Decode(2, kind, longest=some)) == 1
+    assert captured.count(Decode(8, DrawKind.PLAIN, longest=few)) == 1
+    assert Decode(8, DrawKind.PLAIN, longest=some) not in captured
+    assert Decode(4, DrawKind.PLAIN, longest=few) not in captured
     assert not any(graph in captured for graph in (general, shorter, short))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from kernels.attention import NO_ROW, PagedPlan
-from kernels.attention.config import SHORT_ROWS
 from kernels.experts import Routing
 from kernels.fp8 import DualWeight, Weight, quantize_weight
 from kernels.mxfp4 import Mxfp4Weight
@@ -23,7 +22,7 @@ from tests.workers.engine.step_cases import (
     plans_of,
     start_of,
 )
-from workers.engine.graphs import capture_order, device_steps
+from workers.engine.graphs import device_steps
 from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.graphs.capture_order import CaptureOrder
 from workers.engine.graphs.decode_step import DecodeStep
@@ -36,6 +35,9 @@ from workers.engine.step.draws import DrawTable
 from workers.engine.step.states import NoStates
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler.plan import Chunk, StepPlan
+
+_SHORT = {1: (16, 24), 2: (24,)}
+"""Contexts of graphs for short ones, by rows."""
 
 
 @pytest.mark.parametrize(
@@ -184,8 +186,7 @@ def test_few_decodes_with_short_contexts_have_a_graphs_of_their_own(
     """Each serves up to the last context that its launches are meant for, and one for any context
     serves from there on; the tokens are the same.
     """
-    monkeypatch.setattr(device_steps, "short_rows", lambda _: (1,))
-    monkeypatch.setattr(capture_order, "SHORT_CONTEXTS", (22, 24))
+    monkeypatch.setattr(device_steps, "short_contexts", lambda _: {1: (22, 24)})
     runner, longest, prepared = as_on_card(host, run_again), [], host.model.prepared
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
@@ -200,19 +201,22 @@ def test_few_decodes_with_short_contexts_have_a_graphs_of_their_own(
     assert said == [host.run(plan).sampled[0].ids for plan in plans]
 
 
-@pytest.mark.parametrize(("most", "found"), [(2**30, SHORT_ROWS), (1, ())])
+@pytest.mark.parametrize(("most", "found"), [(2**30, _SHORT), (1, {})])
 def test_long_layers_have_no_graphs_for_short_contexts(
-    host: ModelRunner, monkeypatch: pytest.MonkeyPatch, most: int, found: tuple[int, ...]
+    host: ModelRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    found: dict[int, tuple[int, ...]],
 ) -> None:
     """Where weights take longer to read, more programs are on their way to them."""
-    asked: list[tuple[int, ...]] = []
+    asked: list[object] = []
 
-    def order(*args: object, short_rows: tuple[int, ...], **named: object) -> CaptureOrder:
-        asked.append(short_rows)
-        return CaptureOrder(*args, short_rows=short_rows, **named)  # type: ignore[arg-type]
+    def order(*args: object, short: dict[int, tuple[int, ...]], **named: object) -> CaptureOrder:
+        asked.append(short)
+        return CaptureOrder(*args, short=short, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(device_steps, "_SHORT_BYTES", most)
-    monkeypatch.setattr(device_steps, "short_rows", lambda _: SHORT_ROWS)
+    monkeypatch.setattr(device_steps, "short_contexts", lambda _: _SHORT)
     monkeypatch.setattr(device_steps, "CaptureOrder", order)
     as_on_card(host)
     assert asked == [found]
@@ -220,7 +224,9 @@ def test_long_layers_have_no_graphs_for_short_contexts(
 
 @pytest.mark.parametrize("form", ["16 bits", "MXFP4", "both"])
 def test_a_row_reads_the_chosen_experts_as_they_are_stored(form: str) -> None:
-    """Two of eight, and of a weight in two forms that of one row."""
+    """Two of eight, of more rows those that any of them chose, and of a weight in two forms that of
+    one row.
+    """
     dense = torch.zeros(64, 32, dtype=torch.bfloat16)
     stack: Weight = torch.zeros(8 * 64, 32, dtype=torch.bfloat16)
     product: Weight = dense
@@ -234,8 +240,9 @@ def test_a_row_reads_the_chosen_experts_as_they_are_stored(form: str) -> None:
         config=SimpleNamespace(layers=[SimpleNamespace(mlp=mlp) for mlp in mlps]),
         weights=SimpleNamespace(layers=[layer, layer]),
     )
-    found = device_steps._read_bytes(model)
-    assert found == 2 * 2 * dense.nbytes + 2 * stack.nbytes * 2 // 8 + 2 * stack.nbytes
+    others = 2 * 2 * dense.nbytes + 2 * stack.nbytes
+    assert device_steps._read_bytes(model, 1) == others + 2 * stack.nbytes // 4
+    assert device_steps._read_bytes(model, 2) == others + 2 * stack.nbytes * 7 // 16
 
 
 def test_a_decode_tells_whether_it_was_replayed(host: ModelRunner) -> None:

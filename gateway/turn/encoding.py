@@ -4,6 +4,7 @@ Owns the threads that decode, render and encode, and the wait for one; `WorkLine
 is. Must not know what the work is.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,8 +32,8 @@ class Encoding:
         guard_tools(_TOOLS_LOCK)
         self._line = WorkLine(num_threads)
         self._starts: dict[LineVisit, trio.Event] = {}
-        # The line lets no more begin than there are; one that was abandoned may still be at work.
-        self._limiter: Final = trio.CapacityLimiter(2 * num_threads)
+        # The line alone bounds the threads: nothing may wait between a start and its thread.
+        self._limiter: Final = trio.CapacityLimiter(math.inf)
 
     def __repr__(self) -> str:
         return f"<Encoding {self._line!r}>"
@@ -64,6 +65,9 @@ class Encoding:
         self._begin_next()
         try:
             await start.wait()
+            # The client may have left since the start. From here on nothing is cancelled before the
+            # thread has begun, which gives the place back.
+            await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             if start.is_set():
                 self._end(visit)

@@ -130,8 +130,8 @@ class LedgerWriter:
         """Return once the reservation is on the disk, with the most that it can cost, or False if
         it would exceed a cap, because of what another process has spent or reserved.
 
-        Raises `LedgerFull` or `LedgerError` if it will not be written. After a cancellation it may
-        be, so settle it.
+        Raises `LedgerFull` or `LedgerError` if it will not be written. After a cancellation, or a
+        `break_off`, it may be, so settle it.
         """
         batch = self._waiting
         if len(batch.rows) >= MAX_WAITING:
@@ -146,7 +146,7 @@ class LedgerWriter:
 
     async def hold(self, hold: SumHold) -> SumReached | None:
         """Return once the hold is on the disk, or the limit that it would exceed. Raises as
-        `reserve`; after a cancellation it may be there, so end it.
+        `reserve`; a wait that is cut off may leave it there, so end it.
         """
         batch = self._waiting
         if len(batch.holds) >= MAX_WAITING:

@@ -70,6 +70,11 @@ _BUSY: Final = 429
 _MOST_TRIES: Final = 3
 """Each try fails because another process reserved first; after these nearly nothing is left."""
 
+_CUT_OFF: Final = (trio.Cancelled, ApiError)
+"""How a wait for the ledger is cut off: the client has left, or a shutdown ends the turn
+(`break_off`). What was asked for may be on the disk all the same.
+"""
+
 _LOCAL_BY: Final[tuple[Column, ...]] = ("day", "model", "provider")
 
 _log = logging.getLogger(__name__)
@@ -122,6 +127,12 @@ class Bill:
     def waive(self) -> None:
         """Settle for nothing: the provider certainly charges nothing."""
         self._is_waived = True
+
+    def drop(self) -> None:
+        """Settle for nothing: the request is not sent."""
+        self.waive()
+        with self:
+            pass
 
     def __enter__(self) -> "Bill":
         return self
@@ -233,7 +244,9 @@ class Spending:
         request: ChatRequest,
         charged_by: ChargedBy = "answer",
     ) -> Bill | ApiError:
-        """Reserve durably what `request` can cost at `target`, or return why it may not be sent."""
+        """Reserve durably what `request` can cost at `target`, or return why it may not be sent.
+        Raises the `ApiError` of `break_off`.
+        """
         tariff = self._tariff(target)
         worst = _worst_case(key, model, target.provider, request, tariff, charged_by)
         price: Price | FixedPrice | None = tariff.price
@@ -261,7 +274,7 @@ class Spending:
         self, limited: Limited, *, tokens: int = 0, cost: int = 0, turns: int = 0
     ) -> int | ApiError:
         """Hold durably what a request of a conversation with limits can use, and return the number
-        for `release`; or return why it may not begin.
+        for `release`; or return why it may not begin. Raises the `ApiError` of `break_off`.
         """
         if not self._is_kept:
             return _unrecorded()
@@ -273,7 +286,7 @@ class Spending:
             reached = await self._writer.hold(SumHold(number, *given))
         except (LedgerError, LedgerFull):
             return _unrecorded()
-        except trio.Cancelled:
+        except _CUT_OFF:
             self.release(number)
             raise
         if reached is None:
@@ -302,16 +315,18 @@ class Spending:
             return bill
         cost = bill.most
         if cost is None or not bill.is_bounded:
-            with bill:
-                bill.waive()
+            bill.drop()
             text = "A limit of money applies to this conversation, and the most that an answer of "
             return spending_limit_reached(f"{text}`{target.provider}` can cost is unknown.", 60)
         if cost == 0:
             return bill
-        held = await self.hold(limited, cost=cost)
+        try:
+            held = await self.hold(limited, cost=cost)
+        except _CUT_OFF:
+            bill.drop()
+            raise
         if isinstance(held, ApiError):
-            with bill:
-                bill.waive()
+            bill.drop()
             return held
         bill.held = held
         return bill
@@ -423,7 +438,7 @@ class Spending:
         except (LedgerError, LedgerFull):
             self._books.settle(reservation, 0)
             return _unrecorded()
-        except trio.Cancelled:
+        except _CUT_OFF:
             self.settle(reservation, None)
             raise
         if is_reserved:

@@ -255,13 +255,18 @@ class LedgerStore:
         return refused
 
     def _hold(self, given: OfConversations) -> None:
-        """Ends first: what they give back may be held again."""
+        """Ends first: what they give back may be held again. A hold that has ended before it was
+        written is not written any more.
+        """
         if given is NO_CONVERSATIONS:
             return
         for end in given.ends:
             self._conversations.end(self._id(end.number), end.tokens, end.cost)
+        ended = {end.number for end in given.ends}
         self.reached = {}
         for one in given.holds:
+            if one.number in ended:
+                continue
             reached = self._conversations.hold(self._id(one.number), one)
             if reached is not None:
                 self.reached[one.number] = reached

@@ -280,7 +280,7 @@ class WorkerLink:
         operator may not see this log.
         """
         reason = reason[:MAX_REASON_CHARS]
-        peer = self._peers.pop(worker_id, None)
+        peer = self._forget(worker_id)
         self._dismiss(worker_id, reason)
         self._counters.workers_refused += 1
         name = peer.name if peer is not None else "?"
@@ -497,16 +497,19 @@ class WorkerLink:
         """Disconnect the worker, and send it the reason unless it `has_left`. The dispatcher moves
         its sequences: their turns ask for new places.
         """
-        peer = self._peers.pop(worker_id, None)
-        if peer is None:
+        if self._forget(worker_id) is None:
             return
         self._counters.workers_lost += 1
-        self._expectations.pop(worker_id, None)
         self._router.disconnect_peer(worker_id)
-        self._forget_requests(worker_id)
         if not has_left:
             self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
+
+    def _forget(self, worker_id: WorkerId) -> Peer | None:
+        """Forget the worker, with what waits for it or was asked of it. Returns what was known."""
+        self._expectations.pop(worker_id, None)
+        self._forget_requests(worker_id)
+        return self._peers.pop(worker_id, None)
 
     def _dismiss(self, worker_id: WorkerId, why: str) -> None:
         """Send the reason to a worker that may be alive. If that fails, the closed connection tells

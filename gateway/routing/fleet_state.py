@@ -123,7 +123,6 @@ class FleetState:
         self._sleepers = Sleepers(self._models, self.fleet)
         self._rejoin_s = rejoin_s
         self._num_stale = 0
-        self._speed_losses: dict[str, SpeedLoss] = {}
         self._num_gaps = 0
         self._start_due: set[WorkerId] = set()  # their engine died; the next has not begun
 
@@ -407,10 +406,10 @@ class FleetState:
         if loss.epoch != worker.epoch:
             self._num_stale += 1
             return ()
-        before = self._speed_losses.pop(worker.name, None)
+        record = self.fleet.record(worker)
+        before, record.speed_loss = record.speed_loss, loss if loss.figures else None
         if not loss.figures:
             return (Notice(SpeedBack(worker.name)),) if before is not None else ()
-        self._speed_losses[worker.name] = loss
         if before is not None and before.epoch == loss.epoch:
             return ()
         return (Notice(SpeedLost(worker.name, loss.figures, loss.num_changes)),)

@@ -1,57 +1,14 @@
 """Workers that take turns with others of their device: where they are, how much they are wanted.
 
-Owns the moves that they report, the demand that they are told, and the finding that they change too
-often. Must not know how a worker sleeps or who decides about it: that is for the supervisors.
+Owns the moves that they report and the demand that they are told. Must not know how a worker sleeps
+or who decides about it: that is for the supervisors.
 """
-
-from collections import deque
-from typing import Final
 
 from gateway.routing.effects import Demand, Effect, Effects, Notice
 from gateway.routing.worker_registry import Models, WorkerRegistry
 from gateway.routing.worker_view import Worker
 from gateway.telemetry import SleepTrouble, TurnsThrash, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import Residency, ResidencyState
-
-WATCHED_S: Final = 600.0
-THRASHING_WAKES: Final = 4
-THRASHING_SHARE: Final = 0.5
-"""A worker thrashes that has woken so often in the watched time, and was neither awake nor asleep
-for this share of the time since the first of these wakes began.
-"""
-TOLD_AGAIN_S: Final = 3600.0
-
-
-class ChangeWatch:
-    """The changes of one worker. Times are arguments."""
-
-    def __init__(self) -> None:
-        self.changing_since: float | None = None
-        self._spans: deque[tuple[float, float, bool]] = deque()
-        self._told_at = float("-inf")
-
-    def began(self, now: float) -> None:
-        """The worker begins to fall asleep or to wake."""
-        if self.changing_since is None:
-            self.changing_since = now
-
-    def ended(self, now: float, *, is_wake: bool) -> tuple[int, int] | None:
-        """The change is over. Returns the number of wakes and the percentage of time that changes
-        took, if that is too much and was not told within the hour.
-        """
-        if self.changing_since is None:
-            return None
-        self._spans.append((self.changing_since, now, is_wake))
-        self.changing_since = None
-        while self._spans and self._spans[0][1] < now - WATCHED_S:
-            self._spans.popleft()
-        wakes = sum(woke for _, _, woke in self._spans)
-        first = self._spans[0][0]
-        share = sum(end - begin for begin, end, _ in self._spans) / max(1e-9, now - first)
-        if wakes < THRASHING_WAKES or share < THRASHING_SHARE or now < self._told_at + TOLD_AGAIN_S:
-            return None
-        self._told_at = now
-        return wakes, round(100 * share)
 
 
 class Sleepers:
@@ -60,7 +17,6 @@ class Sleepers:
     def __init__(self, models: Models, fleet: WorkerRegistry) -> None:
         self._models = models
         self._fleet = fleet
-        self._watches: dict[str, ChangeWatch] = {}
         self.has_any = False
 
     def registered(self, worker: Worker, previous: Worker | None, now: float) -> Effects:
@@ -129,7 +85,7 @@ class Sleepers:
         after = worker.residency
         if after == before:
             return ()
-        watch = self._watches.setdefault(worker.name, ChangeWatch())
+        watch = self._fleet.record(worker).changes
         match after:
             case "falling asleep":
                 watch.began(now)

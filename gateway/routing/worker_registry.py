@@ -13,6 +13,7 @@ import msgspec
 from config import FallbackConfig, ModelConfig, wildcard_of
 from gateway.routing.admission_queue import AdmissionQueue, Waiting
 from gateway.routing.breaker import Breaker
+from gateway.routing.change_watch import ChangeWatch
 from gateway.routing.conversations import ConversationHomes
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
@@ -24,7 +25,7 @@ from gateway.routing.wait_forecast import WaitForecast
 from gateway.routing.worker_view import Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register
+from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register, SpeedLoss
 
 _NAMES_AT_MOST: Final = 64
 _RECORDS_AT_MOST: Final = 1024
@@ -265,10 +266,20 @@ class Models:
 class WorkerRecord:
     """What is kept of a worker by its name, over its restarts. `left_at` is when it left without
     having given up, so that it may come back; `models` are those that it served then. `trust` is
-    that in its engine of `epoch`.
+    that in its engine of `epoch`, `speed_loss` what it has last reported, `changes` its sleeps and
+    wakes.
     """
 
-    __slots__ = ("breaker", "epoch", "left_at", "models", "trust", "was_ready")
+    __slots__ = (
+        "breaker",
+        "changes",
+        "epoch",
+        "left_at",
+        "models",
+        "speed_loss",
+        "trust",
+        "was_ready",
+    )
 
     def __init__(self) -> None:
         self.breaker = Breaker()
@@ -277,6 +288,8 @@ class WorkerRecord:
         self.left_at = float("-inf")
         self.epoch = -1
         self.trust = Trust()
+        self.speed_loss: SpeedLoss | None = None
+        self.changes = ChangeWatch()
 
 
 class WorkerRegistry:

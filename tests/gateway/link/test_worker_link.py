@@ -11,18 +11,21 @@ from gateway.app import build_services, running
 from gateway.link.peers import SILENCE_S
 from gateway.link.worker_link import PING_S
 from protocol.errors import ConfigError
-from protocol.ids import WorkerId
+from protocol.ids import RequestId, WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
+    RETAINS,
     Dismiss,
     GetFiles,
     Progress,
     Register,
+    Retain,
     Snapshot,
     Submit,
     Welcome,
 )
 from protocol.transport import RouterSocket
+from protocol.wire import encode
 from tests.fakes.ports import free_ports
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
@@ -79,6 +82,20 @@ async def test_another_protocol_version_is_refused_by_name() -> None:
         worker.say(Register(99, "w1", ("alpha",), "fake", "0", 1, worker.facts))
         assert f"gateway speaks {PROTOCOL_VERSION}" in (await worker.wait(Dismiss)).reason
         assert gateway.services.dispatcher.statistics().workers == 0
+
+
+async def test_nothing_waits_for_a_worker_that_is_refused() -> None:
+    """It may never come again: what was to go with its next frames is dropped."""
+    worker = FakeWorker("w1")
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=(RETAINS,))
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        link, (worker_id,) = gateway.services.link, tuple(gateway.services.link._peers)
+        link.retain(worker_id, Retain(RequestId(bytes(16)), 1, bytes(16), 0.5, 1.0))
+        assert link._expectations
+        other = Register(99, "w1", ("alpha",), "fake", "0", 1, worker.facts)
+        link._on_frame(worker_id, encode(other))
+        assert not link._expectations
 
 
 async def test_a_refusal_that_quotes_a_huge_name_fits_into_a_frame() -> None:

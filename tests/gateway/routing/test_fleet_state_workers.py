@@ -1,5 +1,11 @@
 """Joining, leaving, block events and what models look like meanwhile."""
 
+import gc
+from collections import deque
+from collections.abc import Iterator, Sized
+from types import FunctionType, ModuleType
+
+import msgspec
 import pytest
 
 from config import ModelConfig
@@ -22,7 +28,9 @@ from gateway.telemetry.fleet_events import (
     WorkerStarting,
 )
 from protocol.messages import (
+    ASLEEP,
     BACK_SOON,
+    TAKES_TURNS,
     BlocksDropped,
     BlocksSnapshot,
     Bye,
@@ -30,6 +38,7 @@ from protocol.messages import (
     Fault,
     Progress,
     Register,
+    Residency,
     SpeedLoss,
 )
 from tests.fakes.fleet import (
@@ -406,6 +415,33 @@ def test_a_worker_that_is_here_is_remembered_whatever_names_come_and_go() -> Non
     fleet.lost(W1, 0.0)
     notices = [e for e in fleet.register(W1, hello("w1", facts()), 0.0) if isinstance(e, Notice)]
     assert isinstance(notices[-1].event, WorkerBack)
+
+
+def tables_in(root: object) -> Iterator[Sized]:
+    """All tables that `root` reaches, but for what belongs to a class or a module."""
+    seen, waiting = {id(root)}, [root]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict | set | deque):
+            yield one
+        for each in gc.get_referents(one):
+            if id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType):
+                seen.add(id(each))
+                waiting.append(each)
+
+
+def test_what_is_kept_of_names_that_come_and_go_is_bounded() -> None:
+    """Also of workers that take turns, and of slow ones that never say that they are well again."""
+    fleet = dispatch()
+    for number in range(2000):
+        plain = hello(f"pod-{number}", facts())
+        asleep = msgspec.structs.replace(plain, capabilities=(TAKES_TURNS, ASLEEP))
+        fleet.register(W2, asleep, 0.0)
+        fleet.heard(W2, Residency(1, "waking"), 1.0)
+        fleet.heard(W2, Residency(1, "awake"), 2.0)
+        assert fleet.heard(W2, SpeedLoss(1, LOSS.figures), 3.0)
+        fleet.lost(W2, 4.0)
+    assert max(map(len, tables_in(fleet))) <= 1024
 
 
 def test_a_speed_loss_is_said_once() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from config import FallbackConfig, ModelConfig
+from gateway.routing.change_watch import THRASHING_WAKES, ChangeWatch
 from gateway.routing.effects import Assign, Demand, Notice, Refuse, UseProvider
 from gateway.routing.fleet_state import FleetState
-from gateway.routing.sleepers import THRASHING_WAKES, ChangeWatch
 from gateway.telemetry import SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import ASLEEP, TAKES_TURNS, Fault, Progress, Register, Residency
 from tests.fakes.fleet import W1, W2, facts, hello, only, request

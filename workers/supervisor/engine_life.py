@@ -169,7 +169,8 @@ class EngineLife:
         """Wait until the engine has no sequence, for at most `deadline_s`."""
         if not self.is_ready or self.ended.is_set():
             return
-        self.drained = trio.Event()
+        if self.drained.is_set():  # else another call waits for it too
+            self.drained = trio.Event()
         self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()

@@ -37,6 +37,12 @@ from protocol.errors import HermaError
 MAX_WAITING: Final = 1024
 """Reservations that wait for the disk; each is a client's request."""
 
+MAX_USES: Final = 16_384
+"""Sums by conversation that wait for the disk. While it cannot be written, further conversations
+are counted together, as `OTHERS`.
+"""
+OTHERS: Final = "(others)"
+
 USAGE_DELAY_S: Final = 0.5
 """Usage is written after this delay, so that a kill loses less than a second of it."""
 
@@ -168,6 +174,8 @@ class LedgerWriter:
         """Write usage of a conversation. It is added up and written within `USAGE_DELAY_S`."""
         if not self._usage and not self._uses:
             self._has_work.set()
+        if len(self._uses) >= MAX_USES and name not in self._uses:
+            name = (*name[:-1], OTHERS)
         if (before := self._uses.get(name)) is not None:
             requests, prompt, cached, completion, cost = map(add, before, sums)
             sums = requests, prompt, cached, completion, cost

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
+from gateway.spending.ledger_writer import MAX_USES, MAX_WAITING, OTHERS, LedgerFull, LedgerWriter
 from gateway.store import (
     Balances,
     LedgerEntry,
@@ -233,3 +233,13 @@ async def test_the_queue_has_an_end(tmp_path: Path) -> None:
                 await writer.reserve(reservation(MAX_WAITING + 1))
             disk.gate.set()
         nursery.cancel_scope.cancel()
+
+
+async def test_what_waits_for_a_full_disk_is_bounded() -> None:
+    """Conversations come and go for hours meanwhile; what they use is counted all the same."""
+    writer = LedgerWriter(lambda: (), lambda _: None)
+    for number in range(2 * MAX_USES):
+        writer.record_use((DAY, "k", "m", "", f"talk {number}"), (1, 10, 0, 5, 0))
+    assert len(writer._uses) == MAX_USES + 1
+    assert sum(requests for requests, *_ in writer._uses.values()) == 2 * MAX_USES
+    assert writer._uses[DAY, "k", "m", "", OTHERS][0] == MAX_USES

@@ -359,6 +359,10 @@ def _add_boot(commands: Commands) -> None:
             metavar="DIR",
             help="folder of the files; default: as docs/boot.md says",
         )
+    for command in (systemd, container):
+        command.add_argument(
+            "--force", action="store_true", help="overwrite files that were edited by hand"
+        )
     systemd.add_argument("--dry-run", action="store_true", help="print the units, write nothing")
     systemd.epilog = (
         "It writes to /etc/systemd/system, which only root may, or with --user to "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from herma.boot import compose_file, containerfile, needed_variables
-from herma.commands.systemd import read_config, write
+from herma.commands.systemd import read_config, write_files
 from protocol.errors import ConfigError
 
 _IMAGE: Final = "localhost/herma"
@@ -25,8 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         "Containerfile": containerfile(arguments.base),
         "compose.yaml": compose_file(config, path, _IMAGE),
     }
-    for name, text in files.items():
-        print(f"{folder / name} {'written' if write(folder / name, text) else 'unchanged'}")
+    write_files(folder, files, may_overwrite=arguments.force)
     if variables := needed_variables(config):
         print(f"set {', '.join(variables)} in {folder / '.env'}, one NAME=VALUE a line, mode 0600")
     print(f"podman build -t {_IMAGE} {folder}   # or docker build -f Containerfile")

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from config import Config, builtin_config, load_config
-from herma.boot import UnitOptions, enabling, needed_variables, removing, unit_files
+from herma.boot import (
+    UnitOptions,
+    enabling,
+    is_edited,
+    needed_variables,
+    removing,
+    unit_files,
+    with_digest,
+)
 from protocol.errors import ConfigError
 from workers.versions import HERMA, installation_of
 
@@ -37,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.output or units_folder(is_user=arguments.user)
     units = unit_files(config, options, arguments.worker or ())
     if arguments.dry_run:
-        print("\n".join(f"# {folder / name}\n{text}" for name, text in units.items()), end="")
+        shown = (f"# {folder / name}\n{with_digest(text)}" for name, text in units.items())
+        print("\n".join(shown), end="")
         return 0
-    for name, text in units.items():
-        print(f"{folder / name} {'written' if write(folder / name, text) else 'unchanged'}")
+    write_files(folder, units, may_overwrite=arguments.force)
     if variables := needed_variables(config):
         print(f"set {', '.join(variables)} in {options.env_file}, one NAME=VALUE a line, mode 0600")
     print("\n".join(enabling(list(units), is_user=arguments.user)))
@@ -83,15 +91,48 @@ def user() -> pwd.struct_passwd:
         raise ConfigError(f"this user has no entry in the password file: {error}") from error
 
 
-def write(path: Path, text: str) -> bool:
-    """Write the file if it differs; return whether it did. Raises `ConfigError`."""
+def write_files(folder: Path, files: Mapping[str, str], *, may_overwrite: bool) -> None:
+    """Write the files that differ, and print which. Raises `ConfigError`, before the first is
+    written for those that somebody has edited, unless it `may_overwrite` them.
+    """
+    found = {name: _read(folder / name) for name in files}
+    edited = [
+        name
+        for name, text in files.items()
+        if (old := found[name]) is not None and is_edited(old, text)
+    ]
+    if edited and not may_overwrite:
+        paths = ", ".join(str(folder / name) for name in edited)
+        raise ConfigError(
+            f"not as Herma wrote it, so nothing is written: {paths}; keep changes of your own in a "
+            "file that is yours (for units: systemctl edit NAME), or overwrite with --force"
+        )
+    for name, text in files.items():
+        path, whole = folder / name, with_digest(text)
+        is_same = found[name] == whole
+        if not is_same:
+            _write(path, whole)
+        print(f"{path} {'unchanged' if is_same else 'written'}")
+
+
+def _read(path: Path) -> str | None:
+    """The text of a file; None if there is none. Raises `ConfigError`."""
     try:
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            return False
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        return "\ufffd"  # nothing that Herma wrote
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises `ConfigError`."""
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}; run it as root, or use --user or --output"
         ) from error
-    return True

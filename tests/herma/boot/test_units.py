@@ -176,6 +176,56 @@ def test_the_command_writes_and_says_what_to_run(
     assert load_config(file).gateway.port == 8080
 
 
+@pytest.mark.parametrize("command", ["systemd", "container"])
+def test_files_that_were_edited_by_hand_are_not_overwritten(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor any other file of the same call; what Herma wrote itself is replaced without a word."""
+    file, folder = tmp_path / "herma.toml", tmp_path / "out"
+    file.write_text(TEXT)
+    words = [command, "--config", str(file), "--output", str(folder)]
+    assert main(words) == 0
+    first, *others = sorted(folder.iterdir())
+    before = {path: path.read_text() for path in others}
+    file.write_text(TEXT.replace("drain_s = 30", "drain_s = 31").replace("gpu0", "gpu1"))
+    edited = first.read_text() + "# mine\n"
+    first.write_text(edited)
+    capsys.readouterr()
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert str(first) in told.err
+    assert "--force" in told.err
+    assert told.err.count("\n") == 1
+    assert (first.read_text(), told.out) == (edited, "")
+    assert {path: path.read_text() for path in folder.iterdir() if path != first} == before
+    assert main([*words, "--force"]) == 0
+    assert "# mine" not in first.read_text()
+    file.write_text(TEXT.replace("drain_s = 30", "drain_s = 32").replace("gpu0", "gpu2"))
+    assert main(words) == 0
+
+
+def test_a_unit_of_an_older_version_without_a_digest_is_herma_s_if_it_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another text may have been edited; so may one that is no text, or a masked unit."""
+    file = tmp_path / "herma.toml"
+    file.write_text(TEXT)
+    words = ["systemd", "--config", str(file), "--output", str(tmp_path), "--worker", "gpu0"]
+    assert main(words) == 0
+    (unit,) = tmp_path.glob("*.service")
+    _, _, old = (whole := unit.read_text()).partition("\n")
+    unit.write_text(old)
+    assert main(words) == 0
+    assert unit.read_text() == whole
+    for data in (old.encode() + b"#\n", b"\xff", b""):
+        unit.write_bytes(data)
+        assert main(words) == 2, data
+        assert unit.read_bytes() == data
+    assert main([*words, "--force"]) == 0
+    assert unit.read_text() == whole
+    assert capsys.readouterr().err.count("\n") == 3
+
+
 def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
     """At the host's paths: secrets and models to read; what is kept, and the sockets by which
     containers meet, to write.
@@ -247,5 +297,7 @@ def test_containers_meet_in_the_volume_of_their_state(tmp_path: Path) -> None:
 def load_compose(path: Path) -> dict[str, dict[str, dict[str, list[str]]]]:
     import json
 
-    found: dict[str, dict[str, dict[str, list[str]]]] = json.loads(path.read_text())
+    found: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
+        path.read_text().partition("\n")[2]  # behind the comment
+    )
     return found

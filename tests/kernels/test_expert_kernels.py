@@ -256,6 +256,50 @@ def test_experts_are_as_defined(
         _assert_near(many.down(gated, on_card[1], down_bias, listed, own, residual), wanted)
 
 
+WIDE = [
+    ("plain", torch.float32, 72, 70, 64),
+    ("plain", torch.float16, 136, 140, 128),
+    ("rows", torch.float16, 200, 140, 64),
+    ("rows", torch.float32, 72, 70, 128),
+    ("blocks", torch.float16, 128, 128, 128),
+    ("int4", torch.float16, 64, 96, 128),
+    ("mxfp4", torch.float16, 160, 96, 128),
+]
+"""A form, a dtype, columns, gates, and the rows of a tile."""
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_experts_of_large_tiles_are_as_defined(
+    case: tuple[str, torch.dtype, int, int, int], device: torch.device
+) -> None:
+    """Some experts with more pairs than a tile has rows, and some with fewer."""
+    form, dtype, hidden, width, rows = case
+    count, active, num_rows = 3, 2, rows + 3
+    routed, routing = _choices("any", num_rows, count, active), Routing(count, active)
+    routed.experts[1:] = torch.tensor([2, 0], dtype=torch.int32)
+    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
+    up, down = (
+        _form((_drawn(count * size, depth, seed=size) * 0.2).to(dtype), form)
+        for size, depth in ((2 * width, hidden), (hidden, width))
+    )
+    wide = reference.gate_up(x, up, None, routed, routing, CLAMPED)
+    wanted = reference.down(wide, down, None, routed, routing, residual)
+    own = Routed(*(each.to(device) for each in routed[:2]))
+    listed = many.pair_list(own.experts, count, rows)
+    given = x.to(device), up.to(device), None, listed, num_rows * active, width, CLAMPED
+    gated = many.gate_up(*given)
+    _assert_near(gated, wide)
+    found = many.down(gated, down.to(device), None, listed, own, residual.to(device))
+    _assert_near(found, wanted)
+
+
+@pytest.mark.parametrize(("pairs", "rows"), [(96, 16), (97, 64), (383, 64), (384, 128)])
+def test_more_pairs_of_an_expert_make_larger_tiles(pairs: int, rows: int) -> None:
+    """Three experts' pairs, in tiles that all of them fill on average, and the largest but half."""
+    assert many.list_rows(pairs, 3, torch.device("cpu")) == rows
+
+
 SHARED = [
     ("plain", torch.float32, 48, 20, True, 1),
     ("plain", torch.bfloat16, 72, 70, False, 3),

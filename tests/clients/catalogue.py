@@ -3,6 +3,7 @@
 Owns its form; an unknown key is refused. Must not know how a client is installed or run.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 TABLE: Final = Path(__file__).parent / "clients.toml"
+_PLACE: Final = re.compile(r"\{(?:bin|url|root|home|prompt|here|place|model)\}")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +33,11 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     arguments: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """The engine's script is the same for all homes, so nothing fills a `{home}` here."""
+        if _PLACE.search(msgspec.json.encode(self.arguments).decode()):
+            raise ValueError(f"a call of {self.name} has a place that nothing fills")
 
 
 class Client(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):

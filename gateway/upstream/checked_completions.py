@@ -20,13 +20,15 @@ from protocol.transport import Body
 
 @final
 class CheckedStream(Body):
-    """The whole events of `body`. With `may_end` the last `[DONE]` may be missing behind a
-    `finish_reason`, however the connection ends. Reading raises `BadStream`.
+    """The whole events of `body`. The last `[DONE]` may be missing behind a `finish_reason`: if
+    the request `asks_one` answer, however the connection ends; else in an orderly end of a body
+    that `tells_end`. Reading raises `BadStream`.
     """
 
-    def __init__(self, body: Body, *, may_end: bool) -> None:
+    def __init__(self, body: Body, *, asks_one: bool, tells_end: bool) -> None:
         self._body = body
-        self._may_end = may_end
+        self._asks_one = asks_one
+        self._tells_end = tells_end
         self._splitter = ProviderEventSplitter()
         self._passed: list[bytes] = []
         self._is_over = False
@@ -65,12 +67,13 @@ class CheckedStream(Body):
         try:
             data = await self._body.__anext__()
         except (StopAsyncIteration, HttpError) as end:
-            if isinstance(end, HttpError) and not (self._may_end and self._relay.is_finished):
+            may_end = self._asks_one or (self._tells_end and not isinstance(end, HttpError))
+            if isinstance(end, HttpError) and not (may_end and self._relay.is_finished):
                 raise
             self._is_over = True
             self._relay.take(self._splitter.flush())
             if not self._splitter.is_done:
-                if not (self._may_end and self._relay.is_finished):
+                if not (may_end and self._relay.is_finished):
                     raise BadStream("ended its stream early") from None
                 self._relay.take(DONE)
             return

@@ -102,6 +102,9 @@ _JSON: Final = b"application/json"
 _EVENTS: Final = b"text/event-stream"
 _USER_AGENT: Final = (b"user-agent", f"herma/{VERSION}".encode())
 
+_FRAMES: Final = frozenset({b"transfer-encoding", b"content-length"})
+"""Headers of a body whose end cannot be mistaken for that of its connection."""
+
 _EXCHANGE_ERRORS: Final = (HttpError, BadStream, EventTooLarge)
 
 _encode = msgspec.json.Encoder().encode
@@ -313,16 +316,22 @@ class Provider:
                 return answer
             relay.take(stream_of(answer.body))
         else:
-            self._end(splitter, relay)
+            self._end(splitter, relay, tells_end=self._tells_end(response))
         return None
 
-    def _end(self, splitter: ProviderEventSplitter, relay: StreamRelay) -> None:
-        """Take the end of a response's body."""
+    def _tells_end(self, response: HttpResponse) -> bool:
+        """Whether the end of the response's body is known from the end of its connection."""
+        return self._given_client is not None or not _FRAMES.isdisjoint(dict(response.headers))
+
+    def _end(self, splitter: ProviderEventSplitter, relay: StreamRelay, *, tells_end: bool) -> None:
+        """Take the end of a response's body, which `tells_end` if it is no lost connection: then
+        choices that have not come do not come. Some servers ignore `n`.
+        """
         if not splitter.is_done:
             relay.take(splitter.flush())
         if splitter.is_done:
             return
-        if not relay.is_whole:
+        if not (relay.is_whole or (tells_end and relay.has_begun and relay.is_finished)):
             words = self._shown(relay.last_words)
             text = f"{self.name} ended its stream early"
             raise ProviderUnavailable(f"{text}: {words}" if words else text, words=words)
@@ -375,8 +384,11 @@ class Provider:
         if response.status < 300 and path == _COMPLETIONS:
             options = _asked_in(asked)
             if options.stream is True and not kind.startswith(_JSON):
-                may_end = self._given_client is not None or options.asks_one
-                stream = CheckedStream(response.body, may_end=may_end)
+                stream = CheckedStream(
+                    response.body,
+                    asks_one=options.asks_one,
+                    tells_end=self._given_client is not None,
+                )
                 await stream.begin()
                 return HttpResponse(200, [(b"content-type", _EVENTS)], stream)
             answer = await self._whole(response, self.config.read_s)

@@ -1,6 +1,7 @@
 """Answers to raw prompts, which pass as bytes: held to their ends as chats are."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -8,6 +9,9 @@ import pytest
 
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
+from gateway.upstream.checked_completions import CheckedStream
+from protocol.errors import ReadError
+from protocol.transport import Body
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.fakes.served import Reply, ask, served
@@ -62,6 +66,32 @@ async def test_an_answer_is_whole_when_it_has_said_why_it_ended() -> None:
     reply = await asked(GOOD[:2])
     assert reply.body == b"".join(GOOD)
     assert b'"error"' in (await asked(GOOD[:2], prompt=["Hi", "Ho"])).body
+
+
+@pytest.mark.parametrize(
+    ("asks_one", "breaks", "is_whole"),
+    [(False, False, True), (False, True, False), (True, True, True)],
+)
+async def test_an_engine_that_dies_leaves_prompts_without_an_answer(
+    asks_one: bool, breaks: bool, is_whole: bool
+) -> None:
+    """The end of the first of several is not that of the answer, if the exchange broke off."""
+
+    class Engine(Body):
+        def __init__(self) -> None:
+            self.rest = [*GOOD[:2]]
+
+        async def __anext__(self) -> bytes:
+            if self.rest:
+                return self.rest.pop(0)
+            raise ReadError("gone") if breaks else StopAsyncIteration
+
+    stream = CheckedStream(Engine(), asks_one=asks_one, tells_end=True)
+    passed = b""
+    with nullcontext() if is_whole else pytest.raises(ReadError):
+        async for data in stream:
+            passed += data
+    assert passed == b"".join(GOOD if is_whole else GOOD[:2])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import random
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,48 @@ async def test_an_answer_is_over_when_it_says_so(fault: dict[str, Any]) -> None:
             assert await provider.stream(RAW, "large", events.append) is None
         assert b"".join(events) == b"".join(fake.events("large"))
         await provider.aclose()
+
+
+@pytest.mark.parametrize(("fault", "is_whole"), [({}, True), ({"breaks": True}, False)])
+async def test_a_server_may_ignore_how_many_answers_are_asked_for(
+    fault: dict[str, Any], is_whole: bool
+) -> None:
+    """`transformers serve` gives one, without [DONE]: an orderly end says that no other comes, and
+    a broken one may have lost it.
+    """
+    events: list[bytes] = []
+    fake = FakeProvider(**fault)
+    told = [FIRST, FIRST.replace(b'"}}]', b'"},"finish_reason":"stop"}]')]
+    fake.events = lambda *_: told  # type: ignore[method-assign]
+    async with open_provider(fake):
+        provider = provider_of(fake)
+        with nullcontext() if is_whole else pytest.raises(ProviderCut):
+            await provider.stream({**RAW, "n": 2}, "large", events.append)
+        end = [b"data: [DONE]\n\n"] if is_whole else []
+        assert b"".join(events) == b"".join(told + end)
+        await provider.aclose()
+
+
+async def test_the_end_of_an_unframed_body_may_have_lost_an_answer() -> None:
+    """Its end is that of the connection."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    last = FIRST.replace(b'"}}]', b'"},"finish_reason":"stop"}]')
+
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(head + last)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, answer, 0)
+        port = listeners[0].socket.getsockname()[1]
+        url = f"http://127.0.0.1:{port}/v1"
+        provider = Provider("far", ProviderConfig(base_url=url), None)
+        assert await provider.stream(RAW, "large", lambda _: None) is None
+        with pytest.raises(ProviderCut):
+            await provider.stream({**RAW, "n": 2}, "large", lambda _: None)
+        await provider.aclose()
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_deadline_and_the_first_token_in_the_same_moment(

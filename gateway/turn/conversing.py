@@ -40,6 +40,7 @@ from protocol.messages import Retain
 
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
+OK: Final = 200
 CLOUD: Final = "cloud:"
 """What `RequestTrace.served_by` begins with for a provider."""
 NO_USAGE: Final = Usage(0, 0, 0)
@@ -111,6 +112,8 @@ class Conversing:
             trace.turn.limited = Limited(caller.key, trace.conversation, limits)
         if trace.number:
             self._visits[trace.number] = visit
+        else:  # of prompts that are scored before an answer, whose own trace alone has an end
+            self._leave_now(visit, now)
         if self._first is not None and len(request.messages) >= 2 * self._first:
             return self._without_loop(visit.conversation, request, trace)
         return request
@@ -142,6 +145,12 @@ class Conversing:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
             self._returns.sweep(now)
+
+    def _leave_now(self, visit: ConversationVisit, now: float) -> None:
+        """End a visit without a result."""
+        self.book.leave(
+            visit, now, status=OK, error="", usage=None, is_cloud=False, cost=0, busy_s=0.0
+        )
 
     def prefixes(self) -> tuple[PrefixRow, ...]:
         """What breaks the prefixes of prompts, by client."""

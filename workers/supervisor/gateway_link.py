@@ -34,6 +34,10 @@ from workers.supervisor.progress_watch import GatewayWatch
 
 MAX_UNREAD_BYTES: Final = 2 * 2**20
 """Some 70,000 tokens; a fast engine sends a fifth of that between two pings."""
+MAX_PONGS: Final = 1024
+"""Pongs that a gateway has not said to have read, over three minutes of them. The newest say more
+than those before, so the oldest are forgotten.
+"""
 
 
 @final
@@ -43,7 +47,7 @@ class Credit:
     def __init__(self) -> None:
         self._num_sent = 0
         self._num_taken = 0
-        self._pongs: deque[tuple[int, int]] = deque()
+        self._pongs: deque[tuple[int, int]] = deque(maxlen=MAX_PONGS)
 
     @property
     def is_spent(self) -> bool:

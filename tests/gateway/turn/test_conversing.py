@@ -68,6 +68,16 @@ async def test_turns_of_a_conversation_are_counted_together() -> None:
         assert (await whole.get("/admin/conversations?name=nobody")).status == 404
 
 
+async def test_prompts_that_are_scored_leave_their_conversation_again() -> None:
+    """They are asked for before the answer, and no end of a request is theirs."""
+    async with whole_gateway() as whole:
+        asked = {"prompt": "one", "echo": True, "logprobs": 1, "max_tokens": 0}
+        await whole.post("/v1/completions", model="alpha", session_id="named", **asked)
+        (row,) = await rows(whole)
+        assert row["name"] == "named"
+        assert not row["is_open"]
+
+
 async def test_by_default_a_loop_is_told_to_operators_alone() -> None:
     async with whole_gateway() as whole:
         for rounds in range(3, 9):

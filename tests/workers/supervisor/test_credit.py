@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.supervisor.gateway_link import MAX_UNREAD_BYTES, Credit
+from workers.supervisor.gateway_link import MAX_PONGS, MAX_UNREAD_BYTES, Credit
 
 
 def test_an_idle_gateway_has_credit() -> None:
@@ -43,3 +43,15 @@ def test_the_account_is_right_at_every_pong(steps: list[tuple[int, int]]) -> Non
         newest_taken = max(newest_taken, len(marks) - 1 - behind)
         credit.taken(newest_taken)
         assert credit.is_spent == (said - marks[newest_taken] > MAX_UNREAD_BYTES)
+
+
+def test_a_gateway_that_never_says_what_it_has_read_costs_no_memory() -> None:
+    """What it says late counts all the same."""
+    credit = Credit()
+    for nonce in range(10 * MAX_PONGS):
+        credit.sent(1000)
+        credit.ponged(nonce)
+    assert len(credit._pongs) == MAX_PONGS
+    assert credit.is_spent
+    assert credit.taken(10 * MAX_PONGS - 1)
+    assert not credit.is_spent

@@ -13,6 +13,16 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 _MAX_DEPTH: Final = 16
+_OF_OBJECTS: Final = frozenset(
+    {
+        "properties",
+        "required",
+        "additionalProperties",
+        "patternProperties",
+        "minProperties",
+        "maxProperties",
+    }
+)
 
 
 def exclude(
@@ -26,17 +36,11 @@ def exclude(
         return False
     for first, second in ((one, two), (two, one)):
         if "anyOf" in first:
-            return all(exclude(definitions, option, second, depth + 1) for option in first["anyOf"])
-    values = [_values_of(part) for part in (one, two)]
-    if values[0] is not None and values[1] is not None:
-        return not any(_same(a, b) for a in values[0] for b in values[1])
-    types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
-    if types[0] and types[1]:
-        shared = types[0] & types[1]
-        if not shared and not ({"integer", "number"} <= types[0] | types[1]):
-            return True
-        if shared != {"object"}:
-            return False
+            options = [_typed(option, first) for option in first["anyOf"]]
+            return all(exclude(definitions, option, second, depth + 1) for option in options)
+    is_apart = _by_values(one, two)
+    if is_apart is not None:
+        return is_apart
     properties = [part.get("properties", {}) for part in (one, two)]
     both = set(one.get("required", ())) & set(two.get("required", ()))
     if any(
@@ -52,6 +56,47 @@ def exclude(
         and set(other.get("required", ())) - set(part.get("properties", ()))
         for part, other in ((one, two), (two, one))
     )
+
+
+def _by_values(one: Json, two: Json) -> bool | None:
+    """What values and types tell; None if only objects may be valid for both."""
+    values = [_values_of(part) for part in (one, two)]
+    if values[0] is not None and values[1] is not None:
+        return not any(_same(a, b) for a in values[0] for b in values[1])
+    types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
+    named = [some for some in types if some]
+    if not named:
+        return False  # what is no object is valid for both
+    shared = frozenset.intersection(*named)
+    if not shared and not ({"integer", "number"} <= types[0] | types[1]):
+        return True
+    return None if shared == {"object"} else False
+
+
+def of_objects(definitions: Mapping[str, Any], parts: list[Json | bool]) -> list[Json | bool]:
+    """The schemas of a `oneOf`. Where several speak of properties and name no type, what is no
+    object is valid for each of these, and so for none of the `oneOf`: they become of objects.
+    """
+    untyped = [at for at, part in enumerate(parts) if _speaks_of_objects(definitions, part)]
+    if len(untyped) < 2:
+        return parts
+    return [
+        {**part, "type": "object"} if at in untyped and isinstance(part, dict) else part
+        for at, part in enumerate(parts)
+    ]
+
+
+def _speaks_of_objects(definitions: Mapping[str, Any], part: Json | bool) -> bool:
+    target = _target(definitions, part)
+    is_alone = not isinstance(part, dict) or "$ref" not in part or len(part) == 1
+    return isinstance(target, dict) and is_alone and not target.keys() - _OF_OBJECTS
+
+
+def _typed(option: Json | bool, beside: Json) -> Json | bool:
+    """The option with the type that stands beside it, where it has none."""
+    if isinstance(option, bool) or "$ref" in option or "type" not in beside:
+        return option
+    return {"type": beside["type"], **option}
 
 
 def _target(definitions: Mapping[str, Any], part: Json | bool) -> Json | bool:

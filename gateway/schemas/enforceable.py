@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
-from gateway.schemas.disjoint import exclude
+from gateway.schemas.disjoint import exclude, of_objects
 from gateway.schemas.exact_numbers import at_least, is_kept
 from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.pattern import HardPattern, written
+from gateway.schemas.property_names import name_test, names_in, pattern_of_names, rule_of_names
 from gateway.schemas.references import pointer_to, target_of
+from gateway.schemas.rings import open_ring, open_rings
 
 Json = dict[str, Any]
 
@@ -79,9 +81,11 @@ def enforceable(schema: Mapping[str, Any]) -> Enforceable:
     mended = mender.part(dict(schema), "")
     if not isinstance(mended, dict):
         mended = {} if mended else {"not": {}}
+    mender.compare_alternatives()
+    mender.open_rings(mended)
     if mender.definitions:
         mended["$defs"] = mender.definitions
-    return Enforceable(mended, tuple(mender.left_out))
+    return Enforceable(mended, tuple(dict.fromkeys(mender.left_out)))
 
 
 class _Mender:
@@ -93,11 +97,31 @@ class _Mender:
         self._is_old = isinstance(dialect, str) and any(name in dialect for name in _OLD_DRAFTS)
         self.definitions: Json = {}
         self._names: dict[str, str] = {}
+        self._places: dict[int, tuple[Json, str]] = {}  # mended schemas by id, with their pointers
         self.left_out: list[LeftOut] = []
+        self.alternatives: list[tuple[str, list[Json | bool]]] = []
+        """Of each `oneOf`, with its place. They are compared once all definitions are known."""
 
     def leave_out(self, pointer: str, keyword: str, why: str) -> None:
         """Report a keyword."""
         self.left_out.append(LeftOut(pointer + pointer_to(keyword), keyword, why))
+
+    def compare_alternatives(self) -> None:
+        """Report each `oneOf` of which a value may be valid for two schemas."""
+        for at, parts in self.alternatives:
+            parts[:] = of_objects(self.definitions, parts)
+            pairs = combinations(parts, 2)
+            if not all(exclude(self.definitions, one, two) for one, two in pairs):
+                self.leave_out(at, "oneOf", "a value may be valid for two of its schemas")
+
+    def open_rings(self, mended: Json) -> None:
+        """Leave out what stands beside a reference to a schema that is written out with it."""
+        why = "it stands beside a reference to a schema that has it within"
+        while opened := open_rings(mended, self.definitions):
+            for one in opened:
+                _, at = self._places.get(id(one.schema), (None, ""))
+                for keyword in open_ring(one, self.definitions):
+                    self.leave_out(at, keyword, why)
 
     def part(self, schema: object, at: str) -> Json | bool:
         """The schema at the pointer `at`."""
@@ -119,7 +143,13 @@ class _Mender:
                 self.leave_out(at, keyword, "no grammar can follow it")
         if _is_anything(given.get("not")) and "not" in given:
             return False
+        self.placed(mended, at)
         return _or_null(mended) if is_nullable else mended
+
+    def placed(self, mended: Json, at: str) -> Json:
+        """The mended schema, whose place is known from now on."""
+        self._places[id(mended)] = mended, at
+        return mended
 
     def reference(self, ref: object, at: str) -> Json | None:
         """The reference to a definition, which is mended at its first use."""
@@ -446,34 +476,32 @@ def _are_apart(patterns: list[str]) -> bool:
 
 
 def _named_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
-    """`propertyNames`: the names that other properties may have."""
-    rule = given.get("propertyNames")
-    if rule is None or _is_anything(rule) or mended.get("additionalProperties") is False:
+    """`propertyNames`: the names that properties may have."""
+    given_rule = given.get("propertyNames")
+    if given_rule is None or _is_anything(given_rule):
         return
-    mended_rule = mender.part(rule, at + pointer_to("propertyNames"))
-    if not isinstance(mended_rule, dict):
-        if not mended_rule:
-            mended["additionalProperties"] = False
+    rule = rule_of_names(mender.part(given_rule, at + pointer_to("propertyNames")))
+    if rule == {}:
         return
-    words = mended_rule.keys() - {"type"}
-    if not words:
-        return
-    value = mended.get("additionalProperties", True)
-    if words <= {"enum", "const"} and "patternProperties" not in mended:
-        names = mended_rule.get("enum", [mended_rule.get("const")])
-        shown = mended.get("properties", {})
-        listed = {name: value for name in names if isinstance(name, str) and name not in shown}
-        mended["properties"] = {**shown, **listed}
-        mended["additionalProperties"] = False
-    elif words == {"pattern"} and "patternProperties" not in mended:
-        mended["patternProperties"] = {mended_rule["pattern"]: value}
-        mended["additionalProperties"] = False
-    elif words <= {"minLength", "maxLength"} and "patternProperties" not in mended:
-        least, most = mended_rule.get("minLength", 0), mended_rule.get("maxLength", "")
-        mended["patternProperties"] = {f"^[\\s\\S]{{{least},{most}}}$": value}
-        mended["additionalProperties"] = False
-    else:
+    words = frozenset(rule or ())
+    is_named = name_test(rule)
+    shown = mended.get("properties", {})
+    if "patternProperties" in mended or (is_named is None and (shown or words != {"pattern"})):
         mender.leave_out(at, "propertyNames", "no grammar can follow it")
+        return
+    if is_named is not None:
+        for name in [name for name in shown if not is_named(name)]:
+            del shown[name]
+    if mended.get("additionalProperties") is False:
+        return
+    value, mended["additionalProperties"] = mended.get("additionalProperties", True), False
+    if rule is None:
+        return
+    if words <= {"enum", "const"}:
+        listed = [name for name in names_in(rule) if name not in shown]
+        mended["properties"] = {**shown, **dict.fromkeys(listed, value)}
+    else:
+        mended["patternProperties"] = {pattern_of_names(rule): value}
 
 
 def _numbers_of_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
@@ -515,30 +543,48 @@ def _choices(mender: _Mender, given: Json, mended: Json, at: str) -> None:
         if keyword == "allOf":
             mended["allOf"] = [*mended.get("allOf", ()), *parts]
             continue
-        if keyword == "oneOf" and not all(
-            exclude(mender.definitions, one, two) for one, two in combinations(parts, 2)
-        ):
-            mender.leave_out(at, keyword, "a value may be valid for two of its schemas")
+        if keyword == "oneOf":
+            mender.alternatives.append((at, parts))
         if "anyOf" in mended:
             mended.setdefault("allOf", []).append({"anyOf": parts})
         else:
             mended["anyOf"] = parts
-    _spread_demands(mended)
+    _spread_demands(mender, mended, at)
 
 
-def _spread_demands(mended: Json) -> None:
+def _spread_demands(mender: _Mender, mended: Json, at: str) -> None:
     """Write alternatives that only demand properties as whole objects: xgrammar drops the
     properties that stand beside an `anyOf`.
     """
     options = mended.get("anyOf")
     if not options or "properties" not in mended or "allOf" in mended:
         return
-    if all(isinstance(one, dict) and one.keys() <= {"type", "required"} for one in options):
+    if all(isinstance(one, dict) and _only_demands(one, mended) for one in options):
         del mended["anyOf"]
         required = mended.pop("required", [])
         whole = dict(mended)
         mended.clear()
         mended["anyOf"] = [
-            {**whole, **one, "required": [*dict.fromkeys([*required, *one.get("required", ())])]}
+            mender.placed(
+                {
+                    **whole,
+                    **one,
+                    "required": [*dict.fromkeys([*required, *one.get("required", ())])],
+                },
+                at,
+            )
             for one in options
         ]
+
+
+def _only_demands(one: Json, beside: Json) -> bool:
+    """Whether the alternative only demands properties, and allows no type that is not allowed
+    beside it.
+    """
+    if not one.keys() <= {"type", "required"}:
+        return False
+    return "type" not in one or set(_named(one["type"])) <= set(_named(beside.get("type", TYPES)))
+
+
+def _named(types: str | Iterable[str]) -> Iterable[str]:
+    return [types] if isinstance(types, str) else types

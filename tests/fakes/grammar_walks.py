@@ -59,6 +59,12 @@ class Walker:
         tokens = self._tokenizer.tokenize_str(text, parse_special=True)
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
+    def accepts_schema(self, schema_text: str, text: str) -> bool:
+        """Whether a schema allows an answer of exactly this text."""
+        matcher = self._matcher(schema_text)
+        tokens = self._tokenizer.tokenize_str(text)
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
     def walk_lark(
         self,
         grammar: str,

@@ -1,0 +1,141 @@
+"""Schemas that contain themselves, alternatives in them, and names of properties."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from gateway.api import schema_source
+from gateway.schemas import enforceable
+from tests.fakes.grammar_walks import Walker, check_valid
+
+NULLABLE = [{"$ref": "#/$defs/node"}, {"type": "null"}]
+RINGS: dict[str, dict[str, Any]] = {
+    "alone": {"$ref": "#/$defs/node"},
+    "with its type": {"$ref": "#/$defs/node", "type": "object"},
+    "of all": {"type": "object", "allOf": [{"$ref": "#/$defs/node"}]},
+    "or null": {"type": ["object", "null"], "anyOf": NULLABLE},
+    "one of": {"oneOf": NULLABLE},
+    "one of with its types": {"type": ["null", "object"], "oneOf": NULLABLE},
+    "in a list": {"type": "array", "items": {"$ref": "#/$defs/node", "type": "object"}},
+    "by another": {"$ref": "#/$defs/other", "type": "object"},
+}
+"""How the schema of a node refers to that of the next one."""
+LOSING: dict[str, tuple[dict[str, Any], str]] = {
+    "demand": ({"$ref": "#/$defs/node", "required": ["next"]}, "required"),
+    "two of all": ({"allOf": [{"$ref": "#/$defs/node"}, {"required": ["next"]}]}, "allOf"),
+    "type of another": ({"$ref": "#/$defs/node", "type": "string"}, "type"),
+}
+
+
+def _nodes(next_one: dict[str, Any]) -> dict[str, Any]:
+    node = {
+        "type": "object",
+        "properties": {"value": {"type": "boolean"}, "next": next_one},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    other = {**node, "properties": {"next": {"$ref": "#/$defs/node", "type": "object"}}}
+    return {"$ref": "#/$defs/node", "$defs": {"node": node, "other": {**other, "required": []}}}
+
+
+@pytest.fixture(scope="module", name="walker")
+def _walker() -> Walker:
+    return Walker()
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_schema_that_contains_itself_is_enforced_whole(name: str, walker: Walker) -> None:
+    """llguidance refused all but a reference that stands alone."""
+    given = _nodes(RINGS[name])
+    source = schema_source(given, "f", is_strict=True)
+    assert source.left_out == ()
+    assert not walker.refusal(source.text)
+    for seed in range(6):
+        text = walker.walk(source.text, random.Random(seed))
+        if text is not None:
+            check_valid(text, given, ())
+
+
+@pytest.mark.parametrize("name", LOSING)
+def test_what_stands_beside_a_reference_in_a_ring_is_left_out_and_named(
+    name: str, walker: Walker
+) -> None:
+    """Its place is that in the given schema."""
+    next_one, keyword = LOSING[name]
+    source = schema_source(_nodes(next_one), "f", is_strict=False)
+    assert not walker.refusal(source.text)
+    (left_out,) = source.left_out
+    assert left_out[:2] == (f"/$defs/node/properties/next/{keyword}", keyword)
+
+
+UNTYPED = {
+    "oneOf": [
+        {"properties": {"a": {"const": number}}, "required": ["a"], "title": "t"}
+        for number in (1, 2)
+    ]
+}
+NAMED = {
+    "constant": {"const": "a"},
+    "list": {"enum": ["a", "ab"]},
+    "lengths": {"minLength": 1, "maxLength": 1},
+    "no text": {"type": "integer"},
+    "none": False,
+}
+VALID: list[tuple[dict[str, Any], object, bool]] = [
+    (UNTYPED, {"a": 1}, True),
+    (UNTYPED, "neither", False),  # of both
+    (UNTYPED, 5, False),
+    ({"type": "integer", "properties": {}, "anyOf": [{"type": "boolean"}]}, True, False),
+    (
+        {"properties": {"b": {}, "a": {}}, "propertyNames": NAMED["constant"], "type": "object"},
+        {"b": 1},
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "is_valid"), VALID)
+def test_what_no_alternative_or_name_allows_is_not_written(
+    schema: dict[str, Any], value: object, *, is_valid: bool, walker: Walker
+) -> None:
+    """Each was allowed, and not reported as left out."""
+    given = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
+    source = schema_source(given, "f", is_strict=False)
+    assert source.left_out == ()
+    if not walker.refusal(source.text):
+        assert walker.accepts_schema(source.text, json.dumps({"value": value})) == is_valid
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("name", NAMED)
+def test_properties_that_are_shown_have_the_names_that_are_allowed(
+    name: str, *, is_closed: bool, walker: Walker
+) -> None:
+    """With and without other properties."""
+    given = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "bcd": {"type": "boolean"}},
+        "propertyNames": NAMED[name],
+        "additionalProperties": not is_closed and {"type": "boolean"},
+    }
+    source = schema_source(given, "f", is_strict=False)
+    assert source.left_out == ()
+    for seed in range(8):
+        text = walker.walk(source.text, random.Random(seed))
+        assert text is not None
+        check_valid(text, given, ())
+
+
+def test_a_pattern_of_names_that_are_shown_is_reported() -> None:
+    """No expression of a client is run against a name here."""
+    given = {"properties": {"a": {}}, "propertyNames": {"pattern": "^(a+)+$"}}
+    assert [one.keyword for one in enforceable(given).left_out] == ["propertyNames"]
+
+
+def test_a_report_stands_once() -> None:
+    """A schema that is shown and referred to is read twice."""
+    shown = {"type": "array", "uniqueItems": True}
+    given = {"properties": {"a": shown, "b": {"$ref": "#/properties/a"}}}
+    assert len(enforceable(given).left_out) == 1

@@ -102,9 +102,8 @@ def add_cache(commands: Commands) -> None:
     cache = add_command(commands, "cache", "forget cached prefixes, on cards and on the host")
     actions = cache.add_subparsers(dest="action", metavar="ACTION")
     clear = add_command(actions, "clear", "forget all that no request uses")
-    clear.add_argument(
-        "worker", nargs="?", metavar="NAME", help="default: all workers of this host"
-    )
+    clear.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
+    add_whose(clear, "workers")
 
 
 def add_file(command: Options, text: str, default: str | None = None) -> None:
@@ -145,7 +144,7 @@ def add_one_worker(action: argparse.ArgumentParser) -> None:
         type=Path,
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help="its file, if several have the name; default: herma.toml, as found",
+        help="its file; default: herma.toml, as found, else that of any file",
     )
     which.add_argument("--pid", type=int, help="its supervisor, if several have the name")
 

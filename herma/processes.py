@@ -4,7 +4,7 @@ Owns how they are found and asked. Must not know what an answer means.
 """
 
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,6 +92,45 @@ def unsaid(what: str, pid: int) -> str:
     return f"{what} (pid {pid}) does not say which file it runs: it hangs or is of another version"
 
 
+def only_worker(name: str, pid: int | None, file: Path | None) -> Supervisor:
+    """The worker of that name: of the file if there is one, by its supervisor's `pid` if that is
+    given. Raises `ConfigError` for none, for one of another file alone, and for several.
+    """
+    known = [each for each in supervisors() if each.status is not None]
+    named = [each for each in known if each.status is not None and each.status.name == name]
+    if not named:
+        raise ConfigError(nobody_named(name, known))
+    pids = " or ".join(f"--pid {each.pid}" for each in named)
+    found = named
+    if pid is not None:
+        found = [each for each in named if each.pid == pid]
+        if not found:
+            raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
+    elif file is not None:
+        found = [each for each in named if runs(file, each.status)]
+        found = found or [each for each in named if runs(file, each.status) is None]
+    if len(found) != 1:
+        many = f"{len(found)} workers of this host are named `{name}`"
+        what = many if found else f"no worker `{name}` of {file} runs here"
+        others = ", ".join(f"pid {each.pid} {whose(each.status)}" for each in named)
+        raise ConfigError(f"{what} ({others}): add {pids}, or --config FILE")
+    return found[0]
+
+
+def nobody_named(name: str, known: Iterable[Supervisor]) -> str:
+    """That no worker has the name, and which names there are."""
+    names = sorted({each.status.name for each in known if each.status is not None})
+    has = f"it has {', '.join(names)}" if names else "it has none"
+    return f"no worker of this host is named `{name}`; {has}"
+
+
+def whose(status: WorkerStatus | None) -> str:
+    """Of which file a worker is, for people."""
+    if status is None or status.config is None:
+        return "of a file that it does not say"
+    return f"of {status.config}" if status.config else "of no file"
+
+
 def gateway_url(given: str | None, file: Path | None = None) -> str:
     """The URL of the gateway of `file`, else of the one on this host, without /v1, unless one is
     given. Says on stderr if other gateways run here, and that of the file does not. Raises
@@ -133,12 +172,6 @@ def _reachable(url: str) -> str:
     for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
         url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
     return url
-
-
-def supervisor_pids(names: Collection[str]) -> list[int]:
-    """The process ids of the supervisors of this host's workers of those names."""
-    found = ((each.pid, each.status) for each in supervisors())
-    return [pid for pid, status in found if status is not None and status.name in names]
 
 
 def ask(path: Path, question: Ask) -> Answer:

@@ -7,6 +7,7 @@ services.
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -25,7 +26,7 @@ from herma.boot import (
 from herma.child_processes import GRACE_S
 from herma.commands.systemd import read_config, units_folder, user
 from herma.doctor import this_host
-from herma.processes import gateways, supervisor_pids, supervisors
+from herma.processes import Supervisor, gateways, runs, supervisors
 from protocol.errors import ConfigError
 
 EXIT_FAILED = 1
@@ -38,12 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     configs = {path: read_config(path)[0] for path in {_config_path(unit) for unit in units}}
     config = configs[_config_path(units[0])]
     drill = _drill(arguments, units, configs)
-    _ask_first(drill, is_sure=arguments.yes)
+    by_hand = _supervisors_of(units)
+    _ask_first(drill, by_hand, is_sure=arguments.yes)
     stopped = stop_running(
         this_host(),
         [unit.name for unit in units],
         config.gateway.port if arguments.url is None else 0,
-        supervisor_pids([name for unit in units if (name := unit.option("--name"))]),
+        [each.pid for each in by_hand],
         is_user=arguments.user,
         patience_s=drill.stop_s,
         say=_say,
@@ -56,12 +58,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if has_passed else EXIT_FAILED
 
 
-def _ask_first(drill: Drill, *, is_sure: bool) -> None:
+def _supervisors_of(units: Sequence[BootUnit]) -> list[Supervisor]:
+    """Those that run a worker of the units, started by whatever. One of the same name of another
+    file is another fleet's.
+    """
+    workers = {(unit.option("--name"), _config_path(unit)) for unit in units}
+    return [
+        each
+        for each in supervisors()
+        if (one := each.status) is not None
+        and any(
+            name == one.name
+            and (one.config == "" if file is None else runs(file, one) is not False)
+            for name, file in workers
+        )
+    ]
+
+
+def _ask_first(drill: Drill, by_hand: Sequence[Supervisor], *, is_sure: bool) -> None:
     """Ask before a fleet that serves is stopped. Raises `ConfigError` for a no, and where nobody
     can be asked.
     """
     urls = {gateway.status.url for gateway in gateways() if gateway.status is not None}
-    names = {one.status.name for one in supervisors() if one.status is not None} & drill.workers
+    names = {one.status.name for one in by_hand if one.status is not None} & drill.workers
     serving = [*sorted(urls & {drill.url}), *(f"worker {name}" for name in sorted(names))]
     if is_sure or not serving:
         return

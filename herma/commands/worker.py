@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from herma.processes import ask, runs, supervisors, unsaid
+from herma.processes import (
+    Supervisor,
+    ask,
+    nobody_named,
+    only_worker,
+    runs,
+    supervisors,
+    unsaid,
+    whose,
+)
 from herma.terminal import step_bar, table_lines
 from housekeeping.imports import uncollected
 from protocol.control_messages import (
@@ -40,15 +49,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one worker, or the named action. Returns the status; raises `HermaError`."""
     match arguments.action:
         case "restart":
-            path = _only(arguments.worker, arguments.pid, arguments.config)
-            return _restart(arguments.worker, path, force=arguments.force)
+            return _restart(arguments.worker, _meant(arguments), force=arguments.force)
         case "sleep" | "wake":
-            path = _only(arguments.worker, arguments.pid, arguments.config)
-            return _turn(arguments.worker, path, arguments.action)
+            return _turn(arguments.worker, _meant(arguments), arguments.action)
         case "status":
             return show_workers(arguments.worker, None if arguments.all else arguments.config)
         case _:
             return _run_worker(arguments)
+
+
+def _meant(arguments: argparse.Namespace) -> Supervisor:
+    return only_worker(arguments.worker, arguments.pid, arguments.config)
 
 
 def _run_worker(arguments: argparse.Namespace) -> int:
@@ -83,7 +94,7 @@ def show_workers(name: str | None, file: Path | None) -> int:
     if name is not None:
         found = [each for each in found if each.status is not None and each.status.name == name]
         if not found:
-            raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
+            raise ConfigError(nobody_named(name, everywhere))
     if not found:
         raise ConfigError(
             "no worker runs on this host (as this user); `herma up` starts those of a file"
@@ -93,50 +104,36 @@ def show_workers(name: str | None, file: Path | None) -> int:
     return 0 if is_well else 1
 
 
-def _restart(name: str, path: Path, *, force: bool) -> int:
+def _restart(name: str, meant: Supervisor, *, force: bool) -> int:
     """Restart an engine. Returns once it is ready (0) or the worker has given up (1)."""
-    match ask(path, AskRestart(force)):
+    match ask(meant.path, AskRestart(force)):
         case Done(epoch=epoch, changed=changed):
+            _say_whose(name, meant)
             if changed:
                 print(f"{name}: the file has changed: {', '.join(changed)}")
-            return _wait_ready(path, name, epoch)
+            return _wait_ready(meant.path, name, epoch)
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")
         case _:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
 
 
-def _only(name: str, pid: int | None, file: Path | None) -> Path:
-    """The control socket of the one worker of that name; of several that of `file`. Raises
-    `ConfigError`.
-    """
-    found = [each for each in supervisors() if each.status is not None and each.status.name == name]
-    if not found:
-        raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
-    pids = " or ".join(f"--pid {each.pid}" for each in found)
-    if pid is not None:
-        found = [each for each in found if each.pid == pid]
-        if not found:
-            raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
-    if len(found) > 1 and file is not None:
-        found = [each for each in found if runs(file, each.status)] or found
-    if len(found) > 1:
-        which = f"add {pids}, or --config FILE"
-        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: {which}")
-    return found[0].path
+def _say_whose(name: str, meant: Supervisor) -> None:
+    print(f"{name} {whose(meant.status)} (pid {meant.pid})", flush=True)
 
 
-def _turn(name: str, path: Path, action: str) -> int:
+def _turn(name: str, meant: Supervisor, action: str) -> int:
     """Put an engine to sleep, or wake it. Returns once that is done (0) or cannot be (1)."""
-    match ask(path, AskSleep() if action == "sleep" else AskWake()):
+    match ask(meant.path, AskSleep() if action == "sleep" else AskWake()):
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")
         case Done():
+            _say_whose(name, meant)
             wanted = "asleep" if action == "sleep" else "ready"
         case _:
             raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
     said = ""
-    for status in _watched(path, name):
+    for status in _watched(meant.path, name):
         if status.state in (wanted, "stopped"):
             print(f"{name} is {status.state}" + (f": {status.turn}" if status.turn else ""))
             return int(status.state == "stopped")
@@ -196,13 +193,16 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
     table = table_lines(rows)
     statuses = [status for _, status in ordered if status is not None]
+    files = {each.config for each in statuses if each.config is not None}
+    owners = (f"\n{each.name} (pid {each.pid}): {whose(each)}" for each in statuses)
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))
     starts = (f"\n{each.name}: {start_line(each)}" for each in statuses if each.phase)
     turns = (f"\n{each.name}: {each.turn}" for each in statuses if each.turn)
     drafts = (f"\n{each.name}: drafts by {each.drafting}" for each in statuses if each.drafting)
     caches = (f"\n{each.name}: host cache: {each.cache}" for each in statuses if each.cache)
-    return "\n".join((*table, *starts, *turns, *drafts, *caches, *troubles, *faults))
+    told = owners if len(files) > 1 else ()
+    return "\n".join((*table, *told, *starts, *turns, *drafts, *caches, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
@@ -258,8 +258,3 @@ def duration(seconds: float) -> str:
     if whole < _DAY:
         return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
     return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
-
-
-def _known() -> str:
-    names = sorted({each.status.name for each in supervisors() if each.status is not None})
-    return f"it has {', '.join(names)}" if names else "it has none"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from herma.processes import Supervisor, ask, supervisors
+from herma.processes import Supervisor, ask, supervisors, whose
 from herma.upgrade.judge import questions, speed_of, too_slow, wrong_answers
 from protocol.control_messages import (
     Ask,
@@ -98,6 +98,14 @@ class Mover:
             if status.group:
                 self.say(f"{status.name}: a rank of {status.group}, which changes when it restarts")
         names = [status.name for status in mine if not status.group]
+        for name in names:
+            same = [one for one in found if one.name == name]
+            if len(same) > 1:  # each step finds its worker by name
+                files = " and ".join(f"pid {one.pid} {whose(one)}" for one in same)
+                raise ConfigError(
+                    f"{len(same)} workers of this host are named `{name}` ({files}): stop one, or "
+                    "give it another name"
+                )
         if not names:
             self.say("no worker of it runs here, so it is not tried")
         return names

@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from herma.commands import worker as worker_command
+from herma import processes
+from herma.commands import cache as cache_command
 from herma.commands.worker import duration, render
-from herma.processes import Supervisor
-from protocol.control_messages import LastFault, WorkerStatus
+from herma.processes import Supervisor, only_worker
+from protocol.control_messages import Done, LastFault, WorkerStatus
 from protocol.errors import ConfigError
 
 READY = WorkerStatus(
@@ -107,12 +109,71 @@ def test_of_several_workers_of_a_name_that_of_the_file_is_meant(
         Supervisor(Path(f"s{n}"), n, msgspec.structs.replace(READY, config=str(file)))
         for n, file in enumerate(files)
     ]
-    monkeypatch.setattr(worker_command, "supervisors", lambda: iter(found))
-    assert worker_command._only("gpu1", None, files[1]) == Path("s1")
-    assert worker_command._only("gpu1", 0, files[1]) == Path("s0")
+    monkeypatch.setattr(processes, "supervisors", lambda: iter(found))
+    assert only_worker("gpu1", None, files[1]).path == Path("s1")
+    assert only_worker("gpu1", 0, files[1]).path == Path("s0")
     for file in (None, tmp_path / "c.toml"):
         with pytest.raises(ConfigError, match=r"add --pid 0 or --pid 1, or --config FILE"):
-            worker_command._only("gpu1", None, file)
+            only_worker("gpu1", None, file)
+
+
+def test_the_only_worker_of_a_name_is_not_meant_if_it_is_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another fleet's worker was restarted from a folder with a herma.toml of its own."""
+    mine, other = tmp_path / "a.toml", tmp_path / "b.toml"
+    running = msgspec.structs.replace(READY, config=str(other))
+    monkeypatch.setattr(processes, "supervisors", lambda: iter([Supervisor(Path("s"), 7, running)]))
+    with pytest.raises(ConfigError) as refused:
+        only_worker("gpu1", None, mine)
+    assert f"no worker `gpu1` of {mine} runs here (pid 7 of {other})" in str(refused.value)
+    assert "--pid 7" in str(refused.value)
+    for pid, file in ((None, other), (None, None), (7, mine)):
+        assert only_worker("gpu1", pid, file).pid == 7
+    older = msgspec.structs.replace(READY, config=None)  # it does not say, so it may be meant
+    monkeypatch.setattr(processes, "supervisors", lambda: iter([Supervisor(Path("s"), 7, older)]))
+    assert only_worker("gpu1", None, mine).pid == 7
+
+
+def test_the_files_of_workers_are_told_where_they_differ() -> None:
+    """Below the table, with the pids that choose between them."""
+    both = [
+        (READY.pid, msgspec.structs.replace(READY, config="/a.toml")),
+        (STOPPED.pid, msgspec.structs.replace(STOPPED, config="")),
+    ]
+    shown = render(both, with_log=False)
+    assert "\n\ngpu1 (pid 200): of /a.toml" in shown
+    assert "\ngpu0 (pid 100): of no file" in shown
+    assert "/a.toml" not in render(both[:1], with_log=False)
+
+
+@pytest.mark.parametrize("name", [None, "gpu1"])
+def test_the_cache_of_another_fleet_s_worker_is_not_cleared(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor any of two fleets if the name alone is given; `--all` means all."""
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    found = [
+        Supervisor(Path(f"s{n}"), n, msgspec.structs.replace(READY, config=str(file)))
+        for n, file in enumerate(files)
+    ]
+    asked: list[str] = []
+    monkeypatch.setattr(processes, "supervisors", lambda: iter(found))
+    monkeypatch.setattr(cache_command, "supervisors", lambda: iter(found))
+    monkeypatch.setattr(cache_command, "ask", lambda path, _: asked.append(str(path)) or Done(0))
+    words = Namespace(action="clear", worker=name, all=False, config=files[1])
+    assert cache_command.run(words) == 0
+    assert asked == ["s1"]
+    words.config = tmp_path / "c.toml"
+    with pytest.raises(ConfigError, match=r"c\.toml runs here"):
+        cache_command.run(words)
+    words.all = True
+    if name is None:
+        assert cache_command.run(words) == 0
+        assert asked == ["s1", "s0", "s1"]
+    else:
+        with pytest.raises(ConfigError, match="2 workers of this host are named `gpu1`"):
+            cache_command.run(words)
 
 
 def test_a_folder_of_sockets_that_cannot_be_made_names_the_remedy(tmp_path: Path) -> None:

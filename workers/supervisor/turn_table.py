@@ -151,7 +151,7 @@ class TurnTable:
             plan = self._policy.decide(list(self._members(now)), self._card, now)
             for number, seat in tuple(self._seats.items()):
                 if seat.member is not None:
-                    await self._tell(number, seat, plan, seat.member.name)
+                    await self._tell(number, seat, plan)
             until = [late_at for _, late_at in self._pending()]
             until += [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
             until += [plan.next_at] if plan.next_at is not None else []
@@ -160,19 +160,22 @@ class TurnTable:
 
     def _members(self, now: float) -> Iterator[Member]:
         """The workers as they are: what waits has waited since they said so. One that has not yet
-        taken its last order is as that order makes it.
+        taken its last order is as that order makes it. Each is named after its seat: those of
+        several files may have the same name.
         """
-        for seat in self._seats.values():
+        for number, seat in self._seats.items():
             one = seat.member
             if one is None:
                 continue
-            one = replace(one, waited_s=one.waited_s + one.waiting * (now - seat.heard_at))
+            waited_s = one.waited_s + one.waiting * (now - seat.heard_at)
+            one = replace(one, name=_seat_name(number), waited_s=waited_s)
             if seat.taken < seat.number:
                 one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
             yield one
 
-    async def _tell(self, number: int, seat: _Seat, plan: TurnPlan, name: str) -> None:
+    async def _tell(self, number: int, seat: _Seat, plan: TurnPlan) -> None:
         """Send the worker its order, or its forecast if that differs by a second."""
+        name = _seat_name(number)
         due_s, why = plan.due_s.get(name, 0.0), plan.why.get(name, "")
         do: Change | None = None
         if name in plan.sleep:
@@ -208,6 +211,10 @@ class TurnTable:
         reading = await self._memory.read()
         self._read_at = trio.current_time()
         self._card = card_of(reading, members, self._card)
+
+
+def _seat_name(number: int) -> str:
+    return f"seat {number}"
 
 
 def card_of(reading: CardUse | None, members: list[Member], before: SharedCard) -> SharedCard:

@@ -42,7 +42,7 @@ MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker of the card.
+    """A worker of the card, by a `name` that no other one has.
 
     `awake_bytes` of the card it holds awake, `asleep_bytes` asleep, as measured; None: it was never
     awake. `waiting` and `running` count the sequences of all gateways, `waited_s` is the sum of

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from herma.boot import only_this
+from herma.boot import BootUnit, only_this
+from herma.commands import drill as drill_command
+from herma.processes import Supervisor
+from protocol.control_messages import WorkerStatus
 from protocol.errors import ConfigError, HttpError
 from protocol.transport import HttpClient
 from tests.fakes.certificates import certificate_for
@@ -79,6 +82,35 @@ def test_a_boot_brings_the_model_back() -> None:
         assert lines[-2].startswith("echo has answered in ")
         assert lines[-1].startswith("the drill passed in ")
         assert herma(folder, "worker", "status").returncode == 2
+
+
+def test_a_worker_of_another_file_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it has the name of one of the units."""
+    mine, other = tmp_path / "a.toml", tmp_path / "b.toml"
+
+    def unit(*words: str) -> BootUnit:
+        return BootUnit("herma-worker-w.service", ("/bin/python", *words), {}, str(tmp_path))
+
+    def supervisor(pid: int, name: str, file: str | None) -> Supervisor:
+        state = WorkerStatus(name, pid, "m", "m", "ready", 1, 0, config=file)
+        return Supervisor(tmp_path / str(pid), pid, state)
+
+    running = [
+        supervisor(1, "w", str(mine)),
+        supervisor(2, "w", str(other)),
+        supervisor(3, "v", str(mine)),
+        supervisor(4, "w", ""),
+        supervisor(5, "w", None),
+        Supervisor(tmp_path / "6", 6, None),
+    ]
+    monkeypatch.setattr(drill_command, "supervisors", lambda: iter(running))
+    gateway = unit("gateway", "--config", str(mine))
+    named = [gateway, unit("worker", "--name", "w", "--config", str(mine))]
+    assert [one.pid for one in drill_command._supervisors_of(named)] == [1, 5]
+    built_in = [unit("worker", "--name", "w")]
+    assert [one.pid for one in drill_command._supervisors_of(built_in)] == [4]
 
 
 def test_a_unit_whose_program_is_gone_fails_the_drill() -> None:

@@ -5,8 +5,10 @@ from typing import cast
 
 import pytest
 
+from herma.processes import Supervisor
 from herma.upgrade import (
     Interrupted,
+    MoveBounds,
     Mover,
     UpgradePlan,
     UpgradeSteps,
@@ -15,8 +17,10 @@ from herma.upgrade import (
     given_up,
     load_plan,
     rollback,
+    workers,
 )
 from housekeeping.state_file import held_alone
+from protocol.control_messages import WorkerStatus
 from protocol.errors import ConfigError
 from workers.versions import Installation, InstalledVersion
 
@@ -128,3 +132,28 @@ def test_two_commands_do_not_change_one_installation(tmp_path: Path) -> None:
         pass
     with held_alone(tmp_path / "lock", "an upgrade of x"):
         pass
+
+
+def test_workers_of_one_name_are_told_apart_before_anything_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step finds its worker by name: it would move that of another file."""
+    files = (tmp_path / "a.toml", tmp_path / "b.toml")
+    running = [
+        Supervisor(
+            tmp_path / str(pid),
+            pid,
+            WorkerStatus("w", pid, "m", "m", "ready", 1, 0, config=str(file), installation="x"),
+        )
+        for pid, file in enumerate(files, 1)
+    ]
+    monkeypatch.setattr(workers, "supervisors", lambda: iter(running))
+    mover = Mover(
+        Installation("x", tmp_path), MoveBounds(), lambda _: None, lambda: (), lambda _: None
+    )
+    with pytest.raises(ConfigError) as refused:
+        mover.names()
+    for file in files:
+        assert str(file) in str(refused.value)
+    del running[1]
+    assert mover.names() == ["w"]

@@ -104,6 +104,24 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
         assert (order.do, "other processes hold 79.0 GiB" in order.why) == (None, True)
 
 
+async def test_workers_of_two_files_may_have_the_same_name(tmp_path: Path) -> None:
+    """The order to one of them reached both: one that served fell asleep for itself."""
+    async with opened(FixedCard(tmp_path), tmp_path) as address, seated(address) as first:
+        await first.say("awake", running=0, waiting=0, since_ago_s=900.0, idle_ago_s=900.0)
+        async with seated(address) as second:
+            await second.say("asleep", waited_s=900.0, oldest_ago_s=900.0, since_ago_s=900.0)
+            told = await first.hear()
+            assert (told.do, told.number) == ("sleep", 1)
+            await first.say("asleep", order=1, waiting=0)
+            orders = [await second.hear()]
+            while orders[-1].do is None:
+                orders.append(await second.hear())
+            assert orders[-1].do == "wake"
+            with trio.move_on_after(0.2) as waited:
+                await first.hear()
+            assert waited.cancelled_caught
+
+
 async def test_an_order_that_was_not_taken_yet_is_not_given_again(tmp_path: Path) -> None:
     """The worker may report something else before."""
     card = FixedCard(tmp_path)

@@ -5,7 +5,7 @@ edge at each scrape. Labels hold only configured names, never text from a client
 floating-point units of the ledger's currency, for graphs and alerts; the ledger has exact sums.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,9 +17,9 @@ from gateway.http.edge import EdgeSettings, FleetGauges
 from gateway.http.gen_ai_metrics import GenAiMetrics
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
-from gateway.spending import MICRO, LimitWindow, SpendingFigures
+from gateway.spending import MICRO, SpendingFigures
 from gateway.telemetry import RequestTrace
-from protocol.messages import Load
+from protocol.messages import CacheUse, DraftResults, Load
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -101,6 +101,24 @@ class _Shown(Collector):
             yield metric
 
 
+_Rows = Iterable[tuple[tuple[str, ...], float]]
+"""The values of the labels, and the number, of each sample."""
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
 class _Fleet(Collector):
     """Reads the fleet at each scrape, so that no number is kept twice."""
 
@@ -147,12 +165,12 @@ class _Fleet(Collector):
 
 
 def _of_routing(now: FleetGauges) -> Iterator[Metric]:
-    decisions = CounterMetricFamily(
-        "herma_route_decisions", "Sequences placed, by why the worker was chosen.", labels=("why",)
+    yield _counter(
+        "herma_route_decisions",
+        "Sequences placed, by why the worker was chosen.",
+        ("why",),
+        (((why,), number) for why, number in sorted(now.decisions.items())),
     )
-    for why, number in sorted(now.decisions.items()):
-        decisions.add_metric((why,), number)
-    yield decisions
     yield GaugeMetricFamily(
         "herma_index_blocks", "Distinct blocks that workers hold.", now.index_blocks
     )
@@ -160,57 +178,63 @@ def _of_routing(now: FleetGauges) -> Iterator[Metric]:
 
 
 def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
-    workers = GaugeMetricFamily(
-        "herma_workers", "Workers that can generate.", labels=("model", "state")
+    yield _gauge(
+        "herma_workers",
+        "Workers that can generate.",
+        ("model", "state"),
+        (((model.name, "ready"), model.ready_workers) for model in models),
     )
-    queued = GaugeMetricFamily("herma_queue_length", "Requests that wait.", labels=("model",))
-    fallback = GaugeMetricFamily(
-        "herma_fallback", "1 while its providers answer for a model.", labels=("model",)
+    yield _gauge(
+        "herma_queue_length",
+        "Requests that wait.",
+        ("model",),
+        (((model.name,), model.queued) for model in models),
     )
-    for model in models:
-        workers.add_metric((model.name, "ready"), model.ready_workers)
-        queued.add_metric((model.name,), model.queued)
-        fallback.add_metric((model.name,), model.is_away)
-    yield from (workers, queued, fallback)
+    yield _gauge(
+        "herma_fallback",
+        "1 while its providers answer for a model.",
+        ("model",),
+        (((model.name,), model.is_away) for model in models),
+    )
 
 
 def _of_events(now: FleetGauges) -> Iterator[Metric]:
     """Events by kind, and which providers are asked last."""
-    events = CounterMetricFamily(
-        "herma_events", "What happened in the fleet (GET /events).", labels=("event",)
+    yield _counter(
+        "herma_events",
+        "What happened in the fleet (GET /events).",
+        ("event",),
+        (((kind,), count) for kind, count in now.events.items()),
     )
-    for kind, count in now.events.items():
-        events.add_metric((kind,), count)
-    breakers = GaugeMetricFamily(
+    yield _gauge(
         "herma_provider_open",
         "1 while a provider that failed is asked last, or one at its limit not at all.",
-        labels=("provider",),
+        ("provider",),
+        (((name,), is_open) for name, is_open in now.open_breakers.items()),
     )
-    for name, is_open in now.open_breakers.items():
-        breakers.add_metric((name,), is_open)
-    yield from (events, breakers)
 
 
 def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
     """The state of each worker, and the kind of its engine's fault while that lasts. The cause is
     in the log and in `herma worker status`: a label must not hold free text.
     """
-    state = GaugeMetricFamily(
+    yield _gauge(
         "herma_worker_state",
         "1 for the state of a worker: ready, unproven, draining, starting, down, asleep, falling "
         "asleep or waking.",
-        labels=("worker", "state"),
+        ("worker", "state"),
+        (((worker.name, worker.state), 1) for worker in workers),
     )
-    fault = GaugeMetricFamily(
+    yield _gauge(
         "herma_worker_fault",
         "1 for the kind of fault of a worker whose engine is gone.",
-        labels=("worker", "kind"),
+        ("worker", "kind"),
+        (
+            ((worker.name, worker.fault_kind), 1)
+            for worker in workers
+            if worker.fault_kind is not None
+        ),
     )
-    for worker in workers:
-        state.add_metric((worker.name, worker.state), 1)
-        if worker.fault_kind is not None:
-            fault.add_metric((worker.name, worker.fault_kind), 1)
-    yield from (state, fault)
 
 
 _ENGINE_GAUGES: Final = {
@@ -255,36 +279,30 @@ _MOST_PLACES: Final = 32
 
 def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
     """The engines' own counters, of each one's last `Load`."""
-    for name, help_text in _ENGINE_GAUGES.items():
-        family = GaugeMetricFamily(f"herma_engine_{name}", help_text, labels=("worker",))
-        for worker in workers:
-            if worker.load is not None:
-                family.add_metric((worker.name,), _figure(worker.load, name))
-        yield family
-    yield from _of_drafts(workers)
-    yield from _of_host_caches(workers)
+    loads = [(worker, worker.load) for worker in workers if worker.load is not None]
+    for name, text in _ENGINE_GAUGES.items():
+        rows = (((worker.name,), _figure(load, name)) for worker, load in loads)
+        yield _gauge(f"herma_engine_{name}", text, ("worker",), rows)
+    yield from _of_drafts(
+        [(worker.name, load.drafting) for worker, load in loads if load.drafting is not None]
+    )
+    yield from _of_host_caches(
+        [(worker, load.cache) for worker, load in loads if load.cache is not None]
+    )
 
 
-def _of_drafts(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
-    """What speculation brings, of engines that draft."""
-    drafting = [
-        (worker.name, worker.load.drafting)
-        for worker in workers
-        if worker.load is not None and worker.load.drafting is not None
-    ]
-    for name, help_text in _DRAFT_GAUGES.items():
-        family = GaugeMetricFamily(f"herma_engine_draft_{name}", help_text, labels=("worker",))
-        for worker, figures in drafting:
-            family.add_metric((worker,), getattr(figures, name))
-        yield family
-    for name, help_text in _DRAFT_PLACES.items():
-        family = GaugeMetricFamily(
-            f"herma_engine_drafts_{name}", help_text, labels=("worker", "place")
+def _of_drafts(drafting: list[tuple[str, DraftResults]]) -> Iterator[Metric]:
+    """What speculation brings, of engines that draft, by the worker's name."""
+    for name, text in _DRAFT_GAUGES.items():
+        rows = (((worker,), getattr(figures, name)) for worker, figures in drafting)
+        yield _gauge(f"herma_engine_draft_{name}", text, ("worker",), rows)
+    for name, text in _DRAFT_PLACES.items():
+        placed = (
+            ((worker, str(place)), count)
+            for worker, figures in drafting
+            for place, count in enumerate(getattr(figures, name)[:_MOST_PLACES], 1)
         )
-        for worker, figures in drafting:
-            for place, count in enumerate(getattr(figures, name)[:_MOST_PLACES], 1):
-                family.add_metric((worker, str(place)), count)
-        yield family
+        yield _gauge(f"herma_engine_drafts_{name}", text, ("worker", "place"), placed)
 
 
 _HOST_CACHE_GAUGES: Final = {
@@ -299,42 +317,37 @@ _HOST_CACHE_GAUGES: Final = {
 }
 
 
-def _of_host_caches(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
-    """The prefix caches with a tier in the host's memory."""
-    caches = [
-        (worker.name, worker.load.cache)
-        for worker in workers
-        if worker.load is not None and worker.load.cache is not None
-    ]
-    for name, (figure, help_text) in _HOST_CACHE_GAUGES.items():
-        family = GaugeMetricFamily(f"herma_engine_cache_host_{name}", help_text, labels=("worker",))
-        for worker, use in caches:
-            family.add_metric((worker,), getattr(use, figure))
-        yield family
-    hits = GaugeMetricFamily(
+def _of_host_caches(caches: list[tuple[WorkerView, CacheUse]]) -> Iterator[Metric]:
+    """The prefix caches with a tier in the host's memory, each with its worker."""
+    for name, (figure, text) in _HOST_CACHE_GAUGES.items():
+        rows = (((worker.name,), getattr(use, figure)) for worker, use in caches)
+        yield _gauge(f"herma_engine_cache_host_{name}", text, ("worker",), rows)
+    yield _by_tier(
         "herma_engine_cache_hit_tokens",
         "Tokens of prompts found in the prefix cache since the engine's start, by tier.",
-        labels=("worker", "tier"),
+        [(one.name, use.hit_tokens - use.loaded_tokens, use.loaded_tokens) for one, use in caches],
     )
-    prompts = GaugeMetricFamily(
+    yield _gauge(
         "herma_engine_cache_prompt_tokens",
         "Tokens of all prompts that began since the engine's start.",
-        labels=("worker",),
+        ("worker",),
+        (((worker.name,), use.prompt_tokens) for worker, use in caches),
     )
-    blocks = GaugeMetricFamily(
+    yield _by_tier(
         "herma_engine_cache_blocks",
         "Cached blocks that the gateway knows of, by tier: on the card, or on the host alone.",
-        labels=("worker", "tier"),
+        [(one.name, one.cached_blocks - one.host_blocks, one.host_blocks) for one, _ in caches],
     )
-    for worker, use in caches:
-        hits.add_metric((worker, "card"), use.hit_tokens - use.loaded_tokens)
-        hits.add_metric((worker, "host"), use.loaded_tokens)
-        prompts.add_metric((worker,), use.prompt_tokens)
-    for view in workers:
-        if view.load is not None and view.load.cache is not None:
-            blocks.add_metric((view.name, "card"), view.cached_blocks - view.host_blocks)
-            blocks.add_metric((view.name, "host"), view.host_blocks)
-    yield from (hits, prompts, blocks)
+
+
+def _by_tier(name: str, text: str, found: list[tuple[str, int, int]]) -> Metric:
+    """`found` has each worker's number for its card, and that for its host."""
+    rows = [
+        row
+        for worker, on_card, on_host in found
+        for row in (((worker, "card"), on_card), ((worker, "host"), on_host))
+    ]
+    return _gauge(name, text, ("worker", "tier"), rows)
 
 
 class _Rates(Collector):
@@ -344,15 +357,13 @@ class _Rates(Collector):
         self._settings = settings
 
     def collect(self) -> Iterator[Metric]:
-        refusals = CounterMetricFamily(
+        limits = self._settings.rate_limits
+        yield _counter(
             "herma_rate_limited",
             "Requests refused for what a key (name) or an address may use in a minute.",
-            labels=("scope", "name", "unit"),
+            ("scope", "name", "unit"),
+            () if limits is None else limits.refusals.items(),
         )
-        limits = self._settings.rate_limits
-        for refused, count in {} if limits is None else limits.refusals.items():
-            refusals.add_metric(refused, count)
-        yield refusals
 
 
 class _Spending(Collector):
@@ -363,51 +374,51 @@ class _Spending(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._figures()
-        spend = CounterMetricFamily(
+        by_provider = ("provider", "currency")
+        yield _counter(
             "herma_spend",
             "Cost of cloud requests since the start; unsettled ones at their most.",
-            labels=("provider", "currency"),
+            by_provider,
+            (((name, now.currency), micro / MICRO) for name, micro in now.spent.items()),
         )
-        reserved = GaugeMetricFamily(
+        yield _gauge(
             "herma_spend_reserved",
             "What the cloud requests under way can cost at most.",
-            labels=("provider", "currency"),
+            by_provider,
+            (((name, now.currency), micro / MICRO) for name, micro in now.reserved.items()),
         )
-        for provider, micro in now.spent.items():
-            spend.add_metric((provider, now.currency), micro / MICRO)
-        unpriced = CounterMetricFamily(
+        yield _counter(
             "herma_spend_unpriced_requests",
             "Cloud requests since the start whose cost is in no sum: no price says it.",
-            labels=("provider",),
+            ("provider",),
+            (((name,), count) for name, count in now.unpriced.items()),
         )
-        for provider, count in now.unpriced.items():
-            unpriced.add_metric((provider,), count)
-        for provider, micro in now.reserved.items():
-            reserved.add_metric((provider, now.currency), micro / MICRO)
-        refusals = CounterMetricFamily(
+        yield _counter(
             "herma_spend_refusals",
             "Times that a limit kept a request from a provider.",
-            labels=("scope", "name", "period"),
+            _LIMIT,
+            (((*account, period), count) for (account, period), count in now.refusals.items()),
         )
-        for (account, period), count in now.refusals.items():
-            refusals.add_metric((account.kind, account.name, period), count)
-        yield from (spend, reserved, unpriced, refusals, *_of_windows(now.windows))
+        yield _gauge(
+            "herma_spend_limit",
+            "The configured limits.",
+            _LIMIT,
+            (((*one.account, one.period), one.limit / MICRO) for one in now.windows),
+        )
+        yield _gauge(
+            "herma_spend_in_window",
+            "What counts against a limit now: spent and reserved in its day or month.",
+            _LIMIT,
+            (
+                ((*one.account, one.period), (one.spent + one.reserved) / MICRO)
+                for one in now.windows
+            ),
+        )
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: registering must not read the books."""
         return iter(())
 
 
-def _of_windows(windows: tuple[LimitWindow, ...]) -> tuple[Metric, Metric]:
-    labels = ("scope", "name", "period")
-    limits = GaugeMetricFamily("herma_spend_limit", "The configured limits.", labels=labels)
-    used = GaugeMetricFamily(
-        "herma_spend_in_window",
-        "What counts against a limit now: spent and reserved in its day or month.",
-        labels=labels,
-    )
-    for window in windows:
-        values = (window.account.kind, window.account.name, window.period)
-        limits.add_metric(values, window.limit / MICRO)
-        used.add_metric(values, (window.spent + window.reserved) / MICRO)
-    return limits, used
+_LIMIT: Final = ("scope", "name", "period")
+"""The labels of a limit: an account, and the time that it counts."""

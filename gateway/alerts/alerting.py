@@ -48,12 +48,10 @@ class Alerting:
         environ: Mapping[str, str],
         feed: EventFeed,
         figures: Callable[[], SpendingFigures],
-        minute: Callable[[], int] = local_minute,
     ) -> None:
         self._config = config
         self._feed = feed
         self._figures = figures
-        self._minute = minute
         self._run = secrets.token_hex(4)
         self._receivers = [Receiver(one, environ) for one in config.alerts]
         self._hosts = {host.name: host for host in config.hosts}
@@ -81,7 +79,7 @@ class Alerting:
         with self._feed.listen() as listener:
             task_status.started()
             while True:
-                await _news(listener, pacing.wait_s(trio.current_time(), self._minute()))
+                await _news(listener, pacing.wait_s(trio.current_time(), local_minute()))
                 num_lost, events = listener.take()
                 if num_lost:
                     _log.warning("alerts %s: %d events were missed", config.name, num_lost)
@@ -92,7 +90,7 @@ class Alerting:
                 await self._send(receiver, pacing)
 
     async def _send(self, receiver: Receiver, pacing: Pacing) -> None:
-        while (alert := pacing.due(trio.current_time(), self._minute())) is not None:
+        while (alert := pacing.due(trio.current_time(), local_minute())) is not None:
             try:
                 await receiver.send(alert)
             except NotReceivedError as error:

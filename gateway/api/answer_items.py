@@ -115,7 +115,7 @@ class AnswerItems:
                 item.fields["encrypted_content"] = sealed_summary(text.strip(), self._signer)
                 item.fields.pop("status")
                 self.done.append(item.fields)
-                return [_item_event("done", item)]
+                return [_item_done(item)]
             case "message":
                 part = _text_part(text, item.logprobs, item.annotations)
                 item.fields["content"] = [part]
@@ -145,7 +145,7 @@ class AnswerItems:
                 events = [("response.function_call_arguments.done", done)]
         item.fields["status"] = status
         self.done.append(item.fields)
-        return [*events, _item_event("done", item)]
+        return [*events, _item_done(item)]
 
     def _summary(self, event: ContentEvent) -> list[Event]:
         """The text is the summary, and all other content is no part of the answer."""
@@ -244,8 +244,8 @@ def _text_part(text: str, logprobs: list[TokenLogprob], annotations: list[Annota
     return {"type": "output_text", **said}
 
 
-def _item_event(verb: str, item: _Open) -> Event:
-    return f"response.output_item.{verb}", {"output_index": item.index, "item": item.fields}
+def _item_done(item: _Open) -> Event:
+    return "response.output_item.done", {"output_index": item.index, "item": item.fields}
 
 
 def _json_of(arguments: str) -> object:

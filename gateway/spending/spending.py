@@ -185,17 +185,15 @@ class Spending:
         config: Config,
         environ: Mapping[str, str],
         publish: Callable[[FleetEvent], None],
-        unix_time: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._environ = environ
         self._publish = publish
-        self._now = unix_time
         self._tables = dict(config.providers)
         self._books = Books(_limits_of(config))
         self._listed = list_prices(config.ledger)
         self._local = LocalUse(cloud_prices(config, self._listed))
-        self._writer = LedgerWriter(lambda: self._books.watched(self._now()), self._books.see)
+        self._writer = LedgerWriter(lambda: self._books.watched(time.time()), self._books.see)
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
         self._next_hold = 1
@@ -253,7 +251,7 @@ class Spending:
         if charged_by == "request":
             price = None if worst.cost is None else FixedPrice(worst.cost)
         for _ in range(_MOST_TRIES):
-            answer = self._books.reserve(worst, self._now())
+            answer = self._books.reserve(worst, time.time())
             if not isinstance(answer, MoneyReservation):
                 self._report(answer)
                 output = 0
@@ -281,7 +279,7 @@ class Spending:
         number = self._next_hold
         self._next_hold += 1
         most = most_of(limited.limits)
-        given = limited.key, limited.name, self._now(), most, tokens, cost, turns
+        given = limited.key, limited.name, time.time(), most, tokens, cost, turns
         try:
             reached = await self._writer.hold(SumHold(number, *given))
         except (LedgerError, LedgerFull):
@@ -368,20 +366,20 @@ class Spending:
         """
         if trace is not None:
             trace.spent_tokens += usage.prompt_tokens + usage.completion_tokens
-        day = day_of(self._now())
+        day = day_of(time.time())
         self._local.add(day, model, usage)
         if self._is_kept:
             counts = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
             self._writer.record(LedgerEntry(day, key, model, "", True, True, 1, *counts, 0))
 
     def figures(self) -> SpendingFigures:
-        now = self._now()
+        now = time.time()
         figures = self._books.figures(self._config.ledger.currency, now)
         return msgspec.structs.replace(figures, savings=self._local.savings(day_of(now)))
 
     def refuses_all(self, chain: Iterable[FallbackConfig]) -> bool:
         """Whether a limit that is reached keeps each of these providers from what costs money."""
-        spent = self._books.exhausted(self._now())
+        spent = self._books.exhausted(time.time())
         return all(
             target.provider in spent and not self._tariff(target).is_free for target in chain
         )
@@ -402,7 +400,7 @@ class Spending:
 
     async def _open(self, nursery: trio.Nursery) -> None:
         path = ledger_path(self._config.ledger, self._environ)
-        today = day_of(self._now())
+        today = day_of(time.time())
         first_day = f"{month_before(today)}-01"
         ledger = self._config.ledger
 

@@ -7,7 +7,6 @@ there are.
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -24,16 +23,10 @@ class AuditTrail:
     this process if several share the port.
     """
 
-    def __init__(
-        self,
-        feed: EventFeed,
-        path: Path | None,
-        process: str | None = None,
-        unix_time: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, feed: EventFeed, path: Path | None, process: str | None = None) -> None:
         self._feed = feed
         name = "gateway" if process is None else f"gateway {process}"
-        self._file = AuditFile(path, name, _log.error, unix_time)
+        self._file = AuditFile(path, name, _log.error, time.time)
 
     def note(self, act: Act) -> None:
         """Write the act to the file and publish it."""

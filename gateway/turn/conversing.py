@@ -60,7 +60,7 @@ def _tell_nobody(_worker_id: WorkerId, _message: Retain) -> None:
 
 
 class Conversing:
-    """`publish` takes events, `unix_time` returns seconds since 1970, `record_use` takes usage.
+    """`publish` takes events, `record_use` takes usage.
     `retain` takes what is expected of a conversation, for the worker that has its prefix.
     """
 
@@ -68,12 +68,10 @@ class Conversing:
         self,
         config: Config,
         publish: Callable[[FleetEvent], None],
-        unix_time: Callable[[], float] = time.time,
         record_use: Callable[[UseName, UseSums], None] = _forget,
     ) -> None:
         self._record_use = record_use
         self._publish = publish
-        self._now = unix_time
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
         self.book = ConversationBook(self._doctor.forget)
@@ -102,7 +100,7 @@ class Conversing:
         named = named_by(caller.sent, request)
         if self._repairs:
             request = self._mended(request, trace.client)
-        now = self._now()
+        now = time.time()
         visit = self.book.enter(named, caller.key, trace.client, request, now)
         if visit is None:
             return request
@@ -124,7 +122,7 @@ class Conversing:
         if visit is None:
             return
         self._examine(visit, trace)
-        now = self._now()
+        now = time.time()
         self._expect(visit, trace, now)
         ended_at = trace.received_at if trace.ended_at is None else trace.ended_at
         is_cloud = trace.served_by.startswith(CLOUD)

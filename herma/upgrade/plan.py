@@ -116,13 +116,13 @@ def succeeded(plan: UpgradePlan, action: Action) -> UpgradePlan:
         case MoveWorker(worker=worker):
             return _forward(msgspec.structs.replace(plan, moved=(*plan.moved, worker)), "move")
         case Switch() if plan.is_going_back:
-            return _backward(plan, "return")
+            return _returning(plan)
         case Switch():
             return _at(plan, "done")
         case Return(worker=worker):
             left = tuple(name for name in plan.touched if name != worker)
             moved = tuple(name for name in plan.moved if name != worker)
-            return _backward(msgspec.structs.replace(plan, touched=left, moved=moved), "return")
+            return _returning(msgspec.structs.replace(plan, touched=left, moved=moved))
         case _:
             assert_never(action)
 
@@ -184,7 +184,5 @@ def _forward(plan: UpgradePlan, phase: Phase) -> UpgradePlan:
     return _at(plan, phase)
 
 
-def _backward(plan: UpgradePlan, phase: Phase) -> UpgradePlan:
-    if phase == "return" and not plan.touched:
-        phase = "undone"
-    return _at(plan, phase)
+def _returning(plan: UpgradePlan) -> UpgradePlan:
+    return _at(plan, "return" if plan.touched else "undone")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from config import WorkerConfig
-from workers.engine.load.checkpoint import Report
+from workers.engine.load.report import Report
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 

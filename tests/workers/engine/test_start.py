@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from protocol.errors import ConfigError
 from tests.fakes.tiny_models import load_tiny, tiny_config, write_tiny_model
+from workers.engine.model_source import find_model
 from workers.engine.models.model_config import read_model_config
-from workers.engine.start import find_model
 
 INDEX = "model.safetensors.index.json"
 SECOND = "model-00002-of-00003.safetensors"

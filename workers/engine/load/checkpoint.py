@@ -35,10 +35,6 @@ _DTYPES: Final = {
 }
 
 
-Report = Callable[[str, float, str], None]
-"""Phase, fraction done, detail."""
-
-
 class _Place(NamedTuple):
     """Where a tensor's bytes are: an open file, the offset of the first, their type."""
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from huggingface_hub.utils import tqdm
 
 from protocol.errors import ConfigError
-from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, Report, shard_names
+from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, shard_names
+from workers.engine.load.report import Report
 from workers.hub import fetch
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, MODEL_FILES, POOLING_NAME
 

@@ -8,8 +8,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from protocol.errors import ConfigError
-from workers.engine.load.checkpoint import Checkpoint, Report
+from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.quantize import StoredFormat
+from workers.engine.load.report import Report
 from workers.engine.models.description import ModelDescription
 from workers.engine.models.tensor_names import (
     head_name,

@@ -20,7 +20,7 @@ from kernels.latent import LatentWeights
 from kernels.linear import Weight
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 from protocol.errors import ConfigError
-from workers.engine.load.checkpoint import Checkpoint, Report
+from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
 from workers.engine.load.int4_formats import (
     Format,
@@ -33,6 +33,7 @@ from workers.engine.load.int4_formats import (
     widened,
 )
 from workers.engine.load.quantize import StoredFormat
+from workers.engine.load.report import Report
 from workers.engine.models.description import (
     Attention,
     DeltaRule,

@@ -16,7 +16,8 @@ import torch
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.version import VERSION
-from workers.engine.load.checkpoint import Report
+from workers.engine.load.report import Report
+from workers.engine.model_source import find_model
 from workers.engine.parallel.calls import CallChannel
 from workers.engine.parallel.following import follow
 from workers.engine.parallel.leader import DistantRanks, Followers, LeadingRunner
@@ -32,7 +33,7 @@ from workers.engine.parallel.rendezvous import (
 )
 from workers.engine.parallel.shares import Share
 from workers.engine.runner import ModelRunner
-from workers.engine.start import find_model, load_runner
+from workers.engine.start import load_runner
 from workers.model_dir import CONFIG_NAME
 
 _COMPARED: Final = (

@@ -15,7 +15,7 @@ from kernels.mxfp4 import Mxfp4Weight
 from protocol.errors import ConfigError
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny
-from workers.engine import start
+from workers.engine import model_source
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weight_reader import load_weights
 
@@ -241,12 +241,12 @@ def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
         asked.append((*given, has_bias))
         return "experts in MXFP4: as found"
 
-    monkeypatch.setattr(start, "check_mxfp4", check)
+    monkeypatch.setattr(model_source, "check_mxfp4", check)
     source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
     for folder in expert_twins(tmp_path, source, MXFP4, in_mxfp4):
         shape = read_model_config(folder)
         weights = load_weights(folder, shape, CPU, torch.float32, lambda *_: None)
-        start._check_experts(shape, weights, CPU, lambda *_: None)
+        model_source.check_experts(shape, weights, CPU, lambda *_: None)
     ((device, gates, downs, routing, _, command, has_bias),) = asked
     assert (device, has_bias) == (CPU, True)
     assert isinstance(gates, Mxfp4Weight)

@@ -13,7 +13,7 @@ from tests.fakes.tiny_models import load_tiny, write_tiny_model
 SCRIPT = """
 import json, sys
 from protocol.errors import ConfigError
-from workers.engine.start import find_model
+from workers.engine.model_source import find_model
 
 answers = []
 for model in sys.argv[1:]:

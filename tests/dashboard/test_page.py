@@ -125,6 +125,22 @@ async def test_it_fits_a_phone_and_follows_the_system_s_theme(scheme: str) -> No
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [800, 941, pytest.param(1241, marks=pytest.mark.slow)])
+async def test_no_column_runs_into_the_next_one(width: int) -> None:
+    """Heads and figures of the tables have room at the widths between a phone and a desk."""
+    fleet = ShownFleet().past(60)
+    tight = (
+        "[...document.querySelectorAll('.workers th, .workers td.n, .requests th, .requests td.n')]"
+        ".filter(cell => getComputedStyle(cell.parentNode.parentNode).position !== 'absolute')"
+        ".filter(cell => cell.innerText && cell.scrollWidth > cell.clientWidth)"
+        ".map(cell => cell.innerText)"
+    )
+    async with opened(fleet, width=width) as (tab, _, _):
+        await tab.until("document.querySelectorAll('#recent tr').length > 3")
+        assert await tab.run(tight) == []
+
+
+@needs_browser
 async def test_a_request_explains_itself_and_keys_lead_there_and_back() -> None:
     """From the list by Tab and Enter; Escape goes back."""
     fleet = ShownFleet().past(60)

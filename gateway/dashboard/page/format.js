@@ -31,6 +31,9 @@ function count(value) {
   return String(value);
 }
 
+/** 1 turn, 2 turns */
+const many = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+
 /** A rate: 0, 7.4, 112, 12.3k */
 const rate = (value) => (value < 10 && value > 0 ? value.toFixed(1) : count(Math.round(value)));
 

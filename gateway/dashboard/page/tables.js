@@ -234,11 +234,11 @@ function showConversations(now) {
       const [name, text, under] = node.children;
       const hits = share(one.cached_tokens, one.prompt_tokens);
       say(name, one.parent ? `${one.name} (of ${one.parent})` : one.name);
-      say(text, `${one.turns} turns, ${count(one.prompt_tokens + one.completion_tokens)} tokens`);
-      const facts = [`${one.client}, ${percent(hits)} cached, ${one.tool_calls} calls`];
-      if (one.errors) facts.push(`${one.errors} errors`);
+      say(text, `${many(one.turns, "turn")}, ${count(one.prompt_tokens + one.completion_tokens)} tokens`);
+      const facts = [`${one.client}, ${percent(hits)} cached, ${many(one.tool_calls, "call")}`];
+      if (one.errors) facts.push(many(one.errors, "error"));
       if (one.loop) facts.push(`loop: ${one.loop}`);
-      if (one.breaks) facts.push(`broke its prefix ${one.breaks} times: ${count(one.lost_tokens)} tokens`);
+      if (one.breaks) facts.push(`broke its prefix ${many(one.breaks, "time")}: ${count(one.lost_tokens)} tokens`);
       say(under, facts.join("; "));
     }, emptyItem("No conversation yet."));
   keep($("prefixes"), now.prefixes.slice(0, 8), (one) => `${one.client}/${one.kind}/${one.place}`,
@@ -246,7 +246,7 @@ function showConversations(now) {
     (node, one) => {
       const [what, text] = node.children;
       say(what, `${one.client}: ${one.kind} in ${one.place}`);
-      say(text, `${one.times} times, ${count(one.lost_tokens)} tokens`);
+      say(text, `${many(one.times, "time")}, ${count(one.lost_tokens)} tokens`);
     });
 }
 

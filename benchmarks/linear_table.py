@@ -3,16 +3,16 @@ configurations of weights in 16 bits (`kernels.linear.measured.DENSE`) anew.
 
 FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
 figures of a later file replace earlier ones. A case's entry is its fastest variant, or the library
-if that is faster by 2 %. With `--fp8` first it reads the output of `fp8_sweep`, with `--int4` that
-of `int4_sweep`, of which only what the rule does not find becomes an entry. With `--onto` (behind
-these) entries of sizes that were not measured stay.
+if that is faster by 2 %. With `--fp8` it reads the output of `fp8_sweep`, with `--int4` that of
+`int4_sweep`, of which only what the rule does not find becomes an entry. With `--onto` entries of
+sizes that were not measured stay.
 """
 
+import argparse
 import ast
 import json
 import math
 import re
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -32,16 +32,20 @@ _ROWS: Final = {"": TUNED_ROWS, "fp8": TUNED_ROWS_FP8, "int4": int4_choose.MEASU
 _CASE: Final = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: (fp8|int4))?")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the file."""
-    options = [one for one in sys.argv[1:] if one.startswith("--")]
-    paths = sys.argv[1 + len(options) :]
-    form = next((one for one in ("fp8", "int4") if f"--{one}" in options), "")
-    name = _FILES[form]
-    tables = measured.read(name) if "--onto" in options else []
-    for path in paths:
-        report = json.loads(Path(path).read_text(encoding="utf-8"))
-        tables = with_report(tables, report, form)
+    parser = argparse.ArgumentParser(prog="benchmarks.linear_table", description=__doc__)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--fp8", dest="form", action="store_const", const="fp8", default="")
+    forms.add_argument("--int4", dest="form", action="store_const", const="int4")
+    parser.add_argument("--onto", action="store_true", help="keep entries that were not measured")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="FILE")
+    arguments = parser.parse_args(argv)
+    name = _FILES[arguments.form]
+    tables = measured.read(name) if arguments.onto else []
+    for path in arguments.reports:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        tables = with_report(tables, report, arguments.form)
     (measured.FOLDER / name).write_text(written(tables), encoding="utf-8")
 
 

@@ -6,7 +6,7 @@ such as [providers.NAME]. Must not know what a key does.
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, cast, get_args, get_origin
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 import msgspec
 
 from config.mistakes import Mistake, Place, dotted, name_of, title
-from config.model import OTHER_WORDS, PATTERNS, Config
+from config.model import OTHER_KEYS, OTHER_WORDS, PATTERNS, Config
 from config.reference import table_title, tables
 
 _TOML_WORDS: Final = {
@@ -27,6 +27,9 @@ _TOML_WORDS: Final = {
 }
 _MAX_QUOTED: Final = 40
 _MAX_HOMES: Final = 3
+_LEAST_ALIKE: Final = 0.65
+"""Of keys. `max_tokens` is no more like `first_token_s` than 0.61."""
+_UNITS: Final = {"_s": "of seconds", "_ms": "of milliseconds", "_bytes": "of bytes"}
 
 
 def type_mistakes(value: object, kind: object, place: Place = ()) -> Iterator[Mistake]:
@@ -58,9 +61,9 @@ def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iter
         if key in fields:
             yield from type_mistakes(inner, fields[key].type, (*place, key))
         else:
+            hint = _hint(key, fields, is_table=not place and not _is_value(inner))
             text = f"unknown key `{dotted((key,))}` in {title(place)}; "
-            text += _hint(key, fields, is_table=not place and not _is_value(inner))
-            text += f"Known: {', '.join(sorted(fields))}"
+            text += hint or f"known: {', '.join(sorted(fields))}"
             yield Mistake((*place, key), text)
     for name, field in fields.items():
         if field.required and name not in value:
@@ -127,7 +130,7 @@ def _in_choice(
 
 def _in_value(value: object, kind: object, place: Place) -> Iterator[Mistake]:
     if (text := _refusal(value, kind)) is not None:
-        yield Mistake(place, f"{name_of(place)}: {text}")
+        yield Mistake(place, f"{name_of(place)}: {_with_unit(text, place)}")
 
 
 def _refusal(value: object, kind: object) -> str | None:
@@ -142,6 +145,15 @@ def _refusal(value: object, kind: object) -> str | None:
             text = text.replace(theirs, ours)
         return text[:1].lower() + text[1:]
     return None
+
+
+def _with_unit(text: str, place: Place) -> str:
+    """The refusal of a text where a number is expected, with the unit that the key's name says."""
+    if not text.endswith("got a text in quotes") or "number" not in text:
+        return text
+    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+    unit = next((words for end, words in _UNITS.items() if name.endswith(end)), "")
+    return text.replace("number", f"number {unit}".rstrip(), 1) + "; a number stands without quotes"
 
 
 def _without_none(kind: object) -> object:
@@ -165,15 +177,17 @@ def _is_value(inner: object) -> bool:
     return not isinstance(inner, dict | list)
 
 
-def _hint(key: str, fields: Iterable[str], *, is_table: bool) -> str:
-    """What was meant by an unknown key: the key of another table with this very name, which is
-    more certain than a similar name, or else the nearest key of its own table. `is_table`: it is
+def _hint(key: str, fields: Collection[str], *, is_table: bool) -> str:
+    """What was meant by an unknown key: the key of its table that other programs call so, or the
+    key of another table with this very name, which is more certain than a similar name, or else the
+    nearest key of its own table. `is_table`: it is
     the head of a table of the file, as [model].
     """
-    if not is_table and (homes := _homes().get(key)):
-        return f"it is a key of {' and '.join(homes)}. "
-    near = _nearest(key, fields)
-    return f"did you mean `{near}`? " if near else ""
+    near = other if (other := OTHER_KEYS.get(key)) in fields else None
+    if near is None and not is_table and (homes := _homes().get(key)):
+        return f"it is a key of {' and '.join(homes)}"
+    near = near or _nearest(key, fields, _LEAST_ALIKE)
+    return f"did you mean `{near}`?" if near else ""
 
 
 @cache
@@ -187,8 +201,8 @@ def _homes() -> dict[str, tuple[str, ...]]:
     return {name: titles for name, titles in homes.items() if len(titles) <= _MAX_HOMES}
 
 
-def _nearest(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)
 
 
 def _toml(value: object) -> str:

@@ -52,6 +52,23 @@ OTHER_WORDS: Final = {
 }
 """Words that people write for a choice, and the choice; none is similar enough to guess."""
 
+OTHER_KEYS: Final = {
+    **dict.fromkeys(
+        ("max_model_len", "max_seq_len", "ctx_size", "num_ctx", "n_ctx", "context_size"),
+        "context_length",
+    ),
+    **dict.fromkeys(("max_num_seqs", "parallel", "num_parallel"), "max_seqs"),
+    **dict.fromkeys(("max_num_batched_tokens", "chunked_prefill_size"), "token_budget"),
+    **dict.fromkeys(("kv_cache_dtype", "cache_type_k"), "kv_dtype"),
+    **dict.fromkeys(("tp", "tp_size"), "tensor_parallel"),
+    **dict.fromkeys(("gpu", "gpus"), "device"),
+    **dict.fromkeys(("path", "model_path", "model_dir"), "model"),
+    **dict.fromkeys(("url", "endpoint", "api_base"), "base_url"),
+    **dict.fromkeys(("listen", "bind", "address"), "host"),
+    **dict.fromkeys(("key", "secret", "token"), "hash"),
+}
+"""Keys of other programs, and ours where a table has it; none is similar enough to guess."""
+
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_ALIAS)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
+from herma import EXIT_EXPLAINED
+
 MAX_PORT = 65_535
 MAX_PROCESSES = 64
 
@@ -53,7 +55,7 @@ class HelpFormat(argparse.ArgumentDefaultsHelpFormatter):
 
 class CommandParser(argparse.ArgumentParser):
     """Names what was probably meant by a wrong command or option, and the option for a file that
-    stands alone. The command that takes the words refuses them, with its own usage.
+    stands alone. The command that takes the words refuses them, in one line.
     """
 
     def parse_known_args(  # type: ignore[override]
@@ -66,18 +68,20 @@ class CommandParser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
-        """See argparse. The list of all commands is for `--help`."""
+        """See argparse. One line: the usage and the list of all commands are for `--help`."""
         if (wrong := _WRONG_CHOICE.search(message)) is not None:
             known = [name.strip("'") for name in wrong["known"].split(", ")]
             near = difflib.get_close_matches(wrong["name"], known, n=1)
             if wrong["kind"] == "COMMAND" and wrong["name"] in _KNOWN_ELSEWHERE:
                 near = [_KNOWN_ELSEWHERE[wrong["name"]]]
-            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
             what = "command" if wrong["kind"] == "COMMAND" else "action"
             message = f"there is no {what} {wrong['name']!r}: {hint}"
         elif (left := _LEFT_OVER.fullmatch(message)) is not None:
             message = self._left_over(left["words"])
-        super().error(message)
+        if not any(hint in message for hint in ("--help", "did you mean", "--config FILE")):
+            message += f"; `{self.prog} --help` lists the options"
+        self.exit(EXIT_EXPLAINED, f"{self.prog}: error: {message}\n")
 
     def _left_over(self, words: str) -> str:
         """The error for words that no option takes."""
@@ -85,7 +89,7 @@ class CommandParser(argparse.ArgumentParser):
         known = [name for action in self._actions for name in action.option_strings]
         if first.startswith("-"):
             near = difflib.get_close_matches(first, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what is"
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists them"
             return f"there is no option {first}: {hint}"
         hint = " (the file is named by --config FILE)" if ".toml" in words else ""
         return f"unrecognized arguments: {words}{hint}"

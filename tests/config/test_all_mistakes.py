@@ -127,8 +127,8 @@ def test_an_open_text_ends_what_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("port = 8080", "it is a key of [gateway]."),
-        ("[gateway]\nidle_s = 3", "it is a key of [[models]] and [[workers]]."),
+        ("port = 8080", "; it is a key of [gateway]"),
+        ("[gateway]\nidle_s = 3", "; it is a key of [[models]] and [[workers]]"),
         # Nearer in name than in meaning: `hosts` and `profile`.
         ('host = "::1"', "it is a key of [gateway] and"),
         ('[[models]]\nname = "m"\nprice = { input = 1 }', "it is a key of [providers.NAME]"),
@@ -173,6 +173,41 @@ _LINES = st.lists(
     ),
     max_size=25,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('[[workers]]\nname = "w"\nmax_model_len = 3', "context_length"),
+        ('[[workers]]\nname = "w"\nmax_num_seqs = 3', "max_seqs"),
+        ('[providers.p]\nurl = "http://h"', "base_url"),
+        ('[[keys]]\nname = "k"\nkey = "sk-1"', "hash"),
+        ("[gateway]\nprot = 1", "port"),
+    ],
+)
+def test_a_key_of_another_program_is_named_as_ours(text: str, meant: str) -> None:
+    """One short line: behind a suggestion no list of all keys follows."""
+    (line,) = [one for one in find_mistakes(text, "f") if "unknown key" in one]
+    assert line.endswith(f"; did you mean `{meant}`?")
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "api_key"])
+def test_a_key_that_is_a_little_like_another_brings_no_guess(key: str) -> None:
+    (line,) = find_mistakes(f"[gateway]\n{key} = 1", "f")
+    assert "did you mean" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('drain_s = "10s"', "a number of seconds"),
+        ('max_body_bytes = "3MB"', "a whole number of bytes"),
+        ('port = "8080"', "a whole number"),
+    ],
+)
+def test_a_number_in_quotes_is_told_its_unit(text: str, number: str) -> None:
+    (line,) = find_mistakes(f"[gateway]\n{text}", "f")
+    assert f"expected {number}, got a text in quotes; a number stands without quotes" in line
 
 
 @given(_LINES)

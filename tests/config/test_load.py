@@ -418,7 +418,7 @@ def test_a_key_like_no_other_brings_no_guess() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config("[gateway]\nxylophone = 1", "herma.toml")
     assert "did you mean" not in str(caught.value)
-    assert "Known: address_rate_limit, allowed_origins" in str(caught.value)
+    assert "; known: address_rate_limit, allowed_origins" in str(caught.value)
 
 
 def test_a_public_bind_needs_keys() -> None:

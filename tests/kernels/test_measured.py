@@ -1,11 +1,12 @@
 """Tables of measured tiles: data files that a sweep's writer makes."""
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from benchmarks.kernels.linear import written as named
-from benchmarks.linear_table import entries_of, with_report, written
+from benchmarks.linear_table import entries_of, main, with_report, written
 from kernels.linear import int4_choose, measured
 from kernels.linear.config import Int4Tiles, Skinny, Wide
 from kernels.linear.measured import Entry
@@ -23,6 +24,17 @@ def test_a_file_is_what_its_writer_writes(name: str) -> None:
     assert dates == sorted(dates)
     shapes = [(entry.op, entry.rows, entry.weight) for table in tables for entry in table.entries]
     assert len(shapes) == len(set(shapes))
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--onto"], ["--fp4", "report.json"]])
+def test_the_writer_writes_nothing_without_a_report(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--help` or a wrong option once left an empty table."""
+    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    with pytest.raises(SystemExit):
+        main(words)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_fastest_variant_becomes_the_entry() -> None:

@@ -135,5 +135,8 @@ def _died(worker: str, how: str, *, is_final: bool) -> tuple[AlertKind, Level, s
     """An engine, and whether its supervisor starts it again."""
     if not is_final:
         return "worker", "warning", f"the engine of {worker} died", f"{how} It is started again."
-    text = f"{how} `herma worker restart {worker}` starts it again."
+    text = (
+        f"{how} `herma worker status {worker}` on its host says why, `herma worker restart "
+        f"{worker}` starts it again."
+    )
     return "crash loop", "critical", f"worker {worker} has given up", text

@@ -131,7 +131,12 @@ def condition_of(
             why += f" A spending limit keeps the providers of {_list(refused)} from answering."
         return "down", f"No worker serves {_list(down)}.{why}"
     if away:
-        return "cloud", f"Providers answer for {_list(away)}: its workers are not ready."
+        unserved = [model.name for model in models if model.is_away and model.has_only_providers]
+        whose, whom = ("its", "it") if len(away) == 1 else ("their", "them")
+        why = f"{whose} workers are not ready"
+        if unserved == away:
+            why = f"no worker has joined for {whom} since the gateway's start"
+        return "cloud", f"Providers answer for {_list(away)}: {why}."
     if starting:
         return "starting", f"The workers of {_list(starting)} are starting."
     unready = [

@@ -129,6 +129,8 @@ def _reloaded(taken: tuple[str, ...], kept: tuple[str, ...]) -> str:
 def _engine_fault(event: EngineFault) -> tuple[Level, str]:
     fault = event.kind.replace("_", " ")
     code = "" if event.exit_code is None else f", exit code {event.exit_code}"
+    if event.cause.startswith("exit code"):
+        code = ""
     why = f"{fault}{code}" if not event.cause else f"{fault}{code}: {event.cause}"
     if event.is_final:
         return "critical", f"{event.worker} has given up: {why}"

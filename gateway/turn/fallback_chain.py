@@ -53,6 +53,13 @@ from gateway.upstream import (
 _NO_PATH: Final = frozenset({404, 405})
 """Statuses of a provider that does not serve a path."""
 
+_REMEDIES: Final = {
+    401: "it refuses the API key: correct what api_key_env or api_key_file of [providers.{}] holds",
+    402: "its account has no credit: add some there",
+    403: "its account or API key may not do this: see the limits of both there",
+}
+"""What the statuses of a provider that are about our account ask of an operator."""
+
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
@@ -230,13 +237,20 @@ def _note_failure(
     does not count against the provider.
     """
     services.counters.cloud_failures += 1
-    services.feed.publish(ProviderFailedEvent(name, model, str(error), error.status))
+    reason = _for_operators(error, name)
+    services.feed.publish(ProviderFailedEvent(name, model, reason, error.status))
     if path is not None and error.status in _NO_PATH:
         return
     if error.status == 429 or error.retry_after_s is not None:
         services.health.busy(name, error.retry_after_s or COOL_S)
     else:
-        services.health.failed(name, str(error))
+        services.health.failed(name, reason)
+
+
+def _for_operators(error: ProviderUnavailable, name: str) -> str:
+    """The failure, and what an operator does about it. Clients learn nothing of our account."""
+    remedy = "" if error.status is None else _REMEDIES.get(error.status, "")
+    return f"{error}: {remedy.format(name)}" if remedy else str(error)
 
 
 def _note_cut(

@@ -36,5 +36,7 @@ def gateway_line(pid: int, status: GatewayStatus | None) -> str:
 
 
 def _cover(model: ModelCover) -> str:
+    if not model.ready_workers:
+        return f"{model.name} by {'providers alone' if model.has_providers else 'no ready worker'}"
     ready = f"{model.ready_workers} ready worker{'s' * (model.ready_workers != 1)}"
     return f"{model.name} by {ready}{' and providers' * model.has_providers}"

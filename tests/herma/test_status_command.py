@@ -3,6 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from herma.commands import status as status_command
@@ -21,6 +22,18 @@ def test_a_gateway_is_one_line() -> None:
     line = "gateway http://127.0.0.1:8080/v1 (pid 1): m by 1 ready worker and providers"
     assert gateway_line(1, STATUS) == line
     assert "does not answer" in gateway_line(1, None)
+
+
+@pytest.mark.parametrize(
+    ("cover", "said"),
+    [
+        (ModelCover("m", 2, has_providers=False), "m by 2 ready workers"),
+        (ModelCover("m", 0, has_providers=True), "m by providers alone"),
+        (ModelCover("m", 0, has_providers=False), "m by no ready worker"),
+    ],
+)
+def test_who_serves_a_model_is_said(cover: ModelCover, said: str) -> None:
+    assert gateway_line(1, msgspec.structs.replace(STATUS, models=(cover,))).endswith(f": {said}")
 
 
 def test_the_gateway_stands_before_the_workers(

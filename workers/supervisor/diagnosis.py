@@ -231,7 +231,7 @@ def fault_cause(
             f"correct the cause, then `herma worker restart {worker}`"
         )
     elif failed_starts:
-        wait = f"; the next in {next_s:.0f} s" if next_s >= 1.0 else ""
+        wait = f", the next in {next_s:.0f} s" if next_s >= 1.0 else ""
         text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS}{wait})"
     return text
 

@@ -173,6 +173,31 @@ def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: 
     assert all(name in words for name in bad)
 
 
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        (
+            [model_view(state="down", block_size=None, fallback=CLOUD)],
+            "no worker has joined for it",
+        ),
+        ([model_view(state="down", fallback=CLOUD)], "its workers are not ready"),
+        (
+            [
+                model_view(state="down", fallback=CLOUD),
+                model_view("beta", state="down", block_size=None, fallback=CLOUD),
+            ],
+            "their workers are not ready",
+        ),
+    ],
+)
+def test_a_model_of_providers_alone_is_told_from_one_whose_workers_are_gone(
+    models: list[Any], why: str
+) -> None:
+    condition, words = condition_of(models, [worker().view(0)], 0)
+    assert condition == "cloud"
+    assert f": {why}" in words
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_spending_limit_that_is_reached_is_said(refuses: bool) -> None:
     """No provider answers then, whatever the configuration says: not in the sentence, the row of

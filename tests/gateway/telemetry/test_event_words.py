@@ -41,5 +41,8 @@ def test_a_fault_says_whether_the_engine_starts_again() -> None:
     cause = "the engine at http://127.0.0.1:8000 is gone: connection refused"
     _, text = words_of(EngineFault("gpu0", 3, "crashed", None, is_final=False, cause=cause))
     assert text == f"gpu0: crashed: {cause}; it starts again"
+    cause = "exit code 1: no CUDA-capable device"
+    _, text = words_of(EngineFault("gpu0", 3, "driver", 1, is_final=True, cause=cause))
+    assert text == "gpu0 has given up: driver: exit code 1: no CUDA-capable device"
     level, text = words_of(EngineFault("gpu0", 3, "out_of_memory", None, is_final=True))
     assert (level, text) == ("critical", "gpu0 has given up: out of memory")

@@ -212,6 +212,31 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
     assert_nothing_internal(asked, *fakes)
 
 
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        (401, "api_key_env or api_key_file of [providers.p0]"),
+        (402, "no credit"),
+        (403, "may not do this"),
+        (500, "p0 failed with status 500"),
+    ],
+)
+async def test_an_operator_learns_what_a_provider_wants_and_a_client_does_not(
+    status: int, remedy: str
+) -> None:
+    """What an account lacks stands in the events, hence in log, dashboard and alerts."""
+    fake = FakeProvider(status=status)
+    async with open_provider(fake) as provider:
+        model, tables = chain_of({"p0": provider})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            asked = await gateway.ask()
+            published = [one.json.decode() for one in gateway.services.feed.recent]
+    (failed,) = [one for one in published if '"provider failed"' in one]
+    assert remedy in failed
+    assert asked.error is not None
+    assert status == 500 or remedy not in asked.error.message
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("told", "reads"),

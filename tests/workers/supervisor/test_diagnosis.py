@@ -222,7 +222,7 @@ def test_the_tries_are_counted_in_the_cause() -> None:
         "exit code 127: file not found; put it back (failed start 2 of 5)"
     )
     later = fault_cause(found, worker="w", failed_starts=1, stops=False, next_s=10.0)
-    assert later.endswith("put it back (failed start 1 of 5; the next in 10 s)")
+    assert later.endswith("put it back (failed start 1 of 5, the next in 10 s)")
     assert fault_cause(found, worker="w", failed_starts=0, stops=False).endswith("put it back")
     final = fault_cause(found, worker="w", failed_starts=5, stops=True)
     assert "stopped after 5 starts in a row that never got ready" in final

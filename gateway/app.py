@@ -432,7 +432,13 @@ def _status(process: _Process, url: str) -> GatewayStatus:
         replaced=start.num_replaced,
         why=start.why,
         config=process.file,
+        troubles=_troubles(process.services),
     )
+
+
+def _troubles(services: Services) -> tuple[str, ...]:
+    """What does not work now though the gateway answers."""
+    return tuple(filter(None, (services.spending.stuck_for, services.stored.trouble)))
 
 
 async def _answer_commands(process: _Process, url: str) -> None:
@@ -584,4 +590,5 @@ def _gauges(services: Services) -> FleetGauges:
         decisions=statistics.decisions,
         index_blocks=statistics.index_blocks,
         index_bytes=statistics.index_bytes,
+        is_ledger_stuck=bool(services.spending.stuck_for),
     )

@@ -249,6 +249,7 @@ class ModelCover(msgspec.Struct, frozen=True):
 class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     """One gateway process. `process` is its index if several share the port, else "". `replaced`
     processes had its index before; `why` is how the last one ended. `config` is as a worker's.
+    `troubles` are what does not work now though it answers, as a ledger that cannot be written.
     """
 
     pid: int
@@ -260,6 +261,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     replaced: int = 0
     why: str = ""
     config: str | None = None
+    troubles: tuple[str, ...] = ()
 
 
 class UpStatus(msgspec.Struct, frozen=True, tag="up"):

@@ -96,7 +96,7 @@ class FleetGauges:
     yet; `running` sequences have a place on a worker; `tasks` are those of the event loop.
     `counters` and `events` (counts by kind) only rise. `open_breakers` says for each provider
     whether it is now asked last or not at all. `decisions` counts placed sequences by the reason
-    for their worker.
+    for their worker. `is_ledger_stuck`: what is spent cannot be written down now.
     """
 
     unready_workers: int = 0
@@ -111,6 +111,7 @@ class FleetGauges:
     decisions: Mapping[str, int] = field(default_factory=dict)
     index_blocks: int = 0
     index_bytes: int = 0
+    is_ledger_stuck: bool = False
 
 
 @dataclass(slots=True)

@@ -175,6 +175,8 @@ def _of_routing(now: FleetGauges) -> Iterator[Metric]:
         "herma_index_blocks", "Distinct blocks that workers hold.", now.index_blocks
     )
     yield GaugeMetricFamily("herma_index_bytes", "Memory of the prefix index.", now.index_bytes)
+    text = "1 while the ledger cannot be written, and providers with limits are not asked."
+    yield GaugeMetricFamily("herma_ledger_stuck", text, now.is_ledger_stuck)
 
 
 def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:

@@ -64,6 +64,7 @@ class Archive:
         self._has_work = trio.Event()
         self._written = trio.Event()
         self._thread = trio.CapacityLimiter(1)
+        self.trouble = ""
 
     @property
     def is_kept(self) -> bool:
@@ -87,7 +88,8 @@ class Archive:
         except ConfigError as error:
             if self._is_needed:
                 raise
-            _log.warning("responses are not stored: %s", error)
+            self.trouble = f"responses are not stored: {error}"
+            _log.warning("%s", self.trouble)
             return
         left = await self._in_thread(store.left_open, self._num_processes)
         for response_id, response, events in left:
@@ -180,8 +182,10 @@ class Archive:
                 for left in reversed(range(MAX_TRIES)):
                     try:
                         await self._in_thread(store.write, changes)
+                        self.trouble = ""
                         break
                     except ResponseStoreError as error:
+                        self.trouble = str(error)
                         if not left:
                             _log.error("%s; these responses are lost", error)
                         elif left == MAX_TRIES - 1:

@@ -57,6 +57,11 @@ class StoredResponses:
         )
         self.background = Background(self._archive, config.max_background)
 
+    @property
+    def trouble(self) -> str:
+        """Why responses are not stored now, in words for operators; empty if they are."""
+        return self._archive.trouble
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the store until cancelled, which ends what runs in the background. Raises
         `ConfigError` if a file that the configuration names cannot be opened.

@@ -84,7 +84,8 @@ class _Batch:
 class LedgerWriter:
     """A queue of ledger entries, which `run` writes. `see` gets what all other processes have spent
     and reserved in `places`. `trouble`: why the last reservations could not be shared with other
-    hosts, in words for clients; empty if they could.
+    hosts, in words for clients; empty if they could. `stuck_for`: why the ledger cannot be written
+    now, in words for operators; empty if it can.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class LedgerWriter:
         self._has_work = trio.Event()
         self._looks_at = 0.0
         self._blind_for = ""
-        self._stuck_for = ""
+        self.stuck_for = ""
         self.trouble = ""
         self._settle_delay_s = settle_delay_s
         self._thread = trio.CapacityLimiter(1)
@@ -237,16 +238,16 @@ class LedgerWriter:
                 )
             batch.reached = store.reached if batch.holds else {}
             self.trouble = store.trouble
-            if self._stuck_for:
+            if self.stuck_for:
                 _log.warning("the ledger is written again, with what has waited")
-                self._stuck_for = ""
+                self.stuck_for = ""
             if batch.refused:
                 await self._look(store)
         except LedgerError as error:
             # Tried every second or so: a full disk may hold this log too.
-            if self._stuck_for != str(error):
-                _log.error("%s; tried again until it succeeds", error)
-            self._stuck_for = str(error)
+            if self.stuck_for != str(error):
+                _log.error("%s; it is tried again until it succeeds", error)
+            self.stuck_for = str(error)
             failure = error
             # Settlements and other usage go into the next batch; reservations are refused.
             self._settlements[:0] = settlements

@@ -219,6 +219,11 @@ class Spending:
             return None
         return "providers need a ledger, which could not be opened at the start: see the log"
 
+    @property
+    def stuck_for(self) -> str:
+        """Why the ledger cannot be written now, in words for operators; empty if it can."""
+        return self._writer.stuck_for
+
     def reconfigure(self, config: Config) -> None:
         """Apply the prices and limits of `config`. Tables of removed providers stay for requests
         that run.

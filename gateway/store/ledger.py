@@ -5,6 +5,7 @@ dates as text (2026-11-21), amounts micro-units of the ledger's currency. Every 
 belongs in a thread, one call at a time. Must not know tasks, nor why a window has a cap.
 """
 
+import errno
 import os
 import sqlite3
 import time
@@ -251,7 +252,9 @@ class LedgerStore:
                 self._connection.executemany(_RESERVE, rows)
                 self._hold(of_conversations)
         except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
+            words = getattr(error, "strerror", None) or error
+            text = f"cannot write the ledger {self._path}: {words}{_remedy(error)}"
+            raise LedgerError(text) from error
         return refused
 
     def _hold(self, given: OfConversations) -> None:
@@ -454,6 +457,22 @@ class LedgerStore:
             worst.cost,
             worst.is_priced,
         )
+
+
+def _remedy(error: Exception) -> str:
+    """What an operator does about an error of the disk or of SQLite, behind a colon; "" if its text
+    says so itself.
+    """
+    if isinstance(error, FileNotFoundError):
+        return ": put the file back, or restart all gateways that have it"
+    code = getattr(error, "sqlite_errorname", "")
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return ": another program holds it (an open sqlite3, a backup); end that program"
+    if code.startswith("SQLITE_FULL") or getattr(error, "errno", None) == errno.ENOSPC:
+        return ": free space on its disk"
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return ": it is damaged; restore a copy, and restart all gateways that have it"
+    return ""
 
 
 def _sums_of(

@@ -12,14 +12,14 @@ from protocol.control_messages import GatewayStatus, ModelCover
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print both. Returns 1 if a process does not answer, or a worker is stopped, else 0. Raises
-    `ConfigError` if nothing runs.
+    """Print both. Returns 1 if a process does not answer or is in trouble, or a worker is stopped,
+    else 0. Raises `ConfigError` if nothing runs.
     """
     file: Path | None = None if arguments.all else arguments.config
     found = [one for one in gateways() if file is None or runs(file, one.status) is not False]
     for one in found:
-        print(gateway_line(one.pid, one.status))
-    is_well = all(one.status is not None for one in found)
+        print(gateway_lines(one.pid, one.status))
+    is_well = all(one.status is not None and not one.status.troubles for one in found)
     workers = (one for one in supervisors() if file is None or runs(file, one.status) is not False)
     if found and not any(workers):
         print("no worker runs here")
@@ -27,12 +27,14 @@ def run(arguments: argparse.Namespace) -> int:
     return max(0 if is_well else 1, show_workers(None, file))
 
 
-def gateway_line(pid: int, status: GatewayStatus | None) -> str:
+def gateway_lines(pid: int, status: GatewayStatus | None) -> str:
+    """The gateway and who serves its models; below it what does not work now."""
     if status is None:
         return f"gateway (pid {pid}) does not answer: it is stopped (kill -CONT) or hangs"
     models = ", ".join(map(_cover, status.models)) or "no model"
     process = f" {status.process}" * bool(status.process)
-    return f"gateway{process} {status.url}/v1 (pid {pid}): {models}"
+    troubles = "".join(f"\n  {trouble}" for trouble in status.troubles)
+    return f"gateway{process} {status.url}/v1 (pid {pid}): {models}{troubles}"
 
 
 def _cover(model: ModelCover) -> str:

@@ -1,7 +1,7 @@
 """Checks the gateway processes that run on this host.
 
-Owns the findings about a process that does not answer its control socket, or that took the place of
-others. Must not know how they are asked.
+Owns the findings about a process that does not answer its control socket, that took the place of
+others, or that cannot write a file of its own. Must not know how they are asked.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,18 @@ def check_gateways(host: Host) -> Iterator[Finding]:
                 "of several on one port the parent replaces it ([gateway] hang_s); else "
                 f"kill -USR2 {gateway.pid} logs where it is, kill -9 {gateway.pid} ends it",
             )
-        elif gateway.status.replaced:
+            continue
+        if gateway.status.replaced:
             yield _replaced(gateway.status)
+        for trouble in gateway.status.troubles:
+            yield Finding(
+                "error",
+                CHECK,
+                f"the gateway process {gateway.pid}: {trouble}",
+                "what is spent, or answered, is not recorded; requests to providers are refused "
+                "while their cost cannot be written down",
+                "end the program that holds the file, free its disk, or put the file back",
+            )
 
 
 def _replaced(status: GatewayStatus) -> Finding:

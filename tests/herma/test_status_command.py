@@ -8,7 +8,7 @@ import pytest
 
 from herma.commands import status as status_command
 from herma.commands import worker as worker_command
-from herma.commands.status import gateway_line, run
+from herma.commands.status import gateway_lines, run
 from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, ModelCover, WorkerStatus
 from protocol.errors import ConfigError
@@ -20,8 +20,13 @@ STATUS = GatewayStatus(
 
 def test_a_gateway_is_one_line() -> None:
     line = "gateway http://127.0.0.1:8080/v1 (pid 1): m by 1 ready worker and providers"
-    assert gateway_line(1, STATUS) == line
-    assert "does not answer" in gateway_line(1, None)
+    assert gateway_lines(1, STATUS) == line
+    assert "does not answer" in gateway_lines(1, None)
+
+
+def test_what_does_not_work_stands_below_the_gateway() -> None:
+    stuck = msgspec.structs.replace(STATUS, troubles=("cannot write the ledger /l: locked",))
+    assert gateway_lines(1, stuck).splitlines()[1:] == ["  cannot write the ledger /l: locked"]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_a_gateway_is_one_line() -> None:
     ],
 )
 def test_who_serves_a_model_is_said(cover: ModelCover, said: str) -> None:
-    assert gateway_line(1, msgspec.structs.replace(STATUS, models=(cover,))).endswith(f": {said}")
+    assert gateway_lines(1, msgspec.structs.replace(STATUS, models=(cover,))).endswith(f": {said}")
 
 
 def test_the_gateway_stands_before_the_workers(

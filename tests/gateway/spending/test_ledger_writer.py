@@ -186,7 +186,8 @@ async def test_a_disk_that_stays_full_is_one_line(
         writer, disk = await start(nursery, path)
         disk.num_failures = 3
         record(writer)
-        await wait_until(lambda: bool(disk.batches))
+        await wait_until(lambda: writer.stuck_for == "The disk is full.")
+        await wait_until(lambda: bool(disk.batches) and not writer.stuck_for)
         nursery.cancel_scope.cancel()
     said = [(one.levelname, one.message.partition(";")[0]) for one in caplog.records]
     assert said == [

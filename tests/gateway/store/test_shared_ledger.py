@@ -96,7 +96,7 @@ def test_a_ledger_that_is_gone_is_not_written(tmp_path: Path) -> None:
     path, away = tmp_path / "ledger", tmp_path / "away"
     with shared(path, 1) as (store,):
         path.rename(away)
-        with pytest.raises(LedgerError, match="No such file"):
+        with pytest.raises(LedgerError, match=r"No such file.*: put the file back"):
             store.write([claim(1)], [], [])
         with pytest.raises(ConfigError, match="No such file"):
             LedgerStore(path, "USD")
@@ -104,6 +104,20 @@ def test_a_ledger_that_is_gone_is_not_written(tmp_path: Path) -> None:
         with pytest.raises(LedgerError, match="restart all gateways"):
             store.write([claim(1)], [], [])
         away.rename(path)
+        assert store.write([claim(1)], [], []) == frozenset()
+
+
+def test_a_ledger_that_another_program_holds_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own words name neither."""
+    monkeypatch.setattr("gateway.store.ledger.BUSY_S", 0.05)
+    path = tmp_path / "ledger"
+    with shared(path, 1) as (store,), closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LedgerError, match=r"locked: another program holds it"):
+            store.write([claim(1)], [], [])
+        other.execute("ROLLBACK")
         assert store.write([claim(1)], [], []) == frozenset()
 
 

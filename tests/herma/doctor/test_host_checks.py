@@ -224,6 +224,11 @@ def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
     replaced = only(machine)
     assert replaced.level == "warning"
     assert replaced.what.endswith(f"was replaced 2 times; the last one ended so: {why}")
+    stuck = replace(well, troubles=("cannot write the ledger /l: locked",))
+    machine.gateways[1:] = [GatewayProcess(path, 9, stuck)]
+    found = only(machine)
+    assert found.level == "error"
+    assert found.what == "the gateway process 9: cannot write the ledger /l: locked"
 
 
 def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:

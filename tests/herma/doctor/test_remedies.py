@@ -329,6 +329,10 @@ CASES = {
     "replaced gateway": Case(
         "look in the log", _gateway(GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2", replaced=1))
     ),
+    "stuck ledger": Case(
+        "end the program that holds the file",
+        _gateway(GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2", troubles=("stuck",))),
+    ),
     "clear password": Case("rediss://...", _silent_server, SHARED),
     "silent server": Case("start the server", _silent_server, SHARED),
     "worker that does not answer": Case("kill -CONT 7", _worker(gone=True)),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from config import Config
+from herma.doctor.certificates import check_certificate
 from herma.doctor.driver import check_driver, check_preloaded
 from herma.doctor.finding import Finding
 from herma.doctor.gateways import check_gateways
@@ -51,6 +52,7 @@ OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
 
 OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_ports,
+    check_certificate,
     check_control_group,
     check_host_caches,
     check_models,

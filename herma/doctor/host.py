@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ class Host:
     """A machine. Paths are absolute on it; `root` is the place of its file system here. `packages`
     is the folder of the installed Python packages. `gateways` and `workers` ask those that run.
     `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
-    `free_bytes` is what the disk of a folder has left for this user.
+    `free_bytes` is what the disk of a folder has left for this user, `unix_time` what its clock
+    shows.
     """
 
     root: Path
@@ -57,6 +59,7 @@ class Host:
     ask_shared_limits: Callable[[LedgerConfig], str | None] = _not_asked
     workers: Callable[[], Iterable[Supervisor]] = tuple
     free_bytes: Callable[[Path], int] = _free_bytes
+    unix_time: Callable[[], float] = time.time
     _answers: dict[tuple[str, ...], QueryOutput | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:

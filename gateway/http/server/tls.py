@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, final
 
 import trio
 
+from housekeeping.certificate_dates import expires_at
 from protocol.errors import ConfigError
 
 HANDSHAKE_S: Final = 10.0
@@ -30,10 +33,15 @@ Handle = Callable[[socket.socket, tuple[str, int] | None], Awaitable[None]]
 
 @final
 class Certificates:
-    """A chain and its key, in PEM files. TLS 1.2 and newer."""
+    """A chain and its key, in PEM files. TLS 1.2 and newer. `unix_time` is the clock by which the
+    log says that a certificate that is read has expired.
+    """
 
-    def __init__(self, certificate: str, key: str) -> None:
+    def __init__(
+        self, certificate: str, key: str, unix_time: Callable[[], float] = time.time
+    ) -> None:
         """Raises `ConfigError` if they cannot be read or do not belong together."""
+        self._unix_time = unix_time
         self._files = Path(certificate).expanduser(), Path(key).expanduser()
         try:
             self._stamps = self._stamped()
@@ -69,6 +77,14 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         context.load_cert_chain(*self._files)
+        ends_at = expires_at(self._files[0].read_text(encoding="utf-8", errors="replace"))
+        if ends_at is not None and ends_at < self._unix_time():
+            _log.warning(
+                "the certificate %s has expired on %s: clients that check it refuse to connect; "
+                "renew it, and the gateway reads it by itself",
+                self._files[0],
+                f"{datetime.fromtimestamp(ends_at, UTC):%Y-%m-%d %H:%M} UTC",
+            )
         return context
 
 

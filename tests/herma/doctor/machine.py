@@ -25,6 +25,7 @@ class Machine:
         self.workers: list[Supervisor] = []
         self.shared_limits: str | None = None
         self.free_bytes = 2**40
+        self.unix_time = 1_800_000_000.0
 
     def write(self, name: str, content: str | bytes = "", mode: int = 0o644) -> Path:
         path = self.root / name.lstrip("/")
@@ -61,6 +62,7 @@ class Machine:
             self._limits,
             lambda: self.workers,
             lambda _: self.free_bytes,
+            lambda: self.unix_time,
         )
 
     def _limits(self, _ledger: LedgerConfig) -> str | None:

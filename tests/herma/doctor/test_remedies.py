@@ -7,9 +7,11 @@ import ast
 import importlib
 import pkgutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +23,7 @@ from herma.doctor import Finding, examine
 from herma.doctor.ranks import PCIE
 from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, WorkerStatus
+from tests.fakes.certificates import certificate_for
 from tests.herma.doctor.machine import APPS, NVIDIA, SITE, Machine
 from tests.herma.doctor.test_config_checks import ENGINE, HEAD, LISTEN, plant_model
 from tests.herma.doctor.test_units import EXEC, UNIT
@@ -32,12 +35,27 @@ SHARED = '[ledger]\nshared = "redis://10.0.0.5/0"\nshared_password_env = "P"\n'
 HOME = {"HOME": "/root"}
 
 
+TLS = '[gateway]\ntls_certificate_file = "/tls/c.pem"\ntls_key_file = "/tls/k.pem"\n'
+
+
 class Case(NamedTuple):
     """`remedy` is what one of the findings must advise once `plant` has done its work."""
 
     remedy: str
     plant: Callable[[Machine], object]
     config: str = ""
+
+
+def _certificate(days: int) -> Callable[[Machine], None]:
+    """One that is valid for two days from now, seen so many days later."""
+
+    def plant(machine: Machine) -> None:
+        with TemporaryDirectory() as folder:
+            path, _ = certificate_for("localhost", Path(folder))
+            machine.write("/tls/c.pem", path.read_bytes())
+        machine.unix_time = time.time() + days * 86_400
+
+    return plant
 
 
 def _old_cuda(machine: Machine) -> None:
@@ -333,6 +351,9 @@ CASES = {
         "end the program that holds the file",
         _gateway(GatewayStatus(7, "http://127.0.0.1:80", "1", "0/2", troubles=("stuck",))),
     ),
+    "expired certificate": Case("renew it", _certificate(3), TLS),
+    "certificate that ends soon": Case("renew it", _certificate(1), TLS),
+    "no certificate": Case("put a PEM chain there", lambda _: None, TLS),
     "clear password": Case("rediss://...", _silent_server, SHARED),
     "silent server": Case("start the server", _silent_server, SHARED),
     "worker that does not answer": Case("kill -CONT 7", _worker(gone=True)),

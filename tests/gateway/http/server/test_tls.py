@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -122,6 +123,17 @@ async def test_a_changed_certificate_is_used_from_the_next_connection_on(tmp_pat
         newly = ssl.create_default_context(cafile=renewed)
         async with httpx.AsyncClient(verify=newly) as client:
             assert (await client.post(f"{url}/echo", content=b"1")).status_code == 200
+
+
+@pytest.mark.parametrize(("days", "is_said"), [(1, False), (3, True)])
+def test_a_certificate_that_has_expired_is_said_at_the_start(
+    days: int, is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is served all the same: some clients do not check it. This one is valid for two days."""
+    path, _ = certificate_for("localhost", tmp_path)
+    clock = time.time() + days * 86_400
+    Certificates(str(path), str(tmp_path / "key.pem"), lambda: clock)
+    assert ("has expired on" in caplog.text) == is_said
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

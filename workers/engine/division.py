@@ -23,18 +23,19 @@ from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallo
 from workers.engine.runner import ModelRunner
 from workers.engine.settings import kv_dtype, probe_facts, states, window, window_memory
 from workers.engine.tier.sizing import copy_bytes
+from workers.loop import NO_STEP, LargestStep
 from workers.memory_room import MemoryRoom
 
 
 class BlockRoom(NamedTuple):
     """How many blocks there are for keys and values, and for those of layers that keep only their
-    window; how much of the largest step's peak is free again after it, and that step's bytes.
+    window; how much of the largest step's peak is free again after it, and the step itself.
     """
 
     num_blocks: int
     windows: WindowMemory | None
     passing_bytes: int
-    step_bytes: int
+    largest: LargestStep
 
 
 class Division(NamedTuple):
@@ -104,15 +105,17 @@ def _blocks(
     token_bytes = shape.token_numbers * dtype.itemsize
     token_bytes += 0 if drafter is None else drafter.token_bytes
     meter = PeakMeter(device)
-    step_bytes = 0
+    largest = NO_STEP
     if is_card:
         most_tokens = before.num_bytes // token_bytes
-        step_bytes = _measure_steps(source, model, meter, most_tokens, kept)
+        largest = _measure_steps(source, model, meter, most_tokens, kept)
+        taken = largest.others_bytes or 0
+        before = before._replace(num_bytes=max(0, before.num_bytes - taken))
     block_bytes = token_bytes * config.block_size
     dummy_bytes = block_bytes if is_card else 0
     dummy_bytes += copy_bytes(config, block_bytes, device)
     draft_bytes = 0 if drafter is None else _draft_bytes(config, model, drafter)
-    peak_bytes = step_bytes + dummy_bytes + draft_bytes
+    peak_bytes = largest.num_bytes + dummy_bytes + draft_bytes
     left = int(share_of(is_card=is_card) * (before.num_bytes - peak_bytes))
     windows = window_memory(config, shape, dtype.itemsize, left, device)
     state_bytes = 0 if kept is None else kept.num_bytes
@@ -126,7 +129,7 @@ def _blocks(
         state_bytes=state_bytes if windows is None else windows.num_bytes,
     )
     num_blocks = choose_blocks(before, demand, is_card=is_card)
-    return BlockRoom(num_blocks, windows, meter.passing_bytes, step_bytes)
+    return BlockRoom(num_blocks, windows, meter.passing_bytes, largest)
 
 
 def _measure_steps(
@@ -135,9 +138,9 @@ def _measure_steps(
     meter: PeakMeter,
     most_tokens: int,
     kept: StateMemory | None,
-) -> int:
+) -> LargestStep:
     """Run the largest steps of an engine with at most `most_tokens` of keys and values on its card.
-    Returns their bytes by `meter`, without the states, which have a size of their own.
+    Returns their memory by `meter`, without the states, which have a size of their own.
     """
     config, device = source.config, model.device
     probed, max_seqs = shallow(model), None if kept is None else kept.num_seqs
@@ -148,7 +151,7 @@ def _measure_steps(
         runner = ModelRunner(probed, cache, facts, source.model_dir)
         run_largest_steps(runner)
         state_bytes = runner.state_bytes
-    return meter.peak_bytes - state_bytes
+    return LargestStep(meter.peak_bytes - state_bytes, meter.others_bytes)
 
 
 def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:

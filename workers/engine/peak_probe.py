@@ -7,7 +7,7 @@ used for (`kv_size.py` divides the memory), nor how a step is computed: it calls
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from protocol.messages import EngineFacts
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.engine.memory.budget import CardReading, card_room, vgpu_limit
 from workers.engine.memory.forecast import CONTEXT_BYTES
+from workers.engine.memory.own_memory import own_bytes
 from workers.engine.models.network import Network
 from workers.engine.runner import ModelRunner
 from workers.memory_room import MemoryRoom, host_room
@@ -121,17 +122,39 @@ def _plan(
     return StepPlan(0, tuple(starts), tuple(chunks), tuple([chunk.seq for chunk in ended]))
 
 
+class CardCount(NamedTuple):
+    """Bytes of a card beside torch's allocator: of all processes, and of this one, None if the
+    driver does not say.
+    """
+
+    of_all: int
+    own: int | None
+
+
+def growth(before: CardCount, after: CardCount) -> tuple[int, int | None]:
+    """How much this process has taken, and how much others have. If that is not known all counts as
+    its own, and the other is None.
+    """
+    grown = max(0, after.of_all - before.of_all)
+    if before.own is None or after.own is None:
+        return grown, None
+    own = max(0, after.own - before.own)
+    return own, max(0, after.of_all - before.of_all - (after.own - before.own))
+
+
 class PeakMeter:
     """The peak of memory taken on a card between the start of a `with` and its end.
 
     `peak_bytes` counts the allocator's peak over the start, and what libraries and compiled
     kernels took beside it; `passing_bytes` is how much of the allocator's peak was free again at
-    the end. Both are 0 on a CPU, whose steps are small.
+    the end. Both are 0 on a CPU, whose steps are small. `others_bytes` is what other processes
+    have taken of the card meanwhile; None if that is not known: then it is in `peak_bytes`.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.peak_bytes = 0
         self.passing_bytes = 0
+        self.others_bytes: int | None = 0
         self._device = device
 
     def __enter__(self) -> "PeakMeter":
@@ -140,19 +163,22 @@ class PeakMeter:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self._device)
             self._allocated = torch.cuda.memory_allocated(self._device)
-            self._outside = _outside_bytes(self._device)
+            self._before = _beside_torch(self._device)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             peak = torch.cuda.max_memory_allocated(self._device)
-            grown = max(0, _outside_bytes(self._device) - self._outside)
+            grown, self.others_bytes = growth(self._before, _beside_torch(self._device))
             self.peak_bytes = peak - self._allocated + grown
             self.passing_bytes = peak - torch.cuda.memory_allocated(self._device)
 
 
-def _outside_bytes(device: torch.device) -> int:
-    """Bytes in use on the card beside torch's allocator, by any process."""
+def _beside_torch(device: torch.device) -> CardCount:
     free, total = torch.cuda.mem_get_info(device)
-    return total - free - torch.cuda.memory_reserved(device)
+    of_torch = torch.cuda.memory_reserved(device)
+    own = own_bytes(str(torch.cuda.get_device_properties(device).uuid))
+    if own is not None:  # less than torch's would be of another process
+        own = own - of_torch if own >= of_torch else None
+    return CardCount(total - free - of_torch, own)

@@ -37,7 +37,7 @@ from workers.engine.step.sampler import read
 from workers.engine.step.states import States
 from workers.engine.step.steps import EngineSteps, Launched, Unsampled
 from workers.engine.tier.engine_tier import EngineTier
-from workers.loop import DeviceUse
+from workers.loop import NO_STEP, DeviceUse, LargestStep
 from workers.scheduler import (
     NO_MOVES,
     Chunk,
@@ -79,12 +79,12 @@ class ModelRunner:
         facts: EngineFacts,
         model_dir: Path,
         steps: EngineSteps | None = None,
-        step_bytes: int = 0,
+        largest: LargestStep = NO_STEP,
         *,
         verifies: bool = False,
     ) -> None:
-        """`steps` None: those of `steps_on` for the model's device. `step_bytes`: see `DeviceUse`.
-        `verifies`: plans may carry drafts.
+        """`steps` None: those of `steps_on` for the model's device. `largest`: what a probe has
+        measured. `verifies`: plans may carry drafts.
         """
         self.windows: WindowSizes | None = None
         if cache.has_windows:
@@ -97,7 +97,7 @@ class ModelRunner:
         self.cache = cache
         self.tier: EngineTier | None = None
         self.sleep: DeviceSleep | NoSleep = NoSleep()
-        self._step_bytes = step_bytes
+        self._largest = largest
         self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
         self._has_states = bool(model.config.delta_rules)
@@ -152,7 +152,7 @@ class ModelRunner:
         kv_bytes = self.cache.num_bytes()
         weights = self.model.weights
         return DeviceUse(
-            weights.num_bytes(), kv_bytes, captured, wanted, self._step_bytes,
+            weights.num_bytes(), kv_bytes, captured, wanted, self._largest,
             weights.prefill_bytes, self.state_bytes, self._trouble(), weights.host_bytes,
             self.cache.num_window_blocks * self.cache.block_size, self.model.config.kept_window,
         )  # fmt: skip

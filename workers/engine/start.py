@@ -121,7 +121,7 @@ def _runner(source: ModelSource, model: Network, division: Division, cache: KvCa
     drafting = DraftingSetup(config.drafting is not None, division.drafter)
     steps = steps_on(model, cache, facts, blocks.passing_bytes, drafting)
     return ModelRunner(
-        model, cache, facts, source.model_dir, steps, blocks.step_bytes, verifies=drafting.is_on
+        model, cache, facts, source.model_dir, steps, blocks.largest, verifies=drafting.is_on
     )
 
 

@@ -12,4 +12,11 @@ from workers.loop.loop import (
 )
 from workers.loop.napping import MemoryMove, NativeSleep
 from workers.loop.pipeline import EngineBroken, Runner
-from workers.loop.start_table import DeviceUse, aligned, bytes_text, start_table
+from workers.loop.start_table import (
+    NO_STEP,
+    DeviceUse,
+    LargestStep,
+    aligned,
+    bytes_text,
+    start_table,
+)

@@ -20,20 +20,38 @@ _SHORT_S: Final = 0.05
 """Phases that took less are left out of the row."""
 
 
+class LargestStep(NamedTuple):
+    """The memory of the largest step in a probe, 0 without a probe, and what other processes took
+    of the card meanwhile; None: if they took some, it is in `num_bytes`.
+    """
+
+    num_bytes: int = 0
+    others_bytes: int | None = 0
+
+    def __str__(self) -> str:
+        text = f"{bytes_text(self.num_bytes)}, as measured"
+        if self.others_bytes is None:
+            return f"{text}, with what other processes took of the card meanwhile"
+        others = f"; other processes took {bytes_text(self.others_bytes)} of the card meanwhile"
+        return text + (others if self.others_bytes else "")
+
+
+NO_STEP: Final = LargestStep()
+
+
 class DeviceUse(NamedTuple):
     """Facts of a native engine: bytes, and the numbers of captured and of planned graphs (0 of 0 on
-    a device without graphs). `step_bytes` is the memory of the largest step in a probe, 0 without a
-    probe. `prefill_bytes` of the weights are a second form. `state_bytes` are recurrent states.
-    `trouble` is a fault that the start has found and tolerates. `host_bytes` of weights are in the
-    host's memory, beside `weights_bytes` on the card. `window_tokens` of layers that keep only
-    their `window` have room; 0 if all layers keep all tokens.
+    a device without graphs). `prefill_bytes` of the weights are a second form. `state_bytes` are
+    recurrent states. `trouble` is a fault that the start has found and tolerates. `host_bytes` of
+    weights are in the host's memory, beside `weights_bytes` on the card. `window_tokens` of layers
+    that keep only their `window` have room; 0 if all layers keep all tokens.
     """
 
     weights_bytes: int
     kv_bytes: int
     num_captured: int
     num_graphs: int
-    step_bytes: int = 0
+    step: LargestStep = NO_STEP
     prefill_bytes: int = 0
     state_bytes: int = 0
     trouble: str = ""
@@ -86,8 +104,8 @@ def start_table(
         rows.append(("drafts", f"by {drafting.drafter}, {how_many}"))
     if use is not None:
         rows.append(("graphs", _graphs(use)))
-        if use.step_bytes:
-            rows.append(("largest step", f"{bytes_text(use.step_bytes)}, as measured"))
+        if use.step.num_bytes:
+            rows.append(("largest step", str(use.step)))
         if use.trouble:
             rows.append(("trouble", use.trouble))
     rows.append(("seconds", _seconds(seconds)))

@@ -7,12 +7,12 @@ from config import SpeculationConfig
 from protocol.messages import EngineFacts
 from tests.fakes.fleet import facts
 from workers.loop.heartbeat import PhaseClock
-from workers.loop.start_table import DeviceUse, start_table
+from workers.loop.start_table import DeviceUse, LargestStep, start_table
 
 CARD: EngineFacts = replace(
     facts(max_seqs=256, kv_tokens=712_384), device="cuda:0", dtype="bfloat16", context_length=40_960
 )
-USE = DeviceUse(15_270_000_000, 105_047_000_000, 1, 30, 2 * 2**30)
+USE = DeviceUse(15_270_000_000, 105_047_000_000, 1, 30, LargestStep(2 * 2**30))
 
 
 def test_a_card_has_every_row() -> None:
@@ -44,6 +44,22 @@ def test_what_is_in_the_hosts_memory_is_told_apart() -> None:
     """It takes nothing of the card."""
     lines = start_table(CARD, "m", None, (), USE._replace(host_bytes=1_246_000_000))
     assert "weights       14.22 GiB, 1.16 GiB more on the host" in lines
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        (0, "2.00 GiB, as measured"),
+        (2**29, "2.00 GiB, as measured; other processes took 512.0 MiB of the card meanwhile"),
+        (None, "2.00 GiB, as measured, with what other processes took of the card meanwhile"),
+    ],
+)
+def test_the_largest_step_is_told_apart_from_what_others_took(
+    others: int | None, said: str
+) -> None:
+    """It was reported with 6.86 GiB while three other engines were starting."""
+    lines = start_table(CARD, "m", None, (), USE._replace(step=LargestStep(2 * 2**30, others)))
+    assert f"largest step  {said}" in lines
 
 
 def test_what_a_start_goes_on_without_has_a_row() -> None:

@@ -11,10 +11,11 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+import msgspec
 import trio
 
 from protocol.errors import WireError
@@ -22,13 +23,12 @@ from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.turns import (
     Change,
     Member,
-    MemberReport,
     Order,
     SharedCard,
     TurnPlan,
     TurnPolicy,
     decode_report,
-    encode_line,
+    encode_order,
 )
 
 MAX_LINE_BYTES: Final = 65_536
@@ -93,7 +93,7 @@ class TurnTable:
         try:
             async with stream:
                 async for line in lines_of(stream):
-                    self._hear(seat, decode_report(line))
+                    self._hear(seat, line)
         except (trio.BrokenResourceError, trio.ClosedResourceError, WireError) as error:
             self._log(f"a worker has left the table of turns: {error}")
         finally:
@@ -128,12 +128,13 @@ class TurnTable:
             if late_at <= now and number in self._seats:
                 await self._dismiss(number, f"it took no order for {TAKEN_WITHIN_S:g} s")
 
-    def _hear(self, seat: _Seat, report: MemberReport) -> None:
-        seat.taken = report.order
+    def _hear(self, seat: _Seat, line: bytes) -> None:
+        """Raises `WireError`."""
         now = trio.current_time()
-        seat.member, seat.heard_at = member_of(report, now), now
-        if report.state == "asleep" and report.waits_s > 0.0:
-            self._read_again_at = now + report.waits_s
+        one = seat.member = decode_report(line, now)
+        seat.heard_at, seat.taken = now, one.order
+        if one.state == "asleep" and one.must_wait_until > now:
+            self._read_again_at = one.must_wait_until
         self._changed.set()
 
     async def _decide_on(self) -> None:
@@ -167,11 +168,12 @@ class TurnTable:
             one = seat.member
             if one is None:
                 continue
-            waited_s = one.waited_s + one.waiting * (now - seat.heard_at)
-            one = replace(one, name=_seat_name(number), waited_s=waited_s)
+            waited_s, state = one.waited_s + one.waiting * (now - seat.heard_at), one.state
             if seat.taken < seat.number:
-                one = replace(one, state="waking" if seat.do == "wake" else "falling asleep")
-            yield one
+                state = "waking" if seat.do == "wake" else "falling asleep"
+            yield msgspec.structs.replace(
+                one, name=_seat_name(number), waited_s=waited_s, state=state
+            )
 
     async def _tell(self, number: int, seat: _Seat, plan: TurnPlan) -> None:
         """Send the worker its order, or its forecast if that differs by a second."""
@@ -191,7 +193,7 @@ class TurnTable:
             trio.move_on_after(READ_WITHIN_S) as told,
             suppress(trio.BrokenResourceError, trio.ClosedResourceError),
         ):
-            await seat.stream.send_all(encode_line(Order(seat.number, do, due_s, why)))
+            await seat.stream.send_all(encode_order(Order(seat.number, do, due_s, why)))
         if told.cancelled_caught and number in self._seats:
             await self._dismiss(number, "it does not read what it is told")
 
@@ -229,29 +231,6 @@ def card_of(reading: CardUse | None, members: list[Member], before: SharedCard) 
     own = sum(one.awake_bytes or 0 for one in awake)
     own += sum(one.asleep_bytes for one in members if one.state == "asleep")
     return SharedCard(reading.total_bytes, max(0, reading.used_bytes - own))
-
-
-def member_of(report: MemberReport, now: float) -> Member:
-    """The report on the clock of this process."""
-    return Member(
-        report.name,
-        report.state,
-        is_always=report.is_always,
-        awake_bytes=report.awake_bytes,
-        asleep_bytes=report.asleep_bytes,
-        wake_s=report.wake_s,
-        sleep_s=report.sleep_s,
-        waiting=report.waiting,
-        running=report.running,
-        waited_s=report.waited_s,
-        oldest_at=None if report.oldest_ago_s is None else now - report.oldest_ago_s,
-        since=now - report.since_ago_s,
-        idle_since=now - report.idle_ago_s,
-        idle_s=report.idle_s,
-        wish=report.wish,
-        must_wait_until=now + report.waits_s,
-        wants_look=report.wants_look,
-    )
 
 
 async def lines_of(stream: trio.SocketStream) -> AsyncIterator[bytes]:

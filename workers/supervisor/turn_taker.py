@@ -33,12 +33,12 @@ from workers.supervisor.seat_states import (
 from workers.supervisor.turn_table import TurnTable, lines_of, lock_of, opened_at
 from workers.turns import (
     Change,
-    MemberReport,
+    Member,
     MemberState,
     TurnRecord,
     bytes_in_words,
     decode_order,
-    encode_line,
+    encode_report,
     engine_id,
     read_record,
     write_record,
@@ -385,16 +385,17 @@ class TurnTaker:
             self._changed = trio.Event()
             if self._stream is not None:
                 try:
-                    await self._stream.send_all(encode_line(self.report(trio.current_time())))
+                    now = trio.current_time()
+                    await self._stream.send_all(encode_report(self.report(now), now))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     await trio.sleep(_DIAL_AGAIN_S)  # the reader sees it too, and dials again
 
-    def report(self, now: float) -> MemberReport:
+    def report(self, now: float) -> Member:
         """What the table is told at `now`."""
         record = self.record
         demands = [(one, at) for one, at in self._demand.values()]
-        oldest = [one.oldest_s + now - at for one, at in demands if one.waiting or one.running]
-        return MemberReport(
+        oldest = [at - one.oldest_s for one, at in demands if one.waiting or one.running]
+        return Member(
             self._config.name,
             self._state,
             # A held worker is not put to sleep, nor one that leaves.
@@ -406,12 +407,12 @@ class TurnTaker:
             waiting=sum(one.waiting for one, _ in demands),
             running=sum(one.running for one, _ in demands),
             waited_s=sum(one.waited_s + one.waiting * (now - at) for one, at in demands),
-            oldest_ago_s=max(oldest, default=None),
-            since_ago_s=now - self._since,
-            idle_ago_s=now - self._idle_since,
+            oldest_at=min(oldest, default=None),
+            since=self._since,
+            idle_since=self._idle_since,
             idle_s=self._idle_s,
             wish=self._wish,
-            waits_s=max(0.0, self._waits_until - now),
+            must_wait_until=max(now, self._waits_until),
             wants_look=self.is_on_demand and self._wants_look,
             order=self._order_number,
         )

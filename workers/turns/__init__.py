@@ -7,14 +7,14 @@ or how an engine sleeps.
 
 from workers.turns.fit import overfull, together
 from workers.turns.messages import (
-    Change,
-    MemberReport,
     Order,
     decode_order,
     decode_report,
-    encode_line,
+    encode_order,
+    encode_report,
 )
 from workers.turns.policy import (
+    Change,
     Member,
     MemberState,
     SharedCard,

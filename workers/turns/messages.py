@@ -1,47 +1,14 @@
 """What the supervisors of a card say to the one that decides, and its orders.
 
-Owns the messages and their form: one line of JSON each. Ages are relative, because every process
-has a clock of its own. Must not know sockets.
+Owns the messages and their form: one line of JSON each. Every process has a clock of its own, so in
+a line the times of a `Member` are relative to the moment in which it was written. Must not know
+sockets.
 """
-
-from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from protocol.reading import decoded
-from workers.turns.policy import MemberState
-
-Change = Literal["wake", "sleep"]
-
-_T = TypeVar("_T")
-
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-class MemberReport(msgspec.Struct, frozen=True):
-    """A worker, as `Member` has it; each time is how long ago it was. `order` is the number of the
-    last order that it has taken.
-    """
-
-    name: str
-    state: MemberState
-    is_always: bool = False
-    awake_bytes: Count | None = None
-    asleep_bytes: Count = 0
-    wake_s: Seconds | None = None
-    sleep_s: Seconds | None = None
-    waiting: Count = 0
-    running: Count = 0
-    waited_s: Seconds = 0.0
-    oldest_ago_s: Seconds | None = None
-    since_ago_s: Seconds = 0.0
-    idle_ago_s: Seconds = 0.0
-    idle_s: Seconds | None = None
-    wish: Change | None = None
-    waits_s: Seconds = 0.0
-    wants_look: bool = False
-    order: Count = 0
+from workers.turns.policy import Change, Count, Member, Seconds
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -57,20 +24,38 @@ class Order(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder()
-_reports: msgspec.json.Decoder[MemberReport] = msgspec.json.Decoder(MemberReport)
+_members: msgspec.json.Decoder[Member] = msgspec.json.Decoder(Member)
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 
 
-def encode_line(message: MemberReport | Order) -> bytes:
-    """The message as one line, with its newline."""
-    return _encoder.encode(message) + b"\n"
-
-
-def decode_report(line: bytes) -> MemberReport:
-    """Raises `WireError` for anything else."""
-    return decoded(_reports, line, "a message about turns")
+def encode_order(order: Order) -> bytes:
+    """The order as one line, with its newline."""
+    return _encoder.encode(order) + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
     """Raises `WireError` for anything else."""
     return decoded(_orders, line, "a message about turns")
+
+
+def encode_report(member: Member, now: float) -> bytes:
+    """The worker, as it is at `now` on its supervisor's clock, as one line with its newline."""
+    return _encoder.encode(_shifted(member, -now)) + b"\n"
+
+
+def decode_report(line: bytes, now: float) -> Member:
+    """The worker on the clock of the reader, who has the line at `now`. Raises `WireError` for
+    anything else.
+    """
+    return _shifted(decoded(_members, line, "a message about turns"), now)
+
+
+def _shifted(member: Member, by_s: float) -> Member:
+    oldest_at = member.oldest_at
+    return msgspec.structs.replace(
+        member,
+        oldest_at=None if oldest_at is None else oldest_at + by_s,
+        since=member.since + by_s,
+        idle_since=member.idle_since + by_s,
+        must_wait_until=member.must_wait_until + by_s,
+    )

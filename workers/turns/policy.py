@@ -22,7 +22,9 @@ always resident one that starts and has no room.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Annotated, Final, Literal, final
+
+import msgspec
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
@@ -36,38 +38,45 @@ PRIOR_SLEEP_S: Final = 5.0
 
 _GIB: Final = 2**30
 
+Change = Literal["wake", "sleep"]
 MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
 """`away`: it has no engine and none is coming, and so holds no memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Instant = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Member(msgspec.Struct, frozen=True):
     """A worker of the card, by a `name` that no other one has.
 
     `awake_bytes` of the card it holds awake, `asleep_bytes` asleep, as measured; None: it was never
     awake. `waiting` and `running` count the sequences of all gateways, `waited_s` is the sum of
     the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
     came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
-    an operator asks for. `must_wait_until`: its last change failed.
+    an operator asks for. `must_wait_until`: its last change failed. `order` is the number of the
+    last order that it has taken.
     """
 
     name: str
     state: MemberState
     is_always: bool = False
-    awake_bytes: int | None = None
-    asleep_bytes: int = 0
-    wake_s: float | None = None
-    sleep_s: float | None = None
-    waiting: int = 0
-    running: int = 0
-    waited_s: float = 0.0
-    oldest_at: float | None = None
-    since: float = 0.0
-    idle_since: float = 0.0
-    idle_s: float | None = None
-    wish: Literal["sleep", "wake"] | None = None
-    must_wait_until: float = float("-inf")
+    awake_bytes: Count | None = None
+    asleep_bytes: Count = 0
+    wake_s: Seconds | None = None
+    sleep_s: Seconds | None = None
+    waiting: Count = 0
+    running: Count = 0
+    waited_s: Seconds = 0.0
+    oldest_at: Instant | None = None
+    since: Instant = 0.0
+    idle_since: Instant = 0.0
+    idle_s: Seconds | None = None
+    wish: Change | None = None
+    must_wait_until: Instant = float("-inf")
     wants_look: bool = False
+    order: Count = 0
 
     @property
     def has_work(self) -> bool:

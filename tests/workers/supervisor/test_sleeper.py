@@ -89,9 +89,10 @@ async def test_an_order_that_does_not_fit_the_state_is_put_off() -> None:
     turns = TurnTaker(CONFIG, lifecycle, card, log, None, "f")
     sleeper = sleeper_file.Sleeper(turns, lifecycle, log)
     for change in ("wake", "sleep"):
-        assert turns.report(trio.current_time()).waits_s == 0.0
+        now = trio.current_time()
+        assert turns.report(now).must_wait_until == now
         sleeper.take(change)
-        assert turns.report(trio.current_time()).waits_s > 0.0
+        assert turns.report(now).must_wait_until > now
         turns.wish("wake")  # it ends the pause
 
 
@@ -177,8 +178,9 @@ async def test_a_long_back_off_gives_the_place_up(
         one.kill()
         await one.until(lambda: one.num_faults == 1)
         await one.until(lambda: one.state in (EngineState.WAITING, EngineState.ASLEEP))
-        report = one.turns.report(trio.current_time())
-        assert (report.state, report.waits_s > 20.0) == ("asleep", True)
+        now = trio.current_time()
+        report = one.turns.report(now)
+        assert (report.state, report.must_wait_until > now + 20.0) == ("asleep", True)
         one.turns.wish("wake")  # its turn comes, and the back-off is kept
         await one.until(lambda: one.turns.report(trio.current_time()).state == "waking")
         assert one.state is EngineState.ASLEEP

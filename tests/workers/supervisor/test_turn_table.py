@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -20,17 +21,16 @@ from workers.supervisor.turn_table import (
     TurnTable,
     card_of,
     lines_of,
-    member_of,
     opened_at,
 )
 from workers.turns import (
     Member,
-    MemberReport,
     MemberState,
     Order,
     SharedCard,
     decode_order,
-    encode_line,
+    decode_report,
+    encode_report,
     policy,
 )
 
@@ -43,10 +43,11 @@ class Worker:
         self._lines = lines
 
     async def say(self, state: MemberState, *, pause_s: float = 0.02, **facts: Any) -> None:
-        """Report, and let the table think about it."""
-        said = {"awake_bytes": 60 * GIB, "waiting": 1, "waited_s": 1.0, "oldest_ago_s": 1.0}
-        report = MemberReport(**{"name": "w", "state": state, **said, **facts})
-        await self.stream.send_all(encode_line(report))
+        """Report, and let the table think about it. Times are from now; `waits_s` is its pause."""
+        said = {"awake_bytes": 60 * GIB, "waiting": 1, "waited_s": 1.0, "oldest_at": -1.0}
+        wait = {"must_wait_until": facts.pop("waits_s", 0.0)}
+        member = Member(**{"name": "w", "state": state, **said, **wait, **facts})
+        await self.stream.send_all(encode_report(member, 0.0))
         await trio.testing.wait_all_tasks_blocked(pause_s)
 
     async def hear(self) -> Order:
@@ -107,9 +108,9 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
 async def test_workers_of_two_files_may_have_the_same_name(tmp_path: Path) -> None:
     """The order to one of them reached both: one that served fell asleep for itself."""
     async with opened(FixedCard(tmp_path), tmp_path) as address, seated(address) as first:
-        await first.say("awake", running=0, waiting=0, since_ago_s=900.0, idle_ago_s=900.0)
+        await first.say("awake", running=0, waiting=0, since=-900.0, idle_since=-900.0)
         async with seated(address) as second:
-            await second.say("asleep", waited_s=900.0, oldest_ago_s=900.0, since_ago_s=900.0)
+            await second.say("asleep", waited_s=900.0, oldest_at=-900.0, since=-900.0)
             told = await first.hear()
             assert (told.do, told.number) == ("sleep", 1)
             await first.say("asleep", order=1, waiting=0)
@@ -193,7 +194,7 @@ async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
     async with opened(card, tmp_path) as address, seated(address) as worker:
         async with seated(address) as other:
             await other.say("awake", waiting=0)
-            await worker.say("asleep", waiting=0, waited_s=0.0, oldest_ago_s=None)
+            await worker.say("asleep", waiting=0, waited_s=0.0, oldest_at=None)
             await trio.sleep(2 * turn_table.SETTLE_S)
             card.others = 60 * GIB
             monkeypatch.setattr(turn_table, "SETTLE_S", 1.0)
@@ -243,14 +244,14 @@ async def test_a_wait_of_which_nothing_new_is_said_grows(
     """
     monkeypatch.setattr(policy, "MIN_PATIENCE_S", 10 * BOUND_S)
     times = {"wake_s": 0.2, "sleep_s": 0.1}
-    came = {"running": 1, "waiting": 0, "waited_s": 0.0, "since_ago_s": 99.0}
+    came = {"running": 1, "waiting": 0, "waited_s": 0.0, "since": -99.0}
     async with (
         opened(FixedCard(tmp_path), tmp_path) as address,
         seated(address) as worker,
         seated(address) as other,
     ):
-        await other.say("awake", name="other", oldest_ago_s=0.0, **came, **times)
-        await worker.say("asleep", waited_s=0.0, oldest_ago_s=0.2, since_ago_s=9.0, **times)
+        await other.say("awake", name="other", oldest_at=0.0, **came, **times)
+        await worker.say("asleep", waited_s=0.0, oldest_at=-0.2, since=-9.0, **times)
         assert (await other.hear()).do == "sleep"
 
 
@@ -347,7 +348,7 @@ async def test_a_first_look_begins_once_the_table_has_settled(
     """Without another event: other workers have had the time to come."""
     monkeypatch.setattr(turn_table, "READ_EVERY_S", 10 * BOUND_S)
     async with table(FixedCard(tmp_path), tmp_path) as worker:
-        await worker.say("asleep", waiting=0, waited_s=0.0, oldest_ago_s=None, wants_look=True)
+        await worker.say("asleep", waiting=0, waited_s=0.0, oldest_at=None, wants_look=True)
         assert (await worker.hear()).do == "wake"
 
 
@@ -363,19 +364,18 @@ def test_what_no_worker_holds_is_others() -> None:
     assert card_of(None, [awake], before) == SharedCard()
 
 
-def test_a_report_is_the_member_on_this_clock() -> None:
+def test_a_report_is_the_member_on_another_clock() -> None:
     """All of it: what is lost here is decided as if it were not so."""
-    report = MemberReport(
+    member = Member(
         "w", "asleep", is_always=True, awake_bytes=60, asleep_bytes=5, wake_s=2.0, sleep_s=1.0,
-        waiting=3, running=4, waited_s=9.0, oldest_ago_s=6.0, since_ago_s=7.0, idle_ago_s=8.0,
-        idle_s=30.0, wish="sleep", waits_s=5.0, wants_look=True,
+        waiting=3, running=4, waited_s=9.0, oldest_at=994.0, since=993.0, idle_since=992.0,
+        idle_s=30.0, wish="sleep", must_wait_until=1005.0, wants_look=True, order=7,
     )  # fmt: skip
-    assert member_of(report, 100.0) == Member(
-        "w", "asleep", is_always=True, awake_bytes=60, asleep_bytes=5, wake_s=2.0, sleep_s=1.0,
-        waiting=3, running=4, waited_s=9.0, oldest_at=94.0, since=93.0, idle_since=92.0,
-        idle_s=30.0, wish="sleep", must_wait_until=105.0, wants_look=True,
-    )  # fmt: skip
-    assert member_of(MemberReport("w", "awake"), 100.0).oldest_at is None
+    assert decode_report(encode_report(member, 1000.0), 100.0) == msgspec.structs.replace(
+        member, oldest_at=94.0, since=93.0, idle_since=92.0, must_wait_until=105.0
+    )
+    plain = Member("w", "awake", must_wait_until=1000.0)
+    assert decode_report(encode_report(plain, 1000.0), 100.0).oldest_at is None
 
 
 async def test_the_socket_is_this_users_alone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from workers.supervisor.lifecycle import SHOWN, EngineState, Lifecycle, LifeEven
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.seat_states import SleepTrial, TrialEvent
 from workers.supervisor.turn_taker import _SEEN, TurnTaker
-from workers.turns import Change, MemberState, Order, encode_line
+from workers.turns import Change, MemberState, Order, encode_order
 
 _CONFIG = WorkerConfig(
     name="w",
@@ -58,7 +58,7 @@ async def test_a_worker_that_moves_sits_down_at_the_other_table(
                 await seat.measured(awake_bytes=5)
                 assert not seat.reconfigure(msgspec.structs.replace(_CONFIG, idle_s=3.0))
                 assert seat.record.awake_bytes == 5
-                seat._take(encode_line(Order(7, "sleep")))
+                seat._take(encode_order(Order(7, "sleep")))
                 assert seat.report(0.0).order == 7
                 assert seat.reconfigure(msgspec.structs.replace(_CONFIG, device="cuda:1"))
                 assert (seat.record.device, seat.record.awake_bytes) == ("cuda-1", None)
@@ -179,11 +179,12 @@ async def test_a_wish_ends_when_it_is_fulfilled() -> None:
     lifecycle = Lifecycle(begins_asleep=True)
     seat = _seat(lifecycle)
     seat.failed("it does not wake")
-    assert seat.report(trio.current_time()).waits_s > 0.0
+    now = trio.current_time()
+    assert seat.report(now).must_wait_until > now
     seat.tries(TrialEvent.FIND)
     seat.wish("wake")
-    report = seat.report(trio.current_time())
-    assert (report.wish, report.waits_s) == ("wake", 0.0)
+    report = seat.report(now)
+    assert (report.wish, report.must_wait_until) == ("wake", now)
     assert seat.trial is SleepTrial.NEEDLESS
     for event in (LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
         lifecycle.on(event)
@@ -228,7 +229,7 @@ async def test_the_demand_of_a_gateway_goes_with_it() -> None:
     seat.gone(2)
     seat.gone(3)
     report = seat.report(trio.current_time())
-    assert (report.waiting, report.running, report.oldest_ago_s) == (0, 0, None)
+    assert (report.waiting, report.running, report.oldest_at) == (0, 0, None)
 
 
 async def test_gateways_are_told_of_a_change_that_failed() -> None:

@@ -2,12 +2,12 @@
 
 import itertools
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.fakes.turns_world import Model, TurnsWorld
 from workers.turns import Member, SharedCard, TurnPolicy

@@ -5,7 +5,12 @@ argument, and what is decided is carried out by `gateway.turn`.
 """
 
 from gateway.conversations.book import ConversationBook, ConversationVisit
-from gateway.conversations.conversation import ConversationList, ConversationRow, KnownConversation
+from gateway.conversations.conversation import (
+    ConversationList,
+    ConversationRow,
+    KnownConversation,
+    TurnEnd,
+)
 from gateway.conversations.hints import hint_of
 from gateway.conversations.loops import Loop, LoopFinder
 from gateway.conversations.names import named_by

@@ -12,9 +12,15 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.api import ChatRequest, Usage
+from gateway.api import ChatRequest
 from gateway.conversations.chains import Chain, PromptChains, ends_of, said
-from gateway.conversations.conversation import ConversationRow, KnownConversation, row_of
+from gateway.conversations.conversation import (
+    OK,
+    ConversationRow,
+    KnownConversation,
+    TurnEnd,
+    row_of,
+)
 from gateway.conversations.names import WEAK_SOURCES, ClientNames
 
 MAX_CONVERSATIONS: Final = 4096
@@ -98,33 +104,14 @@ class ConversationBook:
         conversation.begin(now, request.model, num_results)
         return ConversationVisit(conversation, hashes, request)
 
-    def leave(
-        self,
-        visit: ConversationVisit,
-        now: float,
-        *,
-        status: int,
-        error: str,
-        usage: Usage | None,
-        is_cloud: bool,
-        cost: int,
-        busy_s: float,
-    ) -> None:
-        """A request has ended; see `KnownConversation.end`."""
+    def leave(self, visit: ConversationVisit, now: float, end: TurnEnd) -> None:
+        """A request has ended."""
         visit.request = None
-        conversation, may_repeat = visit.conversation, status != 200
+        conversation, may_repeat = visit.conversation, end.status != OK
         chain = conversation.chain
         if chain is not None and chain.may_repeat is not may_repeat:
             self._chains.set_repeat(chain, may_repeat=may_repeat)
-        conversation.end(
-            now,
-            status=status,
-            error=error,
-            usage=usage,
-            is_cloud=is_cloud,
-            cost=cost,
-            busy_s=busy_s,
-        )
+        conversation.end(now, end)
 
     def sweep(self, now: float) -> None:
         """Forget conversations that are idle for `EXPIRE_S`."""

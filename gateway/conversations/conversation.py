@@ -18,6 +18,17 @@ NOT_FOUND: Final = 404
 CLIENT_LEFT: Final = 499
 
 
+class TurnEnd(msgspec.Struct, frozen=True, gc=False):
+    """How a turn has ended: with an HTTP `status`, for `cost` micro-units, after `busy_s`."""
+
+    status: int = OK
+    error: str = ""
+    usage: Usage | None = None
+    is_cloud: bool = False
+    cost: int = 0
+    busy_s: float = 0.0
+
+
 class KnownConversation(msgspec.Struct, eq=False, gc=False):
     """`name` is unique within `key`, so `owner`, both together, tells it from all others. `source`
     says where the name comes from; `chain` is that of its prompts, if it has one. Times are Unix
@@ -72,29 +83,19 @@ class KnownConversation(msgspec.Struct, eq=False, gc=False):
             self.tool_calls += num_calls - self.calls_shown
         self.calls_shown = num_calls
 
-    def end(
-        self,
-        now: float,
-        *,
-        status: int,
-        error: str,
-        usage: Usage | None,
-        is_cloud: bool,
-        cost: int,
-        busy_s: float,
-    ) -> None:
-        """A turn has ended with an HTTP `status`; `cost` in micro-units."""
+    def end(self, now: float, end: TurnEnd) -> None:
+        """A turn has ended."""
         self.num_open -= 1
         self.seen_at = now
-        self.busy_s += busy_s
-        self.cloud_turns += is_cloud
-        self.cost += cost
-        if status == NOT_FOUND:
+        self.busy_s += end.busy_s
+        self.cloud_turns += end.is_cloud
+        self.cost += end.cost
+        if end.status == NOT_FOUND:
             self.model = ""  # whatever the client wrote there, it is no model's name
-        if status not in {OK, CLIENT_LEFT}:
+        if end.status not in {OK, CLIENT_LEFT}:
             self.errors += 1
-            self.last_error = error or str(status)
-        if usage is not None:
+            self.last_error = end.error or str(end.status)
+        if (usage := end.usage) is not None:
             self.prompt_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens
             self.completion_tokens += usage.completion_tokens

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -58,6 +58,8 @@ It is the tick of a process at rest, which so wakes no more often.
 """
 
 RETRY_S: Final = 0.5
+
+_Asked = TypeVar("_Asked", ReservationClaim, SumHold)
 
 _log = logging.getLogger(__name__)
 
@@ -141,14 +143,7 @@ class LedgerWriter:
         `break_off`, it may be, so settle it.
         """
         batch = self._waiting
-        if len(batch.rows) >= MAX_WAITING:
-            raise LedgerFull("too many requests wait for the ledger")
-        batch.rows.append(claim)
-        self._has_work.set()
-        while not batch.is_done:
-            await batch.written.wait()
-        if batch.error is not None:
-            raise batch.error
+        await self._written_with(batch, batch.rows, claim)
         return claim.number not in batch.refused
 
     async def hold(self, hold: SumHold) -> SumReached | None:
@@ -156,15 +151,19 @@ class LedgerWriter:
         `reserve`; a wait that is cut off may leave it there, so end it.
         """
         batch = self._waiting
-        if len(batch.holds) >= MAX_WAITING:
+        await self._written_with(batch, batch.holds, hold)
+        return batch.reached.get(hold.number)
+
+    async def _written_with(self, batch: _Batch, among: list[_Asked], one: _Asked) -> None:
+        """Return once the batch is on the disk, with `one` in its list `among`."""
+        if len(among) >= MAX_WAITING:
             raise LedgerFull("too many requests wait for the ledger")
-        batch.holds.append(hold)
+        among.append(one)
         self._has_work.set()
         while not batch.is_done:
             await batch.written.wait()
         if batch.error is not None:
             raise batch.error
-        return batch.reached.get(hold.number)
 
     def end_hold(self, end: HoldEnd) -> None:
         """Write the end of a hold soon."""

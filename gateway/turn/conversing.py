@@ -26,6 +26,7 @@ from gateway.conversations import (
     Repair,
     ReturnModel,
     SentPrompt,
+    TurnEnd,
     hint_of,
     named_by,
     tools_of,
@@ -40,7 +41,6 @@ from protocol.messages import Retain
 
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
-OK: Final = 200
 CLOUD: Final = "cloud:"
 """What `RequestTrace.served_by` begins with for a provider."""
 NO_USAGE: Final = Usage(0, 0, 0)
@@ -111,7 +111,7 @@ class Conversing:
         if trace.number:
             self._visits[trace.number] = visit
         else:  # of prompts that are scored before an answer, whose own trace alone has an end
-            self._leave_now(visit, now)
+            self.book.leave(visit, now, TurnEnd())
         if self._first is not None and len(request.messages) >= 2 * self._first:
             return self._without_loop(visit.conversation, request, trace)
         return request
@@ -126,9 +126,7 @@ class Conversing:
         self._expect(visit, trace, now)
         ended_at = trace.received_at if trace.ended_at is None else trace.ended_at
         is_cloud = trace.served_by.startswith(CLOUD)
-        self.book.leave(
-            visit,
-            now,
+        end = TurnEnd(
             status=trace.status,
             error=trace.error,
             usage=trace.usage,
@@ -136,6 +134,7 @@ class Conversing:
             cost=trace.turn.cost,
             busy_s=ended_at - trace.received_at,
         )
+        self.book.leave(visit, now, end)
         if trace.usage is not None or trace.turn.cost:
             provider = trace.served_by.removeprefix(CLOUD) if is_cloud else ""
             self._record(visit.conversation.name, provider, trace, now)
@@ -143,12 +142,6 @@ class Conversing:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
             self._returns.sweep(now)
-
-    def _leave_now(self, visit: ConversationVisit, now: float) -> None:
-        """End a visit without a result."""
-        self.book.leave(
-            visit, now, status=OK, error="", usage=None, is_cloud=False, cost=0, busy_s=0.0
-        )
 
     def prefixes(self) -> tuple[PrefixRow, ...]:
         """What breaks the prefixes of prompts, by client."""

@@ -15,6 +15,7 @@ from gateway.conversations import (
     KnownConversation,
     PrefixDoctor,
     SentPrompt,
+    TurnEnd,
     named_by,
 )
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
@@ -49,9 +50,9 @@ def enter(
 
 
 def leave(book: ConversationBook, visit: ConversationVisit, now: float, status: int = 200) -> None:
-    usage = Usage(100, 60, 10)
-    given: dict[str, Any] = {"usage": usage, "is_cloud": False, "cost": 5, "busy_s": 1.0}
-    book.leave(visit, now, status=status, error="" if status == 200 else "busy", **given)
+    error = "" if status == 200 else "busy"
+    end = TurnEnd(status=status, error=error, usage=Usage(100, 60, 10), cost=5, busy_s=1.0)
+    book.leave(visit, now, end)
 
 
 @pytest.mark.parametrize(

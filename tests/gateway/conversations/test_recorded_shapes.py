@@ -15,7 +15,13 @@ import pytest
 
 from gateway.api import ChatRequest, parse_any_chat, parse_messages, parse_responses
 from gateway.api.signatures import Signer
-from gateway.conversations import ConversationBook, KnownConversation, LoopFinder, named_by
+from gateway.conversations import (
+    ConversationBook,
+    KnownConversation,
+    LoopFinder,
+    TurnEnd,
+    named_by,
+)
 from tests.clients.shapes import SHAPES, Shape, own, read
 
 SIGNER: Final = Signer(b"k" * 32)
@@ -86,16 +92,7 @@ class Talk:
         named = named_by(dict(headers), request)
         visit = book.enter(named, "key", self.recorded.client, request, now)
         assert visit is not None
-        book.leave(
-            visit,
-            now,
-            status=200,
-            error="",
-            usage=None,
-            is_cloud=False,
-            cost=0,
-            busy_s=0.0,
-        )
+        book.leave(visit, now, TurnEnd())
         self.owners[is_child].add(id(visit.conversation))
         self.found[is_child] = visit.conversation
 

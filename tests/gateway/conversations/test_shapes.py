@@ -14,7 +14,7 @@ import pytest
 
 from gateway.api import ChatRequest, parse_any_chat, parse_messages
 from gateway.api.signatures import Signer
-from gateway.conversations import ConversationBook, KnownConversation, named_by
+from gateway.conversations import ConversationBook, KnownConversation, TurnEnd, named_by
 
 SIGNER = Signer(b"k" * 32)
 TASKS = ("Mend the build.", "Write a test.", "Go on.", "Why is it slow?")
@@ -108,16 +108,7 @@ def test_1000_interleaved_conversations_are_told_apart(seed: int) -> None:
             named_by(dict(headers), request), "key", agent.client, request, float(at)
         )
         assert visit is not None
-        book.leave(
-            visit,
-            float(at),
-            status=200,
-            error="",
-            usage=None,
-            is_cloud=False,
-            cost=0,
-            busy_s=0.0,
-        )
+        book.leave(visit, float(at), TurnEnd())
         owners.setdefault(agent.name, {})[id(visit.conversation)] = visit.conversation
     assert {len(found) for found in owners.values()} == {1}
     assert len({next(iter(found)) for found in owners.values()}) == len(owners)

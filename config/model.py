@@ -204,8 +204,8 @@ class GatewayConfig(_Table, frozen=True):
     whose event loop does not turn for `hang_s` is replaced.
 
     Answers. A response head is withheld for at most `head_hold_s`; an empty delta follows each
-    `keep_alive_s` of silence. A failure that a retry may cure breaks the connection of a Messages
-    stream, instead of an `error` event, for clients whose user agent begins with one of
+    `keep_alive_s` of silence. A failure that a retry may cure breaks the connection of a stream,
+    instead of an event that tells it, for clients whose user agent begins with one of
     `break_streams_of`. Clients whose user agent begins with one of `lasting_limits_402` are told
     of a limit that lasts by 402 instead of 429, which they ask again after, whatever its headers
     say. A streamed request outlives its client by `disconnect_grace_s` before
@@ -245,8 +245,8 @@ class GatewayConfig(_Table, frozen=True):
     insecure_local: bool = False
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0
-    break_streams_of: tuple[str, ...] = ("claude-cli/",)
-    lasting_limits_402: tuple[str, ...] = ("QwenCode/", "opencode/", "ai/", "ai-sdk")
+    break_streams_of: tuple[str, ...] = ("claude-cli/", "ai-sdk/openai-compatible/")
+    lasting_limits_402: tuple[str, ...] = ("QwenCode/", "opencode/", "ai/", "ai-sdk", "pi/")
     resume_wait_s: Seconds = 120.0
     rejoin_wait_s: Seconds = 15.0
     first_token_s: Seconds = 600.0

@@ -28,6 +28,7 @@ from gateway.api.embeddings import (
 from gateway.api.errors import (
     MAX_RETRY_AFTER_S,
     ApiError,
+    as_event,
     as_payment_required,
     as_unsent,
     busy,

@@ -27,10 +27,10 @@ _DEFAULT_TYPES: Final = {
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
-    502: "upstream_error",
-    503: "service_unavailable",
-    504: "upstream_error",
 }
+"""All others are OpenAI's `server_error`: Continue, pi and pydantic-ai know a failure by that word
+where a stream has no status to say so.
+"""
 
 MAX_RETRY_AFTER_S: Final = 60
 """The bound on Retry-After. What is longer puts anthropic for Python and codex to sleep in silence,
@@ -186,6 +186,23 @@ def as_unsent(error: ApiError, *, is_stopping: bool) -> ApiError:
     such a client, a request that it did not take.
     """
     return stopping() if is_stopping and error.code == _CUT_SHORT else error
+
+
+def as_event(error: ApiError) -> ApiError:
+    """The error in a stream, whose status was a success. Where the same request may succeed, the
+    text says so in OpenAI's words, on which pi, opencode and OpenClaw ask again; a lost connection
+    has words of its own.
+    """
+    if not error.may_pass or error.code == _CUT_SHORT:
+        return error
+    return ApiError(
+        error.status,
+        f"{error.message} You can retry your request.",
+        code=error.code,
+        param=error.param,
+        error_type=error.type,
+        retry_after_s=error.retry_after_s,
+    )
 
 
 def as_payment_required(error: ApiError) -> ApiError:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.api import MAX_SESSION_CHARS, ChatRequest
 
-_STRONG: Final = (
+STRONG: Final = (
     b"x-session-id",
     b"x-claude-code-session-id",
     b"x-opencode-session",
@@ -40,7 +40,7 @@ _PARENTS: Final = (
 )
 _AGENTS: Final = (b"x-claude-code-agent-id", b"x-agent-id", b"x-openai-subagent")
 """Agents that share the name of one conversation: each is a conversation below it."""
-_NAMING: Final = frozenset((*_STRONG, *_WEAK, *_PARENTS, *_AGENTS))
+_NAMING: Final = frozenset((*STRONG, *_WEAK, *_PARENTS, *_AGENTS))
 _FIELDS: Final = frozenset({"metadata", "session_params", "user", "nvext", "parent_session_id"})
 _USER_ID: Final = re.compile(r"_session_([0-9A-Za-z-]{8,64})\Z")
 """The end of Claude Code's `metadata.user_id`: user_HASH_account_UUID_session_UUID."""
@@ -68,7 +68,7 @@ def named_by(sent: Mapping[bytes, bytes], request: ChatRequest) -> ClientNames:
     if not is_in_headers and request.session is None and _FIELDS.isdisjoint(raw):
         return NO_NAMES
     parent = _first(sent, _PARENTS)[0] or _parent_of(raw)
-    name, source = _first(sent, _STRONG)
+    name, source = _first(sent, STRONG)
     is_weak = False
     if not name:
         name, source = _of_body(request)

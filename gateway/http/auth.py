@@ -23,9 +23,14 @@ from protocol.addresses import is_loopback_host, is_numeric_host
 
 SESSION_HEADERS: Final = (
     b"x-session-id",
+    b"x-claude-code-session-id",
+    b"x-opencode-session",
     b"x-session-affinity",
+    b"x-affinity",
     b"session-id",
+    b"session_id",
     b"thread-id",
+    b"conversation_id",
     b"x-client-request-id",
     b"x-hermes-session-id",
     b"x-hermes-affinity-key",

@@ -34,6 +34,7 @@ from gateway.api import (
     UpstreamChunk,
     UpstreamUsage,
     Usage,
+    as_event,
     as_payment_required,
     as_unsent,
     connection_lost,
@@ -410,18 +411,16 @@ class StreamedAnswer(ClientAnswer):
             self._writer.end(self._ending())
 
     def _breaks_off(self, error: ApiError) -> bool:
-        """Whether the connection breaks instead of telling the failure. Behind an `error` event of
-        Messages, Claude Code asks again without a stream, which it gives up after 300 s; behind a
-        broken connection it asks for a stream again, up to ten times.
+        """Whether the connection breaks instead of telling the failure. Behind an `error` event
+        Claude Code asks again without a stream, which it gives up after 300 s, and Cline ends its
+        task; behind a broken connection both ask for a stream again.
         """
-        if not error.may_pass or self._api.name != MESSAGES:
-            return False
-        return self._is_one_of(self._edge.config.break_streams_of)
+        return error.may_pass and self._is_one_of(self._edge.config.break_streams_of)
 
     def _ending(self) -> bytes:
         if self._error is not None:
             self.status = self._error.status
-            return self._last + self._formatter.error(self._error)
+            return self._last + self._formatter.error(as_event(self._error))
         self.status = 200
         if self._foreign is not None:
             # JSON holds line breaks only between its tokens, and an SSE field may hold none.

@@ -4,6 +4,7 @@ import pytest
 
 from config import KeyConfig
 from gateway.api.request import MAX_SESSION_CHARS
+from gateway.conversations.names import STRONG
 from gateway.http.auth import SESSION_HEADERS, session_of_headers
 from gateway.turn.caller import Caller
 
@@ -40,3 +41,9 @@ def test_secrets_are_not_shown() -> None:
     caller = Caller("alice", headers=((b"authorization", b"Bearer secret"),))
     assert "secret" not in repr(caller)
     assert "secret" not in str(caller)
+
+
+@pytest.mark.parametrize("name", STRONG)
+def test_what_names_a_conversation_in_the_books_names_it_for_routing_too(name: bytes) -> None:
+    """mistral-vibe's `x-affinity` did in the books alone."""
+    assert session_in([(name, b"one")]) == "one"

@@ -15,6 +15,9 @@ from tests.fakes.asgi import STARTED, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.messages_checker import check_messages
 
 CLAUDE_CODE = ((b"user-agent", b"claude-cli/2.1.332 (external, cli)"),)
+CLINE = (
+    (b"user-agent", b"ai-sdk/openai-compatible/3.0.37 ai-sdk/provider-utils/5.0.30 runtime/bun"),
+)
 OTHER = ((b"user-agent", b"Anthropic/Python 2.14.0"),)
 BODY = msgspec.json.encode(
     {
@@ -31,7 +34,8 @@ LASTING = ApiError(429, "It resets on Monday.", code="spending_limit_reached", r
 def exchange(
     *steps: Any, path: str = "/v1/messages", headers: Any = CLAUDE_CODE, **config: Any
 ) -> Exchange:
-    body = BODY if path == "/v1/messages" else chat_body()
+    bodies = {"/v1/messages": BODY, "/v1/responses": b'{"model":"alpha","input":"Hi","stream":true}'}
+    body = bodies.get(path) or chat_body()
     app = edge_app(scripted_edge(Script(*steps), **config))
     return Exchange(app, path=path, body=body, headers=headers)
 
@@ -92,6 +96,7 @@ async def test_a_failure_that_stays_is_an_event_for_claude_code(
         ("opencode/1.18.33", LASTING, {}, 402),
         ("ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81", LASTING, {}, 402),
         ("ai-sdk/openai-compatible/3.0.37", LASTING, {}, 402),
+        ("pi/1.6.0 (linux; node/v24.22.3; x64)", LASTING, {}, 402),
         ("QwenCode/0.24.4", LASTING, {"lasting_limits_402": ()}, 429),
         ("QwenCode/0.24.4", ApiError(429, "x", code="busy", retry_after_s=7200), {}, 429),
         ("QwenCode/0.24.4", ApiError(503, "x", code="unavailable"), {}, 503),
@@ -102,7 +107,9 @@ async def test_a_failure_that_stays_is_an_event_for_claude_code(
 async def test_a_limit_that_lasts_ends_clients_that_ask_again_after_any_429(
     agent: str, error: ApiError, config: dict[str, Any], status: int, path: str
 ) -> None:
-    """qwen-code asked 19 times in 400 s, opencode six times, whatever `x-should-retry` said."""
+    """qwen-code asked 19 times in 400 s, opencode six times, pi four times, whatever
+    `x-should-retry` said.
+    """
     headers = ((b"user-agent", agent.encode()),)
     asked = await exchange(error, path=path, headers=headers, **config).run()
     assert asked.status == status
@@ -111,11 +118,65 @@ async def test_a_limit_that_lasts_ends_clients_that_ask_again_after_any_429(
     assert (b"rate_limit" in asked.content) == (status == 429)
 
 
-async def test_a_chat_of_claude_code_is_not_broken(autojump_clock: MockClock) -> None:
-    """Only streams of Messages."""
-    asked = await exchange(STARTED, TextDelta(0, "half"), CUT, path="/v1/chat/completions").run()
+@pytest.mark.parametrize("before", [(12.0,), (STARTED, TextDelta(0, "half"))])
+async def test_a_failure_that_may_pass_breaks_the_chat_of_cline(
+    before: tuple[Any, ...], autojump_clock: MockClock
+) -> None:
+    """Behind an event of an error its task ends; behind a broken connection it asks again."""
+    path = "/v1/chat/completions"
+    asked = await exchange(*before, CUT, path=path, headers=CLINE).run()
+    assert asked.status == 200
+    assert b"error" not in asked.content
+    assert not has_ended(asked)
+
+
+async def test_other_chats_get_the_event(autojump_clock: MockClock) -> None:
+    """Clients that the configuration does not name are told in words."""
+    path = "/v1/chat/completions"
+    asked = await exchange(STARTED, TextDelta(0, "half"), CUT, path=path, headers=OTHER).run()
     assert has_ended(asked)
     assert b"upstream connection lost" in asked.content
+
+
+UNSERVED = ApiError(503, "No worker serves alpha.", code="unavailable", retry_after_s=10)
+FULL = ApiError(429, "The queue is full.", code="busy", retry_after_s=7)
+AGAIN = "You can retry your request."
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("error", "says_so"),
+    [
+        (UNSERVED, True),
+        (FULL, True),
+        (ApiError(500, "Engines failed.", code="engine_failed"), True),
+        (CUT, False),
+        (LASTING, False),
+        (ApiError(422, "Engines died.", code="poisoned_request"), False),
+        (ApiError(400, "No.", code="invalid_value"), False),
+    ],
+)
+async def test_behind_a_head_the_words_say_that_the_request_may_be_sent_again(
+    error: ApiError, says_so: bool, path: str, autojump_clock: MockClock
+) -> None:
+    """No status does there. A lost connection has its own words."""
+    asked = await exchange(12.0, error, path=path, headers=OTHER).run()
+    assert asked.status == 200
+    assert error.message.encode() in asked.content
+    assert (AGAIN.encode() in asked.content) == says_so
+
+
+async def test_before_the_head_the_status_says_so(autojump_clock: MockClock) -> None:
+    """The text of a whole error is the error's own."""
+    asked = await exchange(UNSERVED, path="/v1/chat/completions", headers=OTHER).run()
+    assert (asked.status, asked.json["error"]["message"]) == (503, UNSERVED.message)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_failures_of_servers_have_the_type_of_openai(status: int) -> None:
+    """Continue asks again on this type, which is all that a stream tells its SDK."""
+    error = ApiError(status, "x", retry_after_s=1)
+    assert json.loads(error.body())["error"]["type"] == "server_error"
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])

@@ -27,6 +27,7 @@ BODY = msgspec.json.encode(
         "stream": True,
     }
 )
+RESPONSE_BODY = b'{"model":"alpha","input":"Hi","stream":true}'
 CUT = ApiError(502, "upstream connection lost", code="upstream_connection_lost")
 LASTING = ApiError(429, "It resets on Monday.", code="spending_limit_reached", retry_after_s=3600)
 
@@ -34,7 +35,7 @@ LASTING = ApiError(429, "It resets on Monday.", code="spending_limit_reached", r
 def exchange(
     *steps: Any, path: str = "/v1/messages", headers: Any = CLAUDE_CODE, **config: Any
 ) -> Exchange:
-    bodies = {"/v1/messages": BODY, "/v1/responses": b'{"model":"alpha","input":"Hi","stream":true}'}
+    bodies = {"/v1/messages": BODY, "/v1/responses": RESPONSE_BODY}
     body = bodies.get(path) or chat_body()
     app = edge_app(scripted_edge(Script(*steps), **config))
     return Exchange(app, path=path, body=body, headers=headers)

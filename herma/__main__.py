@@ -10,7 +10,7 @@ from pathlib import Path
 if not sys.flags.safe_path and Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     del sys.path[0]
 
-from herma.cli import main
+from herma.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl, is_card, shared_bytes
 from kernels.experts import widened
+from kernels.experts.long_list import list_pairs
 from kernels.experts.shapes import Activation, ExpertWeights, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
@@ -77,6 +78,9 @@ _DEEP: Final = ExpertTiles(outputs=64, columns=32)
 """For 128 rows in 32 bits."""
 _HALF_BYTES: Final = 2
 _LISTED: Final = 1024
+_LONG_PAIRS: Final = 2 * _LISTED
+"""Of more pairs the list is built in two launches: in one each expert's program reads all of them,
+65,536 pairs of 128 experts in 200 us on an H200."""
 
 _Known = Mapping[tuple[str, int], ExpertTiles]
 
@@ -352,6 +356,9 @@ def pair_list(experts: Tensor, num_experts: int, rows: int = 0) -> PairList:
     tiles = most_tiles(num_pairs, num_experts, rows)
     numbers = torch.empty(tiles * rows + tiles + 1, dtype=torch.int32, device=device)
     pairs, own, count = torch.split(numbers, [tiles * rows, tiles, 1])
+    if num_pairs > _LONG_PAIRS:
+        list_pairs(experts, pairs, own, count, num_experts, rows)
+        return PairList(pairs, own, count, rows)
     launch = _list_launch(device, num_experts, rows)
     launch((num_experts, 1, 1), (experts, pairs, own, count), (num_pairs,))
     return PairList(pairs, own, count, rows)

@@ -405,13 +405,22 @@ def _assert_near(found: Tensor, wanted: Tensor) -> None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
-    ("num_rows", "count", "active"), [(1, 4, 2), (40, 3, 2), (90, 7, 3), (130, 2, 1)]
+    ("num_rows", "count", "active", "kind"),
+    [
+        (1, 4, 2, "any"),
+        (40, 3, 2, "any"),
+        (90, 7, 3, "any"),
+        (130, 2, 1, "any"),
+        (1025, 7, 2, "unchosen"),
+        (1200, 65, 3, "any"),
+        (2049, 128, 1, "same"),
+    ],
 )
 def test_a_list_has_every_pair_once(
-    num_rows: int, count: int, active: int, device: torch.device
+    num_rows: int, count: int, active: int, kind: str, device: torch.device
 ) -> None:
     """In tiles of one expert, in order; beyond them nothing is meant."""
-    experts = _choices("any", num_rows, count, active).experts
+    experts = _choices(kind, num_rows, count, active).experts
     listed = many.pair_list(experts.to(device), count)
     num_tiles, num_pairs = int(listed.num_tiles), experts.numel()
     assert num_tiles <= listed.experts.shape[0]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 # A file of an earlier commit is named as "`path` of commit 1234567".
 IN_BACKTICKS = re.compile(rf"`((?:{TOPS})/[\w./-]+)`(?! of commit)")
 LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
+TO_HEADING = re.compile(r"\]\(([\w./-]*)#([\w-]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def _missing(page: Path) -> Iterator[str]:
@@ -22,6 +26,22 @@ def _missing(page: Path) -> Iterator[str]:
     for target in LINK.findall(text):
         if not (page.parent / target).exists():
             yield target
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """The names by which GitHub links to the page's headings."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    words = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in HEADING.findall(text))
+    return frozenset(re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_to_a_heading_leads_to_one(page: Path) -> None:
+    for name, anchor in TO_HEADING.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / name).resolve() if name else page
+        if target.suffix == ".md":
+            assert anchor in _anchors(target), f"{name}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,13 +1,17 @@
 """The dashboard for Grafana: every query parses, and asks for what `/metrics` serves."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import promql_parser
 import pytest
+import trio
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.http.edge import FleetGauges
@@ -22,6 +26,7 @@ from protocol.messages import CacheUse, DraftResults, Fault, Load
 from tests.fakes.fleet import W1, W2, facts, hello
 from tests.fakes.whole_gateway import whole_gateway
 
+ROOT = Path(__file__).parents[2]
 QUERIES = [
     (f"{panel.title}: {expr}", expr)
     for row in rows()
@@ -68,10 +73,11 @@ def fleet_metrics() -> str:
 
 
 async def served() -> Known:
-    """What a real gateway has answered after a request, and the fleet's."""
+    """What a real gateway has answered after a request and a failed one, and the fleet's."""
     hello_there = [{"role": "user", "content": "Hi"}]
     async with whole_gateway() as whole:
-        await whole.post("/v1/chat/completions", model="alpha", messages=hello_there)
+        for name in ("alpha", "unknown"):
+            await whole.post("/v1/chat/completions", model=name, messages=hello_there)
         text = (await whole.get("/metrics")).body.decode()
     known = known_of(text)
     for name, labels in known_of(fleet_metrics()).items():
@@ -125,6 +131,26 @@ async def test_every_query_asks_for_what_is_served() -> None:
     model_variable = dashboard()["templating"]["list"][1]["query"]
     assert model_variable == "label_values(herma_workers, model)"
     assert "model" in known["herma_workers"]
+
+
+RULES = re.compile(r"^```yaml\n(# herma-rules.yml.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+async def test_every_alert_rule_of_the_page_asks_for_what_is_served() -> None:
+    """A name that is not served would never alert anybody."""
+    page = await trio.Path(ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    (text,) = RULES.findall(page)
+    (group,) = yaml.safe_load(text)["groups"]
+    known = await served()
+    known["up"] = {"job", "instance"}  # Prometheus' own
+    for rule in group["rules"]:
+        assert set(rule) == {"alert", "expr", "for", "annotations"}
+        selectors = selectors_of(rule["expr"])
+        assert selectors, rule["alert"]
+        for selector in selectors:
+            assert selector.name in known, rule["alert"]
+            matched = {one.name for one in selector.matchers.matchers}
+            assert matched <= known[selector.name], rule["alert"]
 
 
 def test_a_wrong_name_would_be_found() -> None:

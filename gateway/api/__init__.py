@@ -27,6 +27,7 @@ from gateway.api.embeddings import (
 )
 from gateway.api.errors import (
     MAX_RETRY_AFTER_S,
+    OVERFLOW,
     ApiError,
     as_event,
     as_payment_required,
@@ -37,6 +38,7 @@ from gateway.api.errors import (
     invalid,
     model_not_found,
     output_cap_required,
+    overflow_error,
     poisoned_request,
     request_too_costly,
     spending_limit_reached,

@@ -59,6 +59,7 @@ class ErrorBody(msgspec.Struct):
     error: ErrorObject
 
 
+OVERFLOW: Final = "context_length_exceeded"
 _CUT_SHORT: Final = "upstream_connection_lost"
 
 
@@ -131,16 +132,25 @@ def context_length_exceeded(
     """400: the prompt alone, in `param`, is larger than the window (both in tokens). `is_least`: it
     has at least so many tokens.
 
-    OpenAI clients know this wording, and Hermes Agent parses the window from it.
+    OpenAI clients know this wording, and Hermes Agent and qwen-code parse the window from it.
     """
     at_least = "at least " if is_least else ""
     message = (
         f"This model's maximum context length is {context_length} tokens. However, your {param} "
         f"resulted in {at_least}{prompt_tokens} tokens. Please reduce the length of the {param}."
     )
-    overflow = context_length, prompt_tokens
-    code = "context_length_exceeded"
-    return ApiError(400, message, code=code, param=param, overflow=overflow)
+    return overflow_error(message, param=param, overflow=(context_length, prompt_tokens))
+
+
+def overflow_error(
+    message: str, *, param: str | None = None, overflow: tuple[int, int] | None = None
+) -> ApiError:
+    """400: the prompt is larger than the window, which `message` says. The code ends the text too:
+    langchain looks for it in the words of the exception, where openai 3 leaves the body out.
+    """
+    if OVERFLOW not in message:
+        message = f"{message.removesuffix('.')} ({OVERFLOW})."
+    return ApiError(400, message, code=OVERFLOW, param=param, overflow=overflow)
 
 
 def model_not_found(model: str) -> ApiError:

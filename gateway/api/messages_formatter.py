@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
 from gateway.api.call_ids import to_client
-from gateway.api.errors import ApiError
+from gateway.api.errors import OVERFLOW, ApiError
 from gateway.api.events import (
     Annotation,
     ChoiceEvent,
@@ -178,7 +178,7 @@ def message_error(error: ApiError, request_id: str) -> bytes:
 
 def _message_of(error: ApiError) -> str:
     """The error's text, with the words on which Claude Code compacts its history."""
-    if error.code != "context_length_exceeded":
+    if error.code != OVERFLOW:
         return error.message
     if error.overflow is not None:
         window, tokens = error.overflow

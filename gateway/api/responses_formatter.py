@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.answer_items import ID_PREFIX, AnswerItems, Event, Fields, Status
 from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
-from gateway.api.errors import ApiError
+from gateway.api.errors import OVERFLOW, ApiError
 from gateway.api.events import (
     ChoiceEvent,
     ChoiceFinished,
@@ -29,7 +29,7 @@ _NUM_OPENING: Final = 2
 _CODES: Final = {
     "busy": "rate_limit_exceeded",
     "spending_limit_reached": "insufficient_quota",
-    "context_length_exceeded": "context_length_exceeded",
+    OVERFLOW: OVERFLOW,
 }
 _CUTS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete, by why its only choice ended."""

@@ -11,15 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api import ApiError
+from gateway.api import OVERFLOW, ApiError, overflow_error
 from gateway.upstream.mended_json import mended
 from protocol.reading import FAULTS, read_object
 
 MAX_WORDS: Final = 2000
 MAX_QUOTED: Final = 300
 """Characters of a text that is quoted within another one."""
-
-OVERFLOW: Final = "context_length_exceeded"
 
 _REQUEST_STATUSES: Final = frozenset({400, 413, 415, 422})
 """Statuses that are about the request itself, as codes of errors in answers with status 200."""
@@ -183,16 +181,14 @@ def _overflow(message: str, fields: list[dict[str, Any]]) -> ApiError:
             return _known_overflow(
                 message, _number(match[1 if pattern in _BOTH else 2]), _number(match["n"])
             )
-    return ApiError(400, message, code=OVERFLOW)
+    return overflow_error(message)
 
 
 def _known_overflow(message: str, window: int, tokens: int) -> ApiError:
     """The server's words with both numbers, unless the prompt alone would fit: then the words ask
     for fewer tokens of output.
     """
-    return ApiError(
-        400, message, code=OVERFLOW, overflow=(window, tokens) if tokens > window else None
-    )
+    return overflow_error(message, overflow=(window, tokens) if tokens > window else None)
 
 
 def _number(text: str) -> int:

@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.api import DONE, ApiError, Usage
+from gateway.api import DONE, OVERFLOW, ApiError, Usage
 from gateway.upstream.answer import (
     AnswerFiltered,
     NotAnAnswer,
@@ -36,7 +36,7 @@ from gateway.upstream.answer import (
     check_other_answer,
 )
 from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
-from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
+from gateway.upstream.error_words import error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of

@@ -35,7 +35,11 @@ def load_config(path: Path) -> Config:
     try:
         text = read_text(path)
     except OSError as error:
-        why = error.strerror or error
+        why = str(error.strerror or error)
+        if isinstance(error, FileNotFoundError):
+            why += "; correct the path, or write the file: herma init"
+        elif isinstance(error, IsADirectoryError):
+            why += "; name the file in it"
         raise ConfigError(f"{path}: cannot read the configuration: {why}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: the configuration is not UTF-8 text: {error}") from error

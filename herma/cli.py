@@ -352,21 +352,22 @@ def _add_boot(commands: Commands) -> None:
             action="store_true",
             help="units of your own service manager (systemctl --user)",
         )
-    for command, option in ((systemd, "--output"), (container, "--output"), (drill, "--units")):
-        command.add_argument(
-            option,
-            type=Path,
-            metavar="DIR",
-            help="folder of the files; default: as docs/boot.md says",
-        )
+    usual = "/etc/systemd/system, with --user ~/.config/systemd/user"
+    for command, option, folder in (
+        (systemd, "--output", usual),
+        (container, "--output", "this one"),
+        (drill, "--units", usual),
+    ):
+        text = f"folder of the files; default: {folder}"
+        command.add_argument(option, type=Path, metavar="DIR", help=text)
     for command in (systemd, container):
         command.add_argument(
             "--force", action="store_true", help="overwrite files that were edited by hand"
         )
     systemd.add_argument("--dry-run", action="store_true", help="print the units, write nothing")
     systemd.epilog = (
-        "It writes to /etc/systemd/system, which only root may, or with --user to "
-        "~/.config/systemd/user; it starts nothing, and prints the commands that do and undo."
+        "Only root may write to /etc/systemd/system. It starts nothing; it prints the commands "
+        "that start the units and that remove them."
     )
     systemd.add_argument(
         "--worker", action="append", metavar="NAME", help="only this worker or rank; repeatable"

@@ -34,7 +34,14 @@ from workers.engine.models.model_config import read_model_config
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.engine.parallel.shares import Share, config_of
 from workers.engine.settings import vocabulary_form
-from workers.model_dir import CONFIG_NAME, check_form, drafter_dir, local_dir, read_json
+from workers.model_dir import (
+    CONFIG_NAME,
+    check_form,
+    drafter_dir,
+    dummy_names,
+    local_dir,
+    read_json,
+)
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
@@ -141,7 +148,12 @@ def read_planned(name: str, options: PlanOptions) -> PlannedModel:
 
 def _directory(name: str, find: Callable[[str], Path | None]) -> Path:
     """The directory of a model or a drafter; one of the hub has its configuration alone."""
-    directory = find(name)
+    try:
+        directory = find(name)
+    except ConfigError as error:
+        if name not in dummy_names():
+            raise
+        raise ConfigError(f"{error}; the shape of that name is {DUMMY_PREFIX}{name}") from error
     if directory is None:
         from workers.engine.load.hub import fetch_config
 

@@ -147,15 +147,18 @@ def needed_variables(config: Config) -> list[str]:
     return sorted({name for name in names if name is not None})
 
 
-def enabling(names: Sequence[str], *, is_user: bool) -> list[str]:
-    """The commands for the operator to run after the units are written."""
+def enabling(named: Sequence[str], *, is_user: bool) -> list[str]:
+    """The commands for the operator to run after the units are written; `named` are their names,
+    or their paths where they lie in a folder of the operator's.
+    """
+    units = shlex.join(named)
     if is_user:
         return [
             "systemctl --user daemon-reload",
-            f"systemctl --user enable --now {' '.join(names)}",
+            f"systemctl --user enable --now {units}",
             "loginctl enable-linger   # start at boot, not at login",
         ]
-    return ["systemctl daemon-reload", f"systemctl enable --now {' '.join(names)}"]
+    return ["systemctl daemon-reload", f"systemctl enable --now {units}"]
 
 
 def removing(folder: Path, names: Sequence[str], *, is_user: bool) -> str:

@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         folder=Path.cwd() if path is None else path.parent,
         state=os.environ.get("XDG_STATE_HOME"),
     )
-    folder = arguments.output or units_folder(is_user=arguments.user)
+    folder = units_folder(is_user=arguments.user)
+    if arguments.output is not None:
+        folder = arguments.output.absolute()
     units = unit_files(config, options, arguments.worker or ())
     if arguments.dry_run:
         shown = (f"# {folder / name}\n{with_digest(text)}" for name, text in units.items())
@@ -51,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     write_files(folder, units, may_overwrite=arguments.force)
     if variables := needed_variables(config):
         print(f"set {', '.join(variables)} in {options.env_file}, one NAME=VALUE a line, mode 0600")
-    print("\n".join(enabling(list(units), is_user=arguments.user)))
+    # systemd knows files of other folders by their paths alone.
+    named = [*units] if arguments.output is None else [str(folder / name) for name in units]
+    print("\n".join(enabling(named, is_user=arguments.user)))
     if not arguments.user:
         print("HERMA_RUNTIME_DIR=/run/herma herma worker status   # the units' workers")
     print(removing(folder, list(units), is_user=arguments.user))

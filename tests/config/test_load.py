@@ -431,8 +431,10 @@ def test_a_public_bind_needs_keys() -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A path that cannot be read is an error with the path, not an empty configuration."""
-    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml.*herma init"):
         load_config(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match=r"name the file in it"):
+        load_config(tmp_path)
 
 
 def test_the_builtin_configuration_is_valid() -> None:

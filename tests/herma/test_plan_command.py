@@ -512,3 +512,10 @@ def test_a_form_that_a_family_is_not_read_in_is_refused(
     status, _, error = _printed(capsys, str(tmp_path))
     assert status == 2
     assert f"is not read as {format_of(stated)}: take a checkpoint" in error
+
+
+def test_a_shape_without_its_prefix_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """`qwen3-8b` is no directory, and what was meant is installed."""
+    assert main(["plan", "qwen3-8b", "--card", "24GB"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("the shape of that name is dummy:qwen3-8b")

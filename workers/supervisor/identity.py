@@ -58,6 +58,7 @@ def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
     return changed
 
 
+_PROCESS: Final = "a restart of the worker's process (`herma up`, or its unit)"
 _WHILE_SERVING: Final = ("gateways", "stall_s", "prepare", "idle_s")
 
 
@@ -77,8 +78,8 @@ def take_changes(old: WorkerConfig, new: WorkerConfig) -> tuple[WorkerConfig, Re
             continue
         if key != "gateways":
             is_engines = key not in _OF_THE_PROCESS
-            way = f"herma worker restart {old.name}" if is_engines else "a restart of the process"
+            way = f"herma worker restart {old.name}" if is_engines else _PROCESS
             kept.append(f"{key}: {way}")
         elif has_lost:
-            kept.append("gateways, those that are gone: a restart of the process")
+            kept.append(f"gateways, those that are gone: {_PROCESS}")
     return config, Reloaded(taken, tuple(kept))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load_config, parse_config
-from herma.boot import UnitOptions, read_units, unit_files
+from herma.boot import UnitOptions, enabling, read_units, unit_files
 from herma.boot.units import quoted, worker_unit
 from herma.cli import main
 from protocol.errors import ConfigError
@@ -153,7 +153,9 @@ def test_the_command_writes_and_says_what_to_run(
     removed = [line for line in out.splitlines() if line.endswith("# to undo it")]
     assert len(removed) == 1
     assert all(str(path) in removed[0] and path.name in removed[0] for path in units.iterdir())
-    assert "systemctl --user enable --now herma-gateway.service herma-worker-gpu0.service" in out
+    # systemd does not look into that folder for names.
+    first = f"{units}/herma-gateway.service {units}/herma-worker-gpu0.service"
+    assert f"systemctl --user enable --now {first}" in out
     assert f"set ENGINE_KEY in {tmp_path / 'herma.env'}" in out
     assert main(words) == 0
     assert capsys.readouterr().out.count("unchanged") == 3
@@ -174,6 +176,11 @@ def test_the_command_writes_and_says_what_to_run(
     assert "--no-index" in (tmp_path / "c" / "Containerfile").read_text()
     assert main(["container"]) == 2
     assert load_config(file).gateway.port == 8080
+
+
+def test_units_in_systemd_s_own_folder_are_enabled_by_name() -> None:
+    *_, last = enabling(["herma-gateway.service"], is_user=False)
+    assert last == "systemctl enable --now herma-gateway.service"
 
 
 @pytest.mark.parametrize("command", ["systemd", "container"])

@@ -40,7 +40,7 @@ def test_a_reload_takes_what_no_engine_has_and_names_the_rest() -> None:
     assert reloaded.taken == ("stall_s", "prepare")
     assert reloaded.kept == (
         "max_seqs: herma worker restart local",
-        "drain_s: a restart of the process",
+        "drain_s: a restart of the worker's process (`herma up`, or its unit)",
     )
     assert config == _with(stall_s=7.0, prepare=("clear-shm",))
     assert take_changes(config, config) == (config, type(reloaded)())
@@ -53,6 +53,8 @@ def test_gateways_are_added_and_not_taken_away() -> None:
     config, reloaded = take_changes(old, _with(gateways=(third, second)))
     assert config.gateways == (first, second, third)
     assert reloaded.taken == ("gateways",)
-    assert reloaded.kept == ("gateways, those that are gone: a restart of the process",)
+    (kept,) = reloaded.kept
+    way = "a restart of the worker's process (`herma up`, or its unit)"
+    assert kept == f"gateways, those that are gone: {way}"
     again, reloaded = take_changes(config, _with(gateways=(third, first, second)))
     assert (again, reloaded.taken, reloaded.kept) == (config, (), ())

@@ -24,12 +24,18 @@ class MemoryRoom(NamedTuple):
 
 def host_size(root: Path = _ROOT) -> MemoryRoom:
     """What this process could take of the host if nothing else ran there."""
+    whole, limit = MemoryRoom(_meminfo(root, "MemTotal"), "the host"), group_limit(root)
+    return whole if limit is None else min(whole, limit)
+
+
+def group_limit(root: Path = _ROOT) -> MemoryRoom | None:
+    """The lowest limit of this process's control groups; None without one."""
     groups = [
         MemoryRoom(limit, f"the control group {group.name}")
         for group in _groups(root)
         if (limit := _group_limit(group)) is not None
     ]
-    return min([MemoryRoom(_meminfo(root, "MemTotal"), "the host"), *groups])
+    return min(groups, default=None)
 
 
 def host_room(root: Path = _ROOT) -> MemoryRoom:

@@ -7,8 +7,8 @@ nor import torch: what can never start is refused before that.
 from typing import Final
 
 from config import WorkerConfig
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
-from workers.loop import bytes_text
 from workers.memory_room import MemoryRoom
 
 SHARE: Final = 0.25

@@ -24,9 +24,9 @@ from typing import Final
 import trio
 
 from benchmarks.machine import describe_machine
+from housekeeping.sizes import bytes_text
 from workers.bridge.driver_sleep import LIBRARY, DriverSleep
 from workers.supervisor.card_memory import resident_bytes, tree_of
-from workers.turns import bytes_in_words
 
 _MIB: Final = 2**20
 _HEAD: Final = (
@@ -146,7 +146,7 @@ def switches(one: Subject | None, pid: int, times: int, library: str) -> bool:
             print(f"it does not wake: {why}", flush=True)
             return False
         same = "not asked" if one is None else "yes" if one.answer() == before else "NO"
-        figures = f"{asleep_s:.2f} | {awake_s:.2f} | {card} | {bytes_in_words(host)} | {same}"
+        figures = f"{asleep_s:.2f} | {awake_s:.2f} | {card} | {bytes_text(host)} | {same}"
         print(f"| {number} | {figures} |", flush=True)
         if same == "NO":
             return False

@@ -35,11 +35,12 @@ from herma.planned_model import (
 )
 from herma.planned_together import MOST_MODELS, FormNeed, ModelNeed
 from herma.terminal import table_lines
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
 from workers.engine.memory.forecast import CONTEXT_BYTES, Forecast, vocabulary_bytes
 from workers.engine.models.description import ModelDescription
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
-from workers.loop import aligned, bytes_text
+from workers.loop import aligned
 from workers.supervisor.card_memory import host_reading
 
 _HEAD: Final = (

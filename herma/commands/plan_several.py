@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from config import DEFAULT_PROFILE, DUMMY_PREFIX
 from herma.planned_together import FormNeed, ModelNeed, TogetherSet, largest_sets
 from herma.terminal import table_lines
+from housekeeping.sizes import bytes_text
 from workers.engine.memory.forecast import CONTEXT_BYTES
-from workers.loop import aligned, bytes_text
+from workers.loop import aligned
 
 BITS: Final = {"bfloat16": "16 bits", "fp8": "8 bits", "int4": "4 bits", "mxfp4": "MXFP4"}
 """How weights are kept, in words."""

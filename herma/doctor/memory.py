@@ -1,8 +1,8 @@
 """Checks memory: limits of GPU sharing, page cache on unified memory, control groups, shared
 memory.
 
-Owns the readings of /proc, /sys and /dev/shm that decide whether an engine finds room. The engine
-itself defines the room of a control group (`workers/engine/memory`).
+Owns the readings of /proc and /dev/shm that decide whether an engine finds room. What a control
+group allows is read as engines read it (`workers/memory_room.py`).
 """
 
 import re
@@ -14,18 +14,17 @@ from config import Config
 from herma.doctor.finding import Finding, Fix
 from herma.doctor.host import Host
 from housekeeping.processes import facts_in
+from housekeeping.sizes import bytes_text
+from workers.engine.memory.budget import LIMIT_VARIABLE, limit_bytes
+from workers.memory_room import group_limit
 
 CHECK: Final = "memory"
-LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
-_NO_LIMIT: Final = 2**60
-"""Version 1 of control groups says about 2**63 where there is none."""
 _MARGIN_MIB: Final = 512
 """A CUDA context and the libraries' handles take 300 to 500 MiB that an engine does not count."""
 
-_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SMALL_SHM: Final = 64 * _MIB
 """A container's default size; NCCL takes more for two ranks."""
 
@@ -38,10 +37,10 @@ def check_gpu_limits(host: Host) -> Iterator[Finding]:
     """Check limits of HAMi's kind, which drivers and runtime libraries read differently."""
     totals = [row[0] for row in host.table(*_query("memory.total"))]
     for name, value in sorted(host.environ.items()):
-        if not name.startswith(LIMIT):
+        if not name.startswith(LIMIT_VARIABLE):
             continue
-        match = re.fullmatch(r"(\d+)([kmgt]?)i?b?", value.strip().lower())
-        if match is None:
+        size = limit_bytes(value)
+        if size is None:
             yield Finding(
                 "error",
                 CHECK,
@@ -49,7 +48,7 @@ def check_gpu_limits(host: Host) -> Iterator[Finding]:
                 "the shim and Herma refuse it, or read a limit that was not meant",
                 f"export {name}=23000m, or unset {name} for no limit",
             )
-        elif int(match[1]) == 0:
+        elif size == 0:
             yield Finding(
                 "error",
                 CHECK,
@@ -58,9 +57,9 @@ def check_gpu_limits(host: Host) -> Iterator[Finding]:
                 f"unset {name}",
             )
         else:
-            index = name.removeprefix(LIMIT).lstrip("_") or "0"
+            index = name.removeprefix(LIMIT_VARIABLE).lstrip("_") or "0"
             total = totals[int(index)] if index.isdigit() and int(index) < len(totals) else ""
-            yield from _check_margin(name, value, int(match[1]) * _UNITS[match[2]], total)
+            yield from _check_margin(name, value, size, total)
 
 
 def _check_margin(name: str, value: str, limit: int, total: str) -> Iterator[Finding]:
@@ -104,29 +103,21 @@ def _query(what: str) -> tuple[str, ...]:
     return "nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"
 
 
-def _limit(host: Host) -> int | None:
-    """The memory limit of the container, by either version of control groups."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = host.text(f"/sys/fs/cgroup/{name}").strip()
-        if text.isdigit() and int(text) < _NO_LIMIT:
-            return int(text)
-    return None
-
-
 def check_control_group(host: Host, config: Config) -> Iterator[Finding]:
     """Compare the limit with the weights: a lower limit kills the engine while it loads."""
-    if (limit := _limit(host)) is None:
+    if (found := group_limit(host.root)) is None:
         return
+    limit, source = found
     for worker in config.workers:
         size = sum(host.size(name) for name in host.names(worker.model, "*.safetensors"))
         if size > limit:
             yield Finding(
                 "error",
                 CHECK,
-                f"the memory limit of this container is {limit / _GIB:.1f} GiB, the weights "
-                f"of worker `{worker.name}` are {size / _GIB:.1f} GiB",
+                f"{source} may take {bytes_text(limit)} of memory, the weights of worker "
+                f"`{worker.name}` are {bytes_text(size)}",
                 "the kernel kills the engine while it loads (exit code 137)",
-                f"raise the container's limit above {size / _GIB:.0f} GiB",
+                f"raise the memory limit of {source} above {bytes_text(size)}",
             )
 
 
@@ -134,14 +125,14 @@ def check_host_caches(host: Host, config: Config) -> Iterator[Finding]:
     """Compare what the workers' host caches take together with the memory of the host."""
     sizes = {worker.name: worker.host_cache_bytes or 0 for worker in config.workers}
     asked = {name: size for name, size in sizes.items() if size}
-    limit, total = _limit(host), _meminfo(host)["MemTotal"]
-    room = total if limit is None else min(limit, total)
+    limit, total = group_limit(host.root), _meminfo(host)["MemTotal"]
+    room = total if limit is None else min(limit.num_bytes, total)
     if asked and room and sum(asked.values()) > room:
         yield Finding(
             "error",
             CHECK,
             f"cache.host of {', '.join(f'`{name}`' for name in asked)} takes "
-            f"{sum(asked.values()) / _GIB:.1f} GiB, and the host has {room / _GIB:.1f} GiB",
+            f"{bytes_text(sum(asked.values()))}, and the host has {bytes_text(room)}",
             "a worker that asks for more than is free does not start",
             "lower cache.host, and leave the host its own memory",
         )

@@ -124,7 +124,7 @@ def test_two_models_change_places_in_their_processes(herma: HermaProcess, runtim
     assert {name: herma.wait_pid(f"herma engine {name}") for name in pids} == pids
     assert engines(herma) == {"a": 1, "b": 1}
     shown = worker(runtime, "status", "a").stdout
-    assert "takes 58.6 GiB of cuda-0 awake; 1.0 GiB asleep" in shown
+    assert "takes 58.59 GiB of cuda-0 awake; 1000.0 MiB asleep" in shown
     assert "by native sleep (the weights are on the host, with" in shown
     assert not told(herma, '"sleep trouble"')
     assert not told(herma, '"engine fault"')
@@ -142,7 +142,7 @@ def test_sleep_and_wake_by_hand(herma: HermaProcess, runtime: Path, card: Turnin
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(ask, herma, "alpha")
         wait_until(lambda: told(herma, '"sleep trouble"') > troubles, "the trouble")
-        assert "58.6 GiB" in worker(runtime, "status", "a").stdout
+        assert "58.59 GiB" in worker(runtime, "status", "a").stdout
         assert not waits.done()
         card.take(0)
         answer, cached = waits.result()

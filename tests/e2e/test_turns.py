@@ -148,7 +148,7 @@ def test_sleep_and_wake_by_hand(herma: HermaProcess, runtime: Path) -> None:
     assert states(herma)["alpha"] == "asleep"
     shown = worker(runtime, "status", "a").stdout
     assert "asleep" in shown
-    assert "takes 58.6 GiB of cuda-0 awake" in shown
+    assert "takes 58.59 GiB of cuda-0 awake" in shown
     woken = worker(runtime, "wake", "a")
     assert (woken.returncode, "a is ready" in woken.stdout) == (0, True), woken
     assert states(herma)["alpha"] == "ready"
@@ -163,7 +163,7 @@ def test_a_card_taken_by_others(herma: HermaProcess, runtime: Path, card: Turnin
         waits = pool.submit(ask, herma, "alpha")
         wait_until(lambda: told(herma, '"sleep trouble"'), "the trouble")
         shown = worker(runtime, "status", "a").stdout
-        assert "58.6 GiB" in shown
+        assert "58.59 GiB" in shown
         assert not herma.pids("herma engine a")
         assert not waits.done()
         card.take(0)

@@ -37,8 +37,8 @@ def record(worker: str, gib: int, residency: str = "always") -> TurnRecord:
 
 def test_always_resident_workers_that_do_not_fit_are_named() -> None:
     (line,) = overfull([record("a", 60), record("b", 30), record("c", 70, "on-demand")])
-    assert line.startswith("cuda-0 has 80.0 GiB")
-    assert "(a 60.0 GiB, b 30.0 GiB)" in line
+    assert line.startswith("cuda-0 has 80.00 GiB")
+    assert "(a 60.00 GiB, b 30.00 GiB)" in line
     assert not list(overfull([record("a", 60), record("b", 20)]))
     assert not list(overfull([record("a", 60)]))
 
@@ -48,11 +48,11 @@ def test_a_worker_that_finds_no_room_beside_the_always_resident_ones_is_named() 
     (line,) = overfull(
         [record("a", 60), record("b", 30, "on-demand"), record("c", 20, "on-demand")]
     )
-    assert "b was measured to take 30.0 GiB: it never wakes beside" in line
-    assert "(a 60.0 GiB)" in line
+    assert "b was measured to take 30.00 GiB: it never wakes beside" in line
+    assert "(a 60.00 GiB)" in line
     asleep = msgspec.structs.replace(record("b", 30, "on-demand"), asleep_bytes=20 * GIB)
     (line,) = overfull([record("a", 70, "on-demand"), asleep])
-    assert "a was measured to take 70.0 GiB: it never wakes; set" in line
+    assert "a was measured to take 70.00 GiB: it never wakes; set" in line
 
 
 def test_the_sets_that_fit_together_are_named() -> None:
@@ -63,7 +63,7 @@ def test_the_sets_that_fit_together_are_named() -> None:
         record("c", 60, "on-demand"),
     ]
     (line,) = together(found)
-    assert line == "cuda-0 (80.0 GiB) holds together: always + a + b; or always + c"
+    assert line == "cuda-0 (80.00 GiB) holds together: always + a + b; or always + c"
 
 
 def test_the_check_refuses_what_was_measured(

@@ -17,6 +17,5 @@ from workers.loop.start_table import (
     DeviceUse,
     LargestStep,
     aligned,
-    bytes_text,
     start_table,
 )

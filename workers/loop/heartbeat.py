@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from housekeeping.sizes import bytes_text
 from protocol.messages import CacheUse, DraftResults
 from workers.ipc import SUPERVISOR, Heartbeat, StartProgress, encode_control
 from workers.loop.channel import EngineChannel
-from workers.loop.start_table import bytes_text
 
 BEAT_EVERY_S: Final = 0.2
 _SHOWN_PLACES: Final = 4

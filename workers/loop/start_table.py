@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from config import SpeculationConfig
+from housekeeping.sizes import bytes_text
 from protocol.messages import INVARIANT, EngineFacts
 from workers.scheduler import WindowSizes
 
-_GIB: Final = 2**30
-_MIB: Final = 2**20
-_KIB: Final = 2**10
 _SHORT_S: Final = 0.05
 """Phases that took less are left out of the row."""
 
@@ -129,14 +127,3 @@ def _seconds(seconds: Sequence[tuple[str, float]]) -> str:
     parts = [f"{name} {took:.1f}" for name, took in seconds if took >= _SHORT_S]
     total = f"{sum(took for _, took in seconds):.1f} in all"
     return f"{', '.join(parts)}; {total}" if parts else total
-
-
-def bytes_text(count: int) -> str:
-    """As 1.25 GiB, 3.1 MiB, 144 KiB or 512 B."""
-    if 0 < count < _KIB:
-        return f"{count} B"
-    if count < _MIB:
-        return f"{count / _KIB:.0f} KiB"
-    if count < _GIB:
-        return f"{count / _MIB:.1f} MiB"
-    return f"{count / _GIB:.2f} GiB"

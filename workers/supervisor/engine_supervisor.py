@@ -18,6 +18,7 @@ import trio
 
 from config import WorkerConfig
 from housekeeping.leftovers import engine_folders, make_scratch, remove, sweep
+from housekeeping.sizes import bytes_text
 from protocol.control_messages import (
     MAX_SHOWN_TROUBLES,
     ProbeQuestion,
@@ -61,7 +62,6 @@ from workers.supervisor.sleeper import Sleeper, TurnsOf
 from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
 from workers.supervisor.turn_taker import AGAIN_S
-from workers.turns import bytes_in_words
 from workers.versions import resolved
 
 _NOT_FOUND: Final = 127
@@ -480,7 +480,7 @@ class EngineSupervisor:
         """
         is_short = diagnose(ending).kind == "memory"
         if is_short and cache.num_resident:
-            size = bytes_in_words(cache.num_resident)
+            size = bytes_text(cache.num_resident)
             self._log.info(f"the host lacked memory: {size} of cached prefixes are given back")
         if is_short or (life is not None and life.num_clears):
             cache.clear()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from housekeeping.processes import PROC, folders, memory_facts, text_of
+from housekeeping.sizes import bytes_text
 
 _LEFT: Final = re.compile(
     r"psm_\w+|sem\.mp-\w+|nccl-\w+|torch_\d+_\d+_\d+|cuda\.shm\.[\w.-]+|vllm[\w.-]+|sglang[\w.-]+"
@@ -51,7 +52,8 @@ def drop_page_cache(proc: Path = PROC) -> str:
             "the worker as root, or leave the step out"
         )
     after = _free_bytes(proc)
-    return f"drop-page-cache: {_size(max(0, after - before))} freed, {_size(after)} are free now"
+    freed = bytes_text(max(0, after - before))
+    return f"drop-page-cache: {freed} freed, {bytes_text(after)} are free now"
 
 
 def clear_shm(folder: Path = _SHM, proc: Path = PROC) -> str:
@@ -70,7 +72,7 @@ def clear_shm(folder: Path = _SHM, proc: Path = PROC) -> str:
             case int(num_bytes):
                 num_removed += 1
                 freed += num_bytes
-    text = f"clear-shm: {_count(num_removed)} removed, {_size(freed)}"
+    text = f"clear-shm: {_count(num_removed)} removed, {bytes_text(freed)}"
     if num_used:
         text += f"; {_count(num_used)} in use left alone"
     if num_denied:
@@ -167,12 +169,6 @@ def _lease(file: int) -> bool:
 
 def _free_bytes(proc: Path) -> int:
     return memory_facts(proc).get("MemFree", 0)
-
-
-def _size(num_bytes: int) -> str:
-    """The size in MiB, or in GiB from 10 GiB on."""
-    mib = num_bytes / 2**20
-    return f"{mib:.1f} MiB" if mib < 10 * 1024 else f"{mib / 1024:.1f} GiB"
 
 
 def _count(number: int) -> str:

@@ -11,6 +11,7 @@ from typing import Final, final
 
 import trio
 
+from housekeeping.sizes import bytes_text
 from workers.ipc import CHECKPOINT, NATIVE_SLEEP, SleepEngine, Slept, WakeEngine, Woken
 from workers.supervisor.card_memory import (
     CardUse,
@@ -24,7 +25,7 @@ from workers.supervisor.lifecycle import SERVING, EngineState, Lifecycle, LifeEv
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.seat_states import SeatEvent, SeatState, TrialEvent
 from workers.supervisor.turn_taker import TurnTaker
-from workers.turns import Change, bytes_in_words
+from workers.turns import Change
 
 TurnsOf = Callable[[Lifecycle], TurnTaker]
 """Makes a worker's seat, which looks at its lifecycle."""
@@ -210,7 +211,7 @@ class Sleeper:
         left = None if why else await self._left(life, before)
         awake = record.awake_bytes
         if not why and left is not None and awake is not None and left > MAX_LEFT * awake:
-            why = f"it says so and holds {bytes_in_words(left)} of {bytes_in_words(awake)}"
+            why = f"it says so and holds {bytes_text(left)} of {bytes_text(awake)}"
         if self.life is not life or self._lifecycle.state is not EngineState.FALLING_ASLEEP:
             return True  # the worker leaves
         if why:
@@ -299,8 +300,8 @@ class Sleeper:
         host = await trio.to_thread.run_sync(host_reading)
         if host is None or host.total_bytes - host.used_bytes >= need:
             return ""
-        free = bytes_in_words(host.total_bytes - host.used_bytes)
-        return f"it needs {bytes_in_words(need)} of the host's memory, and {free} are free"
+        free = bytes_text(host.total_bytes - host.used_bytes)
+        return f"it needs {bytes_text(need)} of the host's memory, and {free} are free"
 
     async def _left(self, life: EngineLife, before: CardUse | None) -> int | None:
         """What a sleeping engine still holds of the device, once it falls no more below what counts
@@ -334,8 +335,8 @@ class Sleeper:
         if free >= (1 - SLACK) * need:
             return True
         self.turns.failed(
-            f"it does not wake: it needs {bytes_in_words(need)}, and {bytes_in_words(free)} of "
-            f"{bytes_in_words(reading.total_bytes)} are free; tried again"
+            f"it does not wake: it needs {bytes_text(need)}, and {bytes_text(free)} of "
+            f"{bytes_text(reading.total_bytes)} are free; tried again"
         )
         return False
 

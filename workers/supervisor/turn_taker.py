@@ -15,6 +15,7 @@ import trio
 
 from config import WorkerConfig
 from housekeeping.leftovers import make_scratch, remove, runtime_dir
+from housekeeping.sizes import bytes_text
 from protocol.addresses import IPC_PREFIX, too_long
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ResidencyState, Wanted
@@ -36,7 +37,6 @@ from workers.turns import (
     Member,
     MemberState,
     TurnRecord,
-    bytes_in_words,
     decode_order,
     encode_report,
     engine_id,
@@ -273,11 +273,11 @@ class TurnTaker:
         if self.due_s and self._state != "awake":
             parts.append(f"awake in about {self.due_s:.0f} s")
         if record.awake_bytes is not None:
-            parts.append(f"takes {bytes_in_words(record.awake_bytes)} of {record.device} awake")
+            parts.append(f"takes {bytes_text(record.awake_bytes)} of {record.device} awake")
         if record.asleep_bytes:
-            parts.append(f"{bytes_in_words(record.asleep_bytes)} asleep")
+            parts.append(f"{bytes_text(record.asleep_bytes)} asleep")
         if record.host_bytes:
-            parts.append(f"{bytes_in_words(record.host_bytes)} of the host then")
+            parts.append(f"{bytes_text(record.host_bytes)} of the host then")
         if record.wake_s is not None:
             parts.append(f"wakes in {record.wake_s:.1f} s")
         if record.sleep_s is not None:

@@ -20,7 +20,6 @@ from workers.turns.policy import (
     SharedCard,
     TurnPlan,
     TurnPolicy,
-    bytes_in_words,
 )
 from workers.turns.record import (
     TurnRecord,

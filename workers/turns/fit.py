@@ -5,7 +5,7 @@ Owns the sums. Must not know where measurements are kept.
 
 from collections.abc import Iterable, Iterator
 
-from workers.turns.policy import bytes_in_words
+from housekeeping.sizes import bytes_text
 from workers.turns.record import TurnRecord
 
 
@@ -17,11 +17,11 @@ def overfull(records: Iterable[TurnRecord]) -> Iterator[str]:
         always = [one for one in found if one.residency == "always"]
         total = max((one.total_bytes or 0 for one in found), default=0)
         need = sum(one.awake_bytes or 0 for one in always)
-        names = ", ".join(f"{one.worker} {bytes_in_words(one.awake_bytes or 0)}" for one in always)
+        names = ", ".join(f"{one.worker} {bytes_text(one.awake_bytes or 0)}" for one in always)
         if len(always) > 1 and total and need > total:
             yield (
-                f"{device} has {bytes_in_words(total)}, and its always resident workers were "
-                f"measured to take {bytes_in_words(need)} ({names}): set residency = "
+                f"{device} has {bytes_text(total)}, and its always resident workers were "
+                f"measured to take {bytes_text(need)} ({names}): set residency = "
                 '"on-demand" for the models of all but those that leave room for each other model'
             )
             continue
@@ -31,8 +31,8 @@ def overfull(records: Iterable[TurnRecord]) -> Iterator[str]:
             if is_asked and total and whole - one.asleep_bytes + (one.awake_bytes or 0) > total:
                 beside = f" beside its always resident workers ({names})" if always else ""
                 yield (
-                    f"{device} has {bytes_in_words(total)}, and {one.worker} was measured to take "
-                    f"{bytes_in_words(one.awake_bytes or 0)}: it never wakes{beside}; set "
+                    f"{device} has {bytes_text(total)}, and {one.worker} was measured to take "
+                    f"{bytes_text(one.awake_bytes or 0)}: it never wakes{beside}; set "
                     'residency = "on-demand" for more models, or kv_tokens of native engines'
                 )
 
@@ -56,7 +56,7 @@ def together(records: Iterable[TurnRecord]) -> Iterator[str]:
         ]
         always = [one.worker for one in measured if one.residency == "always"]
         sets = [" + ".join([*always, *(each.worker for each in one)]) for one in largest]
-        yield f"{device} ({bytes_in_words(total)}) holds together: {'; or '.join(sets) or 'none'}"
+        yield f"{device} ({bytes_text(total)}) holds together: {'; or '.join(sets) or 'none'}"
 
 
 def _names(group: tuple[TurnRecord, ...]) -> set[str]:

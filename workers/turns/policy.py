@@ -26,6 +26,8 @@ from typing import Annotated, Final, Literal, final
 
 import msgspec
 
+from housekeeping.sizes import bytes_text
+
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
 MIN_PATIENCE_S: Final = 20.0
@@ -35,8 +37,6 @@ RETRY_S: Final = 5.0
 PRIOR_WAKE_S: Final = 30.0
 PRIOR_SLEEP_S: Final = 5.0
 """Used until a time is measured: the start of an engine and its end."""
-
-_GIB: Final = 2**30
 
 Change = Literal["wake", "sleep"]
 MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
@@ -224,11 +224,6 @@ class TurnPolicy:
         return due_s
 
 
-def bytes_in_words(count: int) -> str:
-    """12.3 GiB."""
-    return f"{count / _GIB:.1f} GiB"
-
-
 def _wanted(members: Iterable[Member], now: float) -> Iterator[Member]:
     """The workers that sleep and should wake: requests wait, an operator asks for it, or nothing is
     known of it yet.
@@ -330,11 +325,11 @@ def _freed(one: Member) -> int:
 def _no_room(one: Member, members: Sequence[Member], card: SharedCard) -> str:
     total, need = card.total_bytes or 0, one.awake_bytes or 0
     kept = sum(other.held_bytes for other in members if other.is_always)
-    parts = [f"it needs {bytes_in_words(need)} of {bytes_in_words(total)}"]
+    parts = [f"it needs {bytes_text(need)} of {bytes_text(total)}"]
     if card.other_bytes:
-        parts.append(f"other processes hold {bytes_in_words(card.other_bytes)}")
+        parts.append(f"other processes hold {bytes_text(card.other_bytes)}")
     if kept:
-        parts.append(f"always resident models hold {bytes_in_words(kept)}")
+        parts.append(f"always resident models hold {bytes_text(kept)}")
     return "; ".join(parts)
 
 

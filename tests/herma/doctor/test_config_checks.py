@@ -81,6 +81,7 @@ def test_a_link_that_leads_nowhere(machine: Machine) -> None:
     plant_model(machine)
     (machine.root / "models/m/model.safetensors").unlink()
     machine.link("/models/m/model.safetensors", "/cache/gone")
+    machine.write("/proc/self/cgroup", "0::/\n")
     machine.write("/sys/fs/cgroup/memory.max", "1000000")
     found = only(machine)
     assert found.what == "/models/m/model.safetensors cannot be read: No such file or directory"
@@ -135,8 +136,18 @@ def test_an_adapter_that_is_not_readable(machine: Machine) -> None:
 
 def test_a_container_smaller_than_the_weights(machine: Machine) -> None:
     plant_model(machine)
+    machine.write("/proc/self/cgroup", "0::/\n")
     machine.write("/sys/fs/cgroup/memory.max", "50\n")
     assert "137" in only(machine).why
+
+
+def test_a_slice_smaller_than_the_weights(machine: Machine) -> None:
+    """Not the whole container: the limit of a group within, which was not read."""
+    plant_model(machine)
+    machine.write("/proc/self/cgroup", "0::/herma.slice/herma-worker-w.service\n")
+    machine.write("/sys/fs/cgroup/herma.slice/memory.max", "50\n")
+    machine.write("/sys/fs/cgroup/herma.slice/herma-worker-w.service/memory.max", "max\n")
+    assert "the control group herma.slice may take 50 B" in only(machine).what
 
 
 LISTEN = "  sl  local_address rem_address st\n"

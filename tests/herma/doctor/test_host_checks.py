@@ -251,9 +251,15 @@ def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:
     assert (only(machine).level, "does not answer" in only(machine).what) == ("error", True)
 
 
-@pytest.mark.parametrize("limit", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_host_caches_that_the_host_has_no_memory_for(machine: Machine, limit: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "membership"),
+    [("memory.max", "0::/\n"), ("memory/memory.limit_in_bytes", "9:memory:/\n")],
+)
+def test_host_caches_that_the_host_has_no_memory_for(
+    machine: Machine, limit: str, membership: str
+) -> None:
     """Of all workers together, under the container's limit, in both versions of control groups."""
+    machine.write("/proc/self/cgroup", membership)
     machine.write("/proc/meminfo", f"MemTotal: {128 * 2**20} kB\n")
     table = ("m", "m", (), 1)
     workers = tuple(
@@ -267,4 +273,4 @@ def test_host_caches_that_the_host_has_no_memory_for(machine: Machine, limit: st
     assert about == []
     machine.write(f"/sys/fs/cgroup/{limit}", f"{100 * 2**30}\n")
     (one,) = [one for one in examine(machine.host, Config(workers=workers)) if "cache" in one.what]
-    assert one.what == "cache.host of `a`, `b` takes 120.0 GiB, and the host has 100.0 GiB"
+    assert one.what == "cache.host of `a`, `b` takes 120.00 GiB, and the host has 100.00 GiB"

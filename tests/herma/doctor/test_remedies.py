@@ -136,6 +136,7 @@ def _page_cache(machine: Machine) -> None:
 
 def _small_container(machine: Machine) -> None:
     plant_model(machine)
+    machine.write("/proc/self/cgroup", "0::/\n")
     machine.write("/sys/fs/cgroup/memory.max", "50\n")
 
 
@@ -286,7 +287,9 @@ CASES = {
     "old slot": Case("a riser that limits it", _pair(bus="16, 16, 3, 4"), TWO_CARDS),
     "no direct way": Case("unset NCCL_P2P_DISABLE", _no_p2p, TWO_CARDS),
     "page cache": Case("echo 1 > /proc/sys/vm/drop_caches", _page_cache),
-    "small container": Case("raise the container's limit above", _small_container, NATIVE),
+    "small container": Case(
+        "raise the memory limit of the control group cgroup above", _small_container, NATIVE
+    ),
     "large host cache": Case(
         "lower cache.host",
         lambda machine: machine.write("/proc/meminfo", f"MemTotal: {8 * GIB_KB} kB\n"),

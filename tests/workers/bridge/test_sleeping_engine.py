@@ -88,7 +88,7 @@ async def test_a_process_sleeps_without_an_end(tmp_path: Path, kind: str) -> Non
         before = await wait_status(one.worker)
         asleep = await one.sleep()
         assert asleep.engine_pid == before.engine_pid
-        assert "takes 58.6 GiB of cuda-0 awake; 1.0 GiB asleep" in asleep.turn
+        assert "takes 58.59 GiB of cuda-0 awake; 1000.0 MiB asleep" in asleep.turn
         assert f"by {WAYS[kind]}" in asleep.turn
         register = one.gateway.all_of(Register)[-1]
         assert (register.engine, register.epoch) == (None, before.epoch + 1)
@@ -109,7 +109,7 @@ async def test_a_server_that_only_says_that_it_sleeps(tmp_path: Path) -> None:
     async with sleeper(tmp_path, sleep_fault="memory") as one:
         asleep = await one.sleep()
         assert asleep.engine_pid is None
-        why = f"not by {WAYS['vllm']}: it says so and holds 58.6 GiB of 58.6 GiB"
+        why = f"not by {WAYS['vllm']}: it says so and holds 58.59 GiB of 58.59 GiB"
         assert why in asleep.turn
         await one.gateway.wait(Residency, lambda m: bool(m.trouble))
         await one.wake()
@@ -164,7 +164,7 @@ async def test_any_engine_sleeps_by_the_driver_s_checkpoint(tmp_path: Path, kind
         for number in (2, 3):
             asleep = await one.sleep()
             assert asleep.engine_pid == before.engine_pid
-            assert "takes 0.6 GiB of cuda-0 awake; " in asleep.turn
+            assert "takes 600.0 MiB of cuda-0 awake; " in asleep.turn
             assert "by the driver's checkpoint" in asleep.turn
             awake = await one.wake()
             assert (awake.engine_pid, awake.restarts) == (before.engine_pid, 0)

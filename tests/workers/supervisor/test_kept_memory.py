@@ -163,7 +163,7 @@ async def test_an_engine_killed_for_want_of_memory_leaves_none(
     async with _served(tmp_path) as served:
         await served.kill()
         assert served.cache.num_bytes == 0
-        assert "lacked memory: 0.0 GiB of cached prefixes are given back" in served.lines.getvalue()
+        assert "lacked memory: 4.0 MiB of cached prefixes are given back" in served.lines.getvalue()
 
 
 @pytest.mark.parametrize(

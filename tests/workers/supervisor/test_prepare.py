@@ -60,7 +60,7 @@ def test_only_known_names_that_nobody_uses_are_removed(folder: Path, tmp_path: P
         assert other.stdout is not None
         other.stdout.readline()
         said = clear_shm(folder)
-        assert said == "clear-shm: 3 segments removed, 0.0 MiB; 2 segments in use left alone"
+        assert said == "clear-shm: 3 segments removed, 24 KiB; 2 segments in use left alone"
         # Where /proc does not show the process, the kernel still refuses the lease.
         (folder / "psm_open").unlink()
         assert clear_shm(folder, tmp_path).endswith("; 1 segment in use left alone")
@@ -86,7 +86,7 @@ def test_the_page_cache_says_what_was_freed_or_which_right_is_missing(tmp_path: 
     """A container's /proc/sys is often read-only."""
     (tmp_path / "meminfo").write_text("MemTotal: 120 kB\nMemFree: 20971520 kB\n")
     (tmp_path / "sys/vm").mkdir(parents=True)
-    assert drop_page_cache(tmp_path) == "drop-page-cache: 0.0 MiB freed, 20.0 GiB are free now"
+    assert drop_page_cache(tmp_path) == "drop-page-cache: 0 KiB freed, 20.00 GiB are free now"
     assert (tmp_path / "sys/vm/drop_caches").read_text() == "1\n"
     (tmp_path / "sys/vm/drop_caches").unlink()
     (tmp_path / "sys/vm").rmdir()
@@ -96,4 +96,4 @@ def test_the_page_cache_says_what_was_freed_or_which_right_is_missing(tmp_path: 
 def test_each_step_has_its_line(tmp_path: Path) -> None:
     """In the order of the configuration."""
     (line,) = prepare(["clear-shm"], tmp_path)
-    assert line == "clear-shm: 0 segments removed, 0.0 MiB"
+    assert line == "clear-shm: 0 segments removed, 0 KiB"

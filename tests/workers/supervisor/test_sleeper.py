@@ -270,7 +270,7 @@ async def test_the_first_idle_time_is_a_trial(
     ("on_sleep", "why"),
     [
         ("it answers 500", "it answers 500"),
-        ("lies", "it says so and holds 60.0 GiB of 60.0 GiB"),
+        ("lies", "it says so and holds 60.00 GiB of 60.00 GiB"),
         ("dies", "its process has ended"),
         ("hangs", "hung: no step finished"),
     ],
@@ -381,7 +381,7 @@ async def test_a_host_without_room_is_not_asked_for_it(
             await one.sleep()
         assert one.state is EngineState.ASLEEP
         (trouble,) = one.troubles
-        assert "it needs 1.0 GiB of the host's memory, and 0.0 GiB are free" in trouble
+        assert "it needs 1.00 GiB of the host's memory, and 0 KiB are free" in trouble
         await one.wake()
         await one.sleep()
         assert one.state is EngineState.DORMANT
@@ -466,7 +466,7 @@ async def test_a_checkpoint_needs_as_much_of_the_host_as_the_card_holds(
     ways = {"sleep_way": "", "more_ways": [(CHECKPOINT, "")]}
     async with world(tmp_path, monkeypatch, **ways) as one:
         if state == "ASLEEP":
-            lacks = "it needs 60.0 GiB of the host's memory, and 59.0 GiB are free"
+            lacks = "it needs 60.00 GiB of the host's memory, and 59.00 GiB are free"
             await one.until(lambda: f"not by {CHECKPOINT}: {lacks}" in one.turns.line())
             assert one.turns.trial is not SleepTrial.DUE
         else:
@@ -496,14 +496,14 @@ async def test_an_engine_that_others_keep_asleep_wakes_later(
         await one.until(lambda: bool(one.troubles))
         await one.until(lambda: one.state is EngineState.DORMANT)
         (trouble,) = one.troubles
-        assert trouble.startswith("it does not wake: it needs 59.0 GiB, and ")
+        assert trouble.startswith("it does not wake: it needs 59.00 GiB, and ")
         one.card.others = 0
         taken.unlink()
         await one.until(lambda: one.state is EngineState.READY)
         assert (one.pid, one.num_faults, one.turns.record.refusals) == (pid, 0, {})
         assert one.turns.record.host_bytes == 3 * 2**30
         line = one.turns.line()
-        assert "3.0 GiB of the host then" in line
+        assert "3.00 GiB of the host then" in line
         assert f"by {NATIVE_SLEEP} (the weights are on the host)" in line
         assert "not by" not in line
 

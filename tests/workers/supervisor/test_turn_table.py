@@ -102,7 +102,7 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
         await worker.say("waking", order=first.number)
         await worker.say("asleep", order=first.number, waits_s=0.05)
         (order,) = await worker.news()
-        assert (order.do, "other processes hold 79.0 GiB" in order.why) == (None, True)
+        assert (order.do, "other processes hold 79.00 GiB" in order.why) == (None, True)
 
 
 async def test_workers_of_two_files_may_have_the_same_name(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_the_place_of_a_worker_that_left_is_free(
             await other.say("away", is_always=True, waiting=0)
             await worker.say("asleep")
             (order,) = await worker.news()
-            assert "always resident models hold 60.0 GiB" in order.why
+            assert "always resident models hold 60.00 GiB" in order.why
         while (order := await worker.hear()).do is None:
             pass
         assert order.do == "wake"
@@ -202,7 +202,7 @@ async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
         await worker.say("asleep")
         (order,) = await worker.news()
         assert trio.current_time() - left_at >= 0.9
-        assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
+        assert (order.do, "other processes hold 60.00 GiB" in order.why) == (None, True)
 
 
 async def test_nothing_is_decided_at_once_after_one_has_left_during_a_reading(
@@ -233,7 +233,7 @@ async def test_nothing_is_decided_at_once_after_one_has_left_during_a_reading(
         is_due.set()
         (order,) = await worker.news()
         assert trio.current_time() - left_at >= 0.9
-        assert (order.do, "other processes hold 60.0 GiB" in order.why) == (None, True)
+        assert (order.do, "other processes hold 60.00 GiB" in order.why) == (None, True)
 
 
 async def test_a_wait_of_which_nothing_new_is_said_grows(

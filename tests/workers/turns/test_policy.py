@@ -94,7 +94,7 @@ def test_what_others_hold_is_said_and_the_wake_is_tried_again() -> None:
     policy = TurnPolicy()
     plan = policy.decide([one], SharedCard(CARD, 30 * GIB), 100.0)
     assert not plan.wake
-    assert plan.why == {"a": "it needs 60.0 GiB of 80.0 GiB; other processes hold 30.0 GiB"}
+    assert plan.why == {"a": "it needs 60.00 GiB of 80.00 GiB; other processes hold 30.00 GiB"}
     assert plan.next_at is not None
     assert plan.next_at > 100.0
     assert policy.decide([one], SharedCard(CARD), plan.next_at).wake == ("a",)

@@ -59,16 +59,22 @@ def vgpu_limit(environ: Mapping[str, str], index: int) -> int | None:
     return None
 
 
+def limit_bytes(text: str) -> int | None:
+    """The bytes that the value of such a variable means; None for what is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else int(match[1]) * _UNITS[match[2].lower()]
+
+
 def num_processors() -> int:
     """Processors that the scheduler lets this process run on."""
     return len(os.sched_getaffinity(0))
 
 
 def _size(name: str, text: str) -> int:
-    text = text.strip()
-    if not text:
+    if not text.strip():
         return 0
-    match = _SIZE.fullmatch(text)
-    if match is None:
+    size = limit_bytes(text)
+    if size is None:
+        text = text.strip()
         raise ConfigError(f"{name} = {text!r} is no size: write 8g, 1024m, bytes, or 0 for none")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return size

@@ -14,9 +14,9 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
 from workers.engine.memory import locked_pages
-from workers.loop import bytes_text
 from workers.memory_room import MemoryRoom
 
 ALIGNMENT: Final = 256

@@ -7,8 +7,8 @@ setting helps. Must not know the measurement (`peak_probe.py`) nor how the cache
 from dataclasses import dataclass
 from typing import Final
 
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
-from workers.loop import bytes_text
 from workers.memory_room import MemoryRoom
 
 CPU_CONTEXTS: Final = 4

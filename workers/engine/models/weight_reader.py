@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from housekeeping.sizes import bytes_text
 from kernels.delta_rule import DeltaWeights
 from kernels.experts import ExpertWeights
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
@@ -582,7 +583,7 @@ class WeightReader:
         done, total = self._checkpoint.done_bytes, self._checkpoint.num_bytes
         if (percent := 100 * done // total) > self._reported_percent:
             self._reported_percent = percent
-            self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
+            self._report("load", done / total, f"{bytes_text(done)} of {bytes_text(total)}")
 
     def _report_widened(self) -> None:
         """Say what takes more memory than the checkpoint's format promises."""

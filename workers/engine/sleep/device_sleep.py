@@ -19,6 +19,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
 from workers.engine.sleep.arena import Arena
 from workers.engine.sleep.host_store import PIECE_BYTES, HostStore
@@ -203,8 +204,7 @@ class DeviceSleep:
         where = "the weights are on the host"
         if self._weights_store is None:
             where = "the host has no room for the weights, which are read again at a wake"
-        kept = self._rows.num_bytes(self._held) / 2**30
-        return f"{where}, with {kept:.1f} GiB of prefixes"
+        return f"{where}, with {bytes_text(self._rows.num_bytes(self._held))} of prefixes"
 
     def _copy_weights(self, at: int, piece: Tensor) -> None:
         """Copy what belongs into a piece of the host's memory, by the thread that has made it."""

@@ -21,8 +21,8 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from housekeeping.sizes import bytes_text
 from workers.engine.memory import locked_pages
-from workers.loop import bytes_text
 from workers.scheduler.tier import TierLayout
 
 _PIECE_BYTES: Final = 32 * 2**20

@@ -15,11 +15,11 @@ import msgspec
 import torch
 
 from config import WorkerConfig
+from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
 from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
 from workers.engine.tier.page_words import hash_of
-from workers.loop import bytes_text
 from workers.memory_room import MemoryRoom, host_room
 from workers.model_dir import CONFIG_NAME
 from workers.scheduler.tier import TierLayout

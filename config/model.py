@@ -102,6 +102,11 @@ ToolParserName = Literal[
     "deepseek_v4",
     "kimi_k2",
     "glm",
+    "hy3",
+    "kimi_k3",
+    "minicpm5",
+    "solar_open",
+    "gigachat",
     "phi4_mini",
     "function_gemma",
     "gemma4",
@@ -126,6 +131,10 @@ ReasoningParserName = Literal[
     "minimax_m3",
     "apertus",
     "harmony",
+    "hy3",
+    "kimi_k3",
+    "solar_open",
+    "apriel",
 ]
 
 Residency = Literal["always", "on-demand"]

@@ -11,19 +11,20 @@ from typing import Any, Final
 import msgspec
 
 from gateway.output.harmony_splitter import HarmonySplitter
+from gateway.output.passed_tags import PassedTags
 from gateway.output.reasoning import (
     REASONING_FORMATS,
     ReasoningFormat,
     ReasoningSplitter,
     detect_reasoning_format,
 )
-from gateway.output.tools import TOOL_FORMATS, ToolFormat, begins_call, detect_tool_format, harmony
+from gateway.output.tools import TOOL_FORMATS, ToolFormat, begins_call, detect_tool_format
 
 AUTO: Final = "auto"
 NONE: Final = "none"
 HARMONY: Final = "harmony"
 
-Splitter = ReasoningSplitter | HarmonySplitter
+Splitter = ReasoningSplitter | HarmonySplitter | PassedTags
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
@@ -45,7 +46,8 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         """All markup of calls and reasoning."""
         tags = self.tools.tags if self.tools is not None else ()
         if self.reasoning is not None:
-            tags += (self.reasoning.open, self.reasoning.close, *self.reasoning.more)
+            reasoning = self.reasoning
+            tags += (reasoning.open, reasoning.close, *reasoning.more, *reasoning.passed)
         return tags
 
     def is_opened_by(self, prompt_end: str) -> bool:
@@ -63,16 +65,19 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         if self.is_opened_by(prompt_end):
             return reasoning.end_of_open
         end = prompt_end.rstrip()
-        is_past = end.endswith((reasoning.close, reasoning.none.rstrip()))
+        past = (reasoning.close, reasoning.none.rstrip(), reasoning.answer or reasoning.close)
+        is_past = end.endswith(past)
         return reasoning.none if self.is_reasoning_model and not is_past else ""
 
     def before_call(self, prompt_end: str) -> str:
         """The text to append to a prompt with this end before a call: as `past_reasoning`, but for
         a format whose calls are messages of their own, like its text.
         """
-        if self.reasoning is None or self.reasoning.name != HARMONY:
+        if self.reasoning is None or self.reasoning.to_call is None:
             return self.past_reasoning(prompt_end)
-        return f"{harmony.END}{harmony.START}assistant" if self.is_opened_by(prompt_end) else ""
+        is_begun = prompt_end.rstrip().endswith(self.reasoning.answer or "\n")
+        said = self.reasoning.said if is_begun else ""
+        return self.reasoning.to_call if self.is_opened_by(prompt_end) else said
 
     def splitter(
         self, tools: tuple[dict[str, Any], ...], *, is_open: bool, is_past: bool
@@ -85,11 +90,15 @@ class AnswerFormat(msgspec.Struct, frozen=True):
             return HarmonySplitter(is_open=is_open)
         tools_format = self.tools
         if tools_format is None:
-            return ReasoningSplitter(reasoning, is_open=is_open)
-        is_call = partial(begins_call, tools_format, tools)
-        return ReasoningSplitter(
-            reasoning, is_open=is_open, enders=tools_format.markers, is_call=is_call
-        )
+            splitter = ReasoningSplitter(reasoning, is_open=is_open)
+        else:
+            is_call = partial(begins_call, tools_format, tools)
+            splitter = ReasoningSplitter(
+                reasoning, is_open=is_open, enders=tools_format.markers, is_call=is_call
+            )
+        if self.reasoning is not None and self.reasoning.passed:
+            return PassedTags(splitter, self.reasoning.passed, self.enders)
+        return splitter
 
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """The special tokens of a tokenizer that are markup of this format, and so have to be part
@@ -109,5 +118,6 @@ def answer_format(
     is_reasoning_model = reasoning is not None
     if reasoning_parser == AUTO:
         reasoning = detect_reasoning_format(text)
-        is_reasoning_model = reasoning.close in text or reasoning.name == HARMONY
+        is_named = bool(reasoning.sign) or reasoning.name == HARMONY
+        is_reasoning_model = is_named or reasoning.close in text
     return AnswerFormat(tools, reasoning, is_reasoning_model)

@@ -17,7 +17,10 @@ from gateway.output.tags import MAX_SPACE, find_first, tag_overlap, without_end_
 class ReasoningFormat(NamedTuple):
     """The tags around reasoning. `closing` closes reasoning that a prompt has opened, `empty` is
     what a model writes that does not reason; `more` are other tags of the format. `opener` is the
-    tag with which `open` begins, if it is longer than one token.
+    tag with which `open` begins, if it is longer than one token. `sign` is what templates contain
+    that build the tags. `answer` is the tag with which an answer begins, `passed` are all that
+    stand around its text. `to_call`, where calls are messages of their own, goes from open
+    reasoning to one, `said` from a begun answer.
     """
 
     name: str
@@ -27,6 +30,11 @@ class ReasoningFormat(NamedTuple):
     empty: str = ""
     more: tuple[str, ...] = ()
     opener: str = ""
+    sign: str = ""
+    answer: str = ""
+    passed: tuple[str, ...] = ()
+    to_call: str | None = None
+    said: str = ""
 
     @property
     def first(self) -> str:
@@ -79,6 +87,43 @@ _ALL: Final = (
         "<|end|><|start|>assistant<|channel|>final<|message|>",
         empty="<|channel|>final<|message|>",
         more=("<|start|>", "<|call|>", "<|return|>", "<|constrain|>"),
+        to_call="<|end|><|start|>assistant",
+    ),
+    ReasoningFormat(
+        "hy3",
+        "<think:opensource>",
+        "</think:opensource>",
+        closing="</think:opensource>",
+        empty="<think:opensource></think:opensource>",
+        sign="'<think{}>'",
+    ),
+    ReasoningFormat(
+        "kimi_k3",
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|>",
+        closing="<|close|>think<|sep|><|open|>response<|sep|>",
+        sign="'<|open|>'",
+        answer="<|open|>response<|sep|>",
+        passed=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        to_call="<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>",
+        said="<|close|>response<|sep|>",
+    ),
+    ReasoningFormat(
+        "solar_open",
+        "<|think|>",
+        "<|end|>",
+        closing="<|end|><|begin|>assistant<|content|>",
+        empty="<|content|>",
+        sign="<|begin|>assistant<|think|>",
+        answer="<|content|>",
+        passed=("<|end|>", "<|begin|>assistant", "<|content|>"),
+        to_call="<|end|><|begin|>assistant",
+    ),
+    ReasoningFormat(
+        "apriel",
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+        closing="\n[BEGIN FINAL RESPONSE]\n",
     ),
 )
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {one.name: one for one in _ALL}
@@ -88,13 +133,20 @@ def detect_reasoning_format(template: str) -> ReasoningFormat:
     """The format of the model with this chat template; `<think>` if it names none, since many
     templates do not name what their models write.
     """
-    named = (one for one in reversed(_ALL) if one.close in template or one.open in template)
-    return next(named, _ALL[0])
+    return next((one for one in reversed(_ALL) if _is_named(one, template)), _ALL[0])
+
+
+def _is_named(one: ReasoningFormat, template: str) -> bool:
+    if one.sign:
+        return one.sign in template
+    return one.close in template or one.open in template
 
 
 State = Literal["before", "start", "inside", "gap", "answer", "final"]
 REASONING: Final[frozenset[State]] = frozenset({"start", "inside"})
 """The states in which the text so far ends in reasoning."""
+ANSWER: Final[frozenset[State]] = frozenset({"answer", "final"})
+"""The states in which it ends in the answer; behind "final" tags may follow."""
 
 
 IsCall = Callable[[str, str], bool | None]

@@ -25,7 +25,7 @@ from gateway.api import (
 )
 from gateway.output.answer_format import Splitter
 from gateway.output.detokenizer import Detokenizer, PlainTexts, TokenBytes
-from gateway.output.reasoning import REASONING, ReasoningSplitter, Split
+from gateway.output.reasoning import ANSWER, REASONING, ReasoningSplitter, Split
 from gateway.output.stop_strings import StopMatcher
 from gateway.output.tools.parser import ToolParser
 from protocol.errors import WireError
@@ -241,7 +241,7 @@ class OutputPipeline:
             if self.stopped:
                 self.num_unread += len(ids) - at
                 break
-            if token_id in self._stop_ids and self._is_answer:
+            if token_id in self._stop_ids and self._reasoning.state in ANSWER:
                 answer += self._rest().answer
                 self.stopped = True
                 continue

@@ -7,6 +7,8 @@ scripts in values, forgotten ends, and what is no call at all.
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.fakes.tagged_answers import tagged_answers
+
 TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "function": {
@@ -573,6 +575,7 @@ def _seed() -> list[Answer]:
 
 
 ANSWERS: Final = (
+    *(Answer(*one) for one in tagged_answers()),
     *_gemma4(), *_harmony(), *_minimax(), *_minimax_others(), *_lfm2(), *_lists(), *_seed(),
     *_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral(), *_phi(),
     *_gemma(),

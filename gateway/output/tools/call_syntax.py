@@ -304,7 +304,7 @@ def _deepseek(template: str, lone_id: LoneId) -> CallSyntax | None:
 
 def _glm(_template: str, lone_id: LoneId) -> CallSyntax | None:
     """GLM 4.5 and 4.6 break lines between the tags, 4.7 does not."""
-    tags = _lone(lone_id, glm.OPEN, glm.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE)
+    tags = _lone(lone_id, *glm.GLM[:-1])
     if tags is None:
         return None
     opening, closing, key, end_key, value, end_value = tags
@@ -315,13 +315,13 @@ def _glm(_template: str, lone_id: LoneId) -> CallSyntax | None:
         f"({_LINE} call)*",
         gap=_LINE,
         rest=_LINE,
-        named_end=f"{glm.OPEN}NAME",
+        named_end=f"{glm.GLM.open}NAME",
         arguments=ParameterTags(
             key,
             f"{end_key} {_LINE} {value}",
             f"{end_value} {_LINE}",
             are_tokens=True,
-            never=re.escape(glm.END_VALUE),
+            never=re.escape(glm.GLM.end_value),
         ),
     )
 

@@ -19,11 +19,14 @@ from gateway.output.tools import (
     harmony,
     hermes,
     kimi,
+    kimi3,
+    minicpm,
     minimax,
     mistral,
     phi,
     pythonic,
     qwen_coder,
+    solar,
 )
 from gateway.output.tools.grammar import is_name
 
@@ -119,6 +122,10 @@ def _cohere(_template: str, _: int) -> _Beginning:
     return _Beginning(start, ' "', '", "parameters":')
 
 
+def _solar(_template: str, num_calls: int) -> _Beginning:
+    return _Beginning(solar.CALLS + solar.CALL, f"call_{num_calls}{solar.NAME}", solar.ARGUMENTS)
+
+
 def _apart(before_name: str) -> tuple[str, str]:
     """The text without its last character, and that one, which tokenizers join with the name."""
     return before_name[:-1], before_name[-1]
@@ -132,7 +139,16 @@ _BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
     "deepseek_v3": _deepseek,
     "deepseek_v4": _dsml,
     "kimi_k2": _kimi,
-    "glm": lambda _template, _calls: _Beginning(glm.OPEN),
+    "glm": lambda _template, _calls: _Beginning(glm.GLM.open),
+    "hy3": lambda _template, _calls: _Beginning(
+        f"{glm.HY_SECTION}\n{glm.HY.open}", "", f"{glm.HY.behind_name}\n"
+    ),
+    "kimi_k3": lambda _template, _calls: _Beginning(
+        f"{kimi3.CALLS}{kimi3.OPEN}call", ' tool="', f'" index="1"{kimi3.SEP}'
+    ),
+    "minicpm5": lambda _template, _calls: _Beginning(minicpm.FUNCTION),
+    "solar_open": _solar,
+    "gigachat": lambda _template, _calls: _object(phi.GIGACHAT_OPEN),
     "phi4_mini": lambda _template, _calls: _object(f"{phi.OPEN}["),
     "function_gemma": lambda _template, _calls: _gemma(gemma.V3),
     "gemma4": lambda _template, _calls: _gemma(gemma.V4),

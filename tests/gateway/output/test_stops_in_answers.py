@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.events import ChoiceFinished, ReasoningDelta, TextDelta
+from gateway.output import AnswerFormat
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
 from gateway.output.reasoning import REASONING_FORMATS, ReasoningSplitter
 from gateway.output.sequence_output import OutputEvent, OutputPipeline
@@ -99,4 +100,32 @@ def test_a_stop_token_of_text_ends_only_the_answer() -> None:
     for steps in ([ids], [[one] for one in ids]):
         out = pipeline("END", stop_ids=frozenset({plus}))
         assert run(out, *steps) == ("a+b", "one EN", ChoiceFinished(0, "stop"))
+        assert out.num_unread == len(ids_of("two"))
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "thought", "between"),
+    [
+        ("harmony", "<|channel|>analysis<|message|>", "a+b",
+         "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("solar_open", "<|think|>", "a+b", "<|end|><|begin|>assistant<|content|>"),
+        ("kimi_k3", "<|open|>think<|sep|>", "a+b",
+         "<|close|>think<|sep|><|open|>response<|sep|>"),
+    ],
+)  # fmt: skip
+def test_a_stop_token_ends_an_answer_that_is_a_message(
+    name: str, head: str, thought: str, between: str
+) -> None:
+    """The answer of gpt-oss went on behind the tokens of `stop_token_ids` that are text."""
+    plus = TOKENIZER.token_to_id("+")
+    ids = [*ids_of(head), *ids_of("a"), plus, *ids_of(f"b{between}one"), plus, *ids_of("two")]
+    form = AnswerFormat(None, REASONING_FORMATS[name])
+    for steps in ([ids], [[one] for one in ids]):
+        out = OutputPipeline(
+            ByteDetokenizer(TABLE),
+            StopMatcher(()),
+            stop_ids=frozenset({plus}),
+            reasoning=form.splitter((), is_open=False, is_past=False),
+        )
+        assert run(out, *steps) == (thought, "one", ChoiceFinished(0, "stop"))
         assert out.num_unread == len(ids_of("two"))

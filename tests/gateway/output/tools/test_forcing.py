@@ -15,10 +15,12 @@ from gateway.output.tools import (
     harmony,
     hermes,
     kimi,
+    kimi3,
     minimax,
     mistral,
     phi,
     pythonic,
+    solar,
 )
 from tests.fakes.tokenizers import PATTERNS, designs, split_by
 from tests.fakes.tool_answers import Call
@@ -46,16 +48,26 @@ RESTS = {
     "apertus": ' {"a": 1}}]<|tools_suffix|>',
     "nemotron": ' {"a": 1}}]</TOOLCALL>',
     "cohere": ' {"a": 1}}\n]<|END_ACTION|>',
+    "hy3": "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1"
+    "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    "kimi_k3": '<|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|>",
+    "minicpm5": '"><param name="a">1</param></function>',
+    "solar_open": '{"a": 1}<|tool_call:end|><|calls|>',
+    "gigachat": ' {"a": 1}}<|message_sep|>',
     "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
 }
 TOKENS = (
-    hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE,
+    hermes.OPEN, hermes.CLOSE, *glm.GLM[2:-1],
     mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜",
     kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL,
     phi.OPEN, phi.CLOSE, *gemma.V3, *gemma.V4, pythonic.OPEN, pythonic.CLOSE,
     harmony.CHANNEL, harmony.MESSAGE, harmony.CONSTRAIN, harmony.CALL,
     minimax.OPEN, minimax.CLOSE, minimax.PREFIX, apertus.OPEN, apertus.CLOSE,
     phi.NEMOTRON_OPEN, phi.NEMOTRON_CLOSE, phi.COHERE_OPEN, phi.COHERE_CLOSE,
+    phi.GIGACHAT_OPEN, phi.GIGACHAT_CLOSE, kimi3.OPEN, kimi3.CLOSE, kimi3.SEP,
+    solar.CALLS, solar.CALL, solar.NAME, solar.ARGUMENTS, solar.END_CALL, solar.END_CALLS,
+    *glm.HY, glm.HY_SECTION, glm.HY_END_SECTION,
 )  # fmt: skip
 """The markup that the models of these formats have as tokens of their own."""
 CASES = [

@@ -22,6 +22,11 @@ TEMPLATES = {
     "phi4_mini": "<|tool|>{{ tools }}<|/tool|>",
     "function_gemma": "<start_function_declaration> <start_function_call>call:",
     "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>",
+    "hy3": "{%- set argkey_begin_token = '<arg_key{}>'.format(HYTK) %}",
+    "kimi_k3": "{{- '<|open|>' + tag -}} '<|sep|>'",
+    "minicpm5": '<function name="f"><param name="x">value</param></function>',
+    "solar_open": "<|tool_call:begin|> <|tool_call:name|> <|tool_call:args|> <|tool_call:end|>",
+    "gigachat": 'add_tokens = namespace(function_call="<|function_call|>")',
     "gemma4": "<|tool>declaration:f<tool|> '<|tool_call>call:' + name",
     "harmony": "<|channel|>analysis<|message|> to=functions.f<|channel|>commentary json<|message|>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">',
@@ -77,7 +82,7 @@ def test_the_configuration_overrules_the_template() -> None:
 @pytest.mark.parametrize("form", REASONING_FORMATS.values(), ids=lambda form: form.name)
 def test_the_template_tells_the_tags_of_reasoning(form: Any) -> None:
     """Each sibling of `<think>` is known by its tag."""
-    assert answer_format(f"a {form.close} b").reasoning is form
+    assert answer_format(f"a {form.sign or form.close} b").reasoning is form
 
 
 @pytest.mark.parametrize(

@@ -533,6 +533,23 @@ def test_a_fence_within_the_tags_is_no_part_of_the_calls(fence: str) -> None:
     assert seen == [*calls, "ok"]
 
 
+@pytest.mark.parametrize("opening", ["```\n", "```xml\n", "`", "Call it so:\n\n```json\n"])
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'),
+        ("qwen3_coder", qwen("x").replace("write", "search")),
+    ],
+)
+def test_a_call_within_a_fence_is_a_call(form: str, call: str, opening: str) -> None:
+    """Models put real ones there; the fence stays as text (decision 0069)."""
+    closing = "`" if opening == "`" else "\n```"
+    before, *calls, after = read(form, f"{opening}{call}{closing}\nDone.")[0]
+    assert before == opening.rstrip()
+    assert [name for name, _ in calls] == ["search"]
+    assert after == f"{closing.lstrip()}\nDone."
+
+
 @pytest.mark.parametrize("mark", ["'''", '"""'])
 @pytest.mark.parametrize("form", ["lfm2", "llama3_json"])
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gateway.api import (
     Failed,
     ReasoningDelta,
     TextDelta,
+    TokenLogprob,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
@@ -30,11 +31,14 @@ from gateway.upstream.call_parts import CallPart, CallParts, is_readable, object
 from gateway.upstream.call_text import CallText
 from gateway.upstream.choice_forms import text_of
 from gateway.upstream.error_words import error_of
+from gateway.upstream.scores import scores_in
 from gateway.upstream.sse import data_of, index_of, split_events
 from gateway.upstream.thoughts import thought_of
 from gateway.upstream.usage import may_contain_usage, usage_of
 from protocol.reading import objects_in, read_object
 
+_STOPS: Final = ("stop_reason", "matched_stop")
+"""Where vLLM and SGLang say which stop string ended an answer; a number is that of a token."""
 _NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
 
 
@@ -67,6 +71,7 @@ class ChatEvents:
         self._legacy_id = ""
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
+        self._late_scores: tuple[TokenLogprob, ...] | None = None
         self._annotations = Annotations()
         self._reason = "stop"
         self._stop: str | None = None
@@ -124,15 +129,16 @@ class ChatEvents:
             if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
             if text := text_of(said.get("content")) + text_of(said.get("refusal")):
-                self._take_text(text)
+                self._take_text(text, scores_in(choice.get("logprobs")) or None)
             given = said.get("tool_calls") or self._legacy_call(said.get("function_call"), data)
             if given:
                 for part in self._parts.take(given):
                     self._take_part(part)
         if isinstance(reason := choice.get("finish_reason"), str):
             self._reason = reason
-        if isinstance(stop := choice.get("stop_reason"), str):
-            self._stop = stop  # as vLLM tells which stop string it was
+        for name in _STOPS:
+            if isinstance(stop := choice.get(name), str):
+                self._stop = stop
 
     def _legacy_call(self, function: object, data: bytes) -> list[dict[str, Any]]:
         """`function_call`, which was before `tool_calls`, as a part of them. It has no id: that of
@@ -144,18 +150,21 @@ class ChatEvents:
             self._legacy_id = f"call_{hashlib.blake2b(data, digest_size=12).hexdigest()}"
         return [{"index": 0, "id": self._legacy_id, "function": function}]
 
-    def _take_text(self, text: str) -> None:
+    def _take_text(self, text: str, scores: tuple[TokenLogprob, ...] | None) -> None:
         if self._calls:
             self._late_text.append(text)
+            if scores is not None:
+                self._late_scores = (self._late_scores or ()) + scores
         else:
-            self._emit(TextDelta(0, text))
+            self._emit(TextDelta(0, text, scores))
 
     def _tell_text(self) -> None:
         """Emit the text that waits, and what all text before refers to."""
         text, annotations = "".join(self._late_text), self._annotations.take()
+        scores, self._late_scores = self._late_scores, None
         self._late_text.clear()
         if text or annotations:
-            self._emit(TextDelta(0, text, annotations=annotations))
+            self._emit(TextDelta(0, text, scores, annotations))
 
     def _take_part(self, part: CallPart) -> None:
         if part.id is not None:

@@ -1,7 +1,7 @@
 """A provider's answer as events."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,11 @@ from gateway.api import (
     ReasoningDelta,
     Started,
     TextDelta,
+    TokenLogprob,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    TopLogprob,
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
@@ -29,6 +31,11 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"
 
 def chunk(finish: str | None = None, **delta: Any) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+def scored_chunk(text: str, scores: dict[str, Any]) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": scores}
     return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
 
 
@@ -63,6 +70,35 @@ def test_a_stream_is_read_to_its_usage() -> None:
         ChoiceFinished(0, "stop"),
         Usage(9, 4, 2),
     ]
+
+
+SCORED: Final = {"token": "Yés", "logprob": -0.5, "bytes": [89]}
+SCORES: Final = (TokenLogprob("Yés", -0.5, [89], (TopLogprob("é", -1, [195, 169]),)),)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_scores_of_a_text_come_with_it(late: bool) -> None:
+    """Of a text that waits behind a call too; where no bytes are told, they are those of the token,
+    and a form that is not known is none.
+    """
+    scored = {**SCORED, "top_logprobs": [{"token": "é", "logprob": -1}]}
+    call = [chunk(tool_calls=[part(0, "{}", id="a", name="f")])] if late else []
+    texts = [
+        scored_chunk("Yés", {"content": [scored]}),
+        scored_chunk(".", {"content": [{**scored, "logprob": "high"}]}),
+    ]
+    found = [one for one in read(*call, *texts, chunk("stop"), DONE) if isinstance(one, TextDelta)]
+    apart = [TextDelta(0, "Yés", SCORES), TextDelta(0, ".")]
+    assert found == ([TextDelta(0, "Yés.", SCORES)] if late else apart)
+
+
+@pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
+def test_the_stop_string_that_ended_an_answer(name: str) -> None:
+    """By the names of vLLM and SGLang; a number is that of a token."""
+    for stop, told in (("END", "END"), (2, None)):
+        choice = {"index": 0, "delta": {}, "finish_reason": "stop", name: stop}
+        end = b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+        assert read(chunk(content="Yes"), end, DONE)[-1] == ChoiceFinished(0, "stop", told)
 
 
 def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:

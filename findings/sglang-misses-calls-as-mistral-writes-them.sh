@@ -21,7 +21,7 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 pip="$work/venv/bin/pip"
 "$pip" install -q --disable-pip-version-check mistral-common==1.13.1 sentencepiece==0.2.3 openai==3.57.0 \
-  msgspec==0.23.0 orjson==3.13.0 pydantic==2.14.4 partial-json-parser==0.2.1.1.post7 pybase64 IPython tqdm requests
+  msgspec==0.23.0 orjson==3.13.0 pydantic==2.14.4 partial-json-parser==0.2.1.1.post7 pybase64 IPython tqdm requests numpy==2.3.5
 "$pip" download -q --disable-pip-version-check --no-deps --dest "$work" sglang==0.5.23
 "$work/venv/bin/python" -m zipfile -e "$work"/sglang-*.whl "$work/sglang"
 "$work/venv/bin/python" - "$work/sglang" <<'PY' | tee "$work/out"

@@ -170,7 +170,7 @@ async def ask_chain(
                 await exchange(provider, target, sent, bill)
             services.health.succeeded(provider.name)
         except ProviderUnavailable as error:
-            step.fail(trio.current_time(), str(error))
+            step.fail(trio.current_time(), error.told)
             _note_failure(services, provider.name, target.model, error, path)
             if _may_ask_again(error, failures):
                 targets.appendleft(target)
@@ -250,7 +250,7 @@ def _note_failure(
 def _for_operators(error: ProviderUnavailable, name: str) -> str:
     """The failure, and what an operator does about it. Clients learn nothing of our account."""
     remedy = "" if error.status is None else _REMEDIES.get(error.status, "")
-    return f"{error}: {remedy.format(name)}" if remedy else str(error)
+    return f"{error}: {remedy.format(name)}" if remedy else error.told
 
 
 def _note_cut(
@@ -350,7 +350,7 @@ def _none_answered(
     if refusals and not failures:
         return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
-    text = "No provider could answer: " + "; ".join(map(_told, failures)) + "."
+    text = "No provider could answer: " + "; ".join(one.told for one in failures) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
@@ -358,9 +358,3 @@ def _none_answered(
         # Each says when to come back: without that, SDKs give up after two tries within 2 s.
         return ApiError(503, text, code="no_provider_answered", retry_after_s=min(retry_after))
     return ApiError(502, text, code="no_provider_answered")
-
-
-def _told(failure: ProviderUnavailable) -> str:
-    """The failure with the provider's own words behind it, if it sent any."""
-    text, words = str(failure), failure.words
-    return f"{text}: {words}" if words and words not in text else text

@@ -211,7 +211,7 @@ class RelayRun(TryLoop):
         except ProviderUnavailable as error:
             if self._resumption is not None and self._resumption.is_cut:
                 self._note_end("it did not go on with the answer")
-                _log.warning("worker %s does not go on with an answer: %s", name, error)
+                _log.warning("worker %s does not go on with an answer: %s", name, error.told)
                 self.state = TABLE[self.state, TryEvent.BREAK]
             else:
                 event = self._judge(error, client, lease, name, facts.model)
@@ -259,7 +259,7 @@ class RelayRun(TryLoop):
                 self._policy().note_silence(has_begun=False)
             else:
                 # Its probes were chats, so the path is there: the engine has another model now.
-                why = f"{name} has no model `{model}` any more" if is_gone else str(error)
+                why = f"{name} has no model `{model}` any more" if is_gone else error.told
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(why)
                 outcome = Finished(

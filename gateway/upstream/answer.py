@@ -53,6 +53,12 @@ class ProviderUnavailable(HermaError):
         self.words = words
         self.filtered = filtered
 
+    @property
+    def told(self) -> str:
+        """The failure with the server's own words behind it, if it sent any."""
+        text, words = str(self), self.words
+        return f"{text}: {words}" if words and words not in text else text
+
 
 class ProviderCut(HermaError):
     """The answer broke off after a part of it was passed on to the client. `words` are those of the

@@ -140,6 +140,19 @@ async def test_an_engine_that_has_lost_its_model_has_failed(
     assert reasons == {"its engine failed on the request"}
 
 
+async def test_the_log_has_the_words_of_an_engine_that_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Under the request's name, to which the client is referred."""
+    worker = TextWorker(statuses=[500] * 9)
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_local()
+        error = (await gateway.ask()).error
+    assert error is not None
+    assert "the gateway's log says why" in error.message
+    assert "ends in an engine's error: t1 failed with status 500: no" in caplog.text
+
+
 async def test_tokens_and_text_do_not_mix() -> None:
     """The second worker of the model is refused, with the reason."""
     async with open_gateway() as gateway, open_worker(gateway.address):

@@ -218,7 +218,7 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
         (401, "api_key_env or api_key_file of [providers.p0]"),
         (402, "no credit"),
         (403, "may not do this"),
-        (500, "p0 failed with status 500"),
+        (500, "p0 failed with status 500: no"),
     ],
 )
 async def test_an_operator_learns_what_a_provider_wants_and_a_client_does_not(

@@ -80,6 +80,14 @@ _SHOWN: Final[dict[MemberState, ResidencyState]] = {
     "away": "waking",
 }
 
+_FULFILLED: Final[dict[Change, tuple[MemberState, ...]]] = {
+    "wake": ("awake", "away"),
+    "sleep": ("asleep", "away"),
+}
+"""Where a wish ends. A worker that is away has no engine to change, and one that is started later
+was not meant.
+"""
+
 
 @final
 class TurnTaker:
@@ -259,7 +267,7 @@ class TurnTaker:
             if state == "awake":
                 self._idle_since = now
                 self.succeeded()
-        if (self._wish, state) in (("wake", "awake"), ("wake", "away"), ("sleep", "asleep")):
+        if self._wish is not None and state in _FULFILLED[self._wish]:
             self._wish = None
         self._changed.set()
 

@@ -199,6 +199,26 @@ async def test_a_wish_ends_when_it_is_fulfilled() -> None:
     assert seat.report(trio.current_time()).wish is None
 
 
+@pytest.mark.parametrize("change", ["sleep", "wake"])
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["before", "meanwhile"])
+async def test_a_wish_ends_where_the_engine_stops(change: Change, is_stopped: bool) -> None:
+    """Whoever starts it again is not answered by a sleep that was asked for before."""
+    lifecycle = Lifecycle()
+    seat = _seat(lifecycle)
+    stop = (LifeEvent.START, LifeEvent.EXITED, LifeEvent.GIVE_UP)
+    if not is_stopped:
+        seat.wish(change)
+    for event in stop:
+        lifecycle.on(event)
+    if is_stopped:
+        seat.wish(change)
+    seat.note()
+    assert seat.report(trio.current_time()).state == "away"
+    for event in (LifeEvent.RESTART, LifeEvent.START, LifeEvent.LOADED, LifeEvent.PROVEN):
+        lifecycle.on(event)
+    assert seat.report(trio.current_time()).wish is None
+
+
 async def test_an_operators_sleep_is_no_trial() -> None:
     """It would be woken for a look at its wake."""
     seat = _seat(Lifecycle())

@@ -14,6 +14,7 @@ from config.builtin_models import (
     profiles,
 )
 from config.changes import gateway_changes
+from config.cloud_models import providers_alone
 from config.environment import (
     audit_path,
     clear_password,

@@ -17,7 +17,15 @@ from typing import Final
 import msgspec
 import trio
 
-from config import Config, GatewayConfig, audit_path, make_place, provider_api_key, responses_path
+from config import (
+    Config,
+    GatewayConfig,
+    audit_path,
+    make_place,
+    provider_api_key,
+    providers_alone,
+    responses_path,
+)
 from gateway import upstream
 from gateway.alerts import Alerting
 from gateway.api import Signer
@@ -283,6 +291,7 @@ async def running(services: Services) -> AsyncIterator[str]:
     dial. Raises `ConfigError` when that address cannot be bound.
     """
     services.conversing.retain = services.link.retain
+    services.dispatcher.note_workerless(providers_alone(services.config))
     async with trio.open_nursery() as nursery:
         try:
             bind = services.config.gateway.worker_bind
@@ -408,8 +417,8 @@ async def _serve(
             if process.edge.dashboard is not None and process.index.index == 0:
                 announce(f"dashboard {url}/")
 
-        if not _is_cloud_only(services.config):
-            has_providers = _has_providers(services.config)
+        has_providers = _has_providers(services.config)
+        if services.config.workers or not has_providers:
             if has_providers:
                 _log.info("%s/v1 answers by providers until a worker is ready", url)
             await _first_ready(services, say_ready if has_providers else None)
@@ -477,11 +486,6 @@ def _shown(dashboard: Dashboard | None, ask: AskOverview | AskRequest) -> Answer
     if found is None:
         raise ConfigError("no such request is here")
     return Shown(msgspec.Raw(msgspec.json.encode(found)))
-
-
-def _is_cloud_only(config: Config) -> bool:
-    """Whether only providers can answer."""
-    return not config.workers and _has_providers(config)
 
 
 def _has_providers(config: Config) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import trio
 
-from config import Config, gateway_changes, provider_api_key
+from config import Config, gateway_changes, provider_api_key, providers_alone
 from gateway.api.alias_params import check_aliases
 from gateway.http import EdgeSettings
 from gateway.telemetry import ConfigReloaded
@@ -112,6 +112,7 @@ class Reload:
         services.open_turns.grace_s = config.gateway.disconnect_grace_s
         self._settings.take(config)
         services.dispatcher.reconfigure(config.gateway, config.models)
+        services.dispatcher.note_workerless(providers_alone(config))
 
     def _prepare_providers(self, config: Config) -> Commit:
         """New clients for providers whose table or key has changed. Key files are always read."""

@@ -121,7 +121,7 @@ def condition_of(
 ) -> tuple[Condition, str]:
     """The condition of the whole gateway, in a word and in a sentence."""
     models = tuple(models)
-    away = [model.name for model in models if model.is_away]
+    away = [model.name for model in models if model.is_away and not model.is_providers_alone]
     down = [model.name for model in models if model.state == "down" and not model.is_away]
     starting = [model.name for model in models if model.state == "starting" and not model.is_away]
     unproven = [worker.name for worker in workers if worker.state == "unproven"]
@@ -131,7 +131,9 @@ def condition_of(
             why += f" A spending limit keeps the providers of {_list(refused)} from answering."
         return "down", f"No worker serves {_list(down)}.{why}"
     if away:
-        unserved = [model.name for model in models if model.is_away and model.has_only_providers]
+        unserved = [
+            model.name for model in models if model.name in away and model.has_only_providers
+        ]
         whose, whom = ("its", "it") if len(away) == 1 else ("their", "them")
         why = f"{whose} workers are not ready"
         if unserved == away:

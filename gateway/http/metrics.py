@@ -196,7 +196,7 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
         "herma_fallback",
         "1 while its providers answer for a model.",
         ("model",),
-        (((model.name,), model.is_away) for model in models),
+        (((model.name,), model.is_away and not model.is_providers_alone) for model in models),
     )
 
 

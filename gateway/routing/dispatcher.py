@@ -8,7 +8,7 @@ before another starts.
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -283,6 +283,10 @@ class Dispatcher:
     def refusal_of(self, models: Sequence[ModelConfig]) -> str | None:
         """Why the fleet cannot take these configurations of models; None if it can."""
         return self._core.refusal_of(models)
+
+    def note_workerless(self, names: Container[str]) -> None:
+        """The models for which the file has no worker, but providers."""
+        self._core.fleet.note_workerless(names)
 
     def reconfigure(self, gateway: GatewayConfig, models: Sequence[ModelConfig]) -> None:
         """Apply the configurations; a tick follows at once and judges the requests that wait."""

@@ -126,7 +126,7 @@ class PlacementQueue:
             return ()
         if not self._fleet.sleepers(model):
             reason, changes = _no_worker(model), model.fallback.step((), now)
-            changes += model.fallback.turn_on(reason)
+            changes += _outage(model, reason)
             return (*changes, UseProvider(request.ticket, chain, reason))
         if model.config.while_waking == "wait":
             return ()
@@ -396,7 +396,7 @@ class PlacementQueue:
             if (chain := model.chain(request)) and not sleepers:
                 reason = _no_worker(model)
                 away = self._send_away(model, waiting, chain, reason)
-                effects += *model.fallback.turn_on(reason), away
+                effects += *_outage(model, reason), away
             elif may_resume if request.resumed else is_awaited:
                 waiting.held_since = now if waiting.held_since is None else waiting.held_since
                 model.queue.is_any_held = True
@@ -585,6 +585,13 @@ def _instead(
 
 def _is_late(request: RouteRequest, now: float) -> bool:
     return request.deadline_at is not None and now >= request.deadline_at
+
+
+def _outage(model: Model, reason: str) -> list[Effect]:
+    """A request goes to providers because no worker is ready. For a model that has none that is the
+    rule, and no fallback.
+    """
+    return [] if model.is_providers_alone else model.fallback.turn_on(reason)
 
 
 def _no_worker(model: Model) -> str:

@@ -43,7 +43,8 @@ class ModelView(msgspec.Struct, frozen=True):
     or, without one, those of the last. `embedding_size` is the length of its embeddings, 0 if its
     workers do not embed. `scores_prompts`: all ready workers give log-probabilities of prompts.
     `relays`: its workers are text-level engines, without a tokenizer. `is_refused`: limits of money
-    keep its providers from answering, which only `with_refusals` sets.
+    keep its providers from answering, which only `with_refusals` sets. `is_providers_alone`: the
+    file gives it no worker, and none has joined.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ModelView(msgspec.Struct, frozen=True):
     relays: bool = False
     owned_by: str = "herma"
     is_refused: bool = False
+    is_providers_alone: bool = False
 
     @property
     def has_only_providers(self) -> bool:
@@ -120,7 +122,8 @@ class Model:
     """The state of one model; only `FleetState` writes it. Until `awaited_until` a worker that has
     vanished, or that a restarted gateway does not know yet, is expected to dial in again.
     `probation_ticket` is the ticket on probation that has a place. `unserved_since`: since when no
-    worker serves the model and no request waits for one.
+    worker serves the model and no request waits for one. `is_workerless`: the file has no worker
+    for it.
     """
 
     def __init__(self, config: ModelConfig, recovery_probes: int = RECOVERY_PROBES) -> None:
@@ -145,6 +148,12 @@ class Model:
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
         self.missed = Missed()
+        self.is_workerless = False
+
+    @property
+    def is_providers_alone(self) -> bool:
+        """Whether the file gives it no worker, and none has joined: no outage begins then."""
+        return self.is_workerless and self.block_size is None
 
     def configure(self, config: ModelConfig, recovery_probes: int) -> None:
         """Apply a changed configuration. Facts that workers have reported stay."""
@@ -202,6 +211,11 @@ class Models:
         self.limit_pauses(self._max_pause_s)
         aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
         self.by_name = {**self._models, **aliased}
+
+    def note_workerless(self, names: Container[str]) -> None:
+        """The models for which the file has no worker, but providers."""
+        for model in self:
+            model.is_workerless = model.name in names
 
     def limit_pauses(self, max_pause_s: float) -> None:
         """Set how long conversations may wait for those that are resident, in seconds."""
@@ -370,6 +384,11 @@ class WorkerRegistry:
         """See `Models.conflict`."""
         served = {name for worker in self._workers.values() for name in worker.models}
         return self._models.conflict(configs, served)
+
+    def note_workerless(self, names: Container[str]) -> None:
+        """See `Models.note_workerless`."""
+        self._models.note_workerless(names)
+        self._changed()
 
     def configure(self, configs: Iterable[ModelConfig], recovery_probes: int) -> None:
         """Apply these configurations. A model that they no longer name stays while workers serve it
@@ -553,6 +572,7 @@ class WorkerRegistry:
             ready_workers=len(ready),
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
+            is_providers_alone=model.is_providers_alone,
             grammar_forms=model.grammar_forms,
             embedding_size=model.embedding_size,
             scores_prompts=model.scores_prompts,

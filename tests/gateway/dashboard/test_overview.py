@@ -173,6 +173,15 @@ def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: 
     assert all(name in words for name in bad)
 
 
+def test_a_model_that_providers_alone_serve_is_no_trouble() -> None:
+    """Its row says that the cloud answers."""
+    alone = model_view("far", state="down", fallback=CLOUD, is_providers_alone=True)
+    assert condition_of([model_view(), alone], [worker().view(0)], 0)[0] == "well"
+    assert condition_of([alone], [], 0) == ("well", "Providers answer for all models.")
+    (row,) = overview_of(source(models=[alone])).models
+    assert row.is_away
+
+
 @pytest.mark.parametrize(
     ("models", "why"),
     [

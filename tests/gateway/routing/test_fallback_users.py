@@ -1,9 +1,10 @@
 """Users as health probes: of whom they are a proof, and of whom not."""
 
 from config import ModelConfig
-from gateway.routing.effects import Effects, Notice, Probe
+from gateway.routing.effects import Effects, Notice, Probe, UseProvider
 from gateway.routing.fleet_state import FleetState
-from gateway.telemetry.fleet_events import FallbackOff, FleetEvent, HealthProbeFailed
+from gateway.telemetry.fleet_events import FallbackOff, FallbackOn, FleetEvent, HealthProbeFailed
+from protocol.messages import Fault
 from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
 
 
@@ -113,3 +114,20 @@ def test_a_probe_of_an_earlier_fallback_proves_nothing() -> None:
     assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.3)) == [
         FallbackOff("m", 3)
     ]
+
+
+def test_a_model_that_providers_alone_serve_has_no_outage_until_a_worker_joins() -> None:
+    """Each start of the gateway would alert; a worker that joined and is lost is an outage."""
+    fleet = dispatch(fallback=CLOUD)
+    fleet.fleet.note_workerless({"m"})
+    view = fleet.fleet.find("m")
+    assert view is not None
+    assert (view.is_away, view.is_providers_alone) == (True, True)
+    effects = fleet.tickets.ask(request(1), 0.0)
+    assert only(effects, UseProvider).ticket == 1
+    assert events(effects) == []
+    fleet.register(W1, hello("w1", facts(max_seqs=2)), 1.0)
+    assert placed(fleet.tickets.ask(request(2), 1.0)) == {2: W1}
+    fleet.heard(W1, Fault("w1", 1, "gone", 1, is_final=True, kind="crash"), 2.0)
+    told = events(fleet.tickets.ask(request(3), 2.0))
+    assert [type(one) for one in told] == [FallbackOn]

@@ -125,6 +125,17 @@ async def test_it_fits_a_phone_and_follows_the_system_s_theme(scheme: str) -> No
 
 
 @needs_browser
+async def test_an_empty_graph_has_an_axis_that_counts() -> None:
+    """Its three marks were 0, 1 and 1 ms."""
+    marks = "[...document.querySelectorAll('#first text')].map(one => one.textContent)"
+    async with opened(ShownFleet()) as (tab, _, _):
+        await tab.until(f"{marks}.length >= 3")
+        shown = [one for one in await tab.run(marks) if one.endswith("ms")]
+        assert len(shown) == 3
+        assert len(set(shown)) == 3
+
+
+@needs_browser
 @pytest.mark.parametrize("width", [800, 941, pytest.param(1241, marks=pytest.mark.slow)])
 async def test_no_column_runs_into_the_next_one(width: int) -> None:
     """Heads and figures of the tables have room at the widths between a phone and a desk."""

@@ -15,7 +15,7 @@ const throughput = new Chart($("throughput"), {
   summary: (all) => (all.length ? `Throughput: ${rate(all.at(-1)[1])} tokens per second now, ${rate(Math.max(...all.map((one) => one[1])))} at most` : "Throughput: nothing yet"),
 });
 const first = new Chart($("first"), {
-  unit: (value) => (value >= 1000 ? `${+(value / 1000).toFixed(1)} s` : `${Math.round(value)} ms`),
+  unit: (value) => (value >= 1000 ? `${+(value / 1000).toFixed(1)} s` : `${value < 10 ? +value.toFixed(1) : Math.round(value)} ms`),
   words: (one) => (one[1] == null ? "no request" : `${duration(one[1])}, 95 % ${duration(one[2])}`),
   summary: (all) => {
     const last = all.findLast((one) => one[1] != null);

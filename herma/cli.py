@@ -175,7 +175,7 @@ def _add_servers(commands: Commands) -> None:
     worker = add_command(
         commands,
         "worker",
-        "run one worker of the file; show, restart or turn those that run",
+        "run one worker of the file; or show, restart, put to sleep or wake those that run",
     )
     for role in (up, gateway, worker):
         add_file(role, "default: herma.toml, as found, else the built-in model")

@@ -144,6 +144,15 @@ def find_parts(show: Show) -> frozenset[str]:
     return roles
 
 
+def shows_said(show: Show, forms: Sequence[Form]) -> bool:
+    """Whether what a turn says beside a call is in a prompt, in front of the call."""
+    turns: Sequence[Turn] = _SAID[:3]
+    for form in forms:
+        turns = form(turns)
+    text = show(turns, _TOOLS) or ""
+    return 0 <= text.find("Hh8") < text.find("Ff6")
+
+
 def _is_read(text: str | None, word: str) -> bool:
     """Whether the word is in a prompt, and not within a list that is printed as it is."""
     return text is not None and word in text and f"'{word}'" not in text
@@ -328,13 +337,16 @@ def begun_by_user(turns: Sequence[Turn]) -> list[Turn]:
 def late_system(turns: Sequence[Turn]) -> list[Turn]:
     """The system turns at the beginning are the beginning of the user's last turn, where
     mistral-common writes them for version 3 of its tokenizer. The template of Mistral Nemo does so
-    only if that turn is the last one of all, and leaves them out behind a result.
+    only if that turn is the last one of all, and leaves them out behind a result. Where the user
+    says nothing they are the user's first turn.
     """
     count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
     rest = list(turns[count:])
     last = next((at for at in reversed(range(len(rest))) if rest[at]["role"] == "user"), None)
-    if not count or last is None:
+    if not count:
         return list(turns)
+    if last is None:
+        return [joined(turns[:count], "user"), *rest]
     while last and rest[last - 1]["role"] in {"user", *_INSTRUCTIONS}:
         last -= 1
     rest[last] = joined([*turns[:count], rest[last]], "user")

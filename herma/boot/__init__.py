@@ -8,4 +8,4 @@ from herma.boot.drill import Drill, local_url, only_this, run_drill
 from herma.boot.own_files import is_edited, with_digest
 from herma.boot.stopping import stop_running, systemctl
 from herma.boot.unit_files import BootUnit, read_units
-from herma.boot.units import UnitOptions, enabling, needed_variables, removing, unit_files
+from herma.boot.units import UnitOptions, enabling, file_in, needed_variables, removing, unit_files

@@ -132,6 +132,11 @@ def _unit(
     )
 
 
+def file_in(unit: str) -> str:
+    """The configuration file of a unit's command, as it stands there; "" without one."""
+    return unit.partition(" --config ")[2].partition("\n")[0]
+
+
 def quoted(word: str, *, is_command: bool = False) -> str:
     """A word quoted for systemd: quotes, `%` of specifiers, `$` of variables in commands."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -15,6 +15,7 @@ from config import Config, builtin_config, load_config
 from herma.boot import (
     UnitOptions,
     enabling,
+    file_in,
     is_edited,
     needed_variables,
     removing,
@@ -50,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         shown = (f"# {folder / name}\n{with_digest(text)}" for name, text in units.items())
         print("\n".join(shown), end="")
         return 0
+    if not arguments.force:
+        _check_owner(folder, units)
     write_files(folder, units, may_overwrite=arguments.force)
     if variables := needed_variables(config):
         print(f"set {', '.join(variables)} in {options.env_file}, one NAME=VALUE a line, mode 0600")
@@ -117,6 +120,19 @@ def write_files(folder: Path, files: Mapping[str, str], *, may_overwrite: bool) 
         if not is_same:
             _write(path, whole)
         print(f"{path} {'unchanged' if is_same else 'written'}")
+
+
+def _check_owner(folder: Path, units: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if a unit of that name starts what another file describes: a user's units
+    are named after workers, and those of two files may have the same names.
+    """
+    for name, text in units.items():
+        old = _read(folder / name)
+        if old is not None and (file := file_in(old)) != file_in(text):
+            raise ConfigError(
+                f"{folder / name} is of {file or 'no file'}, so nothing is written: write to a "
+                "folder of your own with --output, or overwrite with --force"
+            )
 
 
 def _read(path: Path) -> str | None:

@@ -211,6 +211,27 @@ def test_files_that_were_edited_by_hand_are_not_overwritten(
     assert main(words) == 0
 
 
+def test_units_of_another_file_are_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two fleets of one user have one folder of units, and workers may have the same names."""
+    files = [tmp_path / name for name in ("a.toml", "b c.toml")]
+    for file in files:
+        file.write_text(TEXT)
+    words = [["systemd", "--user", "--output", str(tmp_path), "--config", str(f)] for f in files]
+    assert main(words[0]) == 0
+    before = {path: path.read_text() for path in tmp_path.glob("*.service")}
+    assert main(words[1]) == 2
+    told = capsys.readouterr().err
+    assert f"herma-gateway.service is of {files[0]}" in told
+    assert told.count("\n") == 1
+    assert {path: path.read_text() for path in tmp_path.glob("*.service")} == before
+    assert main([*words[1], "--force"]) == 0
+    assert main(words[1]) == 0
+    assert main(words[0]) == 2
+    assert str(files[1]) in capsys.readouterr().err
+
+
 def test_a_unit_of_an_older_version_without_a_digest_is_herma_s_if_it_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,12 +31,14 @@ def check_gateways(host: Host) -> Iterator[Finding]:
         if gateway.status.replaced:
             yield _replaced(gateway.status)
         for trouble in gateway.status.troubles:
+            is_money = "ledger" in trouble
             yield Finding(
-                "error",
+                "error" if is_money else "warning",
                 CHECK,
                 f"the gateway process {gateway.pid}: {trouble}",
-                "what is spent, or answered, is not recorded; requests to providers are refused "
-                "while their cost cannot be written down",
+                "requests to providers are refused while their cost cannot be written down"
+                if is_money
+                else "a response that a client names later by its id is not found",
                 "end the program that holds the file, free its disk, or put the file back",
             )
 

@@ -229,6 +229,12 @@ def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
     found = only(machine)
     assert found.level == "error"
     assert found.what == "the gateway process 9: cannot write the ledger /l: locked"
+    assert "requests to providers" in found.why
+    stuck = replace(well, troubles=("responses are not stored: /r is taken",))
+    machine.gateways[1:] = [GatewayProcess(path, 9, stuck)]
+    found = only(machine)
+    assert found.level == "warning"
+    assert "is not found" in found.why
 
 
 def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:

@@ -19,6 +19,7 @@ from gateway.api.errors import invalid
 from gateway.api.request import text_of_result
 from gateway.api.responses_tools import SEARCH, TOOLS, ToolName, flat_name, kind_of
 from gateway.api.signatures import Signer
+from protocol.reading import objects_in
 
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
@@ -198,10 +199,16 @@ def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
     blob, content = item.get("encrypted_content"), item.get("content")
     text = signer.unsealed(blob) if isinstance(blob, str) else None
     if text is None and isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        text = "".join(part for part in parts if isinstance(part, str))
+        text = _joined(content)
+    if not text and not blob:  # LiteLLM writes thoughts of Messages there
+        text = _joined(item.get("summary"))
     if text:
         message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+
+def _joined(parts: object) -> str:
+    """The texts of the parts of an item."""
+    return "".join(part["text"] for part in objects_in(parts) if isinstance(part.get("text"), str))
 
 
 def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001

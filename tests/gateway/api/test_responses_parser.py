@@ -127,6 +127,12 @@ def test_reasoning_of_others_is_ignored_and_plain_text_is_taken() -> None:
     assert chat([user, *items, user])[1] == {"role": "assistant", "content": "Yes."}
     plain = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
     assert chat([user, plain])[1]["reasoning_content"] == "Hm."
+    summary = [{"type": "summary_text", "text": "Hm"}, {"type": "summary_text", "text": "."}]
+    alone = {"type": "reasoning", "summary": summary}
+    assert chat([user, alone])[1]["reasoning_content"] == "Hm."
+    assert chat([user, plain | {"summary": summary}])[1]["reasoning_content"] == "Hm."
+    foreign = items[0] | {"summary": summary}
+    assert chat([user, foreign, items[2], user])[1] == {"role": "assistant", "content": "Yes."}
 
 
 def test_tools_have_the_order_of_a_chat_and_schemas_their_own() -> None:

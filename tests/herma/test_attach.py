@@ -179,6 +179,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (502, b"<html>", "status 502: it is not ready yet; wait until it has loaded its model"),
         (500, b'{"detail": "no\\nroute"}', "500 (no route) and no list of models: is it a"),
         (404, b'{"error": "no such path"}', "404 (no such path) and no list of models"),
+        (404, b'{"detail": "Not Found"}', 'with engine = "openai", url, model and context_length'),
         (200, b"[" * 100_000, "status 200 and no list of models"),
         (200, b'{"data": [{"id": "m"}', "status 200 and no list of models"),
     ],

@@ -50,7 +50,7 @@ from gateway.upstream import (
     switch_at,
 )
 
-_NO_PATH: Final = frozenset({404, 405})
+_NO_PATH: Final = frozenset({404, 405, 501})
 """Statuses of a provider that does not serve a path."""
 
 _REMEDIES: Final = {

@@ -30,6 +30,8 @@ _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers with one of these has no room now; it is alive."""
 _ABSENT: Final = 404
+_LACKS: Final = frozenset({_ABSENT, 501})
+"""Of a path: it is not there, or was not switched on, as embeddings in llama.cpp."""
 CHAT_PATH: Final = "/v1/chat/completions"
 _RETRY_AFTER_S: Final = 5
 _REFUSED: Final = frozenset({400, 413, 415, 422})
@@ -248,7 +250,7 @@ class RelayRun(TryLoop):
                 self._why_busy = "busy"
                 return TryEvent.REJECT
             is_gone = error.status == _ABSENT and self._what == CHAT_PATH
-            if error.status == _ABSENT and not is_gone:
+            if error.status in _LACKS and self._what != CHAT_PATH:
                 return TryEvent.LACK
             if error.status in _REFUSED:
                 text = error.words or f"The engine of {self._job.model} refuses this request."

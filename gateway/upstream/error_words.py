@@ -22,6 +22,7 @@ MAX_QUOTED: Final = 300
 _REQUEST_STATUSES: Final = frozenset({400, 413, 415, 422})
 """Statuses that are about the request itself, as codes of errors in answers with status 200."""
 
+_BROKEN: Final = 500
 _OVERFLOW_CODES: Final = frozenset(
     {
         OVERFLOW,
@@ -83,6 +84,13 @@ _SIGNS: Final = tuple(
         r"too large for model with \d+ maximum context",
     )
 )
+UNSEEN: Final = "unsupported_content_part"
+_UNSEEN: Final = re.compile(
+    # llama.cpp; then LM Studio and others.
+    r"\b(?:image|audio|video) input is not supported"
+    r"|\bdoes(?: not|n't) support (?:image|audio|video|vision|multimodal)",
+    re.IGNORECASE,
+)
 _LIMITS_RATE: Final = re.compile(
     r"rate limit|per (?:minute|min|day|hour)|\b[TR]P[MD]\b", re.IGNORECASE
 )
@@ -90,7 +98,8 @@ _LIMITS_RATE: Final = re.compile(
 
 def error_of(status: int, body: bytes) -> ApiError | None:
     """The error that `body` tells, with `status`; None if it holds no words. A prompt that is too
-    long is a 400 with the code `context_length_exceeded`, whatever the status was.
+    long is a 400 with the code `context_length_exceeded`, whatever the status was, and a picture
+    that a model cannot see, where the server calls that a failure of its own, one with `UNSEEN`.
     """
     try:
         value = msgspec.json.decode(body)
@@ -111,6 +120,8 @@ def error_in(status: int, value: object) -> ApiError | None:
     codes = [text for one in fields for key in ("code", "type") if (text := _word(one.get(key)))]
     if _is_overflow(message, codes):
         return _overflow(message, fields)
+    if status >= _BROKEN and _UNSEEN.search(message):
+        return ApiError(400, message, code=UNSEEN)
     own = next((one for one in fields if _word(one.get("code")) or _word(one.get("param"))), {})
     return ApiError(
         status,

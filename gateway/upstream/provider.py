@@ -36,7 +36,7 @@ from gateway.upstream.answer import (
     check_other_answer,
 )
 from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
-from gateway.upstream.error_words import error_of, has_form, quoted
+from gateway.upstream.error_words import UNSEEN, error_of, has_form, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
@@ -482,17 +482,23 @@ class Provider:
 
     async def _answer_of_failure(self, response: HttpResponse) -> ProviderAnswer | None:
         """None if the status is that of an answer or a refusal. Raises `ProviderUnavailable` for
-        other statuses, with the words in the body; a prompt that is too long is a refusal all the
-        same.
+        other statuses, with the words in the body; a prompt that is too long, and a picture that an
+        engine's model cannot see, are refusals all the same.
         """
         try:
             self._check_status(response)
         except ProviderUnavailable as failed:
             error = await self._note_words(failed, response)
-            if error is not None and error.code == OVERFLOW:
+            if error is not None and (error.code == OVERFLOW or self._cannot_see(error)):
                 return self._refusal(error)
             raise
         return None
+
+    def _cannot_see(self, error: ApiError) -> bool:
+        """Whether the model of a text engine lacks pictures, or sound; of several providers, the
+        next one may have a model that does not.
+        """
+        return self._given_client is not None and error.code == UNSEEN
 
     async def _note_words(
         self, failed: ProviderUnavailable, response: HttpResponse

@@ -73,8 +73,8 @@ def ask_server(root: str, key: str | None) -> RecognisedServer:
             )
         raise ConfigError(
             f"{root} answers GET {MODELS} with status {listed.status}{said} and no list of "
-            "models: is it a server with OpenAI's API? One that has no such list (LitServe) needs a "
-            'worker in a file, with engine = "openai", url, model and context_length'
+            "models: is it a server with OpenAI's API? One without such a list, as LitServe, needs "
+            'a worker in a file, with engine = "openai", url, model and context_length'
         )
     if not server.models:
         raise ConfigError(f"{root} ({server.product}) serves no model: load one there first")

@@ -9,9 +9,12 @@ import trio
 
 from gateway.api import ApiError, Started, Usage, named_body
 from gateway.turn import Caller, PathRequest, pass_through
+from protocol.messages import Relay
 from protocol.transport import HttpResponse
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway
+from tests.fakes.worker import open_worker
+from tests.gateway.turn.test_relayed_chat import TextWorker
 
 USAGE = {"prompt_tokens": 5, "total_tokens": 5}
 
@@ -56,6 +59,24 @@ async def test_a_provider_serves_the_path() -> None:
     assert asked.body["input"] == "x"
     assert asked.body["model"] == "p1-large"
     assert len(broken.requests) == 1
+
+
+@pytest.mark.parametrize("status", [404, 501])
+async def test_a_path_that_an_engine_has_not_switched_on_is_not_there(status: int) -> None:
+    """llama.cpp without `--embeddings` says 501 to it. That is no failure of the engine."""
+    worker = TextWorker(statuses=[status] * 9)
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_local()
+        with pytest.raises(ApiError) as caught:
+            await ask(gateway)
+        assert (caught.value.status, caught.value.code) == (404, "path_not_served")
+        assert len(worker.all_of(Relay)) == 1
+    async with open_provider(FakeProvider(status=status)) as provider:
+        model, tables = chain_of({"p": provider})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            with pytest.raises(ApiError) as caught:
+                await ask(gateway)
+    assert (caught.value.status, caught.value.code) == (404, "path_not_served")
 
 
 class LateCut(FakeProvider):

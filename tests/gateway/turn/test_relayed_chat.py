@@ -39,6 +39,7 @@ class TextWorker(FakeWorker):
             self.facts, relay=RelayFacts("there", ("x_refused",)), files_digest=bytes(16)
         )
         self.statuses = list(statuses)
+        self.words = "no"
 
     def _hear(self, frame: bytes) -> None:
         num_heard = len(self.heard)
@@ -54,7 +55,8 @@ class TextWorker(FakeWorker):
             self.say(Rejected(*ids, "busy", status))
             self.say(Load(self.epoch, 0, 0, 100, 100, 1, 0, 1.0, 1e4))
             return
-        body = ANSWER if status == 200 else b'{"error": {"message": "no"}}'
+        refusal = msgspec.json.encode({"error": {"message": self.words}})
+        body = ANSWER if status == 200 else refusal
         self.say(RelayTaken(*ids, len(relay.data)))
         self.say(RelayHead(*ids, status, (("content-type", "application/json"),)))
         self.say(RelayData(*ids, 0, body))
@@ -151,6 +153,21 @@ async def test_the_log_has_the_words_of_an_engine_that_fails(
     assert error is not None
     assert "the gateway's log says why" in error.message
     assert "ends in an engine's error: t1 failed with status 500: no" in caplog.text
+
+
+async def test_a_picture_that_the_model_cannot_see_is_no_failure_of_its_engine() -> None:
+    """llama.cpp says 500 to it, so three clients with a screenshot took the worker from all."""
+    worker = TextWorker(statuses=[500] * 9)
+    worker.words = "image input is not supported - hint: you may need to provide the mmproj"
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_local()
+        for text in ("a", "b", "c", "d"):
+            asked = await gateway.ask(messages=[{"role": "user", "content": text}])
+            refused = msgspec.json.decode(asked.upstream)["error"]
+            assert refused["code"] == "unsupported_content_part"
+            assert refused["message"] == worker.words
+        assert len(worker.all_of(Relay)) == 4
+        assert "worker unproven" not in {one.kind for one in gateway.services.feed.recent}
 
 
 async def test_tokens_and_text_do_not_mix() -> None:

@@ -139,10 +139,10 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     routing, activation = mixture.routing, mixture.activation
 
     def in_cuda(*given: Tensor) -> Tensor:
-        from kernels.experts import mxfp4_verdict  # noqa: PLC0415 -- Triton, which a CPU may lack
+        from kernels.experts import verdict  # noqa: PLC0415 -- Triton, which a CPU may lack
 
         # The other way, beside what serves.
-        with patch.object(mxfp4_verdict, "serves", lambda *_: True):
+        with patch.object(verdict, "serves", lambda *_: True):
             return whole(*given)
 
     def whole(
@@ -177,7 +177,7 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
     if rows <= router_kernel.NORMED_ROWS:
         together = partial(whole, joined=router_kernel.norm_route)
         variants.append(Variant("norm together", together))
-    if mixture.form == "mxfp4":
+    if mixture.form in {"mxfp4", "fp8"}:
         variants.append(Variant("in CUDA C++", in_cuda))
     return _case("layer", mixture, rows, make, variants, expected, moved)
 
@@ -207,22 +207,18 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         return defined.gate_up(x, stack, None, routed, routing, activation)
 
     def in_cuda(
+        module: Any,  # noqa: ANN401
         tiles: Any,  # noqa: ANN401
-        list_rows: int,
         x: Tensor,
         experts: Tensor,
         weights: Tensor,
         *_: Any,  # noqa: ANN401
     ) -> Tensor:
-        from kernels.experts import mxfp4  # noqa: PLC0415 -- Triton, which a CPU may lack
-
-        stack, routed, listed = _stacks(mixture, device)[0], Routed(experts, weights), None
-        if list_rows:
-            listed = many.pair_list(experts, routing.num_experts, list_rows)
-        return mxfp4.gate_up(x, stack, None, routed, listed, width, activation, tiles)
+        stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
+        return module.gate_up(x, stack, None, routed, width, activation, tiles)
 
     variants = _variants(rows, by_few, _lone_up_tiles(), by_many, _listed_tiles())
-    variants += _in_cuda(mixture, rows, 1, in_cuda)
+    variants += _in_cuda(mixture, rows, in_cuda, is_up=True)
     make = partial(_inputs, mixture, rows, device)
     return _case(
         "gates and ups", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 2)
@@ -239,16 +235,16 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         _, experts, weights, residual = _inputs(mixture, rows, device)
         shape = experts.numel(), mixture.width
         gated = torch.randn(shape, device=device, dtype=torch.bfloat16)
-        lists = {size: many.pair_list(experts, routing.num_experts, size) for size in (0, 8, 16)}
-        torch.cuda.synchronize()  # a kernel may read the list before the one ahead has ended
-        return gated, Routed(experts, weights), residual, lists
+        pairs = many.pair_list(experts, routing.num_experts)
+        torch.cuda.synchronize()  # a kernel may read experts before the one ahead has ended
+        return gated, Routed(experts, weights), residual, pairs
 
     def by_few(
         tiles: ExpertTiles | None,
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
-        _: dict[int, many.PairList],
+        _: many.PairList,
     ) -> Tensor:
         return few.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
 
@@ -257,32 +253,27 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
-        lists: dict[int, many.PairList],
+        pairs: many.PairList,
     ) -> Tensor:
         stack = _stacks(mixture, device)[1]
-        return many.down(gated, stack, None, lists[0], routed, residual, tiles)
+        return many.down(gated, stack, None, pairs, routed, residual, tiles)
 
     def in_cuda(
+        module: Any,  # noqa: ANN401
         tiles: Any,  # noqa: ANN401
-        list_rows: int,
         gated: Tensor,
         routed: Routed,
         residual: Tensor,
-        lists: dict[int, many.PairList],
+        _: many.PairList,
     ) -> Tensor:
-        from kernels.experts import mxfp4  # noqa: PLC0415 -- Triton, which a CPU may lack
+        return module.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
 
-        stack, listed = _stacks(mixture, device)[1], lists[list_rows] if list_rows else None
-        return mxfp4.down(gated, stack, None, routed, listed, residual, tiles)
-
-    def expected(
-        gated: Tensor, routed: Routed, residual: Tensor, _: dict[int, many.PairList]
-    ) -> Tensor:
+    def expected(gated: Tensor, routed: Routed, residual: Tensor, _: many.PairList) -> Tensor:
         stack = _stacks(mixture, device)[1]
         return defined.down(gated, stack, None, routed, routing, residual)
 
     variants = _variants(rows, by_few, _lone_down_tiles(), by_many, _listed_tiles())
-    variants += _in_cuda(mixture, rows, mixture.routing.num_active, in_cuda)
+    variants += _in_cuda(mixture, rows, in_cuda, is_up=False)
     return _case("down", mixture, rows, make, variants, expected, _read_bytes(mixture, rows, 1))
 
 
@@ -340,60 +331,61 @@ def _listed_tiles() -> tuple[Any, ...]:
     )
 
 
-_IN_CUDA: Final = {
-    0: (
-        None,
-        (12, 1, 1, 2, 2),
-        (12, 1, 1, 4, 2),
-        (12, 1, 1, 6, 1),
-        (12, 2, 1, 2, 1),
-        (6, 1, 1, 2, 4),
-        (6, 1, 1, 3, 3),
-        (8, 1, 1, 3, 2),
-        (8, 1, 1, 3, 3),
-        (12, 2, 1, 1, 2),
-    ),
-    8: (
-        None,
-        (12, 1, 1, 2, 2),
-        (12, 1, 1, 4, 1),
-        (12, 2, 1, 2, 1),
-        (12, 2, 1, 1, 2),
-        (8, 1, 1, 2, 2),
-        (6, 1, 1, 2, 2),
-        (24, 1, 1, 6, 1),
-    ),
-    16: (
-        None,
-        (12, 1, 2, 2, 1),
-        (12, 1, 2, 4, 1),
-        (8, 2, 2, 2, 1),
-        (8, 1, 2, 4, 1),
-        (24, 1, 2, 3, 1),
-    ),
-}
-"""Tiles of `kernels.experts.mxfp4` by the rows of a list's tile, 0 for none."""
+_LONE: Final = (
+    None,
+    (12, 1, 2, 2),
+    (12, 1, 4, 2),
+    (12, 1, 6, 1),
+    (12, 2, 2, 1),
+    (6, 1, 2, 4),
+    (6, 1, 3, 3),
+    (8, 1, 3, 2),
+    (8, 1, 3, 3),
+    (12, 2, 1, 2),
+)
+"""Tiles of `kernels.experts.mxfp4`."""
+
+_LISTED: Final = (
+    None,
+    *((8, stages, room, 2) for stages in (3, 4, 5) for room in (8, 16)),
+    (8, 3, 16, 3),
+    (12, 2, 8, 2),
+    (12, 3, 8, 2),
+    (12, 3, 16, 2),
+    *((16, stages, 16, 1, eights) for stages in (4, 5) for eights in (1, 2)),
+    (20, 3, 16, 1, 2),
+    (24, 2, 16, 1, 2),
+)
+"""Tiles of `kernels.experts.listed`."""
 
 
 def _in_cuda(
-    mixture: Mixture, rows: int, lone_rows: int, run: Callable[..., Any]
+    mixture: Mixture, rows: int, run: Callable[..., Any], *, is_up: bool
 ) -> Iterator[Variant]:
-    """In CUDA C++, for a mixture in MXFP4; without a list `lone_rows` of x are in a program."""
+    """In CUDA C++, for a mixture in MXFP4 or 8 bits."""
     from kernels.choose import shared_bytes  # noqa: PLC0415 -- Triton, which a CPU may lack
-    from kernels.experts import mxfp4  # noqa: PLC0415
+    from kernels.experts import listed, mxfp4  # noqa: PLC0415
 
-    if mixture.form != "mxfp4":
+    if mixture.form not in {"mxfp4", "fp8"}:
         return
-    depth, room = max(mixture.hidden, mixture.width), shared_bytes(torch.device("cuda"))
-    for list_rows, known in _IN_CUDA.items():
-        served = rows <= _MOST_FEW if list_rows == 0 else rows >= 2 * list_rows - _MOST_FEW
-        for numbers in known if served else ():
-            tiles = None if numbers is None else mxfp4.Mxfp4Tiles(*numbers)
-            x_rows = min(rows, list_rows) if list_rows else lone_rows
-            is_listed = list_rows > 0
-            if tiles is None or mxfp4.fits(tiles, depth, x_rows, room, is_listed=is_listed):
-                name = "as it is" if numbers is None else " ".join(map(str, numbers))
-                yield Variant(f"cuda, tiles of {list_rows}: {name}", partial(run, tiles, list_rows))
+    room, (count, active) = shared_bytes(torch.device("cuda")), mixture.routing[:2]
+    depth, out = mixture.hidden, mixture.width
+    if not is_up:
+        depth, out = out, depth
+    for numbers in _LONE if mixture.form == "mxfp4" and rows <= _MOST_FEW else ():
+        lone = None if numbers is None else mxfp4.Mxfp4Tiles(*numbers)
+        if lone is None or mxfp4.fits(lone, depth, 1 if is_up else active, room):
+            yield Variant(f"cuda, pairs alone: {_numbers(numbers)}", partial(run, mxfp4, lone))
+    form = "rows" if mixture.form == "fp8" else mixture.form
+    product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=False)
+    for numbers in _LISTED if rows > 1 else ():
+        tiles = None if numbers is None else listed.ListedTiles(*numbers)
+        if tiles is None or listed.fits(product, tiles, room):
+            yield Variant(f"cuda, tiles: {_numbers(numbers)}", partial(run, listed, tiles))
+
+
+def _numbers(numbers: tuple[int, ...] | None) -> str:
+    return "as it is" if numbers is None else " ".join(map(str, numbers))
 
 
 def _variants(

@@ -23,7 +23,6 @@ from kernels.attention.choose import decode_config
 from kernels.attention.config import DecodeConfig
 from kernels.attention.decode import decode
 from kernels.attention.shares import decode_shares
-from kernels.choose import shared_bytes
 from kernels.experts import (
     Activation,
     ExpertWeights,
@@ -31,7 +30,7 @@ from kernels.experts import (
     Routing,
     choose,
     few,
-    many,
+    listed,
     mxfp4,
     norm_route,
     reference,
@@ -106,8 +105,8 @@ _PLAIN: Final = {
     "down 4x256, 3 ahead": _Form(down=ExpertTiles(4, 256, ahead=3)),
     "down 2x256, 2 warps, 24 ahead": _Form(down=ExpertTiles(2, 256, 2, ahead=24)),
 }
-_MXFP4_UP: Final = ((12, 1, 1, 3, 2), (12, 2, 1, 1, 2), (12, 1, 1, 4, 2), (6, 1, 1, 2, 4))
-_MXFP4_DOWN: Final = ((8, 1, 1, 3, 2), (6, 1, 1, 3, 3), (12, 1, 1, 2, 2), (12, 2, 1, 1, 2))
+_MXFP4_UP: Final = ((12, 1, 3, 2), (12, 2, 1, 2), (12, 1, 4, 2), (6, 1, 2, 4))
+_MXFP4_DOWN: Final = ((8, 1, 3, 2), (6, 1, 3, 3), (12, 1, 2, 2), (12, 2, 1, 2))
 _IN_CUDA: Final = {
     **{f"up {' '.join(map(str, t))}": _Form(up=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_UP},
     **{f"down {' '.join(map(str, t))}": _Form(down=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_DOWN},
@@ -236,17 +235,18 @@ def _mixed(form: _Form, shape: _Shape, x: Tensor, routed: Routed, residual: Tens
     pairs, count, width = routed.experts.numel(), shape.routing.num_experts, shape.width
     gated = _noise(pairs, width, x.device)
     way = choose.way(x, gate_up, down, pairs, count, invariant=False, in_cuda=True)
-    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
-        listed = None
-        if way is choose.Way.MANY_MXFP4:
-            tile_rows = mxfp4.list_rows(x.shape[0], shape.hidden, width, shared_bytes(x.device))
-            listed = many.pair_list(routed.experts, count, tile_rows)
+    if way is choose.Way.LISTED:
         if form.without != "ups":
-            given = x, gate_up, None, routed, listed, width, shape.activation, form.up
-            gated = mxfp4.gate_up(*given)
+            gated = listed.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)
         if form.without == "down":
             return residual
-        return mxfp4.down(gated, down, None, routed, listed, residual, form.down)
+        return listed.down(gated, down, None, routed, residual, form.down)
+    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
+        if form.without != "ups":
+            gated = mxfp4.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)
+        if form.without == "down":
+            return residual
+        return mxfp4.down(gated, down, None, routed, residual, form.down)
     if form.without != "ups":
         gated = few.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)
     if form.without == "down":

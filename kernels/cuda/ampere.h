@@ -42,7 +42,14 @@ __device__ __forceinline__ void copy16_of_128(u32 to, const void* from, bool is_
                : "memory");
 }
 
-// The same with a policy, which must depend on what is known only when the kernel runs. Of a policy
+// The same, and the L2 cache fetches all 256 bytes around them.
+__device__ __forceinline__ void copy16_of_256(u32 to, const void* from, bool is_inside) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(is_inside ? 16 : 0)
+               : "memory");
+}
+
+// The same as the first with a policy, which must depend on what is known only when the kernel runs. Of a policy
 // that is known before, NVRTC 13.0 leaves the registers unwritten where it splits the place `to` into
 // a part of the lane and one of the warp: on an H200 an illegal instruction.
 __device__ __forceinline__ void copy16(u32 to, const void* from, bool is_inside, u64 policy) {

@@ -4,6 +4,7 @@ Owns the compiler's call and the key of a compilation, so that it can be done ah
 Triton's (`kernels.recorder`). Must not know cards: no driver is needed to compile.
 """
 
+import struct
 import subprocess
 import sys
 import time
@@ -85,6 +86,12 @@ class CudaSource:
         seconds = time.perf_counter() - begun_at
         _count(self.name, cache_hit=found is not None, seconds=seconds)
         return cubin
+
+
+def bits_of(number: float) -> int:
+    """The bits of `number` as a float32, read as an integer."""
+    bits: int = struct.unpack("i", struct.pack("f", number))[0]
+    return bits
 
 
 def architecture(constants: Mapping[str, int]) -> str:

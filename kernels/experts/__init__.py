@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.choose import shared_bytes, uses_triton
+from kernels.choose import uses_triton
 from kernels.experts import reference
 from kernels.experts.shapes import (
     DRAWN_TILES,
@@ -38,9 +38,9 @@ __all__ = [
     "ExpertWeights",
     "Routed",
     "Routing",
-    "check_mxfp4",
+    "check_on_card",
+    "fault_on_card",
     "mix",
-    "mxfp4_fault_on",
     "norm_route",
     "route",
     "takes_shared",
@@ -101,7 +101,7 @@ def takes_shared(
 
     num_pairs = x.shape[0] * routing.num_active
     given = x, gate_up, down, num_pairs, routing.num_experts
-    is_few = choose.way(*given, invariant=False) is choose.Way.FEW
+    is_few = choose.way(*given, invariant=False, with_shared=True) is choose.Way.FEW
     is_few = is_few and x.shape[0] <= choose.JOINED_ROWS
     if not is_few or weights.gate_up_bias is not None or weights.down_bias is not None:
         return False
@@ -156,18 +156,20 @@ def _on_card(
     invariant: bool,
 ) -> Tensor:
     """`mix` by the kernels that `choose` names."""
-    from kernels.experts import choose, few, many, mxfp4
+    from kernels.experts import choose, few, listed, many, mxfp4
 
-    (hidden, width), num_pairs = (x.shape[1], down.shape[1]), routed.experts.numel()
+    width, num_pairs = down.shape[1], routed.experts.numel()
     count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
-    way = choose.way(x, gate_up, down, num_pairs, count, invariant=invariant)
-    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight) and way.in_cuda:
-        own = None
-        if way is choose.Way.MANY_MXFP4:
-            rows = mxfp4.list_rows(x.shape[0], hidden, width, shared_bytes(x.device))
-            own = many.pair_list(routed.experts, count, rows)
-        gated = mxfp4.gate_up(x, gate_up, up_bias, routed, own, width, activation)
-        return mxfp4.down(gated, down, down_bias, routed, own, residual)
+    given = x, gate_up, down, num_pairs, count
+    way = choose.way(*given, invariant=invariant, with_shared=with_shared)
+    if way is choose.Way.LISTED:
+        gated = listed.gate_up(x, gate_up, up_bias, routed, width, activation)
+        return listed.down(gated, down, down_bias, routed, residual)
+    if way is choose.Way.FEW_MXFP4:
+        assert isinstance(gate_up, Mxfp4Weight)
+        assert isinstance(down, Mxfp4Weight)
+        gated = mxfp4.gate_up(x, gate_up, up_bias, routed, width, activation)
+        return mxfp4.down(gated, down, down_bias, routed, residual)
     if way is choose.Way.FEW:
         shared = None
         if with_shared:
@@ -179,37 +181,39 @@ def _on_card(
     if way is choose.Way.WIDENED:
         assert isinstance(gate_up, Mxfp4Weight)
         assert isinstance(down, Mxfp4Weight)
-        given = x, gate_up, down, weights, routed, count, activation, residual
-        return many.mix_widened(*given)
-    listed = many.pair_list(routed.experts, count)
-    gated = many.gate_up(x, gate_up, up_bias, listed, num_pairs, width, activation)
-    return many.down(gated, down, down_bias, listed, routed, residual)
+        parts = gate_up, down, weights, routed, count, activation, residual
+        return many.mix_widened(x, *parts)
+    pairs = many.pair_list(routed.experts, count)
+    gated = many.gate_up(x, gate_up, up_bias, pairs, num_pairs, width, activation)
+    return many.down(gated, down, down_bias, pairs, routed, residual)
 
 
-def check_mxfp4(
+def check_on_card(
     device: torch.device,
-    gate_up: Mxfp4Weight,
-    down: Mxfp4Weight,
+    gate_up: Weight,
+    down: Weight,
     routing: Routing,
     activation: Activation,
     command: Sequence[str],
     *,
     has_bias: bool,
 ) -> str:
-    """Find out whether experts in MXFP4 of these sizes are right on a CUDA device by the kernel in
-    CUDA C++, and say it in one line. Before a check, and where they are not, Triton's kernels
-    serve. `command` runs the module `kernels.experts.mxfp4_check`, which may break its context.
+    """Find out whether experts of these sizes and this form are right on a CUDA device by the
+    kernels in CUDA C++, and say it in one line. Before a check, and where they are not, Triton's
+    kernels serve. `command` runs the module `kernels.experts.card_check`, which may break its
+    context.
     """
-    from kernels.experts import mxfp4_verdict
-    from kernels.experts.mxfp4_check import CheckedMixture
+    from kernels.experts import verdict
+    from kernels.experts.card_check import CheckedMixture
+    from kernels.experts.tiles import stored
 
     sizes = gate_up.shape[1], down.shape[1], routing.num_active
-    mixture = CheckedMixture(*sizes, has_bias, activation)
-    return mxfp4_verdict.check(device, mixture, command).text
+    mixture = CheckedMixture(*sizes, has_bias, activation, stored(gate_up).form)
+    return verdict.check(device, mixture, command).text
 
 
-def mxfp4_fault_on(device: torch.device) -> str:
-    """What `check_mxfp4` has found wrong there; "" for nothing."""
-    from kernels.experts import mxfp4_verdict
+def fault_on_card(device: torch.device) -> str:
+    """What `check_on_card` has found wrong there; "" for nothing."""
+    from kernels.experts import verdict
 
-    return mxfp4_verdict.fault_on(device)
+    return verdict.fault_on(device)

@@ -8,7 +8,8 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import mxfp4, mxfp4_verdict, widened
+from kernels.experts import listed, mxfp4, verdict, widened
+from kernels.experts.tiles import stored
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
 
@@ -26,22 +27,24 @@ went from 2.98 to 2.87 ms by the first and the last of them, but one of 8 rows, 
 7.92 to 8.15.
 """
 
+_LEAST_LISTED: Final = {"rows": 3}
+"""The fewest rows that programs count themselves, else 2. In steps of the 30B by scales of rows two
+rows took 2.75 ms so, where those for few rows take 2.63, and four 3.64 where they take 3.76; layers
+by scales of blocks 34 and 42 us at two rows, 26 and 26 at one (H200). A shared expert among the
+pairs, which only those for few rows have, saves three launches."""
+
 
 class Way(StrEnum):
     """Kernels for few rows, a program a pair, or for many, by a list of pairs; on ordinary lanes or
-    by Triton's products, the latter also of experts that are widened first, or in CUDA C++.
+    by Triton's products, the latter also of experts that are widened first, or in CUDA C++, where
+    programs count the pairs themselves.
     """
 
     FEW = "few"
     MANY = "many"
     WIDENED = "widened"
     FEW_MXFP4 = "few mxfp4"
-    MANY_MXFP4 = "many mxfp4"
-
-    @property
-    def in_cuda(self) -> bool:
-        """Whether these kernels are in CUDA C++."""
-        return self in {Way.FEW_MXFP4, Way.MANY_MXFP4}
+    LISTED = "listed"
 
 
 def way(
@@ -52,20 +55,24 @@ def way(
     num_experts: int,
     *,
     invariant: bool,
+    with_shared: bool = False,
     in_cuda: bool | None = None,
 ) -> Way:
-    """The kernels for so many pairs; `in_cuda` None: where `kernels.experts.mxfp4_verdict` has
-    found those in CUDA C++ right.
+    """The kernels for so many pairs, of few rows `with_shared` expert among them; `in_cuda` None:
+    where `kernels.experts.verdict` has found those in CUDA C++ right.
     """
     share = _WIDE_PAIRS_OF_EXPERT if isinstance(gate_up, Tensor) else _PAIRS_OF_EXPERT
     is_few = invariant or num_pairs * share <= num_experts
-    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
-        hidden, width = gate_up.shape[1], down.shape[1]
-        if in_cuda is None:
-            in_cuda = mxfp4_verdict.serves(x.device, hidden, width)
-        can_be = is_few or mxfp4.lists(num_pairs, num_experts)
-        if in_cuda and can_be and mxfp4.suits(x, gate_up, down):
-            return Way.FEW_MXFP4 if is_few else Way.MANY_MXFP4
+    form = stored(gate_up).form
+    if in_cuda is None:
+        in_cuda = verdict.serves(x.device, gate_up.shape[1], down.shape[1], form)
+    if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight) and is_few and in_cuda:
+        return Way.FEW_MXFP4 if mxfp4.suits(x, gate_up, down) else Way.FEW
+    least = JOINED_ROWS + 1 if with_shared else _LEAST_LISTED.get(form, 2)
+    is_lone = x.shape[0] < least
+    can_list = in_cuda and not (invariant or is_lone)
+    if can_list and listed.suits(x, gate_up, down, num_experts, num_pairs):
+        return Way.LISTED
     if is_few:
         return Way.FEW
     is_wide = widened.widens(x, gate_up, num_pairs, num_experts)

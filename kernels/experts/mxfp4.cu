@@ -1,17 +1,14 @@
-// The two products of a mixture whose experts are in MXFP4, for compute capability 8.0 and later:
-// numbers of four bits come by asynchronous copies, become bfloat16 in registers, and are multiplied
-// by the tensor cores. Gates and ups: `out[pair] = activated(x W^T + bias)`. Down: each pair's
-// product, or the weighed sum of a row's pairs and a residual.
+// The two products of a mixture whose experts are in MXFP4, of few rows, for compute capability 8.0
+// and later: numbers of four bits come by asynchronous copies, become bfloat16 in registers, and are
+// multiplied by the tensor cores. Gates and ups: `out[pair] = activated(x W^T + bias)`. Down: the
+// weighed sum of a row's pairs and a residual.
 //
 // Owns what one program does. Must not know which shape wants which constants (macros):
 //   UP       it is the product of gates and ups; else the one that is down
-//   LISTED   tiles of pairs of one expert come from a list; else a pair is a tile, and what is down
-//            takes all pairs of a row one after the other and sums them
 //   DEPTH    columns of the stack, of which 32 share a power of two
 //   OUT      gates of an expert, or its outputs; 32 divides it
 //   ACTIVE   pairs of a row: pair t ACTIVE + j is row t with its expert j
 //   BIAS     the experts have biases
-//   EIGHTS   eights of pairs in a tile of the list
 //   WARPS    they share the columns of each product
 //   MT       fragments of 16 weight rows, which a program multiplies at once: its unit of work
 //   STAGES   units whose weights are on their way
@@ -29,9 +26,9 @@
 // the order 0 4 1 5 2 6 3 7: a lane loads the right side of two products at once.
 // In a fragment of UP rows g are gates and rows g + 8 their ups, so that a thread has both.
 //
-// Work is cut into units, (tile of pairs, MT fragments), and each program has a range of them: x is
-// loaded anew only where the tile changes. A grid may be of any size, so a captured graph serves
-// every choice of experts.
+// Work is cut into units, (pair or, of what is down, row; MT fragments), and each program has a range
+// of them: x is loaded anew only where the row changes. What is down takes all pairs of a row one
+// after the other and sums them. A grid may be of any size.
 
 #include "ampere.h"
 
@@ -40,9 +37,7 @@ constexpr int GROUPS = DEPTH / 32;
 constexpr int STEPS = (GROUPS + 4 * WARPS - 1) / (4 * WARPS);  // of a warp; each has four groups
 constexpr int CHUNKS = STEPS * WARPS * 16;  // of eight columns of x, those behind DEPTH are zeros
 constexpr int AT_ONCE = 4;  // chunks of x that a thread requests before it stores the first
-constexpr bool SUMS = !UP && !LISTED;
-constexpr int PARTS = SUMS ? ACTIVE : 1;  // pairs that follow each other in a unit
-constexpr int ROWS = LISTED ? 8 * EIGHTS : 1;
+constexpr int PARTS = UP ? 1 : ACTIVE;  // pairs that follow each other in a unit
 constexpr int TILE = 16 * MT;
 constexpr int FEATURES = UP ? TILE / 2 : TILE;  // gates or outputs of a unit
 constexpr int UNITS = OUT / FEATURES;
@@ -52,13 +47,11 @@ constexpr u32 NEXT = UP ? 8 : 16;       // from a fragment to the next one
 constexpr u32 LINE = DEPTH / 2;         // bytes of a weight row
 constexpr int PITCH = TILE + 4;         // so that the 32 lanes of a store meet 32 banks
 constexpr u32 RING_BYTES = STAGES * STEPS * MT * 2 * THREADS * 16;
-constexpr u32 STAGED_BYTES = WARPS * ROWS * PITCH * 4;
-constexpr u32 PAIRS_BYTES = 128;
+constexpr u32 STAGED_BYTES = WARPS * PITCH * 4;
 constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
 constexpr u32 SIGNS = 0x80008000;  // two zeros that leave the sign of what is added
 constexpr float UNSCALED = 18446744073709551616.0f;  // 2^64, see `factor_of`
 static_assert(DEPTH % 32 == 0 && OUT % FEATURES == 0, "whole groups and units");
-static_assert(ROWS <= 32 && (LISTED || EIGHTS == 1), "pairs of a tile");
 
 // Two numbers of a power p, times 2^126 because of what `pair_of` makes of them, and times 2^-64 so
 // that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
@@ -93,50 +86,40 @@ __device__ __forceinline__ float activated(float gate, float up, float slope, fl
   return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
 }
 
-// Products of 16 MT weight rows with up to 8 E rows of x, of a step's columns.
-template <int E>
-__device__ __forceinline__ void add_step(float (&sums)[MT][EIGHTS][4], const uint4 (&weights)[MT][2],
-                                         const u32 (&factors)[MT][2], const char* const (&rows)[EIGHTS],
+// Products of 16 MT weight rows with a row of x, in all columns of the right side, of a step's columns.
+__device__ __forceinline__ void add_step(float (&sums)[MT][4], const uint4 (&weights)[MT][2],
+                                         const u32 (&factors)[MT][2], const char* row,
                                          u32 next_word) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    uint4 right[E];
-#pragma unroll
-    for (int n = 0; n < E; ++n) right[n] = *(const uint4*)(rows[n] + k * next_word);
+    const uint4 right = *(const uint4*)(row + k * next_word);
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
       const u32 top = word_of(weights[m][0], k), bottom = word_of(weights[m][1], k);
       const u32 top8 = top >> 8, bottom8 = bottom >> 8;
       const u32 first[4] = {pair_of<0>(top, factors[m][0]), pair_of<0>(bottom, factors[m][1]),
                             pair_of<4>(top, factors[m][0]), pair_of<4>(bottom, factors[m][1])};
-#pragma unroll
-      for (int n = 0; n < E; ++n)
-        multiply(sums[m][n], first, right[n].x, right[n].y, sums[m][n]);
+      multiply(sums[m], first, right.x, right.y, sums[m]);
       const u32 last[4] = {pair_of<0>(top8, factors[m][0]), pair_of<0>(bottom8, factors[m][1]),
                            pair_of<4>(top8, factors[m][0]), pair_of<4>(bottom8, factors[m][1])};
-#pragma unroll
-      for (int n = 0; n < E; ++n) multiply(sums[m][n], last, right[n].z, right[n].w, sums[m][n]);
+      multiply(sums[m], last, right.z, right.w, sums[m]);
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     mxfp4_experts(const u16* x,                  // UP: [rows, DEPTH], else [pairs, DEPTH]
-                  const int* experts,            // of each tile of the list, or of each pair
-                  const int* pairs,              // [tiles, ROWS], those from `num_pairs` on fill a tile
-                  const int* num_tiles,          // [1], of the list
-                  const float* weights,          // [pairs], read if what is down sums
+                  const int* experts,            // of each pair
+                  const float* weights,          // [pairs], read by what is down
                   const char* __restrict__ values,  // [E EXPERT_ROWS, DEPTH / 2], two columns a byte
                   const u8* __restrict__ powers,    // [E EXPERT_ROWS, GROUPS]
                   const u16* __restrict__ bias,     // [E, EXPERT_ROWS], read if BIAS
-                  const u16* residual,           // [rows, OUT], read if what is down sums
-                  void* out,                     // UP: bfloat16 [pairs, OUT]; down: float32 of the
-                                                 // list's pairs, or bfloat16 [rows, OUT]
+                  const u16* residual,           // [rows, OUT], read by what is down
+                  u16* out,                      // UP: [pairs, OUT], down: [rows, OUT]
                   int num_pairs, int slope, int shift, int limit, int cubic) {
   extern __shared__ __align__(128) char memory[];
-  int* const own_pairs = (int*)(memory + RING_BYTES);
-  float* const staged = (float*)(memory + RING_BYTES + PAIRS_BYTES);
-  char* const x_rows = memory + RING_BYTES + PAIRS_BYTES + STAGED_BYTES;
+  float* const staged = (float*)(memory + RING_BYTES);
+  char* const x_rows = memory + RING_BYTES + STAGED_BYTES;
   const int thread = threadIdx.x;
   const int warp = __shfl_sync(0xffffffff, thread / 32, 0), lane = thread % 32;
   const u32 quad = lane / 4, place = lane % 4;
@@ -145,11 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   // Experts come from the kernel ahead of gates and ups. What is down follows that product, which
   // lets it begin when its own wait is over: so all ahead of that one has ended.
   if (UP) wait_for_last(), let_next_begin();
-  const int tiles = LISTED ? *num_tiles : num_pairs / PARTS;
-  const long long all_units = (long long)tiles * UNITS;
+  const long long all_units = (long long)(num_pairs / PARTS) * UNITS;
   const int first = (int)(all_units * blockIdx.x / gridDim.x);
   const int last = (int)(all_units * (blockIdx.x + 1) / gridDim.x);
-  const int parts = (last - first) * PARTS;  // a part is a unit's work of one tile's or pair's expert
+  const int parts = (last - first) * PARTS;  // a part is a unit's work of one pair's expert
 
   // The first row of a part in the stack.
   const auto row_of = [&](int i) -> u32 {
@@ -195,38 +177,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   if (parts > 0) load_powers(own_powers, row_queue[0]);
   if (!UP) wait_for_last(), let_next_begin();
 
-  float sums[MT][EIGHTS][4] = {}, totals[MT][4] = {};
-  int loaded = -1, count = 0, slot = 0;
+  float sums[MT][4] = {}, totals[MT][4] = {};
+  int loaded = -1, slot = 0;
   for (int i = 0; i < parts; ++i) {
     const int part = i % PARTS, at = first + i / PARTS, tile = at / UNITS, unit = at - tile * UNITS;
     if (tile != loaded) {
       loaded = tile;
-      __syncthreads();  // all have done with the rows and pairs of the tile before
-      if (LISTED) {
-        if (thread < ROWS) own_pairs[thread] = pairs[tile * ROWS + thread];
-        __syncthreads();
-        count = 0;
-        for (int row = 0; row < ROWS; ++row) count += own_pairs[row] < num_pairs;
-      } else {
-        count = PARTS;
-      }
-      for (int begin = thread; begin < count * CHUNKS; begin += AT_ONCE * THREADS) {
+      // All have done with the rows of the tile before: two barriers ended its last unit.
+      for (int begin = thread; begin < PARTS * CHUNKS; begin += AT_ONCE * THREADS) {
         uint4 columns[AT_ONCE];
 #pragma unroll
         for (int u = 0; u < AT_ONCE; ++u) {
           const int k = begin + u * THREADS, row = k / CHUNKS, chunk = k - row * CHUNKS;
           columns[u] = {0, 0, 0, 0};
-          if (row >= count || chunk * 8 >= DEPTH) continue;
-          const int pair = LISTED ? own_pairs[row] : tile * PARTS + row;
+          if (row >= PARTS || chunk * 8 >= DEPTH) continue;
+          const int pair = tile * PARTS + row;
           const long long x_row = UP ? pair / ACTIVE : pair;
           columns[u] = __ldcg((const uint4*)(x + x_row * DEPTH + chunk * 8));
         }
 #pragma unroll
         for (int u = 0; u < AT_ONCE; ++u) {
           const int k = begin + u * THREADS, row = k / CHUNKS, chunk = k - row * CHUNKS;
-          if (row >= count) continue;
+          if (row >= PARTS) continue;
           const int step = chunk / 16, group = chunk / 4 % 4, word = chunk % 4;
-          *(uint4*)(x_rows + ((step * 4 + word) * count + row) * 64 + group * 16) =
+          *(uint4*)(x_rows + ((step * 4 + word) * PARTS + row) * 64 + group * 16) =
               paired(columns[u]);
         }
       }
@@ -237,13 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     u32 next_powers[STEPS][MT][2] = {};
     if (i + 1 < parts) load_powers(next_powers, row_queue[1]);
 
-    const char* rows[EIGHTS];
-#pragma unroll
-    for (int n = 0; n < EIGHTS; ++n) {
-      // Lanes of pairs that do not exist read the last one; their sums are not stored.
-      const int row = SUMS ? part : min(8 * n + (int)quad, count - 1);
-      rows[n] = x_rows + (warp * 4 * count + row) * 64 + place * 16;
-    }
+    const char* x_row = x_rows + (warp * 4 * PARTS + part) * 64 + place * 16;
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
       wait_groups<STAGES * STEPS - 1>();
@@ -257,10 +225,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                                          (((slot * STEPS + s) * MT + m) * 2 + half) * (THREADS * 16));
           factors[m][half] = factor_of(own_powers[s][m][half]);
         }
-      if (EIGHTS > 1 && count <= 8) add_step<1>(sums, own, factors, rows, count * 64);
-      else add_step<EIGHTS>(sums, own, factors, rows, count * 64);
-#pragma unroll
-      for (int n = 0; n < EIGHTS; ++n) rows[n] += WARPS * 4 * 64 * count;
+      add_step(sums, own, factors, x_row, PARTS * 64);
+      x_row += WARPS * 4 * 64 * PARTS;
       if (has_more) copy_step(row_queue[STAGES], slot, s);
       close_group();
     }
@@ -273,71 +239,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       for (int m = 0; m < MT; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) own_powers[s][m][half] = next_powers[s][m][half];
-    if (SUMS) {
-      const float weight = weights[tile * PARTS + part];
+    const float weight = UP ? 1.0f : weights[tile * PARTS + part];
 #pragma unroll
-      for (int m = 0; m < MT; ++m)
+    for (int m = 0; m < MT; ++m)
 #pragma unroll
-        for (int r = 0; r < 4; ++r) totals[m][r] += weight * sums[m][0][r], sums[m][0][r] = 0.0f;
-      if (part < PARTS - 1) continue;
-    }
+      for (int r = 0; r < 4; ++r) totals[m][r] += weight * sums[m][r], sums[m][r] = 0.0f;
+    if (part < PARTS - 1) continue;
 
-    // All warps' sums together, in their order.
-    const int columns = LISTED ? count : 1;
+    // All warps' sums together, in their order. All columns of a product are the same.
     __syncthreads();  // all have read the sums of the unit before
 #pragma unroll
     for (int m = 0; m < MT; ++m)
 #pragma unroll
-      for (int n = 0; n < EIGHTS; ++n)
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-          const int column = 8 * n + 2 * place + r % 2;
-          if (column < columns)
-            staged[(warp * ROWS + column) * PITCH + 16 * m + quad + 8 * (r / 2)] =
-                SUMS ? totals[m][r] : sums[m][n][r];
-          sums[m][n][r] = 0.0f;
-        }
-    if (SUMS) {
-#pragma unroll
-      for (int m = 0; m < MT; ++m)
-#pragma unroll
-        for (int r = 0; r < 4; ++r) totals[m][r] = 0.0f;
-    }
+      for (int r = 0; r < 4; ++r) {
+        if (place == 0 && r % 2 == 0) staged[warp * PITCH + 16 * m + quad + 8 * (r / 2)] = totals[m][r];
+        totals[m][r] = 0.0f;
+      }
     __syncthreads();
-    const auto sum_of = [&](int column, int row) {
+    const auto sum_of = [&](int row) {
       float v = 0.0f;
 #pragma unroll
-      for (int w = 0; w < WARPS; ++w) v += staged[(w * ROWS + column) * PITCH + row];
+      for (int w = 0; w < WARPS; ++w) v += staged[w * PITCH + row];
       return v * UNSCALED;
     };
-    for (int k = thread; k < columns * FEATURES; k += THREADS) {
-      const int column = k / FEATURES, inner = k - column * FEATURES;
+    for (int inner = thread; inner < FEATURES; inner += THREADS) {
       const int feature = unit * FEATURES + inner;
-      const long long pair = LISTED ? own_pairs[column] : tile;
-      const long long expert = experts[tile * PARTS];
+      const long long to = (long long)tile * OUT + feature, expert = experts[tile * PARTS];
       if (UP) {
         const int row = inner / 8 * 16 + inner % 8;
-        float gate = sum_of(column, row), up = sum_of(column, row + 8);
+        float gate = sum_of(row), up = sum_of(row + 8);
         if (BIAS) {
           gate += wide(bias[expert * EXPERT_ROWS + feature], false);
           up += wide(bias[expert * EXPERT_ROWS + OUT + feature], false);
         }
         const float v = activated(gate, up, __int_as_float(slope), __int_as_float(shift),
                                   __int_as_float(limit), __int_as_float(cubic));
-        ((u16*)out)[pair * OUT + feature] = narrow(v);
-      } else if (LISTED) {
-        float v = sum_of(column, inner);
-        if (BIAS) v += wide(bias[expert * OUT + feature], false);
-        ((float*)out)[pair * OUT + feature] = v;
+        out[to] = narrow(v);
       } else {
-        float v = sum_of(0, inner);
+        float v = sum_of(inner);
         if (BIAS) {
           for (int j = 0; j < PARTS; ++j)
             v += weights[tile * PARTS + j] *
                  wide(bias[(long long)experts[tile * PARTS + j] * OUT + feature], false);
         }
-        v += wide(residual[(long long)tile * OUT + feature], false);
-        ((u16*)out)[(long long)tile * OUT + feature] = narrow(v);
+        v += wide(residual[to], false);
+        out[to] = narrow(v);
       }
     }
   }

@@ -119,7 +119,24 @@ inline int __syncthreads_or(int any) {
   return teams[0].found;
 }
 inline void __threadfence() {}
-inline u32 __shfl_sync(u32, u32 value, int lane) { return exchange({{value}, {}})[lane].words[0]; }
+inline int __popc(u32 bits) { return __builtin_popcount(bits); }
+template <class To, class From>
+To bits_as(From from) {
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+template <class Number>
+Number __shfl_sync(u32, Number value, int lane) {
+  const Lane* const all = exchange({{bits_as<u32>(value)}, {}});
+  return bits_as<Number>(all[lane].words[0]);
+}
+inline u32 __match_any_sync(u32, int value) {
+  const Lane* const all = exchange({{(u32)value}, {}});
+  u32 alike = 0;
+  for (int lane = 0; lane < 32; ++lane) alike |= (u32)(all[lane].words[0] == (u32)value) << lane;
+  return alike;
+}
 inline int atomicAdd(int* at, int number) { return (*at += number) - number; }
 template <class Number>
 Number __ldcg(const Number* at) {
@@ -128,12 +145,6 @@ Number __ldcg(const Number* at) {
 inline float rsqrtf(float v) { return 1 / std::sqrt(v); }
 inline float __expf(float v) { return std::exp(v); }
 inline float __fdividef(float a, float b) { return a / b; }
-template <class To, class From>
-To bits_as(From from) {
-  To to;
-  memcpy(&to, &from, sizeof to);
-  return to;
-}
 inline float __uint_as_float(u32 v) { return bits_as<float>(v); }
 inline float __int_as_float(int v) { return bits_as<float>(v); }
 inline u32 __byte_perm(u32 a, u32 b, u32 picks) {
@@ -185,6 +196,7 @@ inline void copy16(u32 to, const void* from, bool is_inside, u64 = 0) {
   else threads[threadIdx.x].open.push_back(copy);
 }
 inline void copy16_of_128(u32 to, const void* from, bool is_inside) { copy16(to, from, is_inside); }
+inline void copy16_of_256(u32 to, const void* from, bool is_inside) { copy16(to, from, is_inside); }
 inline void close_group() {
   Thread& own = threads[threadIdx.x];
   own.groups.push_back(own.open), own.open.clear();

@@ -4,19 +4,19 @@
 
 struct Arguments {
   const u16* x;
-  const int *experts, *pairs, *num_tiles;
+  const int* experts;
   const float* weights;
   const char* values;
   const u8* powers;
   const u16 *bias, *residual;
-  void* out;
+  u16* out;
   int numbers[5];
 } given;
 
 void kernel() {
   const auto& n = given.numbers;
-  mxfp4_experts(given.x, given.experts, given.pairs, given.num_tiles, given.weights, given.values,
-                given.powers, given.bias, given.residual, given.out, n[0], n[1], n[2], n[3], n[4]);
+  mxfp4_experts(given.x, given.experts, given.weights, given.values, given.powers, given.bias,
+                given.residual, given.out, n[0], n[1], n[2], n[3], n[4]);
 }
 
 // Launch `grid` programs; "" or what went wrong. `ranges`: tensors that copies may read.

@@ -1,18 +1,22 @@
-"""`kernels/experts/mxfp4.cu` on the CPU: its own source, compiled as C++ for an emulated card.
+"""`kernels/experts/mxfp4.cu` and `listed.cu` on the CPU: their own sources, compiled as C++ for an
+emulated card.
 
 Owns the compilation and the launch. Needs `g++`.
 """
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.experts import mxfp4
-from kernels.experts.many import PairList
+from kernels.cuda.source import bits_of
+from kernels.experts import listed, mxfp4
 from kernels.experts.shapes import Activation, Routed
+from kernels.experts.stack import Stack
+from kernels.experts.tiles import stored
 from kernels.mxfp4 import Mxfp4Weight
 from tests.kernels.emulated_ampere import compile_cpp, read_headers
 
@@ -21,11 +25,7 @@ _ARCH: Final = 80
 _BEYOND: Final = 32
 """Rows behind an answer, for a kernel that takes its place for another."""
 
-_built: dict[tuple[Path, tuple[tuple[str, int], ...]], ctypes.CDLL] = {}
-
-
-class _Arguments(ctypes.Structure):
-    _fields_ = [("addresses", ctypes.c_void_p * 10), ("numbers", ctypes.c_int * 5)]
+_built: dict[tuple[Path, str, tuple[tuple[str, int], ...]], ctypes.CDLL] = {}
 
 
 class _Range(ctypes.Structure):
@@ -45,13 +45,12 @@ class Card(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The inputs of a product: x [rows, depth], or gated [pairs, depth]; `listed` of many rows."""
+    """The inputs of a product: x [rows, depth], or gated [pairs, depth]."""
 
     x: Tensor
-    stack: Mxfp4Weight
+    stack: Stack
     bias: Tensor | None
     routed: Routed
-    listed: PairList | None
     num_experts: int
 
 
@@ -59,20 +58,32 @@ def gate_up(card: Card, given: Product, activation: Activation, tiles: mxfp4.Mxf
     """As `mxfp4.gate_up`."""
     width = given.stack.shape[0] // given.num_experts // 2
     out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
-    x_rows = 1 if given.listed is None else min(len(given.x), given.listed.rows)
-    _run(card, given, out, None, activation, tiles, x_rows)
+    _run(card, given, out, None, activation, tiles, 1)
     return _written(out)
 
 
 def down(card: Card, given: Product, residual: Tensor, tiles: mxfp4.Mxfp4Tiles) -> Tensor:
-    """As `mxfp4.down`; with a list the products float32 [pairs, hidden] that it sums."""
-    (num_rows, active), hidden = given.routed.experts.shape, residual.shape[1]
-    if given.listed is None:
-        out = _poisoned(num_rows, hidden, residual.dtype)
-    else:
-        out = _poisoned(num_rows * active, hidden, torch.float32)
-    x_rows = active if given.listed is None else min(num_rows, given.listed.rows)
-    _run(card, given, out, residual, None, tiles, x_rows)
+    """As `mxfp4.down`."""
+    out = _poisoned(*residual.shape, residual.dtype)
+    _run(card, given, out, residual, None, tiles, given.routed.experts.shape[1])
+    return _written(out)
+
+
+def listed_gate_up(
+    card: Card, given: Product, activation: Activation, tiles: listed.ListedTiles
+) -> Tensor:
+    """As `listed.gate_up`."""
+    width = given.stack.shape[0] // given.num_experts // 2
+    out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
+    _run_listed(card, given, out, activation, tiles)
+    return _written(out)
+
+
+def listed_down(card: Card, given: Product, tiles: listed.ListedTiles) -> Tensor:
+    """The products float32 [pairs, hidden] that `listed.down` sums."""
+    hidden = given.stack.shape[0] // given.num_experts
+    out = _poisoned(given.routed.experts.numel(), hidden, torch.float32)
+    _run_listed(card, given, out, None, tiles)
     return _written(out)
 
 
@@ -96,39 +107,74 @@ def _run(
     x_rows: int,
 ) -> None:
     """Raises `AssertionError` in the words of the emulated card."""
-    depth, listed, active = given.x.shape[1], given.listed, given.routed.experts.shape[1]
-    product = mxfp4.Product(
-        residual is None, listed is not None, depth, out.shape[1], active, given.bias is not None
+    assert isinstance(given.stack, Mxfp4Weight)
+    depth, active, has_bias = (
+        given.x.shape[1],
+        given.routed.experts.shape[1],
+        given.bias is not None,
     )
-    experts = given.routed.experts
-    pairs, own, count = (experts, experts, experts) if listed is None else listed[:3]
-    other = given.x if given.bias is None else given.bias
+    product = mxfp4.Product(residual is None, depth, out.shape[1], active, has_bias)
     tensors = (
-        given.x, own, pairs, count, given.routed.weights, given.stack.pairs, given.stack.powers,
-        other, given.x if residual is None else residual, out,
+        given.x, given.routed.experts, given.routed.weights, given.stack.pairs, given.stack.powers,
+        given.x if given.bias is None else given.bias, given.x if residual is None else residual,
+        out,
     )  # fmt: skip
-    numbers = given.routed.experts.numel(), *map(mxfp4.bits_of, activation or (0.0,) * 4)
-    arguments = _Arguments(
-        (ctypes.c_void_p * 10)(*[tensor.data_ptr() for tensor in tensors]),
+    used = mxfp4.used_bytes(tiles, depth, x_rows)
+    constants = dict(mxfp4.constants_of(product, tiles, _ARCH))
+    _launch(card, "emulated_experts.cpp", constants, used, tensors, given, activation)
+
+
+def _run_listed(
+    card: Card,
+    given: Product,
+    out: Tensor,
+    activation: Activation | None,
+    tiles: listed.ListedTiles,
+) -> None:
+    active, has_bias = given.routed.experts.shape[1], given.bias is not None
+    values, scales, _, form, _ = stored(given.stack)
+    sizes = given.num_experts, given.x.shape[1], out.shape[1], active, has_bias
+    product = listed.ListedProduct(activation is not None, form, *sizes)
+    experts, other = given.routed.experts, given.x if given.bias is None else given.bias
+    tensors = given.x, experts, values, scales, other, out
+    used = listed.used_bytes(product, tiles)
+    constants = dict(listed.constants_of(product, tiles, _ARCH))
+    _launch(card, "emulated_listed.cpp", constants, used, tensors, given, activation)
+
+
+def _launch(
+    card: Card,
+    program: str,
+    constants: dict[str, int],
+    used: int,
+    tensors: Sequence[Tensor],
+    given: Product,
+    activation: Activation | None,
+) -> None:
+    class Arguments(ctypes.Structure):
+        _fields_ = [("addresses", ctypes.c_void_p * len(tensors)), ("numbers", ctypes.c_int * 5)]
+
+    numbers = given.routed.experts.numel(), *map(bits_of, activation or (0.0,) * 4)
+    arguments = Arguments(
+        (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors]),
         (ctypes.c_int * 5)(*numbers),
     )
-    used = mxfp4.used_bytes(tiles, depth, x_rows, is_listed=listed is not None)
-    copied = (_Range * 1)(_Range(given.stack.pairs.data_ptr(), given.stack.pairs.nbytes))
-    library = _library(card, dict(mxfp4.constants_of(product, tiles, _ARCH)))
-    fault = library.run(
+    values = stored(given.stack).values
+    copied = (_Range * 1)(_Range(values.data_ptr(), values.nbytes))
+    fault = _library(card, program, constants).run(
         ctypes.byref(arguments), copied, 1, card.grid, used, card.is_eager, card.is_back
     )
     assert not fault, fault.decode()
 
 
-def _library(card: Card, constants: dict[str, int]) -> ctypes.CDLL:
-    key = card.source, tuple(constants.items())
+def _library(card: Card, program: str, constants: dict[str, int]) -> ctypes.CDLL:
+    key = card.source, program, tuple(constants.items())
     if key not in _built:
         (card.room / "ampere.h").write_text(f'#include "{_HERE / "emulated_card.h"}"\n')
         path = card.room / f"experts{len(_built)}.so"
-        macros = [f"-D{name}={value}" for name, value in key[1]]
+        macros = [f"-D{name}={value}" for name, value in constants.items()]
         folders = [f"-I{card.room}", f"-I{card.source.parent}"]
-        source = [str(_HERE / "emulated_experts.cpp"), "-o", str(path)]
+        source = [str(_HERE / program), "-o", str(path)]
         compile_cpp("-include", str(read_headers()), "-shared", *folders, *macros, *source)
         library = ctypes.CDLL(str(path))
         library.run.restype = ctypes.c_char_p

@@ -1,11 +1,10 @@
-"""Experts in MXFP4 in CUDA C++: the source on an emulated card, how products are cut up, and on a
-card the answers.
+"""Experts of few rows in MXFP4 in CUDA C++: the source on an emulated card, how products are cut
+up, and on a card the answers.
 """
 
 import re
 import subprocess
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,14 +19,13 @@ from kernels.experts import (
     Routed,
     Routing,
     choose,
-    many,
+    listed,
     mix,
     mxfp4,
-    mxfp4_verdict,
     reference,
+    verdict,
 )
 from kernels.experts.choose import Way
-from kernels.experts.many import PairList
 from kernels.experts.mxfp4 import Mxfp4Tiles
 from kernels.mxfp4 import Mxfp4Weight
 from kernels.recorder import record_launches
@@ -100,25 +98,6 @@ def _drawn(mixture: Mixture, device: str = "cpu") -> Inputs:
     )
 
 
-def _listed(experts: Tensor, count: int, rows: int) -> PairList:
-    """As `many.pair_list`, with more tiles than there are; those beyond them would be seen."""
-    tiles, own = [], []
-    chosen = experts.flatten().tolist()
-    for expert in range(count):
-        pairs = [pair for pair, each in enumerate(chosen) if each == expert]
-        for start in range(0, len(pairs), rows):
-            tile = pairs[start : start + rows]
-            tiles.append(tile + [len(chosen)] * (rows - len(tile)))
-            own.append(expert)
-    beyond = 3
-    return PairList(
-        torch.tensor([*tiles, *[[0] * rows] * beyond], dtype=torch.int32),
-        torch.tensor([*own, *[count * 1000] * beyond], dtype=torch.int32),
-        torch.tensor([len(tiles)], dtype=torch.int32),
-        rows,
-    )
-
-
 def _error(found: Tensor, exact: Tensor) -> float:
     return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
 
@@ -139,13 +118,13 @@ def _exact_down(mixture: Mixture, inputs: Inputs, gated: Tensor) -> Tensor:
 
 
 EMULATED: Final = (
-    (Mixture(1, 96, 64, 4, 2), Mxfp4Tiles(2, 1, 1, 2, 1)),
-    (Mixture(3, 288, 32, 5, 3, has_bias=False), Mxfp4Tiles(2, 1, 1, 1, 1)),
-    (Mixture(7, 320, 96, 5, 2, "unchosen"), Mxfp4Tiles(2, 2, 1, 2, 1)),
-    (Mixture(21, 160, 64, 3, 2, "same", activation=Activation()), Mxfp4Tiles(2, 2, 2, 2, 1)),
-    (Mixture(13, 1056, 32, 3, 1), Mxfp4Tiles(4, 1, 2, 3, 1)),
+    (Mixture(1, 96, 64, 4, 2), Mxfp4Tiles(2, 1, 2, 1)),
+    (Mixture(3, 288, 32, 5, 3, has_bias=False), Mxfp4Tiles(2, 1, 1, 1)),
+    (Mixture(7, 320, 96, 5, 2, "unchosen"), Mxfp4Tiles(2, 2, 2, 1)),
+    (Mixture(21, 160, 64, 3, 2, "same", activation=Activation()), Mxfp4Tiles(2, 2, 2, 1)),
+    (Mixture(13, 1056, 32, 3, 1), Mxfp4Tiles(4, 1, 3, 1)),
 )
-"""A step that has columns for one lane, units for one warp; tiles of one pair and full ones."""
+"""A step that has columns for one lane, units for one warp."""
 
 
 @pytest.fixture(scope="module")
@@ -155,33 +134,24 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @emulated
-@pytest.mark.parametrize("is_listed", [False, True])
 @pytest.mark.parametrize(("mixture", "tiles"), EMULATED, ids=str)
-def test_its_source_multiplies_right(
-    mixture: Mixture, tiles: Mxfp4Tiles, room: Path, *, is_listed: bool
-) -> None:
+def test_its_source_multiplies_right(mixture: Mixture, tiles: Mxfp4Tiles, room: Path) -> None:
     """With copies as early and as late as they may be, from both ends, by few programs and by many:
     the same bits.
     """
     inputs = _drawn(mixture)
-    listed = _listed(inputs.routed.experts, mixture.count, tiles.rows) if is_listed else None
-    if not is_listed:
-        tiles = tiles._replace(eights=1)
     exact = _exact_gated(mixture, inputs)
     wanted = _exact_down(mixture, inputs, exact.bfloat16())
     answers = []
     for grid, is_eager, is_back in ((2, False, False), (40, True, True)):
         card = emulated_experts.Card(room, grid=grid, is_eager=is_eager, is_back=is_back)
         given = emulated_experts.Product(
-            inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, listed, mixture.count
+            inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
         )
         gated = emulated_experts.gate_up(card, given, mixture.activation, tiles)
         assert _error(gated, exact) < TOLERANCE
         given = given._replace(x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1])
         out = emulated_experts.down(card, given, inputs.residual, tiles)
-        if is_listed:
-            parts = out.unflatten(0, inputs.routed.weights.shape)
-            out = (parts * inputs.routed.weights.unsqueeze(-1)).sum(1) + inputs.residual
         assert _error(out, wanted) < TOLERANCE
         answers.append((gated, out))
     for one, other in zip(*answers, strict=True):
@@ -190,14 +160,13 @@ def test_its_source_multiplies_right(
 
 MISTAKES: Final = (
     ("wait_groups<STAGES * STEPS - 1>();", "wait_groups<STAGES * STEPS>();"),
-    ("__syncthreads();  // all have done with the rows", "// all have done with the rows"),
     ("__syncthreads();  // all have read the sums", "// all have read the sums"),
     ("(power + 62)", "(power + 61)"),
     ("BFLOATS = 0x81C081C0", "BFLOATS = 0x81808180"),
     ("slot = slot == STAGES - 1 ? 0 : slot + 1;", ""),
     ("chunk * 8 >= DEPTH", "chunk * 8 >= DEPTH - 32"),
     ("v.x, v.z, 0x5410", "v.x, v.z, 0x7632"),
-    ("8 * n + (int)quad, count - 1", "(int)quad, count - 1"),
+    ("up = sum_of(row + 8)", "up = sum_of(row)"),
     ("load_powers(next_powers, row_queue[1])", "load_powers(next_powers, row_queue[0])"),
     ("if (tile != loaded)", "if (loaded < 0)"),
 )
@@ -212,12 +181,11 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
     source = tmp_path / "mxfp4.cu"
     source.write_text(text.replace(right, wrong))
     mixture = Mixture(11, 288, 64, 3, 2)
-    tiles = Mxfp4Tiles(2, 1, 2, 2, 1)
+    tiles = Mxfp4Tiles(2, 1, 2, 1)
     inputs = _drawn(mixture)
     exact = _exact_gated(mixture, inputs)
-    listed = _listed(inputs.routed.experts, mixture.count, tiles.rows)
     given = emulated_experts.Product(
-        inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, listed, mixture.count
+        inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
     )
     is_right = []
     for is_eager, is_back in ((False, False), (True, True)):
@@ -233,35 +201,29 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
 
 @pytest.mark.parametrize(("arch", "size"), ARCHES.items())
 def test_gpt_oss_fits_every_card(arch: int, size: int) -> None:
-    """For few rows, and for many in tiles that the card has room for."""
-    assert mxfp4.list_rows(8, GPT_OSS, GPT_OSS, size * KIB) == 8
-    rows = mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size * KIB)
-    assert rows == (8 if arch in (86, 89, 120, 121) else 16)
-    for tile_rows, x_rows, is_up in (
-        (1, 1, True), (1, 4, False), (8, 2, True), (8, 8, True), (8, 8, False),
-        (rows, rows, True), (rows, rows, False),
-    ):  # fmt: skip
-        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size * KIB, is_up=is_up)
-        assert tiles.rows == max(8, tile_rows)
-        is_listed = tile_rows > 1
-        used = mxfp4.used_bytes(tiles, GPT_OSS, x_rows, is_listed=is_listed)
+    """One row of x for gates and ups, those of a row's pairs for what is down."""
+    del arch
+    for x_rows, is_up in ((1, True), (4, False)):
+        tiles = mxfp4.chosen(GPT_OSS, x_rows, size * KIB, is_up=is_up)
+        used = mxfp4.used_bytes(tiles, GPT_OSS, x_rows)
         assert tiles.blocks * used <= size * KIB
     with pytest.raises(ValueError, match="rows of"):
-        mxfp4.chosen(2**16, 8, 8, size * KIB)
+        mxfp4.chosen(2**16, 8, size * KIB)
 
 
 def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the form, the dtype, the number of pairs and the card; off unless it is asked for."""
-    monkeypatch.setattr(mxfp4, "runs_on", lambda _: True)
-    monkeypatch.setattr(mxfp4, "shared_bytes", lambda _: 227 * KIB)
-    inputs = _drawn(Mixture(1, 96, 64, 4, 2))
+    for module in (mxfp4, listed):
+        monkeypatch.setattr(module, "runs_on", lambda _: True)
+        monkeypatch.setattr(module, "shared_bytes", lambda _: 227 * KIB)
+    inputs = _drawn(Mixture(2, 96, 64, 4, 2))
     x, stacks = inputs.x, inputs.stacks
 
     def way(x: Tensor, num_pairs: int, *, in_cuda: bool | None, invariant: bool = False) -> Way:
         return choose.way(x, *stacks, num_pairs, 4, invariant=invariant, in_cuda=in_cuda)
 
     assert way(x, 1, in_cuda=True) is Way.FEW_MXFP4
-    assert way(x, 2, in_cuda=True) is Way.MANY_MXFP4
+    assert way(x, 2, in_cuda=True) is Way.LISTED
     assert way(x, 2, in_cuda=True, invariant=True) is Way.FEW_MXFP4
     assert way(x, 4 * 16 + 2, in_cuda=True) is Way.MANY
     assert way(x, 4 * 48 - 2, in_cuda=True) is Way.MANY
@@ -271,6 +233,7 @@ def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.Monke
     assert way(x, 4 * 48, in_cuda=False, invariant=True) is Way.FEW
     assert way(x.float(), 4 * 48, in_cuda=True) is Way.MANY
     assert way(x.float(), 2, in_cuda=True) is Way.MANY
+    assert way(x.float(), 1, in_cuda=True) is Way.FEW
     assert way(x, 2, in_cuda=False) is Way.MANY
     assert choose.way(x, x, x, 2, 4, invariant=False, in_cuda=True) is Way.FEW
     monkeypatch.setattr(mxfp4, "runs_on", lambda _: False)
@@ -291,56 +254,34 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
             x = inputs.x[:num_rows].to(meta)
             own = Routed(routed.experts[:num_rows], routed.weights[:num_rows])
             stack = inputs.stacks[0].to(meta)
-            gated = mxfp4.gate_up(x, stack, None, own, None, mixture.width, CLAMPED)
+            gated = mxfp4.gate_up(x, stack, None, own, mixture.width, CLAMPED)
             assert gated.shape == (2 * num_rows, mixture.width)
     (kernel,) = recorded.values()
     assert kernel.name == "mxfp4_experts"
     assert '"ARCH":90' in kernel.specialisation
 
 
-@pytest.mark.usefixtures("poisoned")
-def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
-    """With a residual; outputs that no tile divides."""
-    generator = torch.Generator().manual_seed(1)
-    products = torch.randn(21, 700, generator=generator)
-    weights = torch.rand(7, 3, generator=generator)
-    residual = torch.randn(7, 700, generator=generator)
-    out = torch.empty(7, 700, device=device)
-    mxfp4.add_pairs(*(each.to(device) for each in (products, weights, residual)), out)
-    wanted = residual + (products.view(7, 3, 700) * weights[:, :, None]).sum(1)
-    torch.testing.assert_close(out.cpu(), wanted)
-
-
-SPILLING: Final = Mxfp4Tiles(warps=12, fragments=2, eights=1, stages=1, blocks=2)
-"""It keeps up to four numbers of a thread in local memory."""
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs torch for CUDA")
 @pytest.mark.parametrize("arch", ARCHES)
 def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> None:
-    """Both products of gpt-oss, for few rows and for many."""
-    for (tile_rows, x_rows), is_up in product(((1, 4), (8, 2), (8, 8), (16, 16)), (False, True)):
-        size = ARCHES[arch] * KIB
-        if tile_rows > mxfp4.list_rows(64, GPT_OSS, GPT_OSS, size):
-            continue
-        tiles = mxfp4.chosen(GPT_OSS, tile_rows, x_rows, size, is_up=is_up)
-        of = mxfp4.Product(is_up, tile_rows > 1, GPT_OSS, GPT_OSS, 4, has_bias=True)
+    """Both products of gpt-oss."""
+    for x_rows, is_up in ((1, True), (4, False)):
+        tiles = mxfp4.chosen(GPT_OSS, x_rows, ARCHES[arch] * KIB, is_up=is_up)
+        of = mxfp4.Product(is_up, GPT_OSS, GPT_OSS, 4, has_bias=True)
         constants = mxfp4.constants_of(of, tiles, arch)
         used = _resources(mxfp4.mxfp4_experts.cubin(constants), tmp_path)
-        # With them this one was the fastest on an H200, 10.3 us of 11.7 for what is down of a row.
-        most = 16 if tiles == SPILLING else 0
-        assert used["STACK"] <= most, constants
+        assert used["STACK"] == 0, constants
         assert used["LOCAL"] == 0, constants
         assert used["REG"] * 32 * tiles.warps * tiles.blocks <= 65536
 
 
 MACHINE_TILES: Final = (
-    ((2880, 2880, 4), Mxfp4Tiles(12, 2, 1, 1, 2)),
-    ((2880, 2880, 4), Mxfp4Tiles(8, 1, 1, 3, 2)),
-    ((2880, 2880, 4), Mxfp4Tiles(6, 1, 1, 2, 4)),
-    ((2880, 2880, 4), Mxfp4Tiles(24, 1, 1, 6, 1)),
-    ((160, 96, 3), Mxfp4Tiles(12, 1, 1, 3, 2)),
+    ((2880, 2880, 4), Mxfp4Tiles(12, 2, 1, 2)),
+    ((2880, 2880, 4), Mxfp4Tiles(8, 1, 3, 2)),
+    ((2880, 2880, 4), Mxfp4Tiles(6, 1, 2, 4)),
+    ((2880, 2880, 4), Mxfp4Tiles(24, 1, 6, 1)),
+    ((160, 96, 3), Mxfp4Tiles(12, 1, 3, 2)),
 )
 
 
@@ -354,7 +295,7 @@ def test_its_machine_code_reads_no_register_that_nothing_writes(
     but the first: the policy's registers were never written, which is an illegal instruction.
     """
     depth, out, active = sizes
-    of = mxfp4.Product(False, False, depth, out, active, has_bias=True)
+    of = mxfp4.Product(False, depth, out, active, has_bias=True)
     path = tmp_path / "kernel.cubin"
     path.write_bytes(mxfp4.mxfp4_experts.cubin(mxfp4.constants_of(of, tiles, 90)))
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
@@ -395,27 +336,20 @@ class TestOnCard:
     """Against float32; each answer twice."""
 
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
-    @pytest.mark.parametrize("list_rows", [0, 8, 16])
-    def test_products(self, mixture: Mixture, list_rows: int) -> None:
-        """By pairs alone and by tiles of a list; sizes that leave most of a step empty."""
-        room, depth = mxfp4.shared_bytes(torch.device("cuda")), mixture.hidden
-        if list_rows > mxfp4.list_rows(64, depth, mixture.width, room):
-            pytest.skip("16 rows do not fit into this card")
+    def test_products(self, mixture: Mixture) -> None:
+        """Sizes that leave most of a step empty."""
         host, card = _drawn(mixture), _drawn(mixture, "cuda")
         exact = _exact_gated(mixture, host)
         gated_exact = exact.bfloat16().cuda()
         wanted = _exact_down(mixture, host, exact.bfloat16())
         for _ in range(2):
-            listed = None
-            if list_rows:
-                listed = many.pair_list(card.routed.experts, mixture.count, list_rows)
             answers = [
                 (
                     mxfp4.gate_up(
-                        card.x, card.stacks[0], card.biases[0], card.routed, listed,
-                        mixture.width, mixture.activation,
+                        card.x, card.stacks[0], card.biases[0], card.routed, mixture.width,
+                        mixture.activation,
                     ),
-                    _settled_down(card, gated_exact, listed),
+                    _settled_down(card, gated_exact),
                 )
                 for _ in range(2)
             ]  # fmt: skip
@@ -429,16 +363,16 @@ class TestOnCard:
     def test_the_choice(self, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """A layer of gpt-oss with 8 experts, as it is served; beside Triton's kernels."""
         mixture = Mixture(num_rows, 2880, 2880, 8, 2)
-        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
+        monkeypatch.setattr(verdict, "serves", lambda *_: True)
         inputs = _drawn(mixture, "cuda")
         found = _mixed(mixture, inputs)
         assert torch.equal(found, _mixed(mixture, inputs))
-        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: False)
+        monkeypatch.setattr(verdict, "serves", lambda *_: False)
         assert _error(found, _mixed(mixture, inputs).cpu()) < TOLERANCE
 
     def test_rows_do_not_depend_on_their_neighbours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bit for bit, where that is asked for."""
-        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
+        monkeypatch.setattr(verdict, "serves", lambda *_: True)
         mixture = Mixture(20, 576, 288, 6, 2)
         whole = _drawn(mixture, "cuda")
         answer = _mixed(mixture, whole, invariant=True)
@@ -457,7 +391,7 @@ class TestOnCard:
         """Layers that follow each other, though each kernel may begin before the one ahead has
         ended; experts other than those of the capture.
         """
-        monkeypatch.setattr(mxfp4_verdict, "serves", lambda *_: True)
+        monkeypatch.setattr(verdict, "serves", lambda *_: True)
         mixture = Mixture(num_rows, 576, 288, 12, 2)
         inputs = _drawn(mixture, "cuda")
 
@@ -485,12 +419,10 @@ class TestOnCard:
             assert torch.equal(out, expected)
 
 
-def _settled_down(inputs: Inputs, gated: Tensor, listed: PairList | None) -> Tensor:
-    """What is down, behind a list that is complete: in a layer gates and ups stand between."""
+def _settled_down(inputs: Inputs, gated: Tensor) -> Tensor:
+    """What is down, behind experts that are known: in a layer gates and ups stand between."""
     torch.cuda.synchronize()
-    return mxfp4.down(
-        gated, inputs.stacks[1], inputs.biases[1], inputs.routed, listed, inputs.residual
-    )
+    return mxfp4.down(gated, inputs.stacks[1], inputs.biases[1], inputs.routed, inputs.residual)
 
 
 def _mixed(mixture: Mixture, inputs: Inputs, *, invariant: bool = False) -> Tensor:

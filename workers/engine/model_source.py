@@ -13,7 +13,8 @@ import torch
 
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
 from housekeeping.own_code import module_argv
-from kernels.experts import check_mxfp4
+from kernels.experts import check_on_card
+from kernels.fp8 import Fp8Weight
 from kernels.linear import check_int4
 from kernels.mxfp4 import Mxfp4Weight
 from protocol.errors import ConfigError
@@ -176,18 +177,18 @@ def leave_out_head(why: object) -> None:
 def check_experts(
     shape: ModelDescription, weights: ModelWeights, device: torch.device, report: Report
 ) -> None:
-    """Check the kernel of experts in MXFP4, by the first layer that has such."""
+    """Check the kernels of experts in 8 bits and in MXFP4, by the first layer that has such."""
     for layer, own in zip(shape.layers, weights.layers, strict=False):
         mlp, gates, downs = layer.mlp, own.gate_up, own.down
         if not (
             isinstance(mlp, Experts)
-            and isinstance(gates, Mxfp4Weight)
-            and isinstance(downs, Mxfp4Weight)
+            and isinstance(gates, Fp8Weight | Mxfp4Weight)
+            and isinstance(downs, Fp8Weight | Mxfp4Weight)
         ):
             continue
-        report("check", 0.0, "experts in MXFP4")
-        command = module_argv("kernels.experts.mxfp4_check")
-        said = check_mxfp4(
+        report("check", 0.0, "experts' kernels")
+        command = module_argv("kernels.experts.card_check")
+        said = check_on_card(
             device, gates, downs, mlp.routing, mlp.activation, command, has_bias=mlp.biased
         )
         print(said, file=sys.stderr)

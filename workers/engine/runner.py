@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kernels.experts import mxfp4_fault_on
+from kernels.experts import fault_on_card
 from kernels.linear import int4_verdict_on
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
@@ -163,7 +163,7 @@ class ModelRunner:
             return ""
         verdict = int4_verdict_on(device, dtype)
         own = verdict.text if verdict is not None and verdict.is_fault else ""
-        return "; ".join([each for each in (own, mxfp4_fault_on(device)) if each])
+        return "; ".join([each for each in (own, fault_on_card(device)) if each])
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

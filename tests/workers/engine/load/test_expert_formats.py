@@ -241,7 +241,7 @@ def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
         asked.append((*given, has_bias))
         return "experts in MXFP4: as found"
 
-    monkeypatch.setattr(model_source, "check_mxfp4", check)
+    monkeypatch.setattr(model_source, "check_on_card", check)
     source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
     for folder in expert_twins(tmp_path, source, MXFP4, in_mxfp4):
         shape = read_model_config(folder)
@@ -254,7 +254,7 @@ def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
     assert (gates.shape[1], downs.shape[1]) == (64, 32)
     assert isinstance(routing, Routing)
     assert isinstance(command, list)
-    assert command[-2:] == ["-m", "kernels.experts.mxfp4_check"]
+    assert command[-2:] == ["-m", "kernels.experts.card_check"]
     assert capsys.readouterr().err.splitlines().count("experts in MXFP4: as found") == 1
 
 

@@ -1,4 +1,4 @@
-"""A program: whether experts in MXFP4 in CUDA C++ are right on a card, at a model's own sizes.
+"""A program: whether experts' kernels in CUDA C++ are right on a card, at a model's own sizes.
 
 Owns the products, and what counts as wrong. Must not know what follows from a fault. A process of
 its own, because a kernel may break its context: the input is JSON, a `CheckedMixture` and the
@@ -13,20 +13,23 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.experts import reference
+from kernels.experts import listed, reference
 from kernels.experts.shapes import Activation, Routed, Routing
+from kernels.experts.stack import Stack
+from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear.int4_check import fault_of
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 
 
 class CheckedMixture(msgspec.Struct, frozen=True):
-    """The sizes of a mixture that a kernel is compiled for."""
+    """What a kernel is compiled for: the sizes of a mixture, and how its stacks are stored."""
 
     hidden: int
     width: int
     active: int
     has_bias: bool
     activation: Activation
+    form: str = "mxfp4"
 
 
 class _Asked(msgspec.Struct):
@@ -39,60 +42,71 @@ class MixtureInputs(NamedTuple):
 
     x: Tensor
     residual: Tensor
-    stacks: tuple[Mxfp4Weight, Mxfp4Weight]
+    stacks: tuple[Stack, Stack]
     biases: tuple[Tensor, Tensor] | tuple[None, None]
     routed: Routed
     routing: Routing
 
 
-Products = Callable[[CheckedMixture, MixtureInputs, bool], tuple[Tensor, Tensor]]
-"""Gates times ups of each pair, and the rows; the flag is for a list of pairs."""
+Products = Callable[[CheckedMixture, MixtureInputs, int], tuple[Tensor, Tensor]]
+"""Gates times ups of each pair, and the rows; the number says how many eights of pairs a tile has,
+0: each pair is alone.
+"""
 
-CASES: Final = ((1, False), (3, False), (8, True), (64, True))
-"""Rows, and whether a list has their pairs: together they launch each kernel of a model's steps."""
+_MXFP4_CASES: Final = ((1, 0), (3, 0), (8, 2), (64, 2))
+_CASES: Final = ((8, 1), (8, 2), (64, 1), (64, 2))
+"""Rows, and eights of pairs in a tile: together they launch each kernel of a model's steps. Of 64
+rows experts have several tiles, which several programs share.
+"""
 
 _EXPERTS: Final = 2
 """Times as many experts as a row chooses: the number is no constant of the kernel."""
 
 
-def by_kernel(
-    mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool
-) -> tuple[Tensor, Tensor]:
-    """As a layer is served. Raises `RuntimeError` and `ValueError`."""
-    from kernels.choose import shared_bytes
-    from kernels.experts import many, mxfp4
+def cases_of(form: str) -> tuple[tuple[int, int], ...]:
+    """What is checked of such stacks."""
+    return _MXFP4_CASES if form == "mxfp4" else _CASES
 
-    x, routed, listed = inputs.x, inputs.routed, None
-    if is_listed:
-        room = shared_bytes(x.device)
-        rows = mxfp4.list_rows(x.shape[0], mixture.hidden, mixture.width, room)
-        listed = many.pair_list(routed.experts, inputs.routing.num_experts, rows)
-    gates, downs = inputs.stacks
-    up_bias, down_bias = inputs.biases
-    gated = mxfp4.gate_up(x, gates, up_bias, routed, listed, mixture.width, mixture.activation)
-    return gated, mxfp4.down(gated, downs, down_bias, routed, listed, inputs.residual)
+
+def by_kernel(mixture: CheckedMixture, inputs: MixtureInputs, eights: int) -> tuple[Tensor, Tensor]:
+    """As a layer is served. Raises `RuntimeError` and `ValueError`."""
+    from kernels.experts import mxfp4
+
+    (gates, downs), (up_bias, down_bias) = inputs.stacks, inputs.biases
+    if not eights:
+        assert isinstance(gates, Mxfp4Weight)
+        assert isinstance(downs, Mxfp4Weight)
+        behind = up_bias, inputs.routed, mixture.width, mixture.activation
+        gated = mxfp4.gate_up(inputs.x, gates, *behind)
+        return gated, mxfp4.down(gated, downs, down_bias, inputs.routed, inputs.residual)
+    count, form = inputs.routing.num_experts, mixture.form
+    sizes = mixture.hidden, mixture.width, mixture.active, mixture.has_bias
+    up = listed.ListedProduct(True, form, count, *sizes)
+    down = listed.ListedProduct(False, form, count, sizes[1], sizes[0], *sizes[2:])
+    first = inputs.x, gates, up_bias, inputs.routed, mixture.width, mixture.activation
+    gated = listed.gate_up(*first, listed.tiles_of(up, eights))
+    second = gated, downs, down_bias, inputs.routed, inputs.residual
+    return gated, listed.down(*second, listed.tiles_of(down, eights))
 
 
 def first_fault(
     mixture: CheckedMixture, device: torch.device, products: Products = by_kernel
 ) -> str:
-    """What is wrong with the first of `CASES` that is, in one line; "" if none is."""
+    """What is wrong with the first of its cases that is, in one line; "" if none is."""
     stacks = _stacks(mixture, device)
-    for num_rows, is_listed in CASES:
+    for num_rows, eights in cases_of(mixture.form):
         try:
-            fault = _fault(mixture, _drawn(mixture, stacks, num_rows, device), is_listed, products)
+            fault = _fault(mixture, _drawn(mixture, stacks, num_rows, device), eights, products)
         except (RuntimeError, ValueError) as error:
             fault = str(error).partition("\n")[0] or type(error).__name__
         if fault:
             size = f"{mixture.hidden} x {mixture.width}, {num_rows} rows"
-            return f"{size}{' of a list' if is_listed else ''}: {fault}"
+            return f"{size}{f' in tiles of {8 * eights}' if eights else ''}: {fault}"
     return ""
 
 
-def _fault(
-    mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool, products: Products
-) -> str:
-    gated, out = products(mixture, inputs, is_listed)
+def _fault(mixture: CheckedMixture, inputs: MixtureInputs, eights: int, products: Products) -> str:
+    gated, out = products(mixture, inputs, eights)
     (gates, downs), routed, routing = inputs.stacks, inputs.routed, inputs.routing
     up_bias, down_bias = [None if bias is None else bias.float() for bias in inputs.biases]
     wanted = reference.gate_up(
@@ -106,12 +120,21 @@ def _fault(
     return ""
 
 
-def _stacks(mixture: CheckedMixture, device: torch.device) -> tuple[Mxfp4Weight, Mxfp4Weight]:
-    """Drawn stacks, the same every time: their powers make gates of about 1, but for a few."""
+def _stacks(mixture: CheckedMixture, device: torch.device) -> tuple[Stack, Stack]:
+    """Drawn stacks, the same every time: their scales make gates of about 1, of MXFP4 but for a
+    few.
+    """
     generator = torch.Generator(device).manual_seed(mixture.hidden)
     count, hidden, width = _EXPERTS * mixture.active, mixture.hidden, mixture.width
 
-    def drawn(num_rows: int, depth: int) -> Mxfp4Weight:
+    def drawn(num_rows: int, depth: int) -> Stack:
+        if mixture.form != "mxfp4":
+            values = torch.empty(num_rows, depth, dtype=torch.bfloat16, device=device)
+            values.normal_(0.0, 16.0, generator=generator)
+            blocks = -(-num_rows // BLOCK), -(-depth // BLOCK)
+            shape = blocks if mixture.form == "blocks" else (num_rows,)
+            scales = torch.rand(shape, generator=generator, device=device) + 0.5
+            return Fp8Weight(values.to(FP8), scales / (16 * depth**0.5))
         pairs = torch.empty(num_rows, depth // 2, dtype=torch.uint8, device=device)
         powers = torch.empty(num_rows, depth // GROUP, dtype=torch.uint8, device=device)
         pairs.random_(0, 256, generator=generator)
@@ -124,7 +147,7 @@ def _stacks(mixture: CheckedMixture, device: torch.device) -> tuple[Mxfp4Weight,
 
 def _drawn(
     mixture: CheckedMixture,
-    stacks: tuple[Mxfp4Weight, Mxfp4Weight],
+    stacks: tuple[Stack, Stack],
     num_rows: int,
     device: torch.device,
 ) -> MixtureInputs:

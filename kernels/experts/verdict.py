@@ -1,7 +1,7 @@
-"""Whether experts in MXFP4 are multiplied in CUDA C++ on a device: where a card has shown that they
-are right, and a check of this very card finds the same.
+"""Whether experts are multiplied in CUDA C++ on a device: where a card has shown that they are
+right, and a check of this very card finds the same.
 
-Owns the verdict of each device and sizes, and the sizes that a card has run. Must not know the
+Owns the verdict of each device, sizes and form, and which a card has run. Must not know the
 products of the check, which a process of its own makes: one that the kernel breaks costs a line.
 Without a verdict Triton's kernels serve.
 
@@ -23,16 +23,29 @@ import torch
 from kernels.choose import capability, indexed
 from kernels.cuda import hopper
 from kernels.cuda.card_mark import mark_path
-from kernels.experts import mxfp4
-from kernels.experts.mxfp4_check import CheckedMixture
+from kernels.experts import listed, mxfp4
+from kernels.experts.card_check import CheckedMixture
 
-RAN: Final = frozenset({((9, 0), 2880, 2880)})
-"""Capability, hidden size and gates of an expert: what was right on a card, an H200."""
+RAN: Final = frozenset(
+    {
+        ((9, 0), 2880, 2880, "mxfp4"),
+        ((9, 0), 2048, 768, "blocks"),
+        ((9, 0), 2048, 768, "rows"),
+        ((9, 0), 2048, 512, "blocks"),
+        ((9, 0), 2048, 512, "rows"),
+    }
+)
+"""Capability, hidden size, gates of an expert and form of the stacks: what was right on a card, an
+H200.
+"""
 
 _LONGEST_S: Final = 120.0
 """Seconds of a check at most: its kernels may have to be compiled first, on a loaded host."""
 
-_NAME: Final = "experts in MXFP4"
+_NAME: Final = "experts"
+
+_Key = tuple[int, int, str]
+"""Hidden size, gates of an expert, form."""
 
 
 class MixtureVerdict(NamedTuple):
@@ -43,16 +56,17 @@ class MixtureVerdict(NamedTuple):
     is_fault: bool = False
 
 
-_verdicts: dict[tuple[torch.device, int, int], MixtureVerdict] = {}
+_verdicts: dict[tuple[torch.device, _Key], MixtureVerdict] = {}
 
 
-def serves(device: torch.device, hidden: int, width: int) -> bool:
-    """Whether a check has found the kernel right for these sizes. On the pretended device it counts
-    as right where a card has run it.
+def serves(device: torch.device, hidden: int, width: int, form: str) -> bool:
+    """Whether a check has found the kernels right for these sizes, in this form. On the pretended
+    device they count as right where a card has run them.
     """
+    key = hidden, width, form
     if device.type == "meta":
-        return _has_run(device, hidden, width)
-    verdict = _verdicts.get((device, hidden, width))
+        return _has_run(device, key)
+    verdict = _verdicts.get((device, key))
     return verdict is not None and verdict.serves
 
 
@@ -65,10 +79,10 @@ def fault_on(device: torch.device) -> str:
 
 def check(device: torch.device, mixture: CheckedMixture, command: Sequence[str]) -> MixtureVerdict:
     """Check the kernel, once in a process for the same sizes. `command` runs
-    `kernels.experts.mxfp4_check`.
+    `kernels.experts.card_check`.
     """
     device = indexed(device)
-    key = device, mixture.hidden, mixture.width
+    key = device, (mixture.hidden, mixture.width, mixture.form)
     if key not in _verdicts:
         _verdicts[key] = _verdict(device, mixture, command)
     return _verdicts[key]
@@ -79,8 +93,8 @@ def _verdict(
 ) -> MixtureVerdict:
     if not mxfp4.runs_on(device):
         return MixtureVerdict(False, f"{_NAME}: Triton's kernels, on {device}")
-    if not _has_run(device, mixture.hidden, mixture.width):
-        size = f"{mixture.hidden} x {mixture.width}"
+    if not _has_run(device, (mixture.hidden, mixture.width, mixture.form)):
+        size = f"{mixture.hidden} x {mixture.width}, {mixture.form}"
         return MixtureVerdict(
             False, f"{_NAME}: Triton's kernels; none in CUDA C++ has run {size} on such a card"
         )
@@ -91,16 +105,16 @@ def _verdict(
 def judge(mark: Path, run: Callable[[], str]) -> MixtureVerdict:
     """The verdict by the fault that `run` finds, "" for none; not called where `mark` is."""
     if mark.exists():
-        return MixtureVerdict(True, f"{_NAME}: mxfp4_experts, which was right here before")
+        return MixtureVerdict(True, f"{_NAME}: kernels in CUDA C++, which were right here before")
     begun_at = time.perf_counter()
     fault = run()
     took = f"({time.perf_counter() - begun_at:.1f} s)"
     if fault:
-        text = f"{_NAME}: Triton's kernels, mxfp4_experts: {fault} {took}"
+        text = f"{_NAME}: Triton's kernels, those in CUDA C++: {fault} {took}"
         return MixtureVerdict(False, text, is_fault=True)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    return MixtureVerdict(True, f"{_NAME}: mxfp4_experts, which was right here {took}")
+    return MixtureVerdict(True, f"{_NAME}: kernels in CUDA C++, which were right here {took}")
 
 
 def asked(command: Sequence[str], words: bytes, longest_s: float = _LONGEST_S) -> str:
@@ -125,10 +139,11 @@ def asked(command: Sequence[str], words: bytes, longest_s: float = _LONGEST_S) -
 
 def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     """Where a check that was right leaves its file."""
-    sources = Path(mxfp4.__file__), mxfp4.mxfp4_experts.path
+    sources = [Path(mxfp4.__file__), mxfp4.mxfp4_experts.path]
+    sources += Path(listed.__file__), listed.listed_experts.path
     return mark_path(
         device,
-        "mxfp4_right",
+        "experts_right",
         torch.__version__,
         sys.version,
         repr(mixture),
@@ -137,5 +152,5 @@ def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     )
 
 
-def _has_run(device: torch.device, hidden: int, width: int) -> bool:
-    return mxfp4.runs_on(device) and (capability(device), hidden, width) in RAN
+def _has_run(device: torch.device, key: _Key) -> bool:
+    return mxfp4.runs_on(device) and (capability(device), *key) in RAN

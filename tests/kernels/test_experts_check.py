@@ -1,5 +1,5 @@
-"""Whether experts in MXFP4 may be multiplied in CUDA C++: what the check finds wrong, and what
-follows from the end of its process.
+"""Whether experts may be multiplied in CUDA C++: what the check finds wrong, and what follows from
+the end of its process.
 """
 
 import sys
@@ -8,25 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.experts import Activation, choose, mxfp4, mxfp4_check, mxfp4_verdict, reference
+from kernels.experts import Activation, card_check, choose, mxfp4, reference, verdict
+from kernels.experts.card_check import CheckedMixture, MixtureInputs, cases_of
 from kernels.experts.choose import Way
-from kernels.experts.mxfp4_check import CASES, CheckedMixture, MixtureInputs
-from kernels.experts.mxfp4_verdict import MixtureVerdict
+from kernels.experts.verdict import MixtureVerdict
 from kernels.mxfp4 import Mxfp4Weight
 
 CPU: Final = torch.device("cpu")
 CARD: Final = torch.device("cuda", 0)
 SMALL: Final = CheckedMixture(96, 64, 2, True, Activation(1.702, 1.0, 7.0))
+IN_FORMS: Final = (
+    SMALL,
+    *(CheckedMixture(256, 128, 2, True, Activation(), form) for form in ("rows", "blocks")),
+)
 GPT_OSS: Final = CheckedMixture(2880, 2880, 4, True, Activation(1.702, 1.0, 7.0))
 
 
-def _exact(
-    mixture: CheckedMixture, inputs: MixtureInputs, _is_listed: bool
-) -> tuple[Tensor, Tensor]:
+def _exact(mixture: CheckedMixture, inputs: MixtureInputs, _eights: int) -> tuple[Tensor, Tensor]:
     """What a kernel would answer that only rounds."""
     (gates, downs), (up, down) = inputs.stacks, inputs.biases
     own = [None if bias is None else bias.float() for bias in (up, down)]
@@ -37,11 +40,12 @@ def _exact(
     return narrow, out.bfloat16()
 
 
+@pytest.mark.parametrize("mixture", IN_FORMS)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_rounding_is_no_fault(*, has_bias: bool) -> None:
-    """In products that only round, of few rows and of lists."""
-    mixture = CheckedMixture(96, 64, 2, has_bias, Activation())
-    assert mxfp4_check.first_fault(mixture, CPU, _exact) == ""
+def test_rounding_is_no_fault(mixture: CheckedMixture, *, has_bias: bool) -> None:
+    """In products that only round, of few rows and of more."""
+    mixture = msgspec.structs.replace(mixture, has_bias=has_bias)
+    assert card_check.first_fault(mixture, CPU, _exact) == ""
 
 
 def _zero_first_gates(gated: Tensor, out: Tensor) -> None:
@@ -56,27 +60,33 @@ def _spoil(gated: Tensor, out: Tensor) -> None:
     out[0, 0] = torch.nan
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("mixture", "case"), [(each, case) for each in IN_FORMS for case in cases_of(each.form)]
+)
 @pytest.mark.parametrize(
     ("change", "name"),
     [(_zero_first_gates, "gates"), (_zero_last_outputs, "down"), (_spoil, "not finite")],
 )
 def test_a_wrong_tile_is_a_fault(
-    change: Callable[[Tensor, Tensor], None], name: str, case: tuple[int, bool]
+    change: Callable[[Tensor, Tensor], None],
+    name: str,
+    mixture: CheckedMixture,
+    case: tuple[int, int],
 ) -> None:
     """In any of the cases, which the line names."""
 
     def products(
-        mixture: CheckedMixture, inputs: MixtureInputs, is_listed: bool
+        mixture: CheckedMixture, inputs: MixtureInputs, eights: int
     ) -> tuple[Tensor, Tensor]:
-        answers = _exact(mixture, inputs, is_listed)
-        if (inputs.x.shape[0], is_listed) == case:
+        answers = _exact(mixture, inputs, eights)
+        if (inputs.x.shape[0], eights) == case:
             change(*answers)
         return answers
 
-    fault = mxfp4_check.first_fault(SMALL, CPU, products)
+    fault = card_check.first_fault(mixture, CPU, products)
     assert name in fault
-    assert f"96 x 64, {case[0]} rows" in fault
+    assert f"{mixture.hidden} x {mixture.width}, {case[0]} rows" in fault
+    assert ("tiles" in fault) == (case[1] > 0)
 
 
 def test_what_a_driver_refuses_is_a_fault() -> None:
@@ -85,7 +95,7 @@ def test_what_a_driver_refuses_is_a_fault() -> None:
     def products(*_: object) -> tuple[Tensor, Tensor]:
         raise RuntimeError("an illegal instruction was encountered\nand more")
 
-    fault = mxfp4_check.first_fault(SMALL, CPU, products)
+    fault = card_check.first_fault(SMALL, CPU, products)
     assert fault == "96 x 64, 1 rows: an illegal instruction was encountered"
 
 
@@ -108,14 +118,14 @@ def _program(text: str) -> list[str]:
 def test_a_process_answers_or_its_end_is_a_fault(program: str, said: str) -> None:
     """Right, wrong, a crash, an error, nonsense, silence, and one that never ends."""
     longest_s = 2.0 if "sleep" in program else 60.0
-    fault = mxfp4_verdict.asked(_program(program), b"{}", longest_s)
+    fault = verdict.asked(_program(program), b"{}", longest_s)
     assert said in fault
     assert bool(fault) == bool(said)
 
 
 def test_a_program_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     """And no error of the engine."""
-    assert "did not start" in mxfp4_verdict.asked([str(tmp_path / "none")], b"{}")
+    assert "did not start" in verdict.asked([str(tmp_path / "none")], b"{}")
 
 
 def test_right_is_remembered_and_wrong_is_not(tmp_path: Path) -> None:
@@ -126,13 +136,13 @@ def test_right_is_remembered_and_wrong_is_not(tmp_path: Path) -> None:
         asked.append(fault)
         return fault
 
-    wrong = mxfp4_verdict.judge(mark, partial(run, "down: wrong"))
+    wrong = verdict.judge(mark, partial(run, "down: wrong"))
     assert (wrong.serves, wrong.is_fault) == (False, True)
     assert wrong.text.count("\n") == 0
-    assert "Triton's kernels, mxfp4_experts: down: wrong (" in wrong.text
-    right = mxfp4_verdict.judge(mark, partial(run, ""))
+    assert "Triton's kernels, those in CUDA C++: down: wrong (" in wrong.text
+    right = verdict.judge(mark, partial(run, ""))
     assert (right.serves, right.is_fault) == (True, False)
-    assert mxfp4_verdict.judge(mark, partial(run, "never asked")).serves
+    assert verdict.judge(mark, partial(run, "never asked")).serves
     assert asked == ["down: wrong", ""]
 
 
@@ -140,33 +150,34 @@ def test_right_is_remembered_and_wrong_is_not(tmp_path: Path) -> None:
 def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[torch.device]:
     """An H200 that is not there, with a compiler."""
     monkeypatch.setattr(mxfp4, "runs_on", lambda _: True)
-    monkeypatch.setattr(mxfp4_verdict, "capability", lambda _: (9, 0))
-    monkeypatch.setattr(mxfp4_verdict, "mark_of", lambda *_: tmp_path / "right")
-    monkeypatch.setattr(mxfp4_verdict, "_verdicts", {})
+    monkeypatch.setattr(verdict, "capability", lambda _: (9, 0))
+    monkeypatch.setattr(verdict, "mark_of", lambda *_: tmp_path / "right")
+    monkeypatch.setattr(verdict, "_verdicts", {})
     return CARD
 
 
 def _checked(device: torch.device, mixture: CheckedMixture, program: str) -> MixtureVerdict:
-    return mxfp4_verdict.check(device, mixture, _program(program))
+    return verdict.check(device, mixture, _program(program))
 
 
 def test_a_right_check_lets_the_kernel_serve_its_sizes(card: torch.device) -> None:
     """Those alone; once in a process."""
-    assert not mxfp4_verdict.serves(card, 2880, 2880)
+    assert not verdict.serves(card, 2880, 2880, "mxfp4")
     assert _checked(card, GPT_OSS, "print('\"\"')").serves
-    assert mxfp4_verdict.serves(card, 2880, 2880)
-    assert not mxfp4_verdict.serves(card, 2880, 1440)
+    assert verdict.serves(card, 2880, 2880, "mxfp4")
+    assert not verdict.serves(card, 2880, 1440, "mxfp4")
+    assert not verdict.serves(card, 2880, 2880, "rows")
     assert _checked(card, GPT_OSS, "print('\"wrong\"')").serves
-    assert mxfp4_verdict.fault_on(card) == ""
+    assert verdict.fault_on(card) == ""
 
 
 @pytest.mark.parametrize("program", ["print('\"down: wrong\"')", "import os; os.abort()"])
 def test_a_fault_leaves_triton_and_a_line(card: torch.device, program: str) -> None:
     """A wrong number, or a crash."""
-    verdict = _checked(card, GPT_OSS, program)
-    assert not mxfp4_verdict.serves(card, 2880, 2880)
-    assert verdict.text == mxfp4_verdict.fault_on(card)
-    assert "Triton's kernels" in verdict.text
+    found = _checked(card, GPT_OSS, program)
+    assert not verdict.serves(card, 2880, 2880, "mxfp4")
+    assert found.text == verdict.fault_on(card)
+    assert "Triton's kernels" in found.text
 
 
 def test_what_no_card_has_run_is_not_even_checked(
@@ -176,20 +187,20 @@ def test_what_no_card_has_run_is_not_even_checked(
     right = "print('\"\"')"
     for mixture in (SMALL, CheckedMixture(2880, 1440, 4, True, Activation())):
         assert not _checked(card, mixture, right).serves
-    monkeypatch.setattr(mxfp4_verdict, "capability", lambda _: (8, 0))
-    assert "has run 2880 x 2880 on such a card" in _checked(card, GPT_OSS, right).text
+    monkeypatch.setattr(verdict, "capability", lambda _: (8, 0))
+    assert "has run 2880 x 2880, mxfp4 on such a card" in _checked(card, GPT_OSS, right).text
     monkeypatch.setattr(mxfp4, "runs_on", lambda _: False)
-    monkeypatch.setattr(mxfp4_verdict, "_verdicts", {})
+    monkeypatch.setattr(verdict, "_verdicts", {})
     assert not _checked(card, GPT_OSS, right).serves
-    assert not mxfp4_verdict.serves(CPU, 2880, 2880)
-    assert mxfp4_verdict.fault_on(card) == ""
+    assert not verdict.serves(CPU, 2880, 2880, "mxfp4")
+    assert verdict.fault_on(card) == ""
 
 
 def test_ahead_what_a_card_has_run_counts_as_right(card: torch.device) -> None:
     """On the pretended device, so that its kernels are compiled."""
     meta = torch.device("meta")
-    assert mxfp4_verdict.serves(meta, 2880, 2880)
-    assert not mxfp4_verdict.serves(meta, 96, 64)
+    assert verdict.serves(meta, 2880, 2880, "mxfp4")
+    assert not verdict.serves(meta, 96, 64, "mxfp4")
 
 
 def test_the_choice_follows_the_verdict(
@@ -205,5 +216,5 @@ def test_the_choice_follows_the_verdict(
 
     given = x, stack(2 * 2880 * 32), stack(2880 * 32), 4, 32
     assert choose.way(*given, invariant=False) is Way.FEW_MXFP4
-    monkeypatch.setattr(mxfp4_verdict, "RAN", frozenset())
+    monkeypatch.setattr(verdict, "RAN", frozenset())
     assert choose.way(*given, invariant=False) is Way.FEW

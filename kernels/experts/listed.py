@@ -1,0 +1,357 @@
+"""Experts of some rows by the tensor cores, in CUDA C++ from Ampere on: `listed.cu`.
+
+Owns the kernel's constants, how a product is cut up on a card, and the launches. Must not know when
+it serves (`kernels.experts.choose`). No list is built ahead: each program counts the pairs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import capability, has_pdl, is_card, shared_bytes
+from kernels.cuda import hopper
+from kernels.cuda.hopper import ALIGNED
+from kernels.cuda.source import ARCH, CudaSource, bits_of
+from kernels.experts.many import most_tiles
+from kernels.experts.tiles import stored
+from kernels.launch import Launch, scratch
+from kernels.mxfp4 import GROUP
+
+if TYPE_CHECKING:
+    from kernels.cuda.driver import Function
+    from kernels.experts.shapes import Activation, Routed
+    from kernels.fp8 import Weight
+
+_CAPABILITY: Final = (8, 0)
+_FORMS: Final = {"rows": 1, "blocks": 2, "mxfp4": 3}
+"""Of stacks that gain by it. In 16 bits Triton's products read as fast (30B, 8 rows: 76.7 us and by
+this kernel 78.6; H200)."""
+_COLUMN_BYTES: Final = {"rows": 1.0, "blocks": 1.0, "mxfp4": 0.5}
+_WARP: Final = 32
+_EIGHT: Final = 8
+_SUMMED: Final = 512
+"""Outputs of a program that sums."""
+_STEP: Final = 128
+"""Bytes of a weight row that a warp takes at once, of 16 rows."""
+_SLOT: Final = 16 * _STEP
+_CHUNK_BYTES: Final = 16
+_COUNTED: Final = 256
+"""Experts whose pairs are counted, or a multiple of it."""
+_HELD_TILES: Final = 8
+"""Tiles that a program has units of, at most."""
+MOST_PAIRS: Final = 1024
+_MOST_OF_EXPERT: Final = 16
+"""Pairs of all, and of an expert on average: of more, its weights would be read more than once."""
+_SYSTEM_BYTES: Final = 1024
+"""What the driver takes of each program's shared memory."""
+
+
+class ListedTiles(NamedTuple):
+    """How a product is cut up: each of `warps` multiplies 16 weight rows at once with 8 `eights`
+    pairs of one expert, and has `stages` steps of them on their way; a program has `room` rows of
+    x, a multiprocessor `blocks` programs.
+    """
+
+    warps: int
+    stages: int
+    room: int
+    blocks: int
+    eights: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Pairs of a tile."""
+        return _EIGHT * self.eights
+
+
+_UP: Final = {
+    1: ListedTiles(warps=8, stages=4, room=8, blocks=2),
+    2: ListedTiles(warps=16, stages=4, room=16, blocks=1, eights=2),
+}
+_DOWN: Final = {
+    1: ListedTiles(warps=8, stages=4, room=16, blocks=2),
+    2: ListedTiles(warps=16, stages=4, room=16, blocks=1, eights=2),
+}
+_MXFP4_UP: Final = {2: ListedTiles(warps=24, stages=2, room=16, blocks=1, eights=2)}
+_MXFP4_DOWN: Final = {2: ListedTiles(warps=20, stages=3, room=16, blocks=1, eights=2)}
+"""By the eights of pairs in a tile, the best on an H200 of ten and eight: gates and ups of 8 and 64
+rows of a 30B in 8 bits took 44.4 and 104.3 us (Triton 75.3 and 157.3), what is down 26.8 and 56.1
+(36.5 and 73.2), those of gpt-oss-20b 63.9 and 111.4, and 38.6 and 67.7. MXFP4 always has 16 pairs
+in a tile: it is bound by the instructions that unpack it, once for each tile."""
+
+_PAIRS_OF_EIGHT: Final = 4
+"""Pairs of an expert on average from which tiles have sixteen: with six of them a layer of the 30B
+took 177 us so and 210 with tiles of eight, with four 165 and 166 (H200)."""
+
+
+class ListedProduct(NamedTuple):
+    """What a compilation depends on, but for tiles and the card; `form` as a stack is stored."""
+
+    is_up: bool
+    form: str
+    num_experts: int
+    depth: int
+    out: int
+    active: int
+    has_bias: bool
+
+    @property
+    def expert_rows(self) -> int:
+        """Rows of the stack that belong to one expert."""
+        return 2 * self.out if self.is_up else self.out
+
+    @property
+    def steps(self) -> int:
+        """Steps of a weight row."""
+        return -(-int(self.depth * _COLUMN_BYTES[self.form]) // _STEP)
+
+
+listed_experts: Final = CudaSource(
+    __name__,
+    "listed_experts",
+    Path(__file__).with_name("listed.cu"),
+    lambda _: hopper.header("ampere.h"),
+)
+
+
+@cache
+def runs_on(device: torch.device) -> bool:
+    """Whether the kernel can be compiled for a device."""
+    return is_card(device) and capability(device) >= _CAPABILITY and hopper.has_compiler()
+
+
+def suits(x: Tensor, gate_up: Weight, down: Weight, num_experts: int, num_pairs: int) -> bool:
+    """Whether this card runs both products of so many pairs."""
+    form = stored(gate_up).form
+    if x.dtype != torch.bfloat16 or form not in _FORMS or form != stored(down).form:
+        return False
+    if not runs_on(x.device) or not num_pairs <= min(MOST_PAIRS, _MOST_OF_EXPERT * num_experts):
+        return False
+    values = stored(gate_up).values, stored(down).values
+    if not x.is_meta and any(part.data_ptr() % ALIGNED for part in values):
+        return False
+    (hidden, width), eights = (x.shape[1], down.shape[1]), eights_of(form, num_pairs, num_experts)
+    return all(
+        is_whole(product) and fits(product, tiles_of(product, eights), shared_bytes(x.device))
+        for product in (
+            ListedProduct(True, form, num_experts, hidden, width, 1, False),
+            ListedProduct(False, form, num_experts, width, hidden, 1, False),
+        )
+    )
+
+
+def eights_of(form: str, num_pairs: int, num_experts: int) -> int:
+    """The eights of pairs in a tile that do well."""
+    is_small = form != "mxfp4" and num_pairs < _PAIRS_OF_EIGHT * num_experts
+    return 1 if is_small else 2
+
+
+def tiles_of(product: ListedProduct, eights: int) -> ListedTiles:
+    """How a product is cut up."""
+    if product.form == "mxfp4":
+        return (_MXFP4_UP if product.is_up else _MXFP4_DOWN)[eights]
+    return (_UP if product.is_up else _DOWN)[eights]
+
+
+def fits(product: ListedProduct, tiles: ListedTiles, card_bytes: int) -> bool:
+    """Whether a multiprocessor with `card_bytes` for a program holds as many as `tiles` says."""
+    used = used_bytes(product, tiles) + _SYSTEM_BYTES
+    return tiles.blocks * used <= card_bytes + _SYSTEM_BYTES
+
+
+def used_bytes(product: ListedProduct, tiles: ListedTiles) -> int:
+    """What a program takes of shared memory: weights on their way, rows of x, pairs of tiles."""
+    columns = product.steps * int(_STEP / _COLUMN_BYTES[product.form])
+    numbers = _HELD_TILES * (tiles.rows + 2) + 1
+    return tiles.warps * tiles.stages * _SLOT + tiles.room * columns * 2 + numbers * 4
+
+
+def num_programs(product: ListedProduct, tiles: ListedTiles, num_pairs: int, most: int) -> int:
+    """How many programs take `num_pairs`, `most` of which run at once. Raises `ValueError` for more
+    pairs than programs can hold.
+    """
+    known = most_tiles(num_pairs, product.num_experts, tiles.rows)
+    units = product.out // features_of(product)
+    programs = min(known * units, most)
+    if -(-known * units // programs) > (_HELD_TILES - 1) * units or num_pairs > MOST_PAIRS:
+        raise ValueError(
+            f"{num_pairs} pairs of {product.num_experts} experts, {product.out} outputs"
+        )
+    return programs
+
+
+def gate_up(
+    x: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    routed: Routed,
+    width: int,
+    activation: Activation,
+    tiles: ListedTiles | None = None,
+) -> Tensor:
+    """Gates times ups of each pair, bfloat16 [T K, width], of x bfloat16 [T, hidden]. Raises
+    `CompileError`, `DriverError` and `ValueError`.
+    """
+    num_pairs, active = routed.experts.numel(), routed.experts.shape[1]
+    out, count = x.new_empty(num_pairs, width), stack.shape[0] // (2 * width)
+    form = stored(stack).form
+    product = ListedProduct(True, form, count, x.shape[1], width, active, bias is not None)
+    _launch(product, x, stack, bias, routed, out, activation, tiles)
+    return out
+
+
+def down(
+    gated: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    routed: Routed,
+    residual: Tensor,
+    tiles: ListedTiles | None = None,
+) -> Tensor:
+    """`residual` plus the weighed sums of pairs, bfloat16 [T, hidden]; see `gate_up`.
+
+    It may read the experts before the kernel ahead has ended: that must be `gate_up`, or one that
+    begins when all ahead of it has ended. Launches on one device must be ordered.
+    """
+    (num_rows, hidden), active = residual.shape, routed.experts.shape[1]
+    form, count = stored(stack).form, stack.shape[0] // hidden
+    product = ListedProduct(False, form, count, gated.shape[1], hidden, active, bias is not None)
+    out = torch.empty_like(residual)
+    products = scratch(gated.device, routed.experts.numel() * hidden)
+    _launch(product, gated, stack, bias, routed, products, None, tiles)
+    if num_rows:
+        add_pairs(products, routed.weights, residual, out)
+    return out
+
+
+def add_pairs(products: Tensor, weights: Tensor, residual: Tensor, out: Tensor) -> None:
+    """`out` becomes `residual` [T, hidden] plus the products float32 [T K, hidden] of each row's
+    pairs times their weights float32 [T, K], in the order of pairs.
+    """
+    (num_rows, hidden), active = residual.shape, weights.shape[1]
+    launch = _sum_launch(out.device, hidden, active)
+    grid = num_rows, triton.cdiv(hidden, _SUMMED), 1
+    launch(grid, (products, weights, residual, out))
+
+
+def _launch(
+    product: ListedProduct,
+    x: Tensor,
+    stack: Weight,
+    bias: Tensor | None,
+    routed: Routed,
+    out: Tensor,
+    activation: Activation | None,
+    tiles: ListedTiles | None,
+) -> None:
+    num_pairs = routed.experts.numel()
+    if tiles is None:
+        tiles = tiles_of(product, eights_of(product.form, num_pairs, product.num_experts))
+    major, minor = capability(x.device)
+    constants = constants_of(product, tiles, 10 * major + minor)
+    if x.is_meta:
+        listed_experts.record(constants)
+        return
+    if not num_pairs:
+        return
+    from kernels.cuda.driver import launch
+
+    if x.data_ptr() % ALIGNED:
+        x = x.clone()
+    values, scales, *_ = stored(stack)
+    function = _loaded(tuple(constants.items()), x.get_device())
+    launch(
+        function._replace(shared_bytes=used_bytes(product, tiles)),
+        num_programs(product, tiles, num_pairs, _most_programs(tiles, x.device)),
+        torch.cuda.current_stream(x.device).cuda_stream,
+        (),
+        (x, routed.experts, values, scales, x if bias is None else bias, out),
+        (num_pairs, *[bits_of(number) for number in activation or (0.0,) * 4]),
+        is_early=has_pdl(x.device),
+    )
+
+
+def is_whole(product: ListedProduct) -> bool:
+    """Whether its columns are whole chunks, and its outputs whole units."""
+    line = product.depth * _COLUMN_BYTES[product.form]
+    is_grouped = product.form != "mxfp4" or product.depth % GROUP == 0
+    return line % _CHUNK_BYTES == 0 and product.out % (2 * _EIGHT) == 0 and is_grouped
+
+
+def _counted(product: ListedProduct) -> int:
+    """Experts that there may be, one number for most models: the kernel is the same."""
+    return -(-product.num_experts // _COUNTED) * _COUNTED
+
+
+def features_of(product: ListedProduct) -> int:
+    """Gates or outputs of a unit."""
+    return _EIGHT if product.is_up else 2 * _EIGHT
+
+
+def constants_of(product: ListedProduct, tiles: ListedTiles, arch: int) -> Mapping[str, int]:
+    """The kernel's macros. Raises `ValueError` for sizes that are no whole chunks."""
+    if not is_whole(product):
+        raise ValueError(f"{product.depth} columns and {product.out} outputs, {product.form}")
+    return {
+        "UP": int(product.is_up), "FORM": _FORMS[product.form], "COUNTED": _counted(product),
+        "DEPTH": product.depth, "OUT": product.out, "ACTIVE": product.active,
+        "BIAS": int(product.has_bias), "PAIRS": MOST_PAIRS, "EIGHTS": tiles.eights,
+        "ROOM": tiles.room, "WARPS": tiles.warps, "STAGES": tiles.stages, "BLOCKS": tiles.blocks,
+        "HALF": 0, ARCH: arch,
+    }  # fmt: skip
+
+
+@cache
+def _most_programs(tiles: ListedTiles, device: torch.device) -> int:
+    return tiles.blocks * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
+    from kernels.cuda.driver import load
+
+    macros = dict(constants)
+    most = shared_bytes(torch.device("cuda", device))
+    cubin = listed_experts.cubin(macros)
+    return load(cubin, listed_experts.name, _WARP * macros["WARPS"], most, device)
+
+
+@triton.jit
+def _sum_kernel(
+    products_ptr,  # float32 [pairs, HIDDEN]
+    weights_ptr,  # float32 [pairs], the weight of each
+    residual_ptr,  # [rows, HIDDEN]
+    out_ptr,  # out: [rows, HIDDEN]
+    HIDDEN: tl.constexpr,  # outputs of an expert
+    ACTIVE: tl.constexpr,  # pairs of a row
+    OUTPUTS: tl.constexpr,  # outputs of a program
+    PDL: tl.constexpr,
+):
+    """Program (row, tile of outputs)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = outputs < HIDDEN
+    total = tl.zeros([OUTPUTS], tl.float32)
+    for place in tl.static_range(ACTIVE):
+        pair = row * ACTIVE + place
+        part = tl.load(products_ptr + pair * HIDDEN + outputs, inside, 0.0)
+        total += part * tl.load(weights_ptr + pair)
+    total += tl.load(residual_ptr + row * HIDDEN + outputs, inside, 0.0).to(tl.float32)
+    tl.store(out_ptr + row * HIDDEN + outputs, total.to(out_ptr.dtype.element_ty), inside)
+
+
+@cache
+def _sum_launch(device: torch.device, hidden: int, active: int) -> Launch:
+    constants = {"HIDDEN": hidden, "ACTIVE": active, "OUTPUTS": _SUMMED, "PDL": has_pdl(device)}
+    return Launch(_sum_kernel, constants, num_warps=4)

@@ -1,0 +1,350 @@
+"""Experts of some rows in CUDA C++: the source on an emulated card, how products are cut up, and on
+a card the answers.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.experts import Activation, Routed, Routing, choose, listed, reference
+from kernels.experts.choose import Way
+from kernels.experts.listed import ListedTiles
+from kernels.experts.stack import Stack
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
+from kernels.mxfp4 import Mxfp4Weight
+from kernels.recorder import record_launches
+from tests.kernels import emulated_ampere, emulated_experts
+
+KIB: Final = 1024
+CLAMPED: Final = Activation(1.702, 1.0, 1.5)
+FORMS: Final = ("rows", "blocks", "mxfp4")
+TOLERANCE: Final = 1e-2
+"""What rounding leaves: of weights that are exact, gates times ups in bfloat16."""
+
+emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g++")
+
+
+class Mixture(NamedTuple):
+    """Sizes of a mixture; its rows choose any experts, all the same, or never the first and the
+    last.
+    """
+
+    num_rows: int
+    hidden: int
+    width: int
+    count: int
+    active: int
+    choices: str = "any"
+    has_bias: bool = True
+    activation: Activation = CLAMPED
+
+
+class Inputs(NamedTuple):
+    """All on one device: normed rows, both stacks and their biases, choices, what is added to."""
+
+    x: Tensor
+    stacks: tuple[Stack, Stack]
+    biases: tuple[Tensor, Tensor] | tuple[None, None]
+    routed: Routed
+    residual: Tensor
+
+
+def _drawn(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
+    """The same every time, gates of about 1."""
+    generator = torch.Generator().manual_seed(mixture.num_rows + mixture.hidden)
+    count, hidden, width = mixture.count, mixture.hidden, mixture.width
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).bfloat16().to(device)
+
+    def stack(num_rows: int, depth: int) -> Stack:
+        if form == "mxfp4":
+            bits = torch.randint(0, 256, (num_rows, depth // 2), generator=generator)
+            powers = torch.randint(118, 124, (num_rows, depth // 32), generator=generator)
+            powers[torch.rand(powers.shape, generator=generator) < 0.02] = 90
+            return Mxfp4Weight(bits.to(torch.uint8).to(device), powers.to(torch.uint8).to(device))
+        weight = torch.randn(num_rows, depth, generator=generator) * depth**-0.5
+        # Some numbers are subnormal in e4m3.
+        weight[torch.rand(weight.shape, generator=generator) < 0.1] *= 2**-12
+        if form == "rows":
+            return quantize_weight(weight.to(device))
+        scales = torch.rand(-(-num_rows // BLOCK), -(-depth // BLOCK), generator=generator) + 0.5
+        return Fp8Weight((weight * 32).to(FP8).to(device), (scales / 32).to(device))
+
+    if mixture.choices == "same":
+        experts = torch.arange(mixture.active).expand(mixture.num_rows, -1)
+    else:
+        first, last = (1, count - 1) if mixture.choices == "unchosen" else (0, count)
+        scores = torch.rand(mixture.num_rows, last - first, generator=generator)
+        experts = scores.topk(mixture.active, dim=1).indices + first
+    weights = torch.rand(experts.shape, generator=generator)
+    biases = normal(count, 2 * width), normal(count, hidden)
+    return Inputs(
+        normal(mixture.num_rows, hidden),
+        (stack(count * 2 * width, hidden), stack(count * hidden, width)),
+        biases if mixture.has_bias else (None, None),
+        Routed(experts.int().contiguous().to(device), weights.to(device)),
+        normal(mixture.num_rows, hidden),
+    )
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
+
+
+def _exact_gated(mixture: Mixture, inputs: Inputs) -> Tensor:
+    """In float32, of all rows and weights as they are."""
+    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[0]
+    own = None if bias is None else bias.float()
+    given = inputs.x.float(), inputs.stacks[0], own, inputs.routed, routing
+    return reference.gate_up(*given, mixture.activation)
+
+
+def _exact_down(mixture: Mixture, inputs: Inputs, gated: Tensor) -> Tensor:
+    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[1]
+    own = None if bias is None else bias.float()
+    residual = inputs.residual.float()
+    return reference.down(gated.float(), inputs.stacks[1], own, inputs.routed, routing, residual)
+
+
+EMULATED: Final = (
+    (Mixture(3, 512, 256, 5, 2, has_bias=False), ListedTiles(2, 2, 8, 1)),
+    (Mixture(7, 768, 384, 5, 3, "unchosen", activation=Activation()), ListedTiles(3, 7, 16, 1)),
+    (Mixture(21, 384, 512, 3, 2, "same"), ListedTiles(2, 2, 16, 1, eights=2)),
+    (Mixture(50, 512, 256, 4, 2, has_bias=False), ListedTiles(2, 3, 24, 1)),
+)
+"""More stages than steps, tiles of one pair and full ones, experts with several of them, x of one
+tile or of three in a program.
+"""
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For the emulated kernel's libraries."""
+    return tmp_path_factory.mktemp("listed")
+
+
+@emulated
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("mixture", "tiles"), EMULATED, ids=str)
+def test_its_source_multiplies_right(
+    mixture: Mixture, tiles: ListedTiles, form: str, room: Path
+) -> None:
+    """With copies as early and as late as they may be, from both ends, by few programs and by many:
+    the same bits.
+    """
+    inputs = _drawn(mixture, form)
+    exact = _exact_gated(mixture, inputs)
+    wanted = _exact_down(mixture, inputs, exact.bfloat16())
+    answers = []
+    for grid, is_eager, is_back in ((4, False, False), (40, True, True)):
+        card = emulated_experts.Card(room, listed.listed_experts.path, grid, is_eager, is_back)
+        given = emulated_experts.Product(
+            inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
+        )
+        gated = emulated_experts.listed_gate_up(card, given, mixture.activation, tiles)
+        assert _error(gated, exact) < TOLERANCE
+        given = given._replace(x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1])
+        products = emulated_experts.listed_down(card, given, tiles)
+        parts = products.unflatten(0, inputs.routed.weights.shape)
+        out = (parts * inputs.routed.weights.unsqueeze(-1)).sum(1) + inputs.residual
+        assert _error(out, wanted) < TOLERANCE
+        answers.append((gated, products))
+    for one, other in zip(*answers, strict=True):
+        assert torch.equal(one, other)
+
+
+MISTAKES: Final = (
+    ("wait_groups<STAGES - 1>();", "wait_groups<STAGES>();"),
+    ("__syncthreads();  // all have done with the rows", "// all have done with the rows"),
+    ("LIFT = 0x7B807B80", "LIFT = 0x7B007B00"),
+    ("SIZES = 0x07F007F0", "SIZES = 0x07E007E0"),
+    ("slot = slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT;", ""),
+    ("v.x, v.y, 0x5410", "v.x, v.y, 0x7632"),
+    ("8 * n + (int)quad, count - 1", "(int)quad, count - 1"),
+    ("load_scales(next_scales, row_of(unit + WARPS))", "load_scales(next_scales, row)"),
+    ("while (tile >= loaded_end) load_x(), base = 0", "while (tile >= loaded_end) load_x()"),
+    # Programs that rank pairs otherwise than others, as they did by arrival, miss some.
+    (
+        "alike & ((1u << lane) - 1)",
+        "blockIdx.x % 2 ? alike >> 1 >> lane : alike & ((1u << lane) - 1)",
+    ),
+)
+
+
+@emulated
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_path: Path) -> None:
+    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    text = listed.listed_experts.path.read_text()
+    assert right in text
+    source = tmp_path / "listed.cu"
+    source.write_text(text.replace(right, wrong))
+    mixture = Mixture(37, 384, 256, 3, 2)
+    inputs = _drawn(mixture, "blocks")
+    exact = _exact_gated(mixture, inputs)
+    given = emulated_experts.Product(
+        inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
+    )
+    is_right = []
+    for tiles, grid, at_end in (
+        (ListedTiles(2, 2, 24, 1), 2, False),
+        (ListedTiles(2, 2, 16, 1, eights=2), 5, True),
+    ):
+        card = emulated_experts.Card(room, source, grid, is_eager=at_end, is_back=at_end)
+        try:
+            gated = emulated_experts.listed_gate_up(card, given, mixture.activation, tiles)
+        except AssertionError:
+            is_right.append(False)
+        else:
+            is_right.append(_error(gated, exact) < TOLERANCE)
+    assert not all(is_right)
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
+    """With a residual; outputs that no tile divides."""
+    generator = torch.Generator().manual_seed(1)
+    products = torch.randn(21, 700, generator=generator)
+    weights = torch.rand(7, 3, generator=generator)
+    residual = torch.randn(7, 700, generator=generator)
+    out = torch.empty(7, 700, device=device)
+    listed.add_pairs(*(each.to(device) for each in (products, weights, residual)), out)
+    wanted = residual + (products.view(7, 3, 700) * weights[:, :, None]).sum(1)
+    torch.testing.assert_close(out.cpu(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes", "num_pairs"),
+    [
+        *((form, (128, 2048, 768, 8), rows * 8) for form in FORMS[:2] for rows in (2, 64, 128)),
+        *((form, (256, 2048, 512, 8), rows * 8) for form in FORMS[:2] for rows in (2, 64, 128)),
+        *(("mxfp4", (32, 2880, 2880, 4), rows * 4) for rows in (3, 64, 128)),
+    ],
+)
+def test_what_serves_fits_into_an_h200(
+    form: str, sizes: tuple[int, int, int, int], num_pairs: int
+) -> None:
+    """Its shared memory, and its ranges of tiles what a program holds of them."""
+    count, hidden, width, active = sizes
+    eights = listed.eights_of(form, num_pairs, count)
+    for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
+        product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=True)
+        tiles = listed.tiles_of(product, eights)
+        assert listed.fits(product, tiles, 227 * KIB)
+        programs = listed.num_programs(product, tiles, num_pairs, tiles.blocks * 132)
+        assert programs == tiles.blocks * 132
+    with pytest.raises(ValueError, match="pairs of"):
+        listed.num_programs(product, tiles, listed.MOST_PAIRS + 1, tiles.blocks * 132)
+
+
+def test_a_long_range_of_tiles_is_refused() -> None:
+    """A program has place for the pairs of eight."""
+    product = listed.ListedProduct(True, "rows", 64, 128, 16, 1, has_bias=False)
+    tiles = ListedTiles(8, 4, 8, 2)
+    with pytest.raises(ValueError, match="64 pairs of 64 experts"):
+        listed.num_programs(product, tiles, 64, 4)
+
+
+def test_lists_serve_what_a_card_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two rows on; with a shared expert among the pairs, more than launches are joined for."""
+    monkeypatch.setattr(listed, "runs_on", lambda _: True)
+    monkeypatch.setattr(listed, "shared_bytes", lambda _: 227 * KIB)
+    inputs = _drawn(Mixture(6, 512, 256, 16, 2), "blocks")
+
+    def way(num_rows: int, x: Tensor = inputs.x, **given: bool) -> Way:
+        known = {"invariant": False, "in_cuda": True} | given
+        return choose.way(x[:num_rows], *inputs.stacks, 2 * num_rows, 16, **known)
+
+    assert way(1) is Way.FEW
+    assert way(2) is Way.LISTED  # by blocks; with a scale for each row from three on
+    assert way(2, with_shared=True) is Way.FEW
+    assert way(4, with_shared=True) is Way.MANY
+    assert way(5, with_shared=True) is Way.LISTED
+    assert way(2, invariant=True) is Way.FEW
+    assert way(6, in_cuda=False) is Way.MANY
+    assert way(6, inputs.x.float()) is Way.MANY
+    plain = torch.empty(0, 512), torch.empty(0, 256)
+    assert choose.way(inputs.x, *plain, 12, 16, invariant=False, in_cuda=True) is Way.MANY
+    by_rows = _drawn(Mixture(3, 512, 256, 16, 2), "rows")
+    for num_rows, found in ((2, Way.FEW), (3, Way.LISTED)):
+        given = by_rows.x[:num_rows], *by_rows.stacks, 2 * num_rows, 16
+        assert choose.way(*given, invariant=False, in_cuda=True) is found
+    monkeypatch.setattr(listed, "runs_on", lambda _: False)
+    assert way(6) is Way.MANY
+
+
+def test_on_a_pretended_device_its_compilation_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for all numbers of rows and experts that use the same tiles."""
+    monkeypatch.setattr(listed, "capability", lambda _: (9, 0))
+    meta = torch.device("meta")
+    with record_launches() as recorded:
+        for num_rows, count in ((2, 8), (5, 12)):
+            inputs = _drawn(Mixture(num_rows, 256, 128, count, 2), "blocks")
+            routed = Routed(inputs.routed.experts.to(meta), inputs.routed.weights.to(meta))
+            stack = inputs.stacks[0]
+            assert isinstance(stack, Fp8Weight)
+            own = Fp8Weight(stack.values.to(meta), stack.scales.to(meta))
+            gated = listed.gate_up(inputs.x.to(meta), own, None, routed, 128, CLAMPED)
+            assert gated.shape == (2 * num_rows, 128)
+    (kernel,) = recorded.values()
+    assert kernel.name == "listed_experts"
+    assert '"ARCH":90' in kernel.specialisation
+
+
+_HAS_CARD: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+ON_CARD: Final = (
+    *(Mixture(num_rows, 512, 256, 6, 3) for num_rows in (1, 2, 5, 8, 9, 16, 17, 33, 64)),
+    Mixture(70, 512, 512, 5, 2, "unchosen"),
+    Mixture(64, 768, 256, 4, 2, "same"),
+    Mixture(7, 768, 256, 4, 2, "same", has_bias=False, activation=Activation()),
+    *(Mixture(num_rows, 2048, 768, 64, 8) for num_rows in (2, 8, 40, 128)),
+)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not _HAS_CARD or find_spec("cuda") is None, reason="needs a card with 227 KB from Hopper on"
+)
+class TestOnCard:
+    """Against float32; each answer twice."""
+
+    @pytest.mark.parametrize("form", FORMS)
+    @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
+    def test_products(self, mixture: Mixture, form: str) -> None:
+        """In tiles of 8, but MXFP4, and of 16."""
+        host, card = _drawn(mixture, form), _drawn(mixture, form, "cuda")
+        exact = _exact_gated(mixture, host)
+        wanted = _exact_down(mixture, host, exact.bfloat16())
+        gated_exact = exact.bfloat16().cuda()
+        sizes = mixture.active, mixture.has_bias
+        up = listed.ListedProduct(True, form, mixture.count, mixture.hidden, mixture.width, *sizes)
+        down = listed.ListedProduct(
+            False, form, mixture.count, mixture.width, mixture.hidden, *sizes
+        )
+        for eights in (2,) if form == "mxfp4" else (1, 2):
+            answers = []
+            for _ in range(2):
+                gated = listed.gate_up(
+                    card.x, card.stacks[0], card.biases[0], card.routed, mixture.width,
+                    mixture.activation, listed.tiles_of(up, eights),
+                )  # fmt: skip
+                torch.cuda.synchronize()
+                out = listed.down(
+                    gated_exact, card.stacks[1], card.biases[1], card.routed, card.residual,
+                    listed.tiles_of(down, eights),
+                )  # fmt: skip
+                answers.append((gated, out))
+            for gated, out in answers:
+                assert _error(gated, exact) < TOLERANCE
+                assert _error(out, wanted) < TOLERANCE
+                assert torch.equal(gated, answers[0][0])
+                assert torch.equal(out, answers[0][1])

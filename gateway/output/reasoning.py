@@ -124,6 +124,7 @@ _ALL: Final = (
         "Here are my reasoning steps:",
         "[BEGIN FINAL RESPONSE]",
         closing="\n[BEGIN FINAL RESPONSE]\n",
+        passed=("[END FINAL RESPONSE]",),
     ),
 )
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {one.name: one for one in _ALL}

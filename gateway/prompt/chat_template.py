@@ -113,11 +113,16 @@ class ChatTemplate:
         """What an operator should know of the template, a line each."""
         if not self._traits.is_usable:
             return [f"it refuses every question: {self._refusal}"]
+        remarks = []
+        if not self._traits.shows_tools:
+            remarks.append("it does not show the tools of a request")
         if not self._traits.shows_calls:
-            return ["it does not show calls of earlier turns, or their results"]
-        if self._traits.spells_calls:
-            return ["it does not show calls of earlier turns: they are text of the assistant"]
-        return []
+            remarks.append("it does not show calls of earlier turns, or their results")
+        elif self._traits.spells_calls:
+            remarks.append(
+                "it does not show calls of earlier turns: they are text of the assistant"
+            )
+        return remarks
 
     @property
     def shows_questions(self) -> bool:

@@ -45,6 +45,8 @@ def _typed(schema: object, root: Mapping[str, Any], depth: int = 0) -> dict[str,
     for key in ("items", "additionalProperties"):
         if isinstance(part := stated.get(key), Mapping):
             typed[key] = _typed(part, root, depth + 1)
+    if isinstance(items := stated.get("items"), list):  # of a tuple, in drafts up to 2019-09
+        typed["items"] = _typed(next(iter(items), None), root, depth + 1)
     if depth and typed["type"] == "object":
         typed.setdefault("additionalProperties", True)  # which is what its absence means
     return typed

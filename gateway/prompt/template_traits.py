@@ -94,7 +94,8 @@ class Traits(NamedTuple):
     """`forms` are applied to every conversation, in this order. `no_tools` stands for none.
     `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt, and
     `spells_calls` if they are in it as text; `shows_questions`: all that users have said is.
-    `loses_developers`: a turn of the developer's has to be one of the system's.
+    `shows_tools`: the names of tools are. `loses_developers`: a turn of the developer's has to be
+    one of the system's.
     """
 
     forms: tuple[Form, ...] = ()
@@ -104,6 +105,7 @@ class Traits(NamedTuple):
     spells_calls: bool = False
     loses_developers: bool = False
     shows_questions: bool = False
+    shows_tools: bool = True
 
 
 def find_traits(show: Show, write: Writer | None = None) -> Traits:
@@ -128,6 +130,7 @@ def find_traits(show: Show, write: Writer | None = None) -> Traits:
         spells_calls=spells,
         loses_developers=probe.loses_developers(),
         shows_questions=probe.shown(_QUESTIONS_AGAIN, "Bb2", "Jj0", tools=no_tools),
+        shows_tools=any(probe.shown(turns, "probe") for turns in _QUESTIONS),
     )
 
 

@@ -56,6 +56,12 @@ ANSWERS: list[tuple[str, bool, str, Seen]] = [
     ("kimi_k3", False, f"See:{K3_SAID}{K3_CALL}{K3_OVER}", ("", "See:", [CALL])),
     ("hy3", True, f"Hm.</think:opensource>See:\n{HY_CALL}", ("Hm.", "See:", [CALL])),
     ("apriel", True, "Hm.\n[BEGIN FINAL RESPONSE]\nYes.", ("Hm.", "Yes.", [])),
+    (
+        "apriel",
+        False,
+        "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]",
+        ("Hm.", "Yes.", []),
+    ),
 ]
 
 

@@ -368,6 +368,8 @@ def test_types_without_null_are_what_a_template_can_turn_into_pythons(
         ({"properties": {"y": {"type": "null"}}}, "o<>;s;"),
         ({"type": "object", "additionalProperties": False}, "o<>;s;"),
         ({"enum": ["a"]}, "s;s;"),
+        ({"type": "array", "items": [{"type": "integer"}, {"type": "null"}]}, "[i];s;"),
+        ({"type": "array", "items": []}, "[s];s;"),
         (True, "s;s;"),
         ({"$ref": "#/$defs/M/x"}, "s;s;"),
     ],
@@ -468,17 +470,27 @@ def test_json_of_a_filter_is_json_of_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "remark"),
+    ("source", "remarks"),
     [
-        ("{% if nothing == 1 %}{% endif %}{{ functions + 'x' }}", "'functions' is undefined"),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "does not show calls"),
-        ("{{ messages[0].content }}", "does not show calls of earlier turns, or their results"),
-        (MISTRAL, None),
+        ("{% if nothing == 1 %}{% endif %}{{ functions + 'x' }}", ["'functions' is undefined"]),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}",
+            ["does not show the tools", "does not show calls of earlier turns: they are text"],
+        ),
+        (
+            "{{ messages[0].content }}",
+            ["does not show the tools", "calls of earlier turns, or their results"],
+        ),
+        (MISTRAL, ["does not show the tools"]),
+        (MISTRAL + "{{ tools }}", []),
+        (MISTRAL + "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}", []),
     ],
 )
-def test_a_template_says_what_it_cannot_show(source: str, remark: str | None) -> None:
-    remarks = ChatTemplate(source, ControlTokens({})).remarks
-    assert [remark in one for one in remarks if remark] == [True] * bool(remark)
+def test_a_template_says_what_it_cannot_show(source: str, remarks: list[str]) -> None:
+    given = ChatTemplate(source, ControlTokens({})).remarks
+    assert [remark in one for remark, one in zip(remarks, given, strict=True)] == [True] * len(
+        given
+    )
 
 
 ONE_SYSTEM = """\

@@ -48,7 +48,8 @@ def _gave_up(status: WorkerStatus) -> Finding:
         "error",
         CHECK,
         f"the worker {status.name} has given up: {cause}",
-        f"nothing is served by it: {status.serves} is answered by other workers or providers alone",
+        f"it serves nothing: only other workers or providers, if there are any, "
+        f"answer {status.serves}",
         f"correct the cause, then herma worker restart {status.name}",
     )
 
@@ -60,6 +61,6 @@ def _not_ready(status: WorkerStatus) -> Finding:
         "warning",
         CHECK,
         f"the worker {status.name} is not ready: {status.state}{where}{last}",
-        f"until then {status.serves} is answered by other workers or providers alone",
+        f"until then only other workers or providers, if there are any, answer {status.serves}",
         f"herma worker status {status.name} shows how far it is",
     )

@@ -60,6 +60,9 @@ class ChatEvents:
     Annotations of the text follow it, before a call or the end. The first tool call is passed on as
     it arrives, unless its arguments are JSON in a JSON string: then it waits for its end. Further
     calls, and text after a call, wait for the end, because providers may interleave several calls.
+    White space in front of all text waits for it, and is dropped in front of a call: llama.cpp
+    leaves there what stood between the thoughts and the call, and a text of it alone is refused by
+    Anthropic when it comes back.
     With `needs_objects` the client has no place for arguments that are no JSON object: such a call
     is a failure, and none of it is passed on before its arguments begin as one.
     """
@@ -72,6 +75,7 @@ class ChatEvents:
         self._calls: dict[int, _Call] = {}
         self._late_text: list[str] = []
         self._late_scores: tuple[TokenLogprob, ...] | None = None
+        self._has_text = False
         self._annotations = Annotations()
         self._reason = "stop"
         self._stop: str | None = None
@@ -151,12 +155,20 @@ class ChatEvents:
         return [{"index": 0, "id": self._legacy_id, "function": function}]
 
     def _take_text(self, text: str, scores: tuple[TokenLogprob, ...] | None) -> None:
-        if self._calls:
-            self._late_text.append(text)
-            if scores is not None:
-                self._late_scores = (self._late_scores or ()) + scores
-        else:
+        self._has_text = self._has_text or not text.isspace()
+        if not self._calls and self._has_text and not self._late_text:
             self._emit(TextDelta(0, text, scores))
+            return
+        self._late_text.append(text)
+        if scores is not None:
+            self._late_scores = (self._late_scores or ()) + scores
+        if self._has_text and not self._calls:
+            self._tell_text()
+
+    def _drop_text(self) -> None:
+        """Drop white space in front of a call."""
+        self._late_text.clear()
+        self._late_scores = None
 
     def _tell_text(self) -> None:
         """Emit the text that waits, and what all text before refers to."""
@@ -169,6 +181,8 @@ class ChatEvents:
     def _take_part(self, part: CallPart) -> None:
         if part.id is not None:
             if not self._calls:
+                if not self._has_text:
+                    self._drop_text()
                 self._tell_text()
             self._calls[part.number] = _Call(part.id, part.name or "")
         call = self._calls[part.number]

@@ -101,6 +101,16 @@ def test_the_stop_string_that_ended_an_answer(name: str) -> None:
         assert read(chunk(content="Yes"), end, DONE)[-1] == ChoiceFinished(0, "stop", told)
 
 
+def test_white_space_in_front_of_a_call_is_no_text() -> None:
+    """In front of a text it is, in one piece with it; an answer of nothing else is that."""
+    call = chunk(tool_calls=[part(0, "{}", id="a", name="f")])
+    kinds = [type(one) for one in read(chunk(content="\n"), chunk(content="\n"), call, DONE)]
+    assert kinds == [ToolCallStart, ToolCallArguments, ToolCallEnd, ChoiceFinished]
+    said = read(chunk(content="\n"), chunk(content=" I"), chunk(content="\n"), call, DONE)
+    assert said[:2] == [TextDelta(0, "\n I"), TextDelta(0, "\n")]
+    assert read(chunk(content="\n"), chunk("stop"), DONE)[0] == TextDelta(0, "\n")
+
+
 def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:
     """The first as it comes; the rest, and late text, at the end."""
     found = read(

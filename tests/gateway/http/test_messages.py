@@ -195,7 +195,10 @@ async def test_silence_is_pinged_and_a_late_error_is_an_event() -> None:
     checked = check_messages(asked.content)
     assert checked.kinds[0] == "message_start"
     assert checked.kinds.count("ping") >= 3
-    assert checked.error == {"type": "overloaded_error", "message": "Nobody."}
+    assert checked.error == {
+        "type": "overloaded_error",
+        "message": "Nobody. You can retry your request.",
+    }
 
 
 async def _by_provider(fake: FakeProvider, *, stream: bool) -> Reply:

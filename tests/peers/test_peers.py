@@ -239,6 +239,26 @@ def _check_call(name: str, arguments: str) -> None:
     assert (name, json.loads(arguments)) == ("get_weather", {"city": "Athens"})
 
 
+def test_what_a_model_lacks_is_no_failure_of_its_server(peers: Peers) -> None:
+    """llama-server says 500 to a picture and 501 to embeddings; the client reads what is wrong, and
+    the chats of others go on.
+    """
+    if peers.peer.name != "llama-server":
+        pytest.skip("the others pass pictures on, or ignore them")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    with peers.client() as client:
+        for text in ("What is this?", "And this?", "And that?", "Anything?"):
+            content = [{"type": "text", "text": text}, picture]
+            asked = _body(text) | {"messages": [{"role": "user", "content": content}]}
+            reply = client.post("/chat/completions", json=asked)
+            code = reply.json()["error"]["code"]
+            assert (reply.status_code, code) == (400, "unsupported_content_part")
+        reply = client.post("/embeddings", json={"model": "m", "input": "Hi"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "path_not_served")
+    samples = peers.front.metrics()
+    assert samples['herma_workers{model="m",state="ready"}'] == 1
+
+
 def test_a_client_that_leaves(peers: Peers) -> None:
     """What runs behind the peer ends long before its answer would."""
     wait_until(peers.peer.is_idle, "a peer at rest", timeout_s=BOUND_S)

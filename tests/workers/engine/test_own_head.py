@@ -15,7 +15,7 @@ from tests.fakes.tiny_drafters import MTP, add_gated_head, mtp_shapes, random_dr
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.invariant_cases import requests, serve
-from workers.engine import start
+from workers.engine import division
 from workers.engine.drafting.speculating import drafting_of, kept_speculation, speculation_for
 from workers.engine.runner import ModelRunner
 from workers.memory_room import MemoryRoom
@@ -142,7 +142,7 @@ def test_a_head_takes_nothing_that_the_configuration_asks_for(
     path = _write(tmp_path / "model")
     plain = load_tiny(path, **SIZES)
     just = plain.cache.num_bytes()
-    monkeypatch.setattr(start, "room", lambda *_: MemoryRoom(just + just // 10, "the test"))
+    monkeypatch.setattr(division, "room", lambda *_: MemoryRoom(just + just // 10, "the test"))
     assert _drafter(load_tiny(path, speculation="auto", **SIZES)) is None
     assert f"{LEFT_OUT}beside it " in capfd.readouterr().err
     with pytest.raises(ConfigError, match="lower kv_tokens"):

@@ -70,10 +70,12 @@ def _told(turn: Turn) -> Turn:
 
 def _without_neighbours(turns: Sequence[Turn]) -> list[Turn]:
     alone: list[Turn] = []
-    for turn in map(_with_short_ids, turns):
-        role = turn["role"]
-        if role == "assistant" and turn.keys() <= {"role", "content"} and not turn["content"]:
-            continue
+    for given in map(_with_short_ids, turns):
+        turn, role = given, given["role"]
+        if role == "assistant" and not turn["content"] and "tool_calls" not in turn:
+            if turn.keys() <= {"role", "content"}:
+                continue
+            turn = {**turn, "content": _NO_ANSWER}  # only its thoughts came
         if alone and role != "tool" and alone[-1]["role"] == role:
             alone[-1] = joined([alone[-1], turn], role)
         else:

@@ -214,6 +214,7 @@ def rendered(shown: str, source: str, tools: list[Any] | None = None) -> str:
         (MISTRAL, "u:A|a12:|t2:R|u:B|t1:Q", 'u:A|a:({"x": 1})({"x": 2})|t:Q|t:R|a: |u:B'),
         (MISTRAL, "u:A|a:B|a:C|u:D", "u:A|a:B\n\nC|u:D"),
         (MISTRAL, "u:A|a:|u:B", "u:A\n\nB"),
+        (MISTRAL, "u:A|a:#T|u:B", "u:A|a: |u:B"),
         (MISTRAL, "u:A|t1:R|u:B", "u:A\n\nR\n\nB"),
         # A result whose call is gone.
         (HARMONY, "u:A|t1:R|a:B|u:C", "u:A|u:R|a:B|u:C"),

@@ -36,7 +36,10 @@ def secret_of(
     if variable is not None:
         secret = environ.get(variable, "").strip()
         if not secret:
-            raise ConfigError(f"{place}: the environment variable {variable} is not set")
+            raise ConfigError(
+                f"{place}: the environment variable {variable} is not set; export it before the "
+                "start, or write it into the EnvironmentFile of the unit"
+            )
         return _one_line(secret, f"{place}: the environment variable {variable}")
     if path is not None:
         try:

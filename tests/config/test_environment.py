@@ -40,7 +40,7 @@ def test_no_key_is_needed_when_none_is_named() -> None:
 
 def test_a_missing_secret_names_its_source(tmp_path: Path) -> None:
     """An unset variable, a missing file and an empty one are errors that name the place."""
-    with pytest.raises(ConfigError, match=r"`p`.*MISSING"):
+    with pytest.raises(ConfigError, match=r"`p`.*MISSING is not set; export it"):
         provider_api_key("p", ProviderConfig(base_url=URL, api_key_env="MISSING"), {})
     nowhere = str(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="nowhere"):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_END: Final = "-----END CERTIFICATE-----"
+END_OF_PEM: Final = "-----END CERTIFICATE-----"
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _LONG: Final = 0x80
@@ -20,11 +20,11 @@ def expires_at(pem: str) -> float | None:
     that can be read.
     """
     begin = pem.find(_BEGIN)
-    end = pem.find(_END, begin)
+    end = pem.find(END_OF_PEM, begin)
     if begin < 0 or end < 0:
         return None
     try:
-        return _not_after(ssl.PEM_cert_to_DER_cert(pem[begin : end + len(_END)]))
+        return _not_after(ssl.PEM_cert_to_DER_cert(pem[begin : end + len(END_OF_PEM)]))
     except (ValueError, IndexError):
         return None
 

@@ -15,4 +15,5 @@ from gateway.prompt.model_text import (
 )
 from gateway.prompt.prompt_encoder import DigestCache, Draft
 from gateway.prompt.stepwise import STEP_CHARS, StepwiseDraft, StepwiseText
+from gateway.prompt.strict_turns import INSTRUCTIONS
 from gateway.prompt.token_bound import TokenBound

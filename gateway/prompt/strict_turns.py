@@ -16,7 +16,7 @@ from gateway.prompt.turns import Turn, joined, with_calls
 from gateway.prompt.written_calls import hermes_text, spelled_calls
 
 _ID_CHARS: Final = 9
-_INSTRUCTIONS: Final = frozenset({"system", "developer"})
+INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _NO_ANSWER: Final = " "
 """The text of an assistant that was interrupted: some templates refuse an empty one."""
 
@@ -25,7 +25,7 @@ def settled_turns(turns: Sequence[Turn]) -> list[Turn]:
     """One system turn, of all at the beginning; those behind it are the user's. Some turn is the
     user's, and the arguments of every call are an object.
     """
-    first = list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns))
+    first = list(takewhile(lambda turn: turn["role"] in INSTRUCTIONS, turns))
     rest = [_settled(turn) for turn in turns[len(first) :]]
     if all(turn["role"] != "user" for turn in rest):
         rest.insert(0, {"role": "user", "content": ""})
@@ -100,7 +100,7 @@ def _alternating(turns: Sequence[Turn]) -> Iterator[Turn]:
 
 
 def _settled(turn: Turn) -> Turn:
-    if turn["role"] in _INSTRUCTIONS:
+    if turn["role"] in INSTRUCTIONS:
         return {**turn, "role": "user"}
     if "tool_calls" in turn:
         return with_calls(turn, [_with_object(call) for call in turn["tool_calls"]])

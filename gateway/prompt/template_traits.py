@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.api import json_text
 from gateway.prompt.results import ordered_results, paired_turns, single_calls
-from gateway.prompt.strict_turns import all_text
+from gateway.prompt.strict_turns import INSTRUCTIONS, all_text
 from gateway.prompt.turns import THOUGHTS, Turn, joined, with_calls, with_parts, without
 from gateway.prompt.written_calls import Writer, spelled_calls
 
@@ -274,8 +274,8 @@ def folded_system(turns: Sequence[Turn]) -> list[Turn]:
     """The system turns at the beginning become a part of the user's first turn; those behind it are
     the user's.
     """
-    rest = [{**turn, "role": "user"} if turn["role"] in _INSTRUCTIONS else turn for turn in turns]
-    count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
+    rest = [{**turn, "role": "user"} if turn["role"] in INSTRUCTIONS else turn for turn in turns]
+    count = len(list(takewhile(lambda turn: turn["role"] in INSTRUCTIONS, turns)))
     if not count:
         return rest
     end = count + any(turn["role"] == "user" for turn in rest[count : count + 1])
@@ -284,9 +284,9 @@ def folded_system(turns: Sequence[Turn]) -> list[Turn]:
 
 def later_instructions(turns: Sequence[Turn]) -> list[Turn]:
     """The system turns at the beginning are one; those behind it are the user's."""
-    first = list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns))
+    first = list(takewhile(lambda turn: turn["role"] in INSTRUCTIONS, turns))
     rest = [
-        {**turn, "role": "user"} if turn["role"] in _INSTRUCTIONS else turn
+        {**turn, "role": "user"} if turn["role"] in INSTRUCTIONS else turn
         for turn in turns[len(first) :]
     ]
     return [joined(first, "system"), *rest] if len(first) > 1 else [*first, *rest]
@@ -331,7 +331,7 @@ def begun_by_user(turns: Sequence[Turn]) -> list[Turn]:
     """An empty turn of the user's stands before calls that begin the conversation: with tools, the
     templates of Llama 3 write the first turn's text as the user's, even an assistant's.
     """
-    count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
+    count = len(list(takewhile(lambda turn: turn["role"] in INSTRUCTIONS, turns)))
     if not any("tool_calls" in turn for turn in turns[count : count + 1]):
         return list(turns)
     return [*turns[:count], {"role": "user", "content": ""}, *turns[count:]]
@@ -343,14 +343,14 @@ def late_system(turns: Sequence[Turn]) -> list[Turn]:
     only if that turn is the last one of all, and leaves them out behind a result. Where the user
     says nothing they are the user's first turn.
     """
-    count = len(list(takewhile(lambda turn: turn["role"] in _INSTRUCTIONS, turns)))
+    count = len(list(takewhile(lambda turn: turn["role"] in INSTRUCTIONS, turns)))
     rest = list(turns[count:])
     last = next((at for at in reversed(range(len(rest))) if rest[at]["role"] == "user"), None)
     if not count:
         return list(turns)
     if last is None:
         return [joined(turns[:count], "user"), *rest]
-    while last and rest[last - 1]["role"] in {"user", *_INSTRUCTIONS}:
+    while last and rest[last - 1]["role"] in {"user", *INSTRUCTIONS}:
         last -= 1
     rest[last] = joined([*turns[:count], rest[last]], "user")
     return rest
@@ -378,6 +378,3 @@ def _with_text(call: Turn) -> Turn:
     if isinstance(function["arguments"], str):
         return call
     return {**call, "function": {**function, "arguments": json_text(function["arguments"])}}
-
-
-_INSTRUCTIONS: Final = frozenset({"system", "developer"})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.api import Started, TurnEvent, UpstreamChunk, Usage
+from gateway.api import Started, UpstreamChunk, Usage
+from gateway.turn.open_turns import Emit
 from gateway.upstream import (
     CallsMade,
     ContinuedStream,
@@ -30,8 +31,6 @@ from gateway.upstream import (
 
 if TYPE_CHECKING:
     from gateway.turn.text_resumption import Resumption
-
-Emit = Callable[[TurnEvent], None]
 
 
 async def ask_chat(

@@ -31,7 +31,7 @@ from gateway.conversations import (
     named_by,
     tools_of,
 )
-from gateway.prompt import ModelText, decode_raw
+from gateway.prompt import INSTRUCTIONS, ModelText, decode_raw
 from gateway.spending import day_of
 from gateway.store import UseName, UseSums
 from gateway.telemetry import FleetEvent, Limited, LoopFound, RequestTrace
@@ -44,7 +44,6 @@ MAX_WORDS: Final = 200
 CLOUD: Final = "cloud:"
 """What `RequestTrace.served_by` begins with for a provider."""
 NO_USAGE: Final = Usage(0, 0, 0)
-SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 _HINT: Final = (
     "\n\n[Note of the gateway: the last {repeats} calls of {tools} were the same and brought "
     "nothing new. Do not repeat them: do something else, or say what is missing.]"
@@ -195,7 +194,7 @@ class Conversing:
             return
         num_system = 0
         for one in request.messages[:2]:
-            num_system += one.role in SYSTEM_ROLES
+            num_system += one.role in INSTRUCTIONS
         tools = tools_of(request.prompt_tools) if request.tools else ()
         prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system, request.model)
         conversation = visit.conversation

@@ -32,7 +32,8 @@ from gateway.spending import Bill, soonest_refusal
 from gateway.telemetry import AnswerCut, AttemptTrace
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
-from gateway.turn.chat_stream import Emit, ask_chat, go_on
+from gateway.turn.chat_stream import ask_chat, go_on
+from gateway.turn.open_turns import Emit
 from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
 from gateway.upstream import (

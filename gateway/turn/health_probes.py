@@ -13,6 +13,7 @@ import trio
 from gateway.link import Attempt, Outcome, RelayClient, WorkerLink
 from gateway.routing import Dispatcher, Lease, Probe, ProbeResult
 from gateway.turn.relay_run import engine_behind
+from gateway.turn.try_loop import LOADED, NO_ROOM
 from gateway.upstream import Provider, ProviderUnavailable
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
@@ -24,8 +25,6 @@ PROBE_S: Final = 10.0
 """Four tokens take milliseconds on a ready worker, which has compiled its kernels."""
 PROBE_TOKENS: Final = 4
 _OK: Final = 200
-_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
-_LOADED: Final = frozenset({429, 503})
 _SAID: Final = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 _PROMPT: Final = (1, 2, 3, 4)
 """Token ids that every vocabulary has. They are less than a block, so no cache keeps them."""
@@ -132,9 +131,9 @@ class HealthProbes:
             answer = await engine.complete(chat, facts.model)
         except ProviderUnavailable as error:
             outcome = client.attempt.outcome
-            if isinstance(outcome, Rejected) and outcome.reason not in _BUSY:
+            if isinstance(outcome, Rejected) and outcome.reason not in NO_ROOM:
                 return "failed", f"rejected: {outcome.reason}"
-            if isinstance(outcome, Rejected) or error.status in _LOADED:
+            if isinstance(outcome, Rejected) or error.status in LOADED:
                 return "busy", ""
             return "failed", _why(error.status)
         if answer.status != _OK:
@@ -162,7 +161,7 @@ class HealthProbes:
             case Finished(reason="stop" | "length") | None if has_tokens:
                 # One token is enough: with slow steps not all arrive before the deadline.
                 result, why = "passed", ""
-            case Rejected(reason="busy" | "draining" | "not_ready"):
+            case Rejected(reason=reason) if reason in NO_ROOM:
                 result, why = "busy", ""
             case None:
                 result, why = "late", "no tokens in time"

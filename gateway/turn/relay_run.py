@@ -21,14 +21,11 @@ from gateway.turn.relay_job import RelayJob
 from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
 from gateway.turn.tries import LAST, PART, SUBMIT, TABLE, TryEvent, TryState
-from gateway.turn.try_loop import NO_WORKERS, TryLoop
+from gateway.turn.try_loop import LOADED, NO_ROOM, NO_WORKERS, TryLoop
 from gateway.upstream import AnswerFiltered, Provider, ProviderCut, ProviderUnavailable
 from protocol.ids import WorkerId
 from protocol.messages import Finished, Rejected, RelayFacts
 
-_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
-_LOADED: Final = frozenset({429, 503})
-"""An engine that answers with one of these has no room now; it is alive."""
 _ABSENT: Final = 404
 _LACKS: Final = frozenset({_ABSENT, 501})
 """Of a path: it is not there, or was not switched on, as embeddings in llama.cpp."""
@@ -240,12 +237,12 @@ class RelayRun(TryLoop):
         """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
         if isinstance(outcome, Rejected):
-            if outcome.reason not in _BUSY:
+            if outcome.reason not in NO_ROOM:
                 raise invalid(None, f"The worker cannot run this request: {outcome.detail}")
             self._why_busy = outcome.reason
             return TryEvent.LOSE if lease.is_lost else TryEvent.REJECT
         if not lease.is_lost:
-            if error.status in _LOADED:
+            if error.status in LOADED:
                 self._retry_after_s = error.retry_after_s or _RETRY_AFTER_S
                 self._why_busy = "busy"
                 return TryEvent.REJECT

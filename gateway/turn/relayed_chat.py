@@ -19,9 +19,10 @@ from gateway.api import (
     unavailable,
 )
 from gateway.routing import Lease, UseProvider
-from gateway.turn.chat_stream import Emit, ask_chat, go_on
+from gateway.turn.chat_stream import ask_chat, go_on
 from gateway.turn.fallback_chain import emit_whole, with_kept
 from gateway.turn.model_prompts import PLAIN
+from gateway.turn.open_turns import Emit
 from gateway.turn.relay_job import RelayJob
 from gateway.turn.relay_run import CHAT_PATH, RelayRun
 from gateway.turn.services import Services

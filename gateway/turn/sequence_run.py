@@ -6,7 +6,7 @@ the sequence after the tokens so far. Must not know HTTP, frames or providers.
 
 import logging
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import assert_never
 
 import trio
 
@@ -47,7 +47,7 @@ from gateway.turn.tries import (
     TryEvent,
     TryState,
 )
-from gateway.turn.try_loop import TryLoop
+from gateway.turn.try_loop import NO_ROOM, TryLoop
 from protocol.errors import WireError
 from protocol.ids import WorkerId
 from protocol.messages import (
@@ -63,7 +63,6 @@ from protocol.messages import (
 )
 from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
-_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _Loss = Lost | Overdue | Crashed | Rejected | Finished
 """The outcomes of an attempt that leave the choice without a worker."""
 
@@ -173,7 +172,7 @@ class SequenceRun(TryLoop):
         if self.state is COMPLETE:
             return  # by `_on_complete`, with the worker's `Finished`
         match outcome:
-            case Rejected(reason=reason) if reason in _BUSY and not lease.is_lost:
+            case Rejected(reason=reason) if reason in NO_ROOM and not lease.is_lost:
                 # A busy worker has not failed: no loss is counted.
                 self._why_busy = reason
                 self.state = TABLE[self.state, TryEvent.REJECT]
@@ -254,7 +253,7 @@ class SequenceRun(TryLoop):
                 self._policy().note_silence(has_begun=self.output.num_tokens > 0)
             case Crashed(error=error):
                 raise self._error_of(error, ticket)
-            case Rejected(reason=reason) if reason in _BUSY:
+            case Rejected(reason=reason) if reason in NO_ROOM:
                 pass  # the lease was lost as well, so `route_again` cannot be used
             case Rejected():
                 self._raise_rejected(outcome)

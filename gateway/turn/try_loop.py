@@ -5,6 +5,7 @@ recorded of lost places. Must not know what is asked of a worker, or how an answ
 """
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 import trio
 
@@ -19,6 +20,10 @@ from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import RejectReason
 
 NO_WORKERS = frozenset[WorkerId]()
+NO_ROOM: Final = frozenset[RejectReason](("busy", "draining", "not_ready"))
+"""A worker that rejects for one of these has not failed."""
+LOADED: Final = frozenset({429, 503})
+"""An engine of text that answers with one of these has no room now; it is alive."""
 
 
 class TryLoop(ABC):

@@ -20,6 +20,7 @@ import trio
 
 from herma.boot.unit_files import BootUnit
 from herma.child_processes import Child
+from housekeeping.certificate_dates import END_OF_PEM
 from housekeeping.errors import innermost
 from protocol.errors import ConfigError, HttpError
 from protocol.transport import HttpClient
@@ -30,7 +31,6 @@ _ANSWER_TOKENS: Final = 32
 _REFUSED: Final = frozenset((400, 401, 403, 404))
 _KEYS: Final = frozenset((401, 403))
 _SHOWN_LETTERS: Final = 60
-_END_OF_PEM: Final = "-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def only_this(certificate: Path) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
-        first = certificate.read_text(encoding="ascii").partition(_END_OF_PEM)
+        first = certificate.read_text(encoding="ascii").partition(END_OF_PEM)
         context.load_verify_locations(cadata="".join(first[:2]))
     except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
         raise ConfigError(f"[gateway] tls_certificate_file {certificate}: {error}") from error

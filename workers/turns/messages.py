@@ -7,8 +7,9 @@ sockets.
 
 import msgspec
 
+from protocol.messages import Count
 from protocol.reading import decoded
-from workers.turns.policy import Change, Count, Member, Seconds
+from workers.turns.policy import Change, Member, Seconds
 
 
 class Order(msgspec.Struct, frozen=True):

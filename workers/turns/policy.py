@@ -27,6 +27,7 @@ from typing import Annotated, Final, Literal, final
 import msgspec
 
 from housekeeping.sizes import bytes_text
+from protocol.messages import Count
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
@@ -45,7 +46,6 @@ MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Instant = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Member(msgspec.Struct, frozen=True):

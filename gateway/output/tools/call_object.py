@@ -19,7 +19,7 @@ from gateway.output.tools.grammar import (
     read_arguments,
     skip_space,
 )
-from gateway.output.tools.json_repair import JsonRepair
+from gateway.output.tools.json_repair import HEX_DIGITS, JsonRepair
 from gateway.output.tools.schema import any_json, quote
 
 _NAMES: Final = frozenset({"name", "tool_name"})
@@ -27,7 +27,6 @@ _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _NO_ARGUMENTS: Final = frozenset({"id", "index", "type", "name", "tool_name", "function"})
 _OBJECTS: Final = frozenset({"args", "input", "params"})
 """Other names of the arguments, if they are an object."""
-_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
@@ -304,7 +303,7 @@ class _String:
         digits = ""
         while len(digits) < 4:
             char = yield
-            if char not in _HEX_DIGITS:
+            if char not in HEX_DIGITS:
                 self._again = char
                 return f"\\u{digits}"
             digits += char

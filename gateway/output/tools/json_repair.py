@@ -40,8 +40,8 @@ _WORDS: Final = {
     "-infinity": "null",
     "undefined": "null",
 }
-_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _NO_CHARACTER: Final = "\\ufffd"
 _ESCAPES: Final = frozenset('"\\/bfnrt')
 _PLAIN: Final = re.compile(r"""[^"'\\\x00-\x1f]+""")
@@ -213,7 +213,7 @@ class JsonRepair:
 
     def _hex(self, char: str) -> bool:
         """Four digits behind a backslash and u; anything else was meant as text."""
-        if char not in _HEX_DIGITS:
+        if char not in HEX_DIGITS:
             self._end_half()
             self._out.append("\\\\u" + self._held)
             self._state = _STRING
@@ -289,7 +289,7 @@ class JsonRepair:
     def _end_word(self) -> None:
         word = self._held
         known = None if self._is_key else _WORDS.get(word.lower())
-        if known is None and not self._is_key and _NUMBER.fullmatch(word):
+        if known is None and not self._is_key and NUMBER.fullmatch(word):
             known = word if word.lstrip("-").isdigit() or isfinite(float(word)) else "null"
         self._out.append(json.dumps(word, ensure_ascii=False) if known is None else known)
         self._state = _COLON if self._is_key else _AFTER

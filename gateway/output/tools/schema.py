@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final
 
-from gateway.output.tools.json_repair import JsonRepair
+from gateway.output.tools.json_repair import NUMBER, JsonRepair
 from gateway.schemas import resolved
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 """A text as a JSON string, in quotes."""
 _MAX_DEPTH: Final = 4
@@ -179,7 +178,7 @@ def _as_type(value: str, name: str) -> str | None:
         case "integer":
             return value if _INTEGER.fullmatch(value) else None
         case "number":
-            return value if _NUMBER.fullmatch(value) and isfinite(float(value)) else None
+            return value if NUMBER.fullmatch(value) and isfinite(float(value)) else None
         case "object":
             return _container(value, "{")
         case _:

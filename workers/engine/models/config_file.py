@@ -18,12 +18,24 @@ _MOST_LAYERS: Final = 10_000
 """No model has more; a broken number would take the host's memory before anything is refused."""
 
 
+_OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
+
+
 class ConfigFile:
     """The object of a config.json, or one in it; all methods raise `ConfigError`."""
 
     def __init__(self, path: Path, raw: Mapping[str, Any]) -> None:
         self.path = path
         self.raw = raw
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The fields that are not null."""
+        return {key: value for key, value in self.raw.items() if value is not None}
+
+    def outer(self, *more: str) -> dict[str, Any]:
+        """What a file of several networks says of all of them, and the fields `more`."""
+        return {key: self.raw[key] for key in (*_OUTER, *more) if key in self.raw}
 
     def count(self, key: str, default: int | None = None) -> int:
         """A positive integer. A default None makes it required."""

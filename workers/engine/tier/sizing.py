@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +16,7 @@ import torch
 from config import WorkerConfig
 from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
+from workers.engine.load.report import Report
 from workers.engine.sleep.weight_tensors import tensors_of
 from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
 from workers.engine.tier.page_words import hash_of
@@ -27,8 +27,6 @@ from workers.tier_size import default_bytes
 
 if TYPE_CHECKING:
     from workers.engine.runner import ModelRunner
-
-Report = Callable[[str, float, str], None]
 
 _BY_DEFAULT: Final = False
 """Whether an engine on a card with memory of its own has a tier without being told so."""

@@ -37,7 +37,6 @@ _DEFAULTS: Final = {
 }
 """Published files leave out what transformers has as a default."""
 
-_OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
 """What a file with a tower says beside the table of its text model."""
 
 _THETA: Final = 1e6
@@ -60,9 +59,8 @@ _NAMES: Final = TensorNames(
 def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     text = file.table("text_config") if file.raw.get("model_type") == "gemma3" else file
-    outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
-    outer |= _present(text) | tied_by(file, text)
-    text = ConfigFile(file.path, {**_DEFAULTS, **outer})
+    said = {**file.outer(), **text.stated, **tied_by(file, text)}
+    text = ConfigFile(file.path, {**_DEFAULTS, **said})
     text.refuse(
         "attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention",
         "attention_bias",
@@ -86,10 +84,6 @@ def describe(file: ConfigFile) -> ModelDescription:
         text, "Gemma 3", layers, tied=True, norm_offset=1, names=_NAMES,
         embedding_scale=text.count("hidden_size") ** 0.5,
     )  # fmt: skip
-
-
-def _present(file: ConfigFile) -> dict[str, object]:
-    return {key: value for key, value in file.raw.items() if value is not None}
 
 
 def _rotations(text: ConfigFile) -> tuple[Rope, Rope]:

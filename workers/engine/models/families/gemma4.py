@@ -62,7 +62,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
 _PATTERN: Final = 6
 """Every so many layers one has no window, where the file names no kinds."""
 
-_OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
 """What a file with towers says beside the table of its text model."""
 
 _PARTS: Final = (
@@ -123,10 +122,9 @@ def describe(file: ConfigFile) -> ModelDescription:
 def _text_of(file: ConfigFile) -> ConfigFile:
     """The text model's table, with what the file says beside it and what is left out."""
     text = file.table("text_config") if file.raw.get("model_type") in _TOWERS else file
-    outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
-    stated = {key: value for key, value in text.raw.items() if value is not None}
     kind = {"model_type": file.raw["model_type"]}
-    return ConfigFile(file.path, {**_DEFAULTS, **outer, **stated, **tied_by(file, text), **kind})
+    said = {**file.outer(), **text.stated, **tied_by(file, text), **kind}
+    return ConfigFile(file.path, {**_DEFAULTS, **said})
 
 
 def _kinds(text: ConfigFile) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ _DEFAULTS: Final = {
 
 def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
-    stated = {key: value for key, value in file.raw.items() if value is not None}
+    stated = file.stated
     default = {**_DEFAULTS}
     if "rope_scaling" in stated:
         del default["rope_parameters"]

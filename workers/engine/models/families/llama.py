@@ -65,7 +65,6 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 }
 """What transformers has where a file says nothing."""
 
-_OUTER: Final = ("dtype", "torch_dtype", "quantization_config")
 """What a file with a tower says beside the table of its text model."""
 
 _NAMES: Final = TensorNames(
@@ -86,7 +85,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     model_type = str(file.raw["model_type"])
     old = _OLD_NAMES.items() if model_type == "internlm3" else ()
     renamed = {name: file.raw[key] for key, name in old if key in file.raw}
-    stated = {key: value for key, value in file.raw.items() if value is not None}
+    stated = file.stated
     default = {k: v for k, v in _DEFAULTS.get(model_type, {}).items() if k not in stated}
     if "rope_scaling" in stated or "rope_theta" in stated:
         default.pop("rope_parameters", None)
@@ -117,8 +116,7 @@ def _text_of(file: ConfigFile) -> ConfigFile:
     key = "tie_word_embeddings"
     stated = [table.raw[key] for table in (file, text) if key in table.raw]
     tied = tied_by(file, text) if stated else {key: True}
-    outer = {name: file.raw[name] for name in _OUTER if name in file.raw}
-    return ConfigFile(file.path, {**outer, **text.raw, "model_type": kind, **tied})
+    return ConfigFile(file.path, {**file.outer(), **text.raw, "model_type": kind, **tied})
 
 
 def _windows(file: ConfigFile) -> tuple[int, ...]:

@@ -35,7 +35,6 @@ ARCHITECTURES: Final = (
 
 LINEAR: Final = "linear_attention"
 
-_OUTER: Final = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 """What a file with a tower says beside the table of its text model."""
 
 _DEFAULTS: Final = {
@@ -86,10 +85,9 @@ def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     model_type = file.raw["model_type"]
     text = file.table("text_config") if model_type in _TOWERS else file
-    outer = {key: file.raw[key] for key in _OUTER if key in file.raw}
-    stated = {key: value for key, value in text.raw.items() if value is not None}
     default = {**_DEFAULTS, **_mixture_defaults(str(model_type))}
-    text = ConfigFile(file.path, {**default, **outer, **stated, **tied_by(file, text)})
+    said = {**file.outer("tie_word_embeddings"), **text.stated, **tied_by(file, text)}
+    text = ConfigFile(file.path, {**default, **said})
     text.refuse("attention_bias", *(() if model_type in _MIXTURES else ("num_experts",)))
     for key, known in _KNOWN.items():
         if text.raw.get(key, known[0]) not in known:

@@ -27,7 +27,9 @@ def is_numbered(call_id: str) -> bool:
 
 
 def numbered_on(call_id: str, taken: Collection[str]) -> str:
-    """The numbered id if its number is above those in `taken`, else with the next number."""
+    """The numbered id if its number is above those in `taken`, else with the next number. Raises
+    `ValueError` for an id without a number.
+    """
     match = _NUMBERED.fullmatch(call_id)
     if match is None:
         raise ValueError(f"{call_id!r} has no number")

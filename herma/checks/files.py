@@ -90,7 +90,7 @@ def certificate(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def signing_key(config: Config, environ: Mapping[str, str]) -> None:
-    """Check the signing key; a missing file is made at the first start."""
+    """Check the signing key; a missing file is made at the first start. Raises `ConfigError`."""
     if config.gateway.signing_key_file is None:
         return
     from gateway.signing_key import read_key
@@ -170,7 +170,9 @@ def _programs(config: Config) -> Iterator[str]:
 
 
 def drafters_beside_models(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """Check drafters. A worker runs where its model is, so its drafter must be there too."""
+    """Check drafters. A worker runs where its model is, so its drafter must be there too. Raises
+    `ConfigError` if the model is on this host.
+    """
     del environ
     for worker, problem in missing_drafters(config):
         path = found(worker.model)

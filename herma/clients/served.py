@@ -120,7 +120,7 @@ class _Gateway:
         return models
 
     def model(self, name: str) -> ListedModel:
-        """The model of that name or alias."""
+        """The model of that name or alias. Raises `HermaError` if none has it."""
         try:
             return self._ask(f"models/{quote(name)}", ListedModel)
         except _NotFound as error:

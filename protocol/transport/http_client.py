@@ -286,7 +286,9 @@ class ClientConnection:
         return self._socket.fileno()
 
     def receive_now(self, num_bytes: int) -> bytes | None:
-        """At most `num_bytes` that have arrived; b"" at the end, None if none have arrived."""
+        """At most `num_bytes` that have arrived; b"" at the end, None if none have arrived. Raises
+        `ReadError`.
+        """
         try:
             return self._socket.recv(num_bytes)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -296,7 +298,7 @@ class ClientConnection:
 
     async def receive(self) -> bytes:
         """Wait for the next bytes; b"" at the end. The end of TLS is not checked, because HTTP's
-        framing shows whether something is missing.
+        framing shows whether something is missing. Raises `ReadError`.
         """
         while True:
             await trio.lowlevel.wait_readable(self._socket)

@@ -171,7 +171,9 @@ class FleetText:
         return self._words.nbytes + self._before.nbytes + self._heads.nbytes
 
     def add(self, tokens: Words, *, goes_on: bool = False) -> None:
-        """Append a text, or more of the last one if it `goes_on`; at most an eighth of the room."""
+        """Append a text, or more of the last one if it `goes_on`. Raises `ValueError` for more
+        tokens than an eighth of the room.
+        """
         if len(tokens) > (self._mask + 1) // 8:
             raise ValueError(f"{len(tokens)} tokens at once")
         gap = [] if goes_on else [_SEPARATOR]

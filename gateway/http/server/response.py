@@ -58,7 +58,9 @@ class Framing:
         date: bytes,
         whole_body: bytes | None = None,
     ) -> bytes:
-        """The head. `whole_body` only gives the Content-Length; the caller sends it by `body`."""
+        """The head. `whole_body` only gives the Content-Length; the caller sends it by `body`.
+        Raises `ValueError` for an interim status.
+        """
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is no final status of a response")
         lines = [_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), date]
@@ -86,7 +88,7 @@ class Framing:
         return head + b"\r\n"
 
     def body(self, part: bytes, *, is_last: bool) -> bytes:
-        """`part` with its framing."""
+        """`part` with its framing. Raises `ValueError` beyond the announced Content-Length."""
         if self._is_silent:
             return b""
         if self._is_chunked:

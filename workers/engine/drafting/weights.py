@@ -109,7 +109,7 @@ class DrafterReader(WeightReader):
 
     def token_ids(self, vocab_size: int) -> Tensor | None:
         """The target's id of each of the drafter's tokens, int64 [vocab_size]; None if both have
-        the same vocabulary.
+        the same vocabulary. Raises `ConfigError` if the checkpoint does not say.
         """
         if not self.has(_OFFSETS):
             if vocab_size != self._target.config.vocab_size:

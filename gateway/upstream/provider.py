@@ -262,12 +262,7 @@ class Provider:
                         on_headers(self._forwarded(response))
                         answer = await self._relay(response, relay, raw)
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
-            failed = self._failure(error)
-            if relay.has_begun:
-                raise ProviderCut(str(failed), words=failed.words) from failed
-            if not isinstance(error, BadStream) or error.refusal is None:
-                raise failed from error
-            answer = self._refusal(error.refusal)
+            answer = self._refusal(self._refusal_in(error, has_begun=relay.has_begun))
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
@@ -369,12 +364,7 @@ class Provider:
                 has_begun = True
                 await respond(checked, self._forwarded(response))
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
-            failed = self._failure(error)
-            if has_begun:
-                raise ProviderCut(str(failed), words=failed.words) from failed
-            if not isinstance(error, BadStream) or error.refusal is None:
-                raise failed from error
-            await respond(self._refused(error.refusal), ())
+            await respond(self._refused(self._refusal_in(error, has_begun=has_begun)), ())
 
     async def _checked(self, path: str, response: HttpResponse, asked: bytes) -> HttpResponse:
         """`response` to the body `asked` with a body in which an error is in the API's form, and
@@ -606,6 +596,17 @@ class Provider:
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
         return tuple(forwarded_to_client(response.headers, self._redaction))
+
+    def _refusal_in(self, error: HermaError, *, has_begun: bool) -> ApiError:
+        """The server's error about the request, if that ended an exchange. Raises `ProviderCut`
+        for any other end if the answer `has_begun`, else `ProviderUnavailable`.
+        """
+        failed = self._failure(error)
+        if has_begun:
+            raise ProviderCut(str(failed), words=failed.words) from failed
+        if not isinstance(error, BadStream) or error.refusal is None:
+            raise failed from error
+        return error.refusal
 
     def _failure(self, error: HermaError) -> ProviderUnavailable:
         """The failure for an error of the HTTP client, whose own text may name addresses."""

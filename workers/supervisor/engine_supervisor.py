@@ -44,6 +44,7 @@ from workers.supervisor.gpu_memory import memory_of
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache, may_keep
+from workers.supervisor.identity import take_changes
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,
@@ -271,14 +272,16 @@ class EngineSupervisor:
             self._cache.clear()
 
     def retune(self, config: WorkerConfig) -> None:
-        """Take `config`, which differs only in keys that no engine reads."""
-        if self._next_config is self._config:
-            self._next_config = config
-        self._config = config
+        """Take `config`, which differs from that of the next engine only in keys that no engine
+        reads; these hold for the present engine too.
+        """
+        is_next = self._next_config is not self._config  # a restart has been asked for
+        self._config, _ = take_changes(self._config, config)
+        self._next_config = config if is_next else self._config
         if self.sleeper is not None:
-            self.sleeper.turns.retune(config)
+            self.sleeper.turns.retune(self._config)
         if self._life is not None:
-            self._life.retune(config)
+            self._life.retune(self._config)
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
         """The worker's status. `gateways` are the counts of welcomed and of dialled gateways;

@@ -227,6 +227,23 @@ async def test_a_start_without_progress_is_ended(tmp_path: Path) -> None:
             await wait_dead(worker.engine_pids()[0])
 
 
+async def test_a_reload_before_the_next_engine_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it takes while an engine is being replaced holds for the one that follows."""
+    async with open_gateway_end() as gateway:
+        with moody_worker(tmp_path, gateway.address) as (worker, next_mood):
+            await gateway.wait_ready()
+            monkeypatch.setenv("HERMA_RUNTIME_DIR", worker.runtime_dir)
+            (supervisor,) = await trio.to_thread.run_sync(lambda: [*supervisors()])
+            next_mood.set(phase="weights", stall=True)
+            os.kill(worker.engine_pids()[0], signal.SIGSTOP)
+            await trio.to_thread.run_sync(ask, supervisor.path, AskRestart(force=True))
+            worker.reload(stall_s=0.5)
+            fault = await gateway.wait(Fault)
+            assert fault.cause.startswith("no progress for 0.5 s at `weights` (50%)")
+
+
 async def _child_of(worker: WorkerProcess) -> int:
     line = await worker.wait_line("child ")
     return int(line.rpartition(" ")[2])

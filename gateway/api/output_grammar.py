@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
-from gateway.schemas import LeftOut, enforceable
+from gateway.schemas import LeftOut, SchemaTooLarge, enforceable
 from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
 from protocol.reading import FAULTS
 
@@ -108,7 +108,10 @@ def schema_source(
     out the rest. Raises `ApiError` 400 for one that is too large or too deep.
     """
     _check_depth(schema, field)
-    shown, left_out = enforceable(closed(schema) if is_strict else schema)
+    try:
+        shown, left_out = enforceable(closed(schema) if is_strict else schema)
+    except SchemaTooLarge as error:
+        raise too_large(field) from error
     shown[_OPTIONS] = {"whitespace_pattern": _WHITE_SPACE, "lenient": is_lenient}
     return SchemaSource(_bounded(json.dumps(shown, ensure_ascii=False), field), left_out)
 

@@ -7,3 +7,4 @@ know requests, tools or engines' grammars.
 from gateway.schemas.enforceable import LeftOut, enforceable
 from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.references import resolved
+from gateway.schemas.written_size import SchemaTooLarge

@@ -7,12 +7,16 @@ schemas are those of `enforceable`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, final
 
 Json = dict[str, Any]
 
 _MAX_DEPTH: Final = 16
+_MAX_STEPS: Final = 500_000
+"""Names and values that are compared for one request: those of 400 small alternatives. It takes
+about a second.
+"""
 _OF_OBJECTS: Final = frozenset(
     {
         "properties",
@@ -25,44 +29,50 @@ _OF_OBJECTS: Final = frozenset(
 )
 
 
-def exclude(
-    definitions: Mapping[str, Any], one: Json | bool, two: Json | bool, depth: int = 0
-) -> bool:
-    """Whether no value is valid for both."""
-    one, two = _target(definitions, one), _target(definitions, two)
-    if isinstance(one, bool) or isinstance(two, bool):
-        return one is False or two is False
-    if depth > _MAX_DEPTH:
-        return False
-    for first, second in ((one, two), (two, one)):
-        if "anyOf" in first:
-            options = [_typed(option, first) for option in first["anyOf"]]
-            return all(exclude(definitions, option, second, depth + 1) for option in options)
-    is_apart = _by_values(one, two)
-    if is_apart is not None:
-        return is_apart
-    properties = [part.get("properties", {}) for part in (one, two)]
-    both = set(one.get("required", ())) & set(two.get("required", ()))
-    if any(
-        exclude(
-            definitions, properties[0].get(name, True), properties[1].get(name, True), depth + 1
+@final
+class SchemaComparison:
+    """Compares the schemas of one request, whose `definitions` may contain each other and
+    themselves: a schema of a few lines has more pairs of parts than can be compared.
+    """
+
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self._definitions = definitions
+        self._num_left = _MAX_STEPS
+
+    def exclude(self, one: Json | bool, two: Json | bool, depth: int = 0) -> bool:
+        """Whether no value is valid for both; False where that would take too long to find out."""
+        one, two = _target(self._definitions, one), _target(self._definitions, two)
+        if isinstance(one, bool) or isinstance(two, bool):
+            return one is False or two is False
+        self._num_left -= 1 + _size(one) + _size(two)
+        if depth > _MAX_DEPTH or self._num_left < 0:
+            return False
+        for first, second in ((one, two), (two, one)):
+            if "anyOf" in first:
+                options = [_typed(option, first) for option in first["anyOf"]]
+                return all(self.exclude(option, second, depth + 1) for option in options)
+        is_apart = _by_values(one, two)
+        if is_apart is not None:
+            return is_apart
+        parts, others = (part.get("properties", {}) for part in (one, two))
+        both = set(one.get("required", ())) & set(two.get("required", ()))
+        if any(
+            self.exclude(parts.get(name, True), others.get(name, True), depth + 1) for name in both
+        ):
+            return True
+        return any(
+            part.get("additionalProperties") is False
+            and "patternProperties" not in part
+            and set(other.get("required", ())) - set(part.get("properties", ()))
+            for part, other in ((one, two), (two, one))
         )
-        for name in both
-    ):
-        return True
-    return any(
-        part.get("additionalProperties") is False
-        and "patternProperties" not in part
-        and set(other.get("required", ())) - set(part.get("properties", ()))
-        for part, other in ((one, two), (two, one))
-    )
 
 
 def _by_values(one: Json, two: Json) -> bool | None:
     """What values and types tell; None if only objects may be valid for both."""
     values = [_values_of(part) for part in (one, two)]
     if values[0] is not None and values[1] is not None:
-        return not any(_same(a, b) for a in values[0] for b in values[1])
+        return not {*map(_frozen, values[0])} & {*map(_frozen, values[1])}
     types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
     named = [some for some in types if some]
     if not named:
@@ -132,6 +142,18 @@ def _type_of(value: object) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _same(one: object, two: object) -> bool:
-    """Whether JSON values are equal; Python takes `True` for 1."""
-    return one == two and isinstance(one, bool) == isinstance(two, bool)
+def _frozen(value: object) -> Hashable:
+    """Equal for equal values of JSON; Python takes `True` for 1."""
+    if isinstance(value, bool):
+        return "boolean", value
+    if isinstance(value, list):
+        return "array", *map(_frozen, value)
+    if isinstance(value, dict):
+        return "object", frozenset((name, _frozen(part)) for name, part in value.items())
+    assert isinstance(value, Hashable)
+    return value
+
+
+def _size(part: Json) -> int:
+    """The number of names and values that are compared."""
+    return sum(len(part.get(keyword, ())) for keyword in ("enum", "required", "properties"))

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import math
 import string
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
-from gateway.schemas.disjoint import exclude, of_objects
-from gateway.schemas.exact_numbers import at_least, is_kept
+from gateway.schemas.disjoint import SchemaComparison, of_objects
+from gateway.schemas.exact_numbers import LARGEST, finite, is_kept, lower_bound, upper_bound
 from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.property_names import name_test, names_in, pattern_of_names, rule_of_names
 from gateway.schemas.references import pointer_to, target_of
 from gateway.schemas.rings import open_ring, open_rings
+from gateway.schemas.written_size import MAX_VALUES, SchemaTooLarge, check_size
 
 Json = dict[str, Any]
 
@@ -43,9 +45,6 @@ _SYNONYMS: Final = {
 FORMATS: Final = frozenset(FORMAT_PATTERNS)
 """Values of `format` that llguidance has a grammar for; any other value is an annotation."""
 
-_LARGEST: Final = 9 * 10**18
-"""Bounds of numbers are at most this; llguidance computes ranges in 64 bits."""
-_SMALLEST: Final = 1e-15
 _MOST_REPEATED: Final = 2**31 - 1
 _MOST_DIGITS: Final = 9
 """The most digits of a `multipleOf`; llguidance refuses longer ones."""
@@ -76,11 +75,15 @@ class Enforceable(NamedTuple):
 
 
 def enforceable(schema: Mapping[str, Any]) -> Enforceable:
-    """What of `schema` can be enforced. It must be a tree of bounded depth."""
+    """What of `schema` can be enforced. It must be a tree of bounded depth. Raises
+    `SchemaTooLarge`.
+    """
     mender = _Mender(schema)
     mended = mender.part(dict(schema), "")
     if not isinstance(mended, dict):
         mended = {} if mended else {"not": {}}
+    mender.mend_definitions()
+    check_size([mended, *mender.definitions.values()])
     mender.compare_alternatives()
     mender.open_rings(mended)
     if mender.definitions:
@@ -97,10 +100,21 @@ class _Mender:
         self._is_old = isinstance(dialect, str) and any(name in dialect for name in _OLD_DRAFTS)
         self.definitions: Json = {}
         self._names: dict[str, str] = {}
+        self._endless: dict[str, bool] = {}
+        """Whether a place of the schema is known to lead to itself by references alone."""
+        self._waiting: deque[tuple[str, object]] = deque()
         self._places: dict[int, tuple[Json, str]] = {}  # mended schemas by id, with their pointers
         self.left_out: list[LeftOut] = []
         self.alternatives: list[tuple[str, list[Json | bool]]] = []
         """Of each `oneOf`, with its place. They are compared once all definitions are known."""
+
+    def mend_definitions(self) -> None:
+        """Mend the parts that references lead to, and those that these lead to. They wait for it,
+        because a client's references may be a longer chain than calls can be.
+        """
+        while self._waiting:
+            pointer, target = self._waiting.popleft()
+            self.definitions[self._names[pointer]] = self.part(target, pointer)
 
     def leave_out(self, pointer: str, keyword: str, why: str) -> None:
         """Report a keyword."""
@@ -108,10 +122,10 @@ class _Mender:
 
     def compare_alternatives(self) -> None:
         """Report each `oneOf` of which a value may be valid for two schemas."""
+        comparison = SchemaComparison(self.definitions)
         for at, parts in self.alternatives:
             parts[:] = of_objects(self.definitions, parts)
-            pairs = combinations(parts, 2)
-            if not all(exclude(self.definitions, one, two) for one, two in pairs):
+            if not all(comparison.exclude(one, two) for one, two in combinations(parts, 2)):
                 self.leave_out(at, "oneOf", "a value may be valid for two of its schemas")
 
     def open_rings(self, mended: Json) -> None:
@@ -152,7 +166,7 @@ class _Mender:
         return mended
 
     def reference(self, ref: object, at: str) -> Json | None:
-        """The reference to a definition, which is mended at its first use."""
+        """The reference to a definition, which `mend_definitions` mends."""
         found = target_of(self._root, ref)
         if found is None:
             self.leave_out(at, "$ref", f"{ref!r:.80} leads nowhere in this schema")
@@ -162,23 +176,25 @@ class _Mender:
             self.leave_out(at, "$ref", f"{ref!r:.80} leads to itself")
             return None
         if pointer not in self._names:
-            self._names[pointer] = name = f"d{len(self._names)}"
-            self.definitions[name] = True
-            self.definitions[name] = self.part(target, pointer)
+            self._names[pointer] = f"d{len(self._names)}"
+            self._waiting.append((pointer, target))
         return {"$ref": f"#/$defs/{self._names[pointer]}"}
 
     def _is_endless(self, target: object) -> bool:
         """Whether references that follow each other from here never reach a value."""
         seen: set[str] = set()
+        is_endless = False
         while isinstance(target, dict) and "$ref" in target:
             found = target_of(self._root, target["$ref"])
             if found is None:
-                return False
+                break
             pointer, target = found
-            if pointer in seen:
-                return True
+            if pointer in seen or pointer in self._endless:
+                is_endless = self._endless.get(pointer, True)
+                break
             seen.add(pointer)
-        return False
+        self._endless |= dict.fromkeys(seen, is_endless)
+        return is_endless
 
 
 def _is_anything(schema: object) -> bool:
@@ -272,12 +288,6 @@ def _values(mender: _Mender, given: Json, mended: Json, at: str) -> None:
             mender.leave_out(at, keyword, "a number in it is longer than a grammar can follow")
 
 
-def _number(value: object) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if isinstance(value, int) or math.isfinite(value) else None
-
-
 def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     bounds: Json = {key: given[key] for key in _BOUNDS if key in given}
     for inclusive, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
@@ -295,7 +305,7 @@ def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
             mender.leave_out(at, keyword, "no number is between the bounds")
             del mended[keyword]
     if "multipleOf" in given:
-        step = _number(given["multipleOf"])
+        step = finite(given["multipleOf"])
         if step is None or step <= 0 or not _is_short(step):
             mender.leave_out(at, "multipleOf", f"{given['multipleOf']!r:.80} cannot be followed")
         else:
@@ -303,11 +313,11 @@ def _numbers(mender: _Mender, given: Json, mended: Json, at: str) -> None:
 
 
 def _bound(mender: _Mender, keyword: str, value: object, mended: Json, at: str) -> None:
-    number = _number(value)
+    number = finite(value)
     if number is None:
         mender.leave_out(at, keyword, f"{value!r:.80} is no number")
         return
-    narrowed = _lower(number) if "inimum" in keyword else _upper(number)
+    narrowed = lower_bound(number) if "inimum" in keyword else upper_bound(number)
     if narrowed is None:
         mender.leave_out(at, keyword, f"{value!r:.80} is out of range")
     else:
@@ -318,22 +328,8 @@ _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def _is_short(step: float) -> bool:
-    digits = f"{step:.15f}".strip("0").replace(".", "") if step < _LARGEST else ""
+    digits = f"{step:.15f}".strip("0").replace(".", "") if step < LARGEST else ""
     return 0 < len(digits) <= _MOST_DIGITS and float(f"{step:.15f}") == step
-
-
-def _lower(value: float) -> float | None:
-    """A lower bound that engines can follow and that allows no more."""
-    if value > _LARGEST:
-        return None
-    if 0 < value < _SMALLEST:
-        return _SMALLEST
-    return 0 if -_SMALLEST < value < 0 else at_least(max(value, -_LARGEST))
-
-
-def _upper(value: float) -> float | None:
-    mirrored = _lower(-value)
-    return None if mirrored is None else -mirrored
 
 
 def _counts(mender: _Mender, given: Json, at: str, keywords: tuple[str, str]) -> dict[str, int]:
@@ -342,7 +338,7 @@ def _counts(mender: _Mender, given: Json, at: str, keywords: tuple[str, str]) ->
     for keyword in keywords:
         if keyword not in given:
             continue
-        value = _number(given[keyword])
+        value = finite(given[keyword])
         if value is None or value < 0 or value != int(value):
             mender.leave_out(at, keyword, f"{given[keyword]!r:.80} is no count")
         elif value <= _MOST_REPEATED:
@@ -562,6 +558,8 @@ def _spread_demands(mender: _Mender, mended: Json, at: str) -> None:
     if all(isinstance(one, dict) and _only_demands(one, mended) for one in options):
         del mended["anyOf"]
         required = mended.pop("required", [])
+        if len(options) * len(required) > MAX_VALUES:
+            raise SchemaTooLarge
         whole = dict(mended)
         mended.clear()
         mended["anyOf"] = [

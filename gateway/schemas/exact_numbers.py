@@ -9,6 +9,9 @@ import decimal
 import math
 from typing import Final
 
+LARGEST: Final = 9 * 10**18
+"""Bounds of numbers are at most this; llguidance computes ranges in 64 bits."""
+_SMALLEST: Final = 1e-15
 _DIGITS: Final = 15
 """Fractions of as many digits keep their value."""
 _MOST_EXPONENT: Final = 22
@@ -38,6 +41,28 @@ def at_least(bound: float) -> float:
         return bound
     rounded = decimal.Context(prec=_DIGITS, rounding=decimal.ROUND_CEILING)
     return float(rounded.create_decimal(repr(bound)))
+
+
+def finite(value: object) -> int | float | None:
+    """The value if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, int) or math.isfinite(value) else None
+
+
+def lower_bound(value: float) -> float | None:
+    """A lower bound that engines can follow and that allows no more."""
+    if value > LARGEST:
+        return None
+    if 0 < value < _SMALLEST:
+        return _SMALLEST
+    return 0 if -_SMALLEST < value < 0 else at_least(max(value, -LARGEST))
+
+
+def upper_bound(value: float) -> float | None:
+    """An upper bound that engines can follow and that allows no more."""
+    mirrored = lower_bound(-value)
+    return None if mirrored is None else -mirrored
 
 
 def _is_short(value: float) -> bool:

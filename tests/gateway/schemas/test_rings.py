@@ -2,11 +2,13 @@
 
 import json
 import random
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 
-from gateway.api import schema_source
+from gateway.api import ApiError, schema_source
 from gateway.schemas import enforceable
 from tests.fakes.grammar_walks import Walker, check_valid
 
@@ -139,3 +141,100 @@ def test_a_report_stands_once() -> None:
     shown = {"type": "array", "uniqueItems": True}
     given = {"properties": {"a": shown, "b": {"$ref": "#/properties/a"}}}
     assert len(enforceable(given).left_out) == 1
+
+
+def _branching(num_names: int) -> dict[str, Any]:
+    """Two schemas whose `num_names` parts each have it within, and so `num_names` ** 16 pairs of
+    parts to the depth of a comparison.
+    """
+    names = [f"p{i}" for i in range(num_names)]
+    definitions = {
+        one: {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/$defs/{one}"} for name in names},
+            "required": names,
+        }
+        for one in ("a", "b")
+    }
+    return {"$defs": definitions, "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+
+
+def test_alternatives_that_branch_without_end_are_compared_in_bounded_time() -> None:
+    """They took hours for a schema of some lines."""
+    started = time.process_time()
+    _, left_out = enforceable(_branching(10))
+    assert time.process_time() - started < 10
+    assert [one.keyword for one in left_out] == ["oneOf"]
+
+
+LONG: Final = 3_000
+
+
+def _chain(link: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    links = {f"d{i}": link(f"#/$defs/d{i + 1}") for i in range(LONG)}
+    first = {"properties": {"a": {"$ref": "#/$defs/d0"}}}
+    return {**first, "$defs": {**links, f"d{LONG}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        lambda ref: {"$ref": ref},
+        lambda ref: {"type": "object", "properties": {"next": {"$ref": ref}}},
+    ],
+    ids=["references alone", "properties"],
+)
+def test_a_long_chain_of_definitions_is_enforced(link: Callable[[str], dict[str, Any]]) -> None:
+    """It exceeded the interpreter's stack (500), or took a time that grew with its square."""
+    started = time.process_time()
+    schema, left_out = enforceable(_chain(link))
+    assert time.process_time() - started < 5
+    assert (len(schema["$defs"]), left_out) == (LONG + 1, ())
+
+
+MANY: Final = [f"p{i}" for i in range(3_000)]
+LARGE: dict[str, dict[str, Any]] = {
+    "demands beside properties": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in MANY},
+        "anyOf": [{"required": [name]} for name in MANY],
+    },
+    "demands beside demands": {
+        "type": "object",
+        "properties": {"a": {}},
+        "required": MANY,
+        "anyOf": [{"required": [name]} for name in MANY],
+    },
+    "properties of names": {
+        "type": "object",
+        "propertyNames": {"enum": MANY},
+        "additionalProperties": {"properties": {name: {"type": "string"} for name in MANY}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_schema_that_would_be_too_large_is_refused_at_once(name: str) -> None:
+    """It was written out first, in a minute and with gigabytes."""
+    started = time.process_time()
+    with pytest.raises(ApiError, match="larger than 256 KiB"):
+        schema_source(LARGE[name], "f", is_strict=False)
+    assert time.process_time() - started < 5
+
+
+def test_long_lists_of_values_are_compared_at_once() -> None:
+    """Each value of one was compared with each of the other."""
+    started = time.process_time()
+    lists = [{"enum": list(range(at, at + 20_000))} for at in (0, 20_000)]
+    assert enforceable({"oneOf": lists}).left_out == ()
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "are_apart"),
+    [(1, True, True), (1, 1.0, False), ([0], [False], True), ({"a": [1]}, {"a": [1.0]}, False)],
+)
+def test_values_are_compared_as_json_has_them(one: object, two: object, are_apart: bool) -> None:
+    """A boolean is no number, and a number has many forms."""
+    left_out = enforceable({"oneOf": [{"const": one}, {"const": two}]}).left_out
+    assert (left_out == ()) is are_apart

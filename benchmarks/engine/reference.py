@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels.delta_rule import reference as delta_rule
 from kernels.experts import Routed, takes_shared
 from kernels.experts import reference as mixtures
+from kernels.experts import rounds_rows as rounds_experts
 from kernels.experts.stack import Stack, expert_of
 from kernels.fp8 import BLOCK, DualWeight, Fp8Weight
 from kernels.int4 import Int4Weight, in_order
@@ -80,6 +81,11 @@ class Rows(NamedTuple):
         """Those at `places`, in that order."""
         sizes = [size for num, size in self.spans for _ in range(num)]
         return self._replace(spans=tuple((1, sizes[place]) for place in places if sizes))
+
+    def rounded(self, rounds: Callable[[int], bool]) -> Tensor | None:
+        """Which rows are rounded, if a kernel `rounds` those of a step of so many; None: none."""
+        flags = [flag for num, size in self.spans for flag in [rounds(size)] * num]
+        return torch.tensor(flags) if any(flags) else None
 
     def product(
         self,
@@ -331,7 +337,7 @@ def _mixture(mlp: Experts, eps: float, layer: LayerWeights, hidden: Tensor, step
             continue
         norms = layer.apart
         routed = _routed(mlp, layer, _norm(rows, norms.router, eps))
-        made = _summed(mlp, layer, _norm(rows, norms.before, eps), routed)
+        made = _summed(mlp, layer, _norm(rows, norms.before, eps), routed, own)
         beside = _norm(_shared(mlp, layer, normed, own, Op.LINEAR), norms.behind_shared, eps)
         found.append(beside + _norm(made, norms.behind, eps))
     return _branch(torch.cat(found), layer.mlp_out_norm, eps)
@@ -349,13 +355,22 @@ def _routed(mlp: Experts, layer: LayerWeights, normed: Tensor) -> Routed:
     return mixtures.route(normed, chosen_by, mlp.routing)
 
 
-def _summed(mlp: Experts, layer: LayerWeights, normed: Tensor, routed: Routed) -> Tensor:
+def _summed(
+    mlp: Experts, layer: LayerWeights, normed: Tensor, routed: Routed, steps: Rows
+) -> Tensor:
     """The weighed sum of what each row's experts make of it."""
+
+    def rounds(num_rows: int) -> bool:
+        given = normed[:1].expand(num_rows, -1), layer.gate_up, layer.down, mlp.routing
+        return rounds_experts(*given, invariant=steps.invariant)
+
+    rounded = steps.rounded(rounds)
     summed = torch.zeros(normed.shape, dtype=torch.float32, device=normed.device)
     count = mlp.num_experts
     for index in routed.experts.unique().tolist():
         rows, places = (routed.experts == index).nonzero(as_tuple=True)
-        out = _expert(mlp, layer, normed[rows], index, count)
+        own = None if rounded is None else rounded.to(rows.device)[rows].unsqueeze(1)
+        out = _expert(mlp, layer, normed[rows], index, count, own)
         summed.index_add_(0, rows, out.float() * routed.weights[rows, places].unsqueeze(1))
     return summed.to(normed.dtype)
 
@@ -387,7 +402,7 @@ def _shared(
 def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Tensor:
     """The experts of each row, and the shared one."""
     routed = _routed(mlp, layer, normed)
-    summed = _summed(mlp, layer, normed, routed)
+    summed = _summed(mlp, layer, normed, routed, steps)
     if not mlp.shared_width:
         return summed
     assert layer.experts is not None
@@ -401,8 +416,15 @@ def _mixed(mlp: Experts, layer: LayerWeights, normed: Tensor, steps: Rows) -> Te
     return summed + _shared(mlp, layer, normed, steps, Op.LINEAR_ADD, routed.shared, is_merged)
 
 
-def _expert(mlp: Experts, layer: LayerWeights, x: Tensor, index: int, count: int) -> Tensor:
-    """One expert's output; rows of stacks are never rounded."""
+def _expert(
+    mlp: Experts,
+    layer: LayerWeights,
+    x: Tensor,
+    index: int,
+    count: int,
+    rounded: Tensor | None,
+) -> Tensor:
+    """One expert's output; both products take rounded rows where `rounded` bool [T, 1] says so."""
     experts = layer.experts
     assert experts is not None
     assert not isinstance(layer.gate_up, DualWeight)
@@ -410,8 +432,12 @@ def _expert(mlp: Experts, layer: LayerWeights, x: Tensor, index: int, count: int
     biases = [
         None if bias is None else bias[index] for bias in (experts.gate_up_bias, experts.down_bias)
     ]
+    if rounded is not None:
+        x = torch.where(rounded, _rounded_rows(x), x)
     gate_up = _linear(x, expert_of(layer.gate_up, index, count), biases[0])
     gated = mixtures.activate(gate_up, mlp.activation)
+    if rounded is not None:
+        gated = torch.where(rounded, _rounded_rows(gated), gated)
     return _linear(gated, expert_of(layer.down, index, count), biases[1])
 
 

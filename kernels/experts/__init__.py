@@ -26,7 +26,7 @@ from kernels.experts.shapes import (
     check_router,
     check_stacks,
 )
-from kernels.fp8 import Weight
+from kernels.fp8 import Fp8Weight, Weight
 from kernels.mxfp4 import Mxfp4Weight
 from kernels.rms_norm import rms_norm
 
@@ -42,6 +42,7 @@ __all__ = [
     "fault_on_card",
     "mix",
     "norm_route",
+    "rounds_rows",
     "route",
     "takes_shared",
 ]
@@ -55,7 +56,7 @@ def route(
     if uses_triton(x):
         from kernels.experts import router
 
-        return router.route(x, weights, routing)
+        return router.route(x, weights, routing, invariant=invariant)
     return reference.route(x, weights, routing, invariant=invariant)
 
 
@@ -106,6 +107,21 @@ def takes_shared(
     if not is_few or weights.gate_up_bias is not None or weights.down_bias is not None:
         return False
     return few.takes_shared(gate_up, down, shared_up, shared_down)
+
+
+def rounds_rows(
+    x: Tensor, gate_up: Weight, down: Weight, routing: Routing, *, invariant: bool = False
+) -> bool:
+    """Whether `mix` rounds these rows to 8 bits, and what is between both products, one scale a
+    row: many of them on a card, by experts in 8 bits. A check must round the same rows.
+    """
+    if not uses_triton(x):
+        return False
+    from kernels.experts import choose
+
+    num_pairs = x.shape[0] * routing.num_active
+    given = x, gate_up, down, num_pairs, routing.num_experts
+    return choose.way(*given, invariant=invariant) is choose.Way.ROUNDED
 
 
 def mix(
@@ -183,6 +199,11 @@ def _on_card(
         assert isinstance(down, Mxfp4Weight)
         parts = gate_up, down, weights, routed, count, activation, residual
         return many.mix_widened(x, *parts)
+    if way is choose.Way.ROUNDED:
+        assert isinstance(gate_up, Fp8Weight)
+        assert isinstance(down, Fp8Weight)
+        in_8_bits = gate_up, down, weights, routed, count, activation, residual
+        return many.mix_rounded(x, *in_8_bits)
     pairs = many.pair_list(routed.experts, count)
     gated = many.gate_up(x, gate_up, up_bias, pairs, num_pairs, width, activation)
     return many.down(gated, down, down_bias, pairs, routed, residual)

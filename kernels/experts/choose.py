@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import listed, mxfp4, verdict, widened
+from kernels.experts import listed, mxfp4, row_tiles, verdict, widened
 from kernels.experts.tiles import stored
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
@@ -36,13 +36,14 @@ pairs, which only those for few rows have, saves three launches."""
 
 class Way(StrEnum):
     """Kernels for few rows, a program a pair, or for many, by a list of pairs; on ordinary lanes or
-    by Triton's products, the latter also of experts that are widened first, or in CUDA C++, where
-    programs count the pairs themselves.
+    by Triton's products, the latter also of experts that are widened or of rows that are rounded
+    first, or in CUDA C++, where programs count the pairs themselves.
     """
 
     FEW = "few"
     MANY = "many"
     WIDENED = "widened"
+    ROUNDED = "rounded"
     FEW_MXFP4 = "few mxfp4"
     LISTED = "listed"
 
@@ -75,5 +76,7 @@ def way(
         return Way.LISTED
     if is_few:
         return Way.FEW
-    is_wide = widened.widens(x, gate_up, num_pairs, num_experts)
-    return Way.WIDENED if is_wide else Way.MANY
+    if widened.widens(x, gate_up, num_pairs, num_experts):
+        return Way.WIDENED
+    is_rounded = row_tiles.rounds(x, gate_up, down, num_pairs, num_experts)
+    return Way.ROUNDED if is_rounded else Way.MANY

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import capability, has_pdl, is_card, shared_bytes
@@ -21,8 +19,9 @@ from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource, bits_of
 from kernels.experts.many import most_tiles
+from kernels.experts.pair_sums import add_pairs
 from kernels.experts.tiles import stored
-from kernels.launch import Launch, scratch
+from kernels.launch import scratch
 from kernels.mxfp4 import GROUP
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ this kernel 78.6; H200)."""
 _COLUMN_BYTES: Final = {"rows": 1.0, "blocks": 1.0, "mxfp4": 0.5}
 _WARP: Final = 32
 _EIGHT: Final = 8
-_SUMMED: Final = 512
-"""Outputs of a program that sums."""
 _STEP: Final = 128
 """Bytes of a weight row that a warp takes at once, of 16 rows."""
 _SLOT: Final = 16 * _STEP
@@ -221,25 +218,14 @@ def down(
     It may read the experts before the kernel ahead has ended: that must be `gate_up`, or one that
     begins when all ahead of it has ended. Launches on one device must be ordered.
     """
-    (num_rows, hidden), active = residual.shape, routed.experts.shape[1]
+    hidden, active = residual.shape[1], routed.experts.shape[1]
     form, count = stored(stack).form, stack.shape[0] // hidden
     product = ListedProduct(False, form, count, gated.shape[1], hidden, active, bias is not None)
     out = torch.empty_like(residual)
     products = scratch(gated.device, routed.experts.numel() * hidden)
     _launch(product, gated, stack, bias, routed, products, None, tiles)
-    if num_rows:
-        add_pairs(products, routed.weights, residual, out)
+    add_pairs(products, routed.weights, residual, out)
     return out
-
-
-def add_pairs(products: Tensor, weights: Tensor, residual: Tensor, out: Tensor) -> None:
-    """`out` becomes `residual` [T, hidden] plus the products float32 [T K, hidden] of each row's
-    pairs times their weights float32 [T, K], in the order of pairs.
-    """
-    (num_rows, hidden), active = residual.shape, weights.shape[1]
-    launch = _sum_launch(out.device, hidden, active)
-    grid = num_rows, triton.cdiv(hidden, _SUMMED), 1
-    launch(grid, (products, weights, residual, out))
 
 
 def _launch(
@@ -322,36 +308,3 @@ def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
     most = shared_bytes(torch.device("cuda", device))
     cubin = listed_experts.cubin(macros)
     return load(cubin, listed_experts.name, _WARP * macros["WARPS"], most, device)
-
-
-@triton.jit
-def _sum_kernel(
-    products_ptr,  # float32 [pairs, HIDDEN]
-    weights_ptr,  # float32 [pairs], the weight of each
-    residual_ptr,  # [rows, HIDDEN]
-    out_ptr,  # out: [rows, HIDDEN]
-    HIDDEN: tl.constexpr,  # outputs of an expert
-    ACTIVE: tl.constexpr,  # pairs of a row
-    OUTPUTS: tl.constexpr,  # outputs of a program
-    PDL: tl.constexpr,
-):
-    """Program (row, tile of outputs)."""
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    row = tl.program_id(0).to(tl.int64)
-    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = outputs < HIDDEN
-    total = tl.zeros([OUTPUTS], tl.float32)
-    for place in tl.static_range(ACTIVE):
-        pair = row * ACTIVE + place
-        part = tl.load(products_ptr + pair * HIDDEN + outputs, inside, 0.0)
-        total += part * tl.load(weights_ptr + pair)
-    total += tl.load(residual_ptr + row * HIDDEN + outputs, inside, 0.0).to(tl.float32)
-    tl.store(out_ptr + row * HIDDEN + outputs, total.to(out_ptr.dtype.element_ty), inside)
-
-
-@cache
-def _sum_launch(device: torch.device, hidden: int, active: int) -> Launch:
-    constants = {"HIDDEN": hidden, "ACTIVE": active, "OUTPUTS": _SUMMED, "PDL": has_pdl(device)}
-    return Launch(_sum_kernel, constants, num_warps=4)

@@ -6,7 +6,6 @@ every tile that could begin; programs beyond the tiles that there are end at onc
 graph serves every choice.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -15,9 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.choose import has_pdl, is_card, shared_bytes
+from kernels.choose import has_pdl
 from kernels.experts import widened
 from kernels.experts.long_list import list_pairs
+from kernels.experts.pair_sums import add_pairs
+from kernels.experts.row_tiles import down_tiles, list_rows, rounded_rows, up_tiles
 from kernels.experts.shapes import Activation, ExpertWeights, Routed
 from kernels.experts.tiles import (
     ExpertTiles,
@@ -27,62 +28,23 @@ from kernels.experts.tiles import (
     dot_type,
     is_packed,
     number_pairs,
+    number_tile,
     row_scales,
     stored,
     weight_tile,
 )
 from kernels.experts.widened import HeldExperts
-from kernels.fp8 import Weight
+from kernels.fp8 import Fp8Weight, Weight, quantize_rows
 from kernels.launch import Launch
 from kernels.mxfp4 import Mxfp4Weight
 
-_FEW_ROWS: Final = 16
-_MANY_ROWS: Final = 64
-_MOST_ROWS: Final = 128
-"""Rows of a tile: the second where an expert has more than 32 pairs on average, the last from as
-many on, where shared memory is large enough."""
-_UP: Final = {
-    ("plain", _FEW_ROWS): ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
-    ("rows", _FEW_ROWS): ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
-    ("mxfp4", _FEW_ROWS): ExpertTiles(outputs=64, columns=64, warps=4, stages=4),
-}
-_DOWN: Final = {
-    ("rows", _FEW_ROWS): ExpertTiles(outputs=64, columns=128),
-    ("mxfp4", _FEW_ROWS): ExpertTiles(outputs=64, columns=128),
-}
-"""By the form of a stack and the rows of a tile: the best on an H200 at 8 and 64 rows of those that
-fit into 99 KiB of shared memory (`python -m benchmarks.kernels experts`)."""
-_USUAL: Final = ExpertTiles(outputs=64, columns=64)
-_NARROW: Final = ExpertTiles(outputs=64, columns=128)
-"""For many rows; the latter of numbers in 8 bits or fewer, as many bytes at a time."""
-_ROOMY_UP: Final = {
-    ("plain", _MANY_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-    ("rows", _MANY_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-    ("blocks", _MANY_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-    ("plain", _MOST_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-    ("mxfp4", _MOST_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-}
-_ROOMY_DOWN: Final = {
-    ("plain", _MANY_ROWS): ExpertTiles(outputs=128, columns=64),
-    ("rows", _MANY_ROWS): ExpertTiles(outputs=128, columns=64),
-    ("blocks", _MANY_ROWS): ExpertTiles(outputs=128, columns=64),
-    ("mxfp4", _MOST_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
-}
-_ROOMY_BYTES: Final = 227 * 1024
-"""Where a program may take so much, rows in 16 bits take these tiles, and others, of 128 rows,
-`_USUAL` in every form. On an H200 4,096 rows of gpt-oss in 16 bits took 1,071 us instead of 1,410
-for gates and ups and 758 instead of 962 for what is down, those of a 30B 607 instead of 705 and 606
-instead of 694, in blocks of 8 bits 909 instead of 1,032 and 675 instead of 825; 512 rows of the
-latter 299 instead of 343 and 221 instead of 248."""
-_DEEP: Final = ExpertTiles(outputs=64, columns=32)
-"""For 128 rows in 32 bits."""
-_HALF_BYTES: Final = 2
+_APART_ROWS: Final = 64
+"""From such tiles on a launch of its own sums the pairs of rows. On an H200 what is down of 4,096
+rows of a 30B took 474 us where programs count who came last, and 297 so, both in 8 bits."""
 _LISTED: Final = 1024
-_LONG_PAIRS: Final = 2 * _LISTED
-"""Of more pairs the list is built in two launches: in one each expert's program reads all of them,
-65,536 pairs of 128 experts in 200 us on an H200."""
-
-_Known = Mapping[tuple[str, int], ExpertTiles]
+_LONG_PAIRS: Final = 8 * _LISTED
+"""Of more pairs the list is built part by part. In one launch each expert's program reads all of
+them: 32,768 pairs of 128 experts took 61 us, and 38 in parts; 8,192 pairs 16 and 17 (H200)."""
 
 
 class PairList(NamedTuple):
@@ -139,9 +101,52 @@ def _list_kernel(
         tl.store(pairs_ptr + place, num_pairs + 0 * lanes, place >= first * ROWS + listed)
 
 
+@triton.jit
+def _added(
+    sums, x, values_ptr, scales_ptr, zeros_ptr, rows,
+    first_row,  # of the program's; in blocks all of them share their scales
+    start, steps, DEPTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr, DOT: tl.constexpr,
+    EIGHT: tl.constexpr, PACKED: tl.constexpr,
+    LEFT: tl.constexpr,  # whether sums are turned, and experts the left side
+):  # fmt: skip
+    """Sums [ROWS, OUTPUTS] with the products of a tile of columns: see `weight_tile`. In 8 bits
+    scales by block are for the tile's products, not for its weights.
+    """
+    if LEFT:
+        own = number_tile(values_ptr, scales_ptr, rows, start, DEPTH, steps.shape[0], PACKED)
+        return tl.dot(own.to(DOT), tl.trans(x), sums, input_precision="ieee")
+    elif EIGHT and FORM == "blocks":  # noqa: RET505 - what follows a return is compiled as well
+        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, start, steps, DEPTH, 1, "rows")
+        block = first_row // GROUP * ((DEPTH + GROUP - 1) // GROUP) + start // GROUP
+        product = tl.dot(x, tl.trans(own.to(DOT)), input_precision="ieee")
+        return sums + product * tl.load(scales_ptr + block)
+    else:
+        own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, start, steps, DEPTH, GROUP, FORM)
+        return tl.dot(x, tl.trans(own.to(DOT)), sums, input_precision="ieee")
+
+
+@triton.jit
+def _nothing(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, LEFT: tl.constexpr):
+    """Sums to begin with; `_turned` has the way back."""
+    if LEFT:
+        return tl.zeros([OUTPUTS, ROWS], tl.float32)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return tl.zeros([ROWS, OUTPUTS], tl.float32)
+
+
+@triton.jit
+def _turned(sums, LEFT: tl.constexpr):
+    """Sums [ROWS, OUTPUTS]."""
+    if LEFT:
+        return tl.trans(sums)
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return sums
+
+
 @triton.jit(do_not_specialize=["num_pairs", "first_expert", "num_held"])
 def _gate_up_kernel(
     x_ptr,  # [rows, HIDDEN], normed
+    x_scales_ptr,  # float32 [rows], read if x is in 8 bits
     pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
     experts_ptr,  # int32 [tiles]
     num_tiles_ptr,  # int32 [1]
@@ -167,7 +172,9 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    EIGHT: tl.constexpr,  # whether both sides are in 8 bits
     PACKED: tl.constexpr,  # of `number_pairs`
+    LEFT: tl.constexpr,  # whether experts are the left side
     PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
@@ -182,14 +189,15 @@ def _gate_up_kernel(
         return
     pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
     gates = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    first_row = expert * (2 * WIDTH) + tl.program_id(0) * OUTPUTS
     rows = expert * (2 * WIDTH) + tl.minimum(gates, WIDTH - 1)
     steps = tl.arange(0, COLUMNS)
     is_pair = (pairs < num_pairs)[:, None]
     x_rows = (pairs // ACTIVE).to(tl.int64) * HIDDEN
-    gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    up = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    gate = _nothing(ROWS, OUTPUTS, LEFT)
+    up = _nothing(ROWS, OUTPUTS, LEFT)
     for start in range(0, HIDDEN, COLUMNS):
-        if FORM == "mxfp4":
+        if FORM == "mxfp4" and not LEFT:
             given = tl.where(pairs < num_pairs, x_rows, -1)
             even, odd = column_pairs(x_ptr, given, start, HIDDEN, COLUMNS)
             even, odd = even.to(DOT), odd.to(DOT)
@@ -205,16 +213,21 @@ def _gate_up_kernel(
             at = start + steps
             shown = is_pair & (at < HIDDEN)[None, :]
             x = tl.load(x_ptr + x_rows[:, None] + at[None, :], shown, 0.0).to(DOT)
-            own = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows, start, steps, HIDDEN, GROUP, FORM
-            )
-            gate = tl.dot(x, tl.trans(own.to(DOT)), gate, input_precision="ieee")
-            own = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, start, steps, HIDDEN, GROUP, FORM
-            )
-            up = tl.dot(x, tl.trans(own.to(DOT)), up, input_precision="ieee")
+            gate = _added(
+                gate, x, values_ptr, scales_ptr, zeros_ptr, rows, first_row, start, steps, HIDDEN,
+                GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+            )  # fmt: skip
+            up = _added(
+                up, x, values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, first_row + WIDTH, start,
+                steps, HIDDEN, GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+            )  # fmt: skip
+    gate, up = _turned(gate, LEFT), _turned(up, LEFT)
     gate *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM, PACKED)
+    if EIGHT:
+        x_scales = tl.load(x_scales_ptr + pairs // ACTIVE, pairs < num_pairs, 0.0)[:, None]
+        gate *= x_scales
+        up *= x_scales
     if BIAS:
         biases_ptr = bias_ptr + first_expert * (2 * WIDTH) + rows
         gate += tl.load(biases_ptr).to(tl.float32)[None, :]
@@ -227,6 +240,7 @@ def _gate_up_kernel(
 @triton.jit(do_not_specialize=["num_pairs", "first_expert", "num_held"])
 def _down_kernel(
     gated_ptr,  # [num_pairs, WIDTH]
+    gated_scales_ptr,  # float32 [num_pairs], read if they are in 8 bits
     pairs_ptr,  # int32 [tiles, ROWS], those from `num_pairs` on fill a tile
     experts_ptr,  # int32 [tiles]
     num_tiles_ptr,  # int32 [1]
@@ -248,15 +262,18 @@ def _down_kernel(
     GROUP: tl.constexpr,  # columns that share a scale
     FORM: tl.constexpr,  # of the stack
     BIAS: tl.constexpr,
+    SUMS: tl.constexpr,  # whether rows are summed here
     ROWS: tl.constexpr,  # pairs of a tile
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
+    EIGHT: tl.constexpr,  # whether both sides are in 8 bits
     PACKED: tl.constexpr,  # of `number_pairs`
+    LEFT: tl.constexpr,  # whether experts are the left side
     PDL: tl.constexpr,
 ):
-    """Program (tile of outputs, tile of pairs). That which adds the last of a row's products sums
-    them, in the order of its experts: no sum depends on which came last.
+    """Program (tile of outputs, tile of pairs). With SUMS that which adds the last of a row's
+    products sums them, in the order of its experts: no sum depends on which came last.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -269,13 +286,14 @@ def _down_kernel(
         return
     pairs = tl.load(pairs_ptr + tile * ROWS + tl.arange(0, ROWS))
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    first_row = expert * HIDDEN + tl.program_id(0) * OUTPUTS
     rows = expert * HIDDEN + tl.minimum(outputs, HIDDEN - 1)
     steps = tl.arange(0, COLUMNS)
     is_pair, is_output = pairs < num_pairs, (outputs < HIDDEN)[None, :]
     wide_pairs = pairs.to(tl.int64)[:, None]
-    product = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    product = _nothing(ROWS, OUTPUTS, LEFT)
     for start in range(0, WIDTH, COLUMNS):
-        if FORM == "mxfp4":
+        if FORM == "mxfp4" and not LEFT:
             given = tl.where(is_pair, pairs.to(tl.int64) * WIDTH, -1)
             even, odd = column_pairs(gated_ptr, given, start, WIDTH, COLUMNS)
             low, high = number_pairs(values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED)
@@ -285,25 +303,41 @@ def _down_kernel(
             at = start + steps
             shown = is_pair[:, None] & (at < WIDTH)[None, :]
             gated = tl.load(gated_ptr + wide_pairs * WIDTH + at[None, :], shown, 0.0).to(DOT)
-            own = weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, rows, start, steps, WIDTH, GROUP, FORM
-            )
-            product = tl.dot(gated, tl.trans(own.to(DOT)), product, input_precision="ieee")
+            product = _added(
+                product, gated, values_ptr, scales_ptr, zeros_ptr, rows, first_row, start, steps,
+                WIDTH, GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+            )  # fmt: skip
+    product = _turned(product, LEFT)
     product *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
+    if EIGHT:
+        product *= tl.load(gated_scales_ptr + pairs, is_pair, 0.0)[:, None]
     if BIAS:
         biases_ptr = bias_ptr + first_expert * HIDDEN + rows
         product += tl.load(biases_ptr).to(tl.float32)[None, :]
     dtype = products_ptr.dtype.element_ty
     place = wide_pairs * HIDDEN + outputs[None, :]
     tl.store(products_ptr + place, product.to(dtype), is_pair[:, None] & is_output)
-    tl.debug_barrier()  # every thread's products are stored before the count shows it
-    row = pairs // ACTIVE
-    count_ptrs = arrived_ptr + row * tl.num_programs(0) + tl.program_id(0)
-    arrived = tl.atomic_add(count_ptrs, 1, mask=is_pair, sem="acq_rel", scope="gpu")
-    tl.debug_barrier()
-    is_last = is_pair & (arrived == ACTIVE - 1)
-    tl.store(count_ptrs, 0, is_last)
-    shown = is_last[:, None] & is_output
+    if SUMS:
+        tl.debug_barrier()  # every thread's products are stored before the count shows it
+        row = pairs // ACTIVE
+        count_ptrs = arrived_ptr + row * tl.num_programs(0) + tl.program_id(0)
+        arrived = tl.atomic_add(count_ptrs, 1, mask=is_pair, sem="acq_rel", scope="gpu")
+        tl.debug_barrier()
+        is_last = is_pair & (arrived == ACTIVE - 1)
+        tl.store(count_ptrs, 0, is_last)
+        _sum_rows(
+            weights_ptr, products_ptr, residual_ptr, out_ptr, row, outputs, is_last, HIDDEN, ACTIVE,
+            ROWS, OUTPUTS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _sum_rows(
+    weights_ptr, products_ptr, residual_ptr, out_ptr, row, outputs, is_last, HIDDEN: tl.constexpr,
+    ACTIVE: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+):  # fmt: skip
+    """Write the rows whose last pair it is: their products, weighed, and what they are added to."""
+    shown = is_last[:, None] & (outputs < HIDDEN)[None, :]
     first = row.to(tl.int64)[:, None] * ACTIVE
     total = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for place in range(ACTIVE):
@@ -317,29 +351,6 @@ def _down_kernel(
     place = row.to(tl.int64)[:, None] * HIDDEN + outputs[None, :]
     total += tl.load(residual_ptr + place, shown, 0.0).to(tl.float32)
     tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), shown)
-
-
-def _tiles(known: _Known, roomy: _Known, form: str, rows: int, x: Tensor) -> ExpertTiles:
-    """The tiles of a product: where they fit and x is in 16 bits, `roomy` goes first."""
-    if rows == _MOST_ROWS and x.element_size() > _HALF_BYTES:
-        return _DEEP
-    if _is_roomy(x.device) and x.element_size() == _HALF_BYTES:
-        found = roomy.get((form, rows))
-        if found is not None or rows == _MOST_ROWS:
-            return found or _USUAL
-    is_narrow = rows != _FEW_ROWS and form in {"rows", "mxfp4"}
-    return known.get((form, rows), _NARROW if is_narrow else _USUAL)
-
-
-def _is_roomy(device: torch.device) -> bool:
-    return not is_card(device) or shared_bytes(device) >= _ROOMY_BYTES
-
-
-def list_rows(num_pairs: int, num_experts: int, device: torch.device) -> int:
-    """Rows of the tiles of a list that do well."""
-    if num_pairs >= _MOST_ROWS * num_experts and _is_roomy(device):
-        return _MOST_ROWS
-    return _MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS
 
 
 def most_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
@@ -374,19 +385,22 @@ def gate_up(
     activation: Activation,
     tiles: ExpertTiles | None = None,
     out: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """Gates times ups of each pair, [T K, width]; of a part of all experts those of its pairs are
-    written to `out`.
+    written to `out`, which must be given too for x in 8 bits with `scales` float32 [T].
     """
     weight, *held = _experts_of(stack, 2 * width)
-    values, scales, zeros, form, group = stored(weight)
-    tiles = tiles or _tiles(_UP, _ROOMY_UP, form, listed.rows, x)
+    values, own_scales, zeros, form, group = stored(weight)
+    tiles = tiles or up_tiles(form, listed.rows, x)
     out = x.new_empty(num_pairs, width) if out is None else out
     active = num_pairs // x.shape[0]
     sizes = StackSizes(x.shape[1], width, active, form, group, bias is not None)
-    launch = _gate_up_launch(x.device, sizes, activation, listed.rows, dot_type(x), tiles)
+    given = sizes, activation, listed.rows, dot_type(x), scales is not None, tiles
+    launch = _gate_up_launch(x.device, *given)
     other = x if bias is None else bias
-    operands = x, *listed[:3], values, scales, zeros, other, out
+    x_scales = x if scales is None else scales
+    operands = x, x_scales, *listed[:3], values, own_scales, zeros, other, out
     grid = triton.cdiv(width, tiles.outputs), listed.experts.shape[0], 1
     launch(grid, operands, (num_pairs, *held))
     return out
@@ -394,34 +408,61 @@ def gate_up(
 
 def down(
     gated: Tensor,
-    stack: Weight | HeldExperts,
+    stack: Weight,
     bias: Tensor | None,
     listed: PairList,
     routed: Routed,
     residual: Tensor,
     tiles: ExpertTiles | None = None,
-    into: tuple[Tensor, Tensor] | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
-    """`residual` plus the weighed sums of pairs, [T, hidden]. Launches on one device must be
-    ordered, and the first of a size not inside a capture. Parts of all experts share `into`, the
-    products of all pairs and the result, which is whole behind the last of them.
+    """`residual` plus the weighed sums of pairs, [T, hidden]; `scales` float32 [T K] are those of
+    `gated` in 8 bits. Launches on one device must be ordered, and the first of a size not inside a
+    capture.
     """
-    (num_pairs, width), hidden = gated.shape, residual.shape[1]
-    weight, *held = _experts_of(stack, hidden)
-    values, scales, zeros, form, group = stored(weight)
-    active = routed.experts.shape[1]
-    products, out = into or (gated.new_empty(num_pairs, hidden), torch.empty_like(residual))
-    tiles = tiles or _tiles(_DOWN, _ROOMY_DOWN, form, listed.rows, gated)
-    sizes = StackSizes(hidden, width, active, form, group, bias is not None)
-    launch = _down_launch(gated.device, sizes, listed.rows, dot_type(gated), tiles)
-    across = triton.cdiv(hidden, tiles.outputs)
-    operands = (
-        gated, *listed[:3], routed.weights, values, scales, zeros, gated if bias is None else bias,
-        residual, products,
-        _counters(gated.device, (residual.shape[0] * across - 1).bit_length()), out,
-    )  # fmt: skip
-    launch((across, listed.experts.shape[0], 1), operands, (num_pairs, *held))
+    products = residual.new_empty(gated.shape[0], residual.shape[1])
+    given = gated, stack, bias, listed, routed, residual, products
+    out = torch.empty_like(residual)
+    is_apart = listed.rows >= _APART_ROWS
+    _down(*given, None if is_apart else out, tiles, scales)
+    if is_apart:
+        add_pairs(products, routed.weights, residual, out)
     return out
+
+
+def _down(
+    gated: Tensor,
+    stack: Weight | HeldExperts,
+    bias: Tensor | None,
+    listed: PairList,
+    routed: Routed,
+    residual: Tensor,
+    products: Tensor,
+    out: Tensor | None,
+    tiles: ExpertTiles | None = None,
+    scales: Tensor | None = None,
+) -> None:
+    """Write `products` [T K, hidden] of each pair, of a part of all experts those of its pairs; and
+    their sums to `out`, if that is given.
+    """
+    width, hidden = gated.shape[1], residual.shape[1]
+    weight, *held = _experts_of(stack, hidden)
+    values, own_scales, zeros, form, group = stored(weight)
+    active = routed.experts.shape[1]
+    tiles = tiles or down_tiles(form, listed.rows, gated)
+    sizes = StackSizes(hidden, width, active, form, group, bias is not None)
+    given = sizes, listed.rows, dot_type(gated), scales is not None, out is not None, tiles
+    launch = _down_launch(gated.device, *given)
+    across, device = triton.cdiv(hidden, tiles.outputs), gated.device
+    counters = listed.experts
+    if out is not None:
+        counters = _counters(device, (residual.shape[0] * across - 1).bit_length())
+    operands = (
+        gated, gated if scales is None else scales, *listed[:3], routed.weights, values, own_scales,
+        zeros, gated if bias is None else bias, residual, products, counters,
+        residual if out is None else out,
+    )  # fmt: skip
+    launch((across, listed.experts.shape[0], 1), operands, (gated.shape[0], *held))
 
 
 def mix_widened(
@@ -441,10 +482,37 @@ def mix_widened(
     for part in widened.parts(gate_up_stack, num_experts):
         bias = weights.gate_up_bias
         gate_up(x, part, bias, listed, num_pairs, width, activation, out=gated)
-    into = x.new_empty(num_pairs, hidden), torch.empty_like(residual)
+    products = x.new_empty(num_pairs, hidden)
     for part in widened.parts(down_stack, num_experts):
-        down(gated, part, weights.down_bias, listed, routed, residual, into=into)
-    return into[1]
+        _down(gated, part, weights.down_bias, listed, routed, residual, products, None)
+    out = torch.empty_like(residual)
+    add_pairs(products, routed.weights, residual, out)
+    return out
+
+
+def mix_rounded(
+    x: Tensor,
+    gate_up_stack: Fp8Weight,
+    down_stack: Fp8Weight,
+    weights: ExpertWeights,
+    routed: Routed,
+    num_experts: int,
+    activation: Activation,
+    residual: Tensor,
+) -> Tensor:
+    """`residual` plus the weighed sums of pairs; rows of x, and what is between both products, are
+    rounded to 8 bits, one scale each.
+    """
+    num_pairs, width = routed.experts.numel(), down_stack.shape[1]
+    rows = rounded_rows(num_pairs, num_experts, x.device)
+    listed = pair_list(routed.experts, num_experts, rows)
+    values, scales = quantize_rows(x)
+    gated = x.new_empty(num_pairs, width)
+    given = values, gate_up_stack, weights.gate_up_bias, listed, num_pairs, width, activation
+    gate_up(*given, out=gated, scales=scales)
+    values, scales = quantize_rows(gated)
+    bias = weights.down_bias
+    return down(values, down_stack, bias, listed, routed, residual, scales=scales)
 
 
 def _experts_of(stack: Weight | HeldExperts, expert_rows: int) -> tuple[Weight, int, int]:
@@ -466,23 +534,31 @@ def _gate_up_launch(
     activation: Activation,
     rows: int,
     dot: tl.dtype,
+    eight: bool,
     tiles: ExpertTiles,
 ) -> Launch:
     slope, shift, limit, cubic = activation
     constants = sizes.constants(tiles) | {
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "ROWS": rows, "DOT": dot,
-        "PACKED": is_packed(dot, sizes.form, tiles), "PDL": has_pdl(device),
+        "EIGHT": eight, "PACKED": is_packed(dot, sizes.form, tiles), "LEFT": tiles.left,
+        "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 
 
 @cache
 def _down_launch(
-    device: torch.device, sizes: StackSizes, rows: int, dot: tl.dtype, tiles: ExpertTiles
+    device: torch.device,
+    sizes: StackSizes,
+    rows: int,
+    dot: tl.dtype,
+    eight: bool,
+    sums: bool,
+    tiles: ExpertTiles,
 ) -> Launch:
     constants = sizes.constants(tiles) | {
-        "ROWS": rows, "DOT": dot, "PACKED": is_packed(dot, sizes.form, tiles),
-        "PDL": has_pdl(device),
+        "SUMS": sums, "ROWS": rows, "DOT": dot, "EIGHT": eight,
+        "PACKED": is_packed(dot, sizes.form, tiles), "LEFT": tiles.left, "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 

@@ -89,7 +89,8 @@ def activate(gate_up: Tensor, activation: Activation) -> Tensor:
     elif slope == 1.0 and not cubic:
         gated = F.silu(gate)
     else:
-        gated = gate * torch.sigmoid(slope * (gate + cubic * gate**3))
+        turned = gate + cubic * gate**3 if cubic else gate  # in float16 a cube may be infinite
+        gated = gate * torch.sigmoid(slope * turned)
     out: Tensor = gated * (up + shift if shift else up)
     return out
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import is_card
-from kernels.fp8 import BLOCK, DualWeight, Fp8Weight, Weight
+from kernels.fp8 import BLOCK, FP8, DualWeight, Fp8Weight, Weight
 from kernels.int4 import Int4Weight
 from kernels.mxfp4 import GROUP
 
@@ -20,7 +20,8 @@ class ExpertTiles(NamedTuple):
     """What a program takes at once: outputs, and columns of the product, a power of two each; its
     warps, how many tiles of columns are on their way, and how many of them a program of few rows
     requests ahead of its wait. One costs no registers: they hold the sums behind it. `held`: gates
-    and ups of few rows, in 16 or 8 bits, are requested all at once.
+    and ups of few rows, in 16 or 8 bits, are requested all at once. `left`: experts in MXFP4 are
+    the left side of many rows' products.
     """
 
     outputs: int
@@ -29,7 +30,13 @@ class ExpertTiles(NamedTuple):
     stages: int = 3
     ahead: int = 0
     held: bool = False
+    left: bool = False
 
+
+_DOTS: Final = {
+    torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32,
+    FP8: tl.float8e4nv,
+}  # fmt: skip
 
 _UNPACKED_BYTES: Final = 16
 """What a thread unpacks at least of MXFP4. On an H200 (Triton 3.6) tiles that leave a thread less
@@ -93,10 +100,10 @@ def stored(weight: Weight) -> StoredStack:
 
 
 def dot_type(x: Tensor) -> tl.dtype:
-    """What products are taken in. The interpreter knows bfloat16 as storage only."""
-    if x.dtype == torch.bfloat16:
-        return tl.bfloat16 if is_card(x.device) else tl.float32
-    return {torch.float16: tl.float16, torch.float32: tl.float32}[x.dtype]
+    """What products are taken in. The interpreter knows bfloat16 and e4m3 as storage only."""
+    if x.dtype in {torch.bfloat16, FP8} and not is_card(x.device):
+        return tl.float32
+    return _DOTS[x.dtype]
 
 
 @triton.jit
@@ -203,6 +210,37 @@ def number_pairs(
         tl.reshape(low, [rows.shape[0], size]),
         tl.reshape(high, [rows.shape[0], size]),
     )
+
+
+@triton.jit
+def number_tile(
+    pairs_ptr,  # uint8 [N, DEPTH / 2], two columns each
+    powers_ptr,  # uint8 [N, DEPTH / 32]
+    rows,  # int64 [ROWS], rows of the stack
+    start,  # the first column
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PACKED: tl.constexpr,  # as in `number_pairs`
+):
+    """Weights of MXFP4, [ROWS, COLUMNS]. As the left side of a product they come to the tensor
+    cores by way of shared memory and registers, and the other side by copies that run ahead.
+    """
+    num_rows: tl.constexpr = rows.shape[0]
+    half: tl.constexpr = COLUMNS // 2
+    groups = start // 32 + tl.arange(0, COLUMNS // 32)
+    at = rows[:, None] * (DEPTH // 32) + groups[None, :]
+    powers = tl.load(powers_ptr + at, (groups < DEPTH // 32)[None, :], 0)
+    powers = tl.broadcast_to(powers[:, :, None], [num_rows, COLUMNS // 32, 16])
+    powers = tl.reshape(powers, [num_rows, half])
+    columns = start // 2 + tl.arange(0, half)
+    place = rows[:, None] * (DEPTH // 2) + columns[None, :]
+    pairs = tl.load(pairs_ptr + place, (columns < DEPTH // 2)[None, :], 0)
+    if PACKED:
+        low, high = _bfloats(pairs, powers)
+    else:
+        bits, scale = pairs.to(tl.int32), (powers.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+        low, high = e2m1(bits & 15) * scale, e2m1(bits >> 4) * scale
+    return tl.reshape(tl.join(low, high), [num_rows, COLUMNS])
 
 
 @triton.jit

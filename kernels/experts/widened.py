@@ -15,21 +15,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.choose import is_card
 from kernels.experts.tiles import e2m1
 from kernels.launch import Launch, scratch
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 
-_LEAST_PAIRS: Final = 48
-"""Pairs of an expert on average from which on unpacking pays: 384 rows of gpt-oss-20b. By bytes its
-24 layers are unpacked in 13 ms at 3.5 TB/s, and as they lie 384 rows take 32 (84 us a row, one
-H200). Not measured itself.
+_LEAST_PAIRS: Final = 36
+"""Pairs of an expert on average from which on unpacking pays. On an H200 a layer of gpt-oss-20b
+takes 1,119 us as it lies and 1,309 unpacked for 256 rows, 1,567 and 1,136 for 384, 2,332 and 1,265
+for 550.
 """
 
 _PART_NUMBERS: Final = 2**27
 """Numbers in 16 bits at a time, 256 MiB: eight experts' gates and ups of gpt-oss-20b."""
 
-_GROUPS: Final = 128
-"""Groups of columns of a program."""
+_WARPS: Final = 4
+_WORDS: Final = 32 * _WARPS
+_STEPS: Final = 8
+"""A thread takes so many words of four bytes, all on their way at once, and stores 16 bytes of
+each beside those of the next thread."""
 
 
 class HeldExperts(NamedTuple):
@@ -60,33 +64,112 @@ def parts(stack: Mxfp4Weight, num_experts: int) -> Iterator[HeldExperts]:
         part = stack.rows(slice(first * rows, (first + held) * rows))
         num_groups = held * rows * depth // GROUP
         wide = room[: num_groups * GROUP]
-        grid = triton.cdiv(num_groups, _GROUPS), 1, 1
-        launch(grid, (part.pairs, part.powers, wide), (num_groups,))
+        num_words = num_groups * (GROUP // 8)
+        words = part.pairs.view(torch.int32), part.powers, wide.view(torch.int32)
+        launch((triton.cdiv(num_words, _WORDS * _STEPS), 1, 1), words, (num_words,))
         yield HeldExperts(wide.view(held * rows, depth), first, held)
 
 
-@triton.jit(do_not_specialize=["num_groups"])
+@triton.jit(do_not_specialize=["num_words"])
 def _widen_kernel(
-    pairs_ptr,  # uint8 [num_groups, 16], two columns each
-    powers_ptr,  # uint8 [num_groups]
-    out_ptr,  # out: bfloat16 [num_groups, 32]
-    num_groups,
-    GROUPS: tl.constexpr,  # groups of a program
+    words_ptr,  # int32 [num_words], eight columns each
+    powers_ptr,  # uint8 [num_words / 4]
+    out_ptr,  # out: int32 [num_words, 4], two bfloat16 each
+    num_words,  # of the part
+    WORDS: tl.constexpr,  # words at a time: one of a thread, or two moves more would be needed
+    STEPS: tl.constexpr,  # of a program
+    PACKED: tl.constexpr,  # whether in a card's own instructions
 ):
-    """Program (groups). It starts when all ahead of it has ended, because others read what it
+    """Program (words). It starts when all ahead of it has ended, because others read what it
     overwrites.
     """
-    groups = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    inside = groups < num_groups
-    powers = tl.load(powers_ptr + groups, inside, 0).to(tl.int32)
-    scales = (powers << 23).to(tl.float32, bitcast=True)[:, None]
-    at = groups[:, None] * 16 + tl.arange(0, 16)[None, :]
-    bits = tl.load(pairs_ptr + at, inside[:, None], 0).to(tl.int32)
-    numbers = tl.interleave(e2m1(bits & 15) * scales, e2m1(bits >> 4) * scales)
-    place = groups[:, None] * 32 + tl.arange(0, 32)[None, :]
-    tl.store(out_ptr + place, numbers.to(out_ptr.dtype.element_ty), inside[:, None])
+    first = tl.program_id(0).to(tl.int64) * (WORDS * STEPS) + tl.arange(0, WORDS)
+    words, powers = (), ()
+    for step in tl.static_range(STEPS):  # all loads ahead of the first store
+        at = first + step * WORDS
+        words += (tl.load(words_ptr + at, at < num_words, 0),)  # type: ignore[assignment]
+        powers += (tl.load(powers_ptr + at // 4, at < num_words, 0),)  # type: ignore[assignment]
+    for step in tl.static_range(STEPS):
+        at = first + step * WORDS
+        power = powers[step].to(tl.int32)  # type: ignore[var-annotated]
+        if PACKED:
+            one, two, three, four = _two_by_two(words[step], power << 7 | power << 23)
+        else:
+            scale = (power << 23).to(tl.float32, bitcast=True)
+            one, two = _pair(words[step], scale), _pair(words[step] >> 8, scale)
+            three, four = _pair(words[step] >> 16, scale), _pair(words[step] >> 24, scale)
+        numbers = tl.reshape(tl.join(tl.join(one, three), tl.join(two, four)), [WORDS, 4])
+        place = at[:, None] * 4 + tl.arange(0, 4)[None, :]
+        tl.store(out_ptr + place, numbers, (at < num_words)[:, None])
+
+
+@triton.jit
+def _pair(byte, scale):
+    """The numbers of a byte, int32 whose higher bits do not count: two bfloat16 in an int32. Both
+    are exact, so their bits are the upper ones of a float32.
+    """
+    low = (e2m1(byte & 15) * scale).to(tl.int32, bitcast=True)
+    high = (e2m1((byte >> 4) & 15) * scale).to(tl.int32, bitcast=True)
+    return ((low >> 16) & 0xFFFF) | (high & -65536)
+
+
+@triton.jit
+def _two_by_two(words, factors):
+    """The eight numbers of a word times a power, two bfloat16 in each of four int32. `factors` are
+    the powers as bfloat16, twice.
+
+    Sign and bits of a number become those of a bfloat16 whose exponent is 126 too low, which may be
+    subnormal: the product with 2^126 is exact, and so is that with the power.
+    """
+    return tl.inline_asm_elementwise(
+        """
+        {
+            .reg .b32 b, t, s, z, c;
+            mov.b32 z, 0x80008000;
+            mov.b32 c, 0x7E807E80;
+            and.b32 b, $4, 0xFF;
+            mul.lo.u32 t, b, 0x1001;
+            shl.b32 s, t, 12;
+            shl.b32 t, t, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 t, t, c, z;
+            fma.rn.bf16x2 $0, t, $5, z;
+            bfe.u32 b, $4, 8, 8;
+            mul.lo.u32 t, b, 0x1001;
+            shl.b32 s, t, 12;
+            shl.b32 t, t, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 t, t, c, z;
+            fma.rn.bf16x2 $1, t, $5, z;
+            bfe.u32 b, $4, 16, 8;
+            mul.lo.u32 t, b, 0x1001;
+            shl.b32 s, t, 12;
+            shl.b32 t, t, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 t, t, c, z;
+            fma.rn.bf16x2 $2, t, $5, z;
+            shr.u32 b, $4, 24;
+            mul.lo.u32 t, b, 0x1001;
+            shl.b32 s, t, 12;
+            shl.b32 t, t, 6;
+            and.b32 s, s, 0x80008000;
+            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+            fma.rn.bf16x2 t, t, c, z;
+            fma.rn.bf16x2 $3, t, $5, z;
+        }
+        """,
+        "=&r,=&r,=&r,=&r,r,r",
+        [words, factors],
+        dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
 
 
 @cache
-def _launch(device: torch.device) -> Launch:  # noqa: ARG001 - one for each device
-    return Launch(_widen_kernel, {"GROUPS": _GROUPS}, num_warps=4)
+def _launch(device: torch.device) -> Launch:
+    constants = {"WORDS": _WORDS, "STEPS": _STEPS, "PACKED": is_card(device)}
+    return Launch(_widen_kernel, constants, num_warps=_WARPS)

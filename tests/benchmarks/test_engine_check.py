@@ -32,6 +32,7 @@ from benchmarks.engine.verdict import (
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from kernels.attention import attend
+from kernels.experts import reference as mixtures
 from kernels.fp8 import reference as fp8
 from kernels.linear import Op, linear_add, norm_swiglu, reference
 from kernels.linear.choose import choose
@@ -39,6 +40,7 @@ from kernels.linear.config import Skinny
 from tests.fakes.tiny_families import write_family
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.models import network
+from workers.engine.models.description import Experts
 from workers.engine.runner import ModelRunner
 from workers.engine.start import load_runner
 
@@ -324,6 +326,39 @@ def test_rows_rounded_at_every_batch_are_checked(
             answers = _decodes(fresh_runner(dense))
         checked = check_answers(dense, answers)
         assert [at for at, one in enumerate(checked) if not one.is_right] == [WRONG_ROW]
+
+
+def test_experts_of_rows_that_kernels_round_are_checked_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both products take rounded rows, those of a step of many rows alone."""
+    model = write_family(tmp_path, "qwen3_moe", vocab_size=256)
+    loaded = _loaded(model, quantization="fp8", threads=1).model
+    layer, mlp = loaded.weights.layers[0], loaded.config.layers[0].mlp
+    assert isinstance(mlp, Experts)
+    x = torch.randn(8, loaded.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    x = x.bfloat16()
+    steps = plain_torch.Rows(((5, 600), (3, 1)), invariant=False)
+    plain = plain_torch._mixed(mlp, layer, x, steps)
+    monkeypatch.setattr(plain_torch, "rounds_experts", lambda x, *_, **__: x.shape[0] > 512)
+    found = plain_torch._mixed(mlp, layer, x, steps)
+    torch.testing.assert_close(found[5:], plain[5:])
+    routed = plain_torch._routed(mlp, layer, x)
+    monkeypatch.setattr(mixtures, "activate", _then_rounded(mixtures.activate))
+    none = plain_torch.Rows((), invariant=False)
+    wanted = plain_torch._summed(mlp, layer, _rounded(x), routed, none)
+    off, moved = ((found[:5] - other[:5]).float().norm() for other in (wanted, plain))
+    assert off < moved / 8
+    assert moved > 0.005 * found[:5].float().norm()
+
+
+def _rounded(x: Tensor) -> Tensor:
+    values, scales = fp8.quantize_rows(x, None, 0.0)
+    return (values.float() * scales[:, None]).to(x.dtype)
+
+
+def _then_rounded(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *given: _rounded(activate(*given))
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

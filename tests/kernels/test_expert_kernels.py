@@ -18,25 +18,22 @@ from kernels.experts import (
     reference,
     router,
     takes_shared,
-    widened,
+    verdict,
 )
 from kernels.experts.tiles import ExpertTiles
-from kernels.fp8 import DualWeight, Fp8Weight, Weight, quantize_weight
-from kernels.int4 import quantize
-from kernels.mxfp4 import Mxfp4Weight
-from kernels.mxfp4 import dequantise as dequantise_mxfp4
+from kernels.fp8 import DualWeight, quantize_weight
 from kernels.rms_norm import rms_norm
 from tests.fakes.pairs import each_once
+from tests.kernels.expert_cases import (
+    CLAMPED,
+    assert_near,
+    drawn,
+    formed,
+    routed_rows,
+)
 
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 FEW = 3
 """Rows, of which the interpreter takes seconds."""
-
-CLAMPED = Activation(1.702, 1.0, 1.5)
-
-
-def _drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 ROUTINGS = [
@@ -49,19 +46,19 @@ ROUTINGS = [
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("routing", ROUTINGS)
-@pytest.mark.parametrize("num_rows", [1, 16, 35])
+@pytest.mark.parametrize("num_rows", [1, 16, 35, 513])
 @pytest.mark.parametrize("has_more", [True, False])
 def test_the_router_chooses_as_defined(
     routing: Routing, num_rows: int, device: torch.device, *, has_more: bool
 ) -> None:
     """With a shared expert's gate and both biases, and without; sizes that no tile divides."""
     count, hidden = routing.num_experts, 70
-    weights = ExpertWeights(_drawn(count, hidden, seed=1) * 0.3)
+    weights = ExpertWeights(drawn(count, hidden, seed=1) * 0.3)
     if has_more:
         weights = ExpertWeights(
-            _drawn(count + 1, hidden, seed=1) * 0.3, _drawn(count, seed=2), _drawn(count, seed=3)
+            drawn(count + 1, hidden, seed=1) * 0.3, drawn(count, seed=2), drawn(count, seed=3)
         )
-    x = _drawn(num_rows, hidden)
+    x = drawn(num_rows, hidden)
     wanted = reference.route(x, weights, routing)
     moved = weights._replace(
         **{
@@ -106,13 +103,16 @@ def test_rows_are_normed_in_the_same_launch(
     or all at once; with all biases and factors. Equal products choose the lowest experts.
     """
     count = routing.num_experts
-    router_rows = (_drawn(count + 1, hidden, seed=1) * 2 / hidden**0.5).to(dtype)
+    router_rows = (drawn(count + 1, hidden, seed=1) * 2 / hidden**0.5).to(dtype)
     router_rows[2] = router_rows[1]
     weights = ExpertWeights(
-        router_rows, _drawn(count, seed=2).to(dtype), _drawn(count, seed=3),
-        scales=_drawn(count, seed=4).exp(),
+        router_rows, drawn(count, seed=2).to(dtype), drawn(count, seed=3),
+        scales=drawn(count, seed=4).exp(),
     )  # fmt: skip
-    x, norm = (3 * _drawn(num_rows, hidden)).to(dtype), (_drawn(hidden, seed=6) + 1).to(norm_dtype)
+    x, norm = (
+        (3 * drawn(num_rows, hidden)).to(dtype),
+        (drawn(hidden, seed=6) + 1).to(norm_dtype),
+    )
     wanted_rows = rms_norm(x, norm, 1e-5)
     moved = weights._replace(
         **{
@@ -133,9 +133,9 @@ def test_rows_are_normed_in_the_same_launch(
 
 def test_too_many_rows_are_not_normed_in_the_same_launch(device: torch.device) -> None:
     """One tile's, whose every program reads them whole."""
-    x = _drawn(17, 40).to(device)
+    x = drawn(17, 40).to(device)
     with pytest.raises(ValueError, match="17 rows"):
-        router.norm_route(x, x[0], 1e-6, ExpertWeights(_drawn(6, 40).to(device)), Routing(6, 2))
+        router.norm_route(x, x[0], 1e-6, ExpertWeights(drawn(6, 40).to(device)), Routing(6, 2))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -144,9 +144,9 @@ def test_normed_rows_that_are_no_numbers_choose_some_expert(
     num_rows: int, device: torch.device
 ) -> None:
     """One row after the other, and all at once: different experts, beside rows that are numbers."""
-    x = _drawn(num_rows, 40)
+    x = drawn(num_rows, 40)
     x[1] = torch.nan
-    weights, routing = ExpertWeights(_drawn(6, 40, seed=1).to(device)), Routing(6, 2)
+    weights, routing = ExpertWeights(drawn(6, 40, seed=1).to(device)), Routing(6, 2)
     norm = torch.ones(40, device=device)
     _, found = router.norm_route(x.to(device), norm, 1e-6, weights, routing)
     assert all(len(set(row)) == 2 for row in found.experts.tolist())
@@ -160,44 +160,9 @@ def test_normed_rows_that_are_no_numbers_choose_some_expert(
 def test_rows_that_are_no_numbers_choose_some_expert(device: torch.device) -> None:
     """What pads a step must not lead a kernel astray."""
     x = torch.full((3, 40), torch.nan, device=device)
-    found = router.route(x, ExpertWeights(_drawn(6, 40).to(device)), Routing(6, 2))
+    found = router.route(x, ExpertWeights(drawn(6, 40).to(device)), Routing(6, 2))
     assert int(found.experts.min()) >= 0
     assert int(found.experts.max()) < 6
-
-
-def _choices(kind: str, num_rows: int, count: int, active: int) -> Routed:
-    """All rows on the same experts, any, or never the first and the last."""
-    generator = torch.Generator().manual_seed(4)
-    if kind == "same":
-        experts = torch.arange(active).expand(num_rows, active)
-    else:
-        first, last = (1, count - 1) if kind == "unchosen" else (0, count)
-        rows = [torch.randperm(last - first, generator=generator)[:active] for _ in range(num_rows)]
-        experts = torch.stack(rows) + first
-    weights = torch.rand(num_rows, active, generator=generator)
-    return Routed(experts.int().contiguous(), weights)
-
-
-def _form(stack: Tensor, form: str) -> Weight:
-    match form:
-        case "rows":
-            return quantize_weight(stack)
-        case "blocks":
-            blocks = -(-stack.shape[0] // 128), -(-stack.shape[1] // 128)
-            return Fp8Weight(quantize_weight(stack).values, torch.rand(blocks) * 0.01 + 0.001)
-        case "int4":
-            return quantize(stack)
-        case "mxfp4":
-            generator = torch.Generator().manual_seed(7)
-            pairs = torch.randint(
-                0, 256, (stack.shape[0], stack.shape[1] // 2), generator=generator
-            )
-            powers = torch.randint(
-                120, 126, (stack.shape[0], stack.shape[1] // 32), generator=generator
-            )
-            return Mxfp4Weight(pairs.to(torch.uint8), powers.to(torch.uint8))
-        case _:
-            return stack
 
 
 CASES = [
@@ -227,17 +192,17 @@ def test_experts_are_as_defined(
     kind, num_rows = choices
     if kind == "unchosen" and count - 2 < active:
         pytest.skip("too few experts are left")
-    routed, routing = _choices(kind, num_rows, count, active), Routing(count, active)
-    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
+    routed, routing = routed_rows(kind, num_rows, count, active), Routing(count, active)
+    x, residual = drawn(num_rows, hidden).to(dtype), drawn(num_rows, hidden, seed=5).to(dtype)
     stacks = [
-        _form((_drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
+        formed((drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
         for rows, depth in ((2 * width, hidden), (hidden, width))
     ]
     biases: list[Tensor | None] = [None, None]
     if biased:
         biases = [
-            _drawn(count, 2 * width, seed=8).to(dtype),
-            _drawn(count, hidden, seed=9).to(dtype),
+            drawn(count, 2 * width, seed=8).to(dtype),
+            drawn(count, hidden, seed=9).to(dtype),
         ]
     wide = reference.gate_up(x, stacks[0], biases[0], routed, routing, act)
     wanted = reference.down(wide, stacks[1], biases[1], routed, routing, residual)
@@ -247,57 +212,13 @@ def test_experts_are_as_defined(
     x, residual = x.to(device), residual.to(device)
     if num_rows <= FEW:
         gated = few.gate_up(x, on_card[0], bias, own, width, act)
-        _assert_near(gated, wide)
-        _assert_near(few.down(gated, on_card[1], down_bias, own, residual), wanted)
+        assert_near(gated, wide)
+        assert_near(few.down(gated, on_card[1], down_bias, own, residual), wanted)
     listed = many.pair_list(own.experts, count)
     for _ in range(2):  # the counters are as they were
         gated = many.gate_up(x, on_card[0], bias, listed, num_rows * active, width, act)
-        _assert_near(gated, wide)
-        _assert_near(many.down(gated, on_card[1], down_bias, listed, own, residual), wanted)
-
-
-WIDE = [
-    ("plain", torch.float32, 72, 70, 64),
-    ("plain", torch.float16, 136, 140, 128),
-    ("rows", torch.float16, 200, 140, 64),
-    ("rows", torch.float32, 72, 70, 128),
-    ("blocks", torch.float16, 128, 128, 128),
-    ("int4", torch.float16, 64, 96, 128),
-    ("mxfp4", torch.float16, 160, 96, 128),
-]
-"""A form, a dtype, columns, gates, and the rows of a tile."""
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("case", WIDE, ids=str)
-def test_experts_of_large_tiles_are_as_defined(
-    case: tuple[str, torch.dtype, int, int, int], device: torch.device
-) -> None:
-    """Some experts with more pairs than a tile has rows, and some with fewer."""
-    form, dtype, hidden, width, rows = case
-    count, active, num_rows = 3, 2, rows + 3
-    routed, routing = _choices("any", num_rows, count, active), Routing(count, active)
-    routed.experts[1:] = torch.tensor([2, 0], dtype=torch.int32)
-    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
-    up, down = (
-        _form((_drawn(count * size, depth, seed=size) * 0.2).to(dtype), form)
-        for size, depth in ((2 * width, hidden), (hidden, width))
-    )
-    wide = reference.gate_up(x, up, None, routed, routing, CLAMPED)
-    wanted = reference.down(wide, down, None, routed, routing, residual)
-    own = Routed(*(each.to(device) for each in routed[:2]))
-    listed = many.pair_list(own.experts, count, rows)
-    given = x.to(device), up.to(device), None, listed, num_rows * active, width, CLAMPED
-    gated = many.gate_up(*given)
-    _assert_near(gated, wide)
-    found = many.down(gated, down.to(device), None, listed, own, residual.to(device))
-    _assert_near(found, wanted)
-
-
-@pytest.mark.parametrize(("pairs", "rows"), [(96, 16), (97, 64), (383, 64), (384, 128)])
-def test_more_pairs_of_an_expert_make_larger_tiles(pairs: int, rows: int) -> None:
-    """Three experts' pairs, in tiles that all of them fill on average, and the largest but half."""
-    assert many.list_rows(pairs, 3, torch.device("cpu")) == rows
+        assert_near(gated, wide)
+        assert_near(many.down(gated, on_card[1], down_bias, listed, own, residual), wanted)
 
 
 SHARED = [
@@ -318,17 +239,17 @@ def test_an_expert_that_all_rows_share_is_one_more_pair(
     """Of each row, with a weight that its gate says, or 1; whatever is requested ahead of time."""
     form, dtype, hidden, width, gated, num_rows = case
     count, active = 6, 2
-    routed, routing = _choices(kind, num_rows, count, active), Routing(count, active)
-    x, residual = _drawn(num_rows, hidden).to(dtype), _drawn(num_rows, hidden, seed=5).to(dtype)
+    routed, routing = routed_rows(kind, num_rows, count, active), Routing(count, active)
+    x, residual = drawn(num_rows, hidden).to(dtype), drawn(num_rows, hidden, seed=5).to(dtype)
     sizes = (2 * width, hidden), (hidden, width)
     stacks = [
-        _form((_drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
+        formed((drawn(count * rows, depth, seed=rows) * 0.2).to(dtype), form)
         for rows, depth in sizes
     ]
     own = [
-        _form((_drawn(rows, depth, seed=rows + 1) * 0.2).to(dtype), form) for rows, depth in sizes
+        formed((drawn(rows, depth, seed=rows + 1) * 0.2).to(dtype), form) for rows, depth in sizes
     ]
-    shares = _drawn(num_rows, seed=11).sigmoid() if gated else torch.ones(num_rows)
+    shares = drawn(num_rows, seed=11).sigmoid() if gated else torch.ones(num_rows)
     act = Activation()
     wide = reference.gate_up(x, stacks[0], None, routed, routing, act)
     wanted = reference.down(wide, stacks[1], None, routed, routing, residual)
@@ -345,11 +266,11 @@ def test_an_expert_that_all_rows_share_is_one_more_pair(
     for up_tiles in (None, ExpertTiles(8, 32), ExpertTiles(4, 32, held=True)):
         given = x.to(device), stacks[0], None, routed, width, act, up_tiles
         found = few.gate_up(*given, shared=shared)
-        _assert_near(found, pairs)
+        assert_near(found, pairs)
     for ahead, columns in ((0, 32), (1, 128), (9, 32)):
         tiles = ExpertTiles(8, columns, ahead=ahead)
         given = found, stacks[1], None, routed, residual.to(device), tiles
-        _assert_near(few.down(*given, shared=shared), wanted)
+        assert_near(few.down(*given, shared=shared), wanted)
 
 
 @pytest.mark.parametrize(
@@ -370,83 +291,46 @@ def test_a_program_holds_so_many_gates_as_registers_do(
 
 
 @pytest.mark.parametrize("num_rows", [1, 4, 5, 64])
-def test_few_rows_on_a_card_take_a_shared_expert(num_rows: int) -> None:
+def test_few_rows_on_a_card_take_a_shared_expert(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not without one, not more rows, nor where bits must not depend on how many there are; a CPU
     has it apart.
     """
-    up, down, x = _drawn(40 * 40, 48), _drawn(40 * 48, 20), _drawn(num_rows, 48)
-    weights = ExpertWeights(
-        _drawn(41, 48), shared_gate_up=_drawn(40, 48), shared_down=_drawn(48, 20)
-    )
+    monkeypatch.setattr(verdict, "serves", lambda *_: False)
+    up, down, x = drawn(40 * 40, 48), drawn(40 * 48, 20), drawn(num_rows, 48)
+    weights = ExpertWeights(drawn(41, 48), shared_gate_up=drawn(40, 48), shared_down=drawn(48, 20))
     on_card, routing = x.to("meta"), Routing(40, 4)
     assert takes_shared(on_card, up, down, weights, routing) == (num_rows <= 4)
     assert not takes_shared(on_card, up, down, weights, routing, invariant=True)
-    assert not takes_shared(on_card, up, down, ExpertWeights(_drawn(40, 48)), routing)
-    biased = weights._replace(down_bias=_drawn(40, 48))
+    assert not takes_shared(on_card, up, down, ExpertWeights(drawn(40, 48)), routing)
+    biased = weights._replace(down_bias=drawn(40, 48))
     assert not takes_shared(on_card, up, down, biased, routing)
     assert not takes_shared(x, up, down, weights, routing)
 
 
 def test_a_shared_expert_of_another_form_or_width_stays_apart() -> None:
     """Its kernels have one form, and pairs one width."""
-    up, down = _drawn(4 * 40, 48), _drawn(4 * 48, 20)
-    own = _drawn(40, 48), _drawn(48, 20)
+    up, down = drawn(4 * 40, 48), drawn(4 * 48, 20)
+    own = drawn(40, 48), drawn(48, 20)
     assert few.takes_shared(up, down, *own)
-    assert not few.takes_shared(up, down, _drawn(48, 48), _drawn(48, 24))
+    assert not few.takes_shared(up, down, drawn(48, 48), drawn(48, 24))
     assert not few.takes_shared(up, down, quantize_weight(own[0]), quantize_weight(own[1]))
     assert not few.takes_shared(up, down, own[0], quantize_weight(own[1]))
     assert not few.takes_shared(up, down, DualWeight(own[0], quantize_weight(own[0])), own[1])
 
 
-def _assert_near(found: Tensor, wanted: Tensor) -> None:
-    error = (found.cpu().double() - wanted.double()).norm() / wanted.double().norm()
-    assert error < TOLERANCE[found.dtype]
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("num_rows", "count", "active", "kind"),
-    [
-        (1, 4, 2, "any"),
-        (40, 3, 2, "any"),
-        (90, 7, 3, "any"),
-        (130, 2, 1, "any"),
-        (1025, 7, 2, "unchosen"),
-        (1200, 65, 3, "any"),
-        (2049, 128, 1, "same"),
-    ],
-)
-def test_a_list_has_every_pair_once(
-    num_rows: int, count: int, active: int, kind: str, device: torch.device
-) -> None:
-    """In tiles of one expert, in order; beyond them nothing is meant."""
-    experts = _choices(kind, num_rows, count, active).experts
-    listed = many.pair_list(experts.to(device), count)
-    num_tiles, num_pairs = int(listed.num_tiles), experts.numel()
-    assert num_tiles <= listed.experts.shape[0]
-    tiles = listed.pairs.cpu().view(-1, listed.rows)[:num_tiles]
-    found = []
-    for tile, expert in zip(tiles.tolist(), listed.experts.tolist(), strict=False):
-        own = [pair for pair in tile if pair < num_pairs]
-        assert own
-        assert set(tile) <= {*own, num_pairs}
-        assert all(int(experts.flatten()[pair]) == expert for pair in own)
-        found += own
-    chosen = experts.flatten().tolist()
-    assert found == sorted(range(num_pairs), key=lambda pair: (chosen[pair], pair))
-
-
 def test_few_rows_are_the_same_beside_any_others(device: torch.device) -> None:
     """Bit for bit: router and experts of rows alone and of all."""
-    routing, weights = Routing(6, 2), ExpertWeights(_drawn(6, 48, seed=1).to(device))
-    stacks = _drawn(6 * 40, 48, seed=2).to(device), _drawn(6 * 48, 20, seed=3).to(device)
+    routing, weights = Routing(6, 2), ExpertWeights(drawn(6, 48, seed=1).to(device))
+    stacks = drawn(6 * 40, 48, seed=2).to(device), drawn(6 * 48, 20, seed=3).to(device)
 
     def mixed(x: Tensor) -> Tensor:
         routed = router.route(x, weights, routing)
         gated = few.gate_up(x, stacks[0], None, routed, 20, Activation())
         return few.down(gated, stacks[1], None, routed, x)
 
-    x = _drawn(20, 48).to(device)
+    x = drawn(20, 48).to(device)
     whole = mixed(x)
     for row in (0, 7, 19):
         assert torch.equal(mixed(x[row : row + 1].contiguous())[0], whole[row])
@@ -460,8 +344,8 @@ def test_a_router_draws_when_it_is_told(device: torch.device, *, is_reference: b
     count, active, num_rows = 32, 4, 20
     state = torch.zeros(1 + DRAWN_TILES, dtype=torch.int32, device=device)
     kept = torch.zeros(18, active, dtype=torch.int32, device=device)
-    weights = ExpertWeights(_drawn(count, 40, seed=1).to(device), drawn=Drawn(state, kept))
-    x, routing = _drawn(1, 40).expand(num_rows, 40).contiguous().to(device), Routing(count, active)
+    weights = ExpertWeights(drawn(count, 40, seed=1).to(device), drawn=Drawn(state, kept))
+    x, routing = drawn(1, 40).expand(num_rows, 40).contiguous().to(device), Routing(count, active)
     route = reference.route if is_reference else router.route
     assert len(route(x, weights, routing).experts.unique()) == active
     state[0] = 1
@@ -476,55 +360,3 @@ def test_a_router_draws_when_it_is_told(device: torch.device, *, is_reference: b
     assert int(hits.max()) < 40
     state[0] = 0
     assert len(route(x, weights, routing).experts.unique()) == active
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("biased", [True, False])
-def test_experts_in_mxfp4_are_widened_some_at_a_time(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch, *, biased: bool
-) -> None:
-    """Bit for bit the numbers that they stand for, and what these answer; the last part is
-    smaller than the others.
-    """
-    hidden, width, count, active, num_rows = 96, 64, 5, 2, 19
-    monkeypatch.setattr(widened, "_PART_NUMBERS", 2 * 2 * width * hidden)
-    stacks = [
-        _form(_drawn(count * rows, depth, seed=rows) * 0.2, "mxfp4").to(device)
-        for rows, depth in ((2 * width, hidden), (hidden, width))
-    ]
-    assert isinstance(stacks[0], Mxfp4Weight)
-    assert isinstance(stacks[1], Mxfp4Weight)
-    held = []
-    for part in widened.parts(stacks[0], count):
-        held.append((part.first, part.num_experts))
-        rows = slice(part.first * 2 * width, (part.first + part.num_experts) * 2 * width)
-        assert torch.equal(part.stack, dequantise_mxfp4(stacks[0].rows(rows), torch.bfloat16))
-    assert held == [(0, 2), (2, 2), (4, 1)]
-    routed = Routed(*(each.to(device) for each in _choices("any", num_rows, count, active)[:2]))
-    x, residual = (_drawn(num_rows, hidden, seed=seed).bfloat16().to(device) for seed in (0, 5))
-    weights = ExpertWeights(x)
-    if biased:
-        weights = weights._replace(
-            gate_up_bias=_drawn(count, 2 * width, seed=8).bfloat16().to(device),
-            down_bias=_drawn(count, hidden, seed=9).bfloat16().to(device),
-        )
-    routing = Routing(count, active)
-    gated = reference.gate_up(x, stacks[0], weights.gate_up_bias, routed, routing, CLAMPED)
-    wanted = reference.down(gated, stacks[1], weights.down_bias, routed, routing, residual)
-    for _ in range(2):  # the counters are as they were
-        found = many.mix_widened(
-            x, stacks[0], stacks[1], weights, routed, count, CLAMPED, residual.clone()
-        )
-        _assert_near(found, wanted)
-
-
-@pytest.mark.parametrize(("dtype", "pairs", "wide"), [
-    (torch.bfloat16, 48 * 8, True),
-    (torch.bfloat16, 48 * 8 - 1, False),
-    (torch.float16, 48 * 8, False),
-])  # fmt: skip
-def test_few_pairs_are_not_worth_widening(dtype: torch.dtype, pairs: int, *, wide: bool) -> None:
-    """Nor may a power that float16 lacks be rounded away."""
-    stack = _form(_drawn(8, 32), "mxfp4")
-    assert widened.widens(torch.zeros(1, 32, dtype=dtype), stack, pairs, 8) is wide
-    assert not widened.widens(torch.zeros(1, 32, dtype=torch.bfloat16), _drawn(8, 32), pairs, 8)

@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels.experts import Activation, Routed, Routing, choose, listed, reference
 from kernels.experts.choose import Way
 from kernels.experts.listed import ListedTiles
+from kernels.experts.pair_sums import add_pairs
 from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
 from kernels.mxfp4 import Mxfp4Weight
@@ -213,7 +214,7 @@ def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
     weights = torch.rand(7, 3, generator=generator)
     residual = torch.randn(7, 700, generator=generator)
     out = torch.empty(7, 700, device=device)
-    listed.add_pairs(*(each.to(device) for each in (products, weights, residual)), out)
+    add_pairs(*(each.to(device) for each in (products, weights, residual)), out)
     wanted = residual + (products.view(7, 3, 700) * weights[:, :, None]).sum(1)
     torch.testing.assert_close(out.cpu(), wanted)
 

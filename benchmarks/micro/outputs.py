@@ -81,6 +81,26 @@ _CALLS: Final = {
     + _parameters("", ":<escape>", "<escape>,", "}<end_function_call>"),
     "glm": "<tool_call>write_file\n"
     + _parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>"),
+    "hy3": "<tool_calls:opensource>\n<tool_call:opensource>write_file<tool_sep:opensource>\n"
+    + _parameters(
+        "<arg_key:opensource>",
+        "</arg_key:opensource>\n<arg_value:opensource>",
+        "</arg_value:opensource>\n",
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="write_file" index="1"<|sep|>'
+    + _parameters(
+        '<|open|>argument key="',
+        '" type="string"<|sep|>',
+        "<|close|>argument<|sep|>",
+        "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+    ),
+    "minicpm5": '<function name="write_file">'
+    + _parameters('<param name="', '"><![CDATA[', "]]></param>", "</function>"),
+    "solar_open": "<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>write_file"
+    f"<|tool_call:args|>{_ARGUMENTS}<|tool_call:end|><|calls|>",
+    "gigachat": '<|function_call|>{"name": "write_file", "arguments": '
+    f"{_ARGUMENTS}}}<|message_sep|>",
     "gemma4": "<|tool_call>call:write_file{" + _parameters("", ':<|"|>', '<|"|>,', "}<tool_call|>"),
     "harmony": "<|channel|>commentary to=functions.write_file <|constrain|>json<|message|>"
     f"{_ARGUMENTS}<|call|>",

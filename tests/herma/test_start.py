@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = """
 import os, signal, sys, types
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup hands an ignored one down
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "herma.cli":

@@ -226,12 +226,12 @@ def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.Monke
     assert way(x, 2, in_cuda=True) is Way.LISTED
     assert way(x, 2, in_cuda=True, invariant=True) is Way.FEW_MXFP4
     assert way(x, 4 * 16 + 2, in_cuda=True) is Way.MANY
-    assert way(x, 4 * 48 - 2, in_cuda=True) is Way.MANY
-    assert way(x, 4 * 48, in_cuda=True) is Way.WIDENED
-    assert way(x, 4 * 48, in_cuda=False) is Way.WIDENED
-    assert way(x, 4 * 48, in_cuda=True, invariant=True) is Way.FEW_MXFP4
-    assert way(x, 4 * 48, in_cuda=False, invariant=True) is Way.FEW
-    assert way(x.float(), 4 * 48, in_cuda=True) is Way.MANY
+    assert way(x, 4 * 36 - 2, in_cuda=True) is Way.MANY
+    assert way(x, 4 * 36, in_cuda=True) is Way.WIDENED
+    assert way(x, 4 * 36, in_cuda=False) is Way.WIDENED
+    assert way(x, 4 * 36, in_cuda=True, invariant=True) is Way.FEW_MXFP4
+    assert way(x, 4 * 36, in_cuda=False, invariant=True) is Way.FEW
+    assert way(x.float(), 4 * 36, in_cuda=True) is Way.MANY
     assert way(x.float(), 2, in_cuda=True) is Way.MANY
     assert way(x.float(), 1, in_cuda=True) is Way.FEW
     assert way(x, 2, in_cuda=False) is Way.MANY

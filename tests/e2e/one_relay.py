@@ -62,7 +62,9 @@ _may_send: Final = threading.Semaphore(0)
 
 
 class _Upstream(BaseHTTPRequestHandler):
-    """Sends `EVENTS`, each once the client has the one before, or a short answer in one piece."""
+    """Sends `EVENTS` and the usage, each once the client has the one before, or a short answer in
+    one piece.
+    """
 
     protocol_version = "HTTP/1.1"
 
@@ -85,6 +87,8 @@ class _Upstream(BaseHTTPRequestHandler):
         for event in EVENTS.values():
             assert _may_send.acquire(timeout=READY_S)
             self._send(json.dumps(event))
+        # Read together with the last event, the rest of the answer would be part of its way.
+        assert _may_send.acquire(timeout=READY_S)
         self._send(json.dumps(last))
         self._send("[DONE]")
         self.wfile.write(b"0\r\n\r\n")

@@ -28,7 +28,6 @@ from kernels.experts.tiles import (
     dot_type,
     is_packed,
     number_pairs,
-    number_tile,
     row_scales,
     stored,
     weight_tile,
@@ -106,41 +105,19 @@ def _added(
     sums, x, values_ptr, scales_ptr, zeros_ptr, rows,
     first_row,  # of the program's; in blocks all of them share their scales
     start, steps, DEPTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr, DOT: tl.constexpr,
-    EIGHT: tl.constexpr, PACKED: tl.constexpr,
-    LEFT: tl.constexpr,  # whether sums are turned, and experts the left side
+    EIGHT: tl.constexpr,
 ):  # fmt: skip
     """Sums [ROWS, OUTPUTS] with the products of a tile of columns: see `weight_tile`. In 8 bits
     scales by block are for the tile's products, not for its weights.
     """
-    if LEFT:
-        own = number_tile(values_ptr, scales_ptr, rows, start, DEPTH, steps.shape[0], PACKED)
-        return tl.dot(own.to(DOT), tl.trans(x), sums, input_precision="ieee")
-    elif EIGHT and FORM == "blocks":  # noqa: RET505 - what follows a return is compiled as well
+    if EIGHT and FORM == "blocks":
         own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, start, steps, DEPTH, 1, "rows")
         block = first_row // GROUP * ((DEPTH + GROUP - 1) // GROUP) + start // GROUP
         product = tl.dot(x, tl.trans(own.to(DOT)), input_precision="ieee")
         return sums + product * tl.load(scales_ptr + block)
-    else:
+    else:  # noqa: RET505 - what follows a return is compiled all the same
         own = weight_tile(values_ptr, scales_ptr, zeros_ptr, rows, start, steps, DEPTH, GROUP, FORM)
         return tl.dot(x, tl.trans(own.to(DOT)), sums, input_precision="ieee")
-
-
-@triton.jit
-def _nothing(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, LEFT: tl.constexpr):
-    """Sums to begin with; `_turned` has the way back."""
-    if LEFT:
-        return tl.zeros([OUTPUTS, ROWS], tl.float32)
-    else:  # noqa: RET505 - what follows a return is compiled all the same
-        return tl.zeros([ROWS, OUTPUTS], tl.float32)
-
-
-@triton.jit
-def _turned(sums, LEFT: tl.constexpr):
-    """Sums [ROWS, OUTPUTS]."""
-    if LEFT:
-        return tl.trans(sums)
-    else:  # noqa: RET505 - what follows a return is compiled all the same
-        return sums
 
 
 @triton.jit(do_not_specialize=["num_pairs", "first_expert", "num_held"])
@@ -174,7 +151,6 @@ def _gate_up_kernel(
     DOT: tl.constexpr,  # what products are taken in
     EIGHT: tl.constexpr,  # whether both sides are in 8 bits
     PACKED: tl.constexpr,  # of `number_pairs`
-    LEFT: tl.constexpr,  # whether experts are the left side
     PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
@@ -194,10 +170,10 @@ def _gate_up_kernel(
     steps = tl.arange(0, COLUMNS)
     is_pair = (pairs < num_pairs)[:, None]
     x_rows = (pairs // ACTIVE).to(tl.int64) * HIDDEN
-    gate = _nothing(ROWS, OUTPUTS, LEFT)
-    up = _nothing(ROWS, OUTPUTS, LEFT)
+    gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    up = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, HIDDEN, COLUMNS):
-        if FORM == "mxfp4" and not LEFT:
+        if FORM == "mxfp4":
             given = tl.where(pairs < num_pairs, x_rows, -1)
             even, odd = column_pairs(x_ptr, given, start, HIDDEN, COLUMNS)
             even, odd = even.to(DOT), odd.to(DOT)
@@ -215,13 +191,12 @@ def _gate_up_kernel(
             x = tl.load(x_ptr + x_rows[:, None] + at[None, :], shown, 0.0).to(DOT)
             gate = _added(
                 gate, x, values_ptr, scales_ptr, zeros_ptr, rows, first_row, start, steps, HIDDEN,
-                GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+                GROUP, FORM, DOT, EIGHT,
             )  # fmt: skip
             up = _added(
                 up, x, values_ptr, scales_ptr, zeros_ptr, rows + WIDTH, first_row + WIDTH, start,
-                steps, HIDDEN, GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+                steps, HIDDEN, GROUP, FORM, DOT, EIGHT,
             )  # fmt: skip
-    gate, up = _turned(gate, LEFT), _turned(up, LEFT)
     gate *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     up *= row_scales(scales_ptr, rows[None, :] + WIDTH, FORM, PACKED)
     if EIGHT:
@@ -269,7 +244,6 @@ def _down_kernel(
     DOT: tl.constexpr,  # what products are taken in
     EIGHT: tl.constexpr,  # whether both sides are in 8 bits
     PACKED: tl.constexpr,  # of `number_pairs`
-    LEFT: tl.constexpr,  # whether experts are the left side
     PDL: tl.constexpr,
 ):
     """Program (tile of outputs, tile of pairs). With SUMS that which adds the last of a row's
@@ -291,9 +265,9 @@ def _down_kernel(
     steps = tl.arange(0, COLUMNS)
     is_pair, is_output = pairs < num_pairs, (outputs < HIDDEN)[None, :]
     wide_pairs = pairs.to(tl.int64)[:, None]
-    product = _nothing(ROWS, OUTPUTS, LEFT)
+    product = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, WIDTH, COLUMNS):
-        if FORM == "mxfp4" and not LEFT:
+        if FORM == "mxfp4":
             given = tl.where(is_pair, pairs.to(tl.int64) * WIDTH, -1)
             even, odd = column_pairs(gated_ptr, given, start, WIDTH, COLUMNS)
             low, high = number_pairs(values_ptr, scales_ptr, rows, start, WIDTH, COLUMNS, PACKED)
@@ -305,9 +279,8 @@ def _down_kernel(
             gated = tl.load(gated_ptr + wide_pairs * WIDTH + at[None, :], shown, 0.0).to(DOT)
             product = _added(
                 product, gated, values_ptr, scales_ptr, zeros_ptr, rows, first_row, start, steps,
-                WIDTH, GROUP, FORM, DOT, EIGHT, PACKED, LEFT,
+                WIDTH, GROUP, FORM, DOT, EIGHT,
             )  # fmt: skip
-    product = _turned(product, LEFT)
     product *= row_scales(scales_ptr, rows[None, :], FORM, PACKED)
     if EIGHT:
         product *= tl.load(gated_scales_ptr + pairs, is_pair, 0.0)[:, None]
@@ -540,7 +513,7 @@ def _gate_up_launch(
     slope, shift, limit, cubic = activation
     constants = sizes.constants(tiles) | {
         "SLOPE": slope, "SHIFT": shift, "LIMIT": limit, "CUBIC": cubic, "ROWS": rows, "DOT": dot,
-        "EIGHT": eight, "PACKED": is_packed(dot, sizes.form, tiles), "LEFT": tiles.left,
+        "EIGHT": eight, "PACKED": is_packed(dot, sizes.form, tiles),
         "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_gate_up_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
@@ -558,7 +531,7 @@ def _down_launch(
 ) -> Launch:
     constants = sizes.constants(tiles) | {
         "SUMS": sums, "ROWS": rows, "DOT": dot, "EIGHT": eight,
-        "PACKED": is_packed(dot, sizes.form, tiles), "LEFT": tiles.left, "PDL": has_pdl(device),
+        "PACKED": is_packed(dot, sizes.form, tiles), "PDL": has_pdl(device),
     }  # fmt: skip
     return Launch(_down_kernel, constants, num_warps=tiles.warps, num_stages=tiles.stages)
 

@@ -20,8 +20,7 @@ class ExpertTiles(NamedTuple):
     """What a program takes at once: outputs, and columns of the product, a power of two each; its
     warps, how many tiles of columns are on their way, and how many of them a program of few rows
     requests ahead of its wait. One costs no registers: they hold the sums behind it. `held`: gates
-    and ups of few rows, in 16 or 8 bits, are requested all at once. `left`: experts in MXFP4 are
-    the left side of many rows' products.
+    and ups of few rows, in 16 or 8 bits, are requested all at once.
     """
 
     outputs: int
@@ -30,7 +29,6 @@ class ExpertTiles(NamedTuple):
     stages: int = 3
     ahead: int = 0
     held: bool = False
-    left: bool = False
 
 
 _DOTS: Final = {
@@ -210,37 +208,6 @@ def number_pairs(
         tl.reshape(low, [rows.shape[0], size]),
         tl.reshape(high, [rows.shape[0], size]),
     )
-
-
-@triton.jit
-def number_tile(
-    pairs_ptr,  # uint8 [N, DEPTH / 2], two columns each
-    powers_ptr,  # uint8 [N, DEPTH / 32]
-    rows,  # int64 [ROWS], rows of the stack
-    start,  # the first column
-    DEPTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PACKED: tl.constexpr,  # as in `number_pairs`
-):
-    """Weights of MXFP4, [ROWS, COLUMNS]. As the left side of a product they come to the tensor
-    cores by way of shared memory and registers, and the other side by copies that run ahead.
-    """
-    num_rows: tl.constexpr = rows.shape[0]
-    half: tl.constexpr = COLUMNS // 2
-    groups = start // 32 + tl.arange(0, COLUMNS // 32)
-    at = rows[:, None] * (DEPTH // 32) + groups[None, :]
-    powers = tl.load(powers_ptr + at, (groups < DEPTH // 32)[None, :], 0)
-    powers = tl.broadcast_to(powers[:, :, None], [num_rows, COLUMNS // 32, 16])
-    powers = tl.reshape(powers, [num_rows, half])
-    columns = start // 2 + tl.arange(0, half)
-    place = rows[:, None] * (DEPTH // 2) + columns[None, :]
-    pairs = tl.load(pairs_ptr + place, (columns < DEPTH // 2)[None, :], 0)
-    if PACKED:
-        low, high = _bfloats(pairs, powers)
-    else:
-        bits, scale = pairs.to(tl.int32), (powers.to(tl.int32) << 23).to(tl.float32, bitcast=True)
-        low, high = e2m1(bits & 15) * scale, e2m1(bits >> 4) * scale
-    return tl.reshape(tl.join(low, high), [num_rows, COLUMNS])
 
 
 @triton.jit

@@ -19,7 +19,6 @@ from kernels.experts import (
     verdict,
     widened,
 )
-from kernels.experts.tiles import ExpertTiles
 from kernels.fp8 import Fp8Weight, quantize_rows
 from kernels.mxfp4 import Mxfp4Weight
 from kernels.mxfp4 import dequantise as dequantise_mxfp4
@@ -68,33 +67,6 @@ def test_experts_of_large_tiles_are_as_defined(
     assert_near(gated, wide)
     found = many.down(gated, down.to(device), None, listed, own, residual.to(device))
     assert_near(found, wanted)
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(("hidden", "width", "rows"), [(160, 96, 64), (96, 160, 16)])
-def test_experts_in_mxfp4_may_be_the_left_side(
-    hidden: int, width: int, rows: int, device: torch.device
-) -> None:
-    """Columns and outputs that no tile divides, with biases."""
-    count, active, num_rows = 3, 2, rows + 3
-    routed = routed_rows("any", num_rows, count, active)
-    x, residual = drawn(num_rows, hidden).half(), drawn(num_rows, hidden, seed=5).half()
-    up, down = (
-        formed(drawn(count * size, depth), "mxfp4")
-        for size, depth in ((2 * width, hidden), (hidden, width))
-    )
-    biases = drawn(count, 2 * width, seed=8).half(), drawn(count, hidden, seed=9).half()
-    routing, tiles = Routing(count, active), ExpertTiles(64, 64, left=True)
-    wide = reference.gate_up(x, up, biases[0], routed, routing, CLAMPED)
-    wanted = reference.down(wide, down, biases[1], routed, routing, residual)
-    own = Routed(*(each.to(device) for each in routed[:2]))
-    bias, down_bias = (each.to(device) for each in biases)
-    listed = many.pair_list(own.experts, count, rows)
-    given = x.to(device), up.to(device), bias, listed, num_rows * active, width, CLAMPED, tiles
-    gated = many.gate_up(*given)
-    assert_near(gated, wide)
-    given_down = gated, down.to(device), down_bias, listed, own, residual.to(device), tiles
-    assert_near(many.down(*given_down), wanted)
 
 
 ROUNDED = [

@@ -4,112 +4,34 @@ a card the answers.
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.experts import Activation, Routed, Routing, choose, listed, reference
+from kernels.experts import Activation, Routed, choose, listed
 from kernels.experts.choose import Way
 from kernels.experts.listed import ListedTiles
 from kernels.experts.pair_sums import add_pairs
-from kernels.experts.stack import Stack
-from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
-from kernels.mxfp4 import Mxfp4Weight
+from kernels.fp8 import Fp8Weight
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere, emulated_experts
+from tests.kernels.drawn_mixtures import (
+    Mixture,
+    drawn_inputs,
+    exact_down,
+    exact_gated,
+    relative_error,
+)
+from tests.kernels.expert_cases import CLAMPED
 
 KIB: Final = 1024
-CLAMPED: Final = Activation(1.702, 1.0, 1.5)
 FORMS: Final = ("rows", "blocks", "mxfp4")
 TOLERANCE: Final = 1e-2
 """What rounding leaves: of weights that are exact, gates times ups in bfloat16."""
 
 emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g++")
-
-
-class Mixture(NamedTuple):
-    """Sizes of a mixture; its rows choose any experts, all the same, or never the first and the
-    last.
-    """
-
-    num_rows: int
-    hidden: int
-    width: int
-    count: int
-    active: int
-    choices: str = "any"
-    has_bias: bool = True
-    activation: Activation = CLAMPED
-
-
-class Inputs(NamedTuple):
-    """All on one device: normed rows, both stacks and their biases, choices, what is added to."""
-
-    x: Tensor
-    stacks: tuple[Stack, Stack]
-    biases: tuple[Tensor, Tensor] | tuple[None, None]
-    routed: Routed
-    residual: Tensor
-
-
-def _drawn(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
-    """The same every time, gates of about 1."""
-    generator = torch.Generator().manual_seed(mixture.num_rows + mixture.hidden)
-    count, hidden, width = mixture.count, mixture.hidden, mixture.width
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).bfloat16().to(device)
-
-    def stack(num_rows: int, depth: int) -> Stack:
-        if form == "mxfp4":
-            bits = torch.randint(0, 256, (num_rows, depth // 2), generator=generator)
-            powers = torch.randint(118, 124, (num_rows, depth // 32), generator=generator)
-            powers[torch.rand(powers.shape, generator=generator) < 0.02] = 90
-            return Mxfp4Weight(bits.to(torch.uint8).to(device), powers.to(torch.uint8).to(device))
-        weight = torch.randn(num_rows, depth, generator=generator) * depth**-0.5
-        # Some numbers are subnormal in e4m3.
-        weight[torch.rand(weight.shape, generator=generator) < 0.1] *= 2**-12
-        if form == "rows":
-            return quantize_weight(weight.to(device))
-        scales = torch.rand(-(-num_rows // BLOCK), -(-depth // BLOCK), generator=generator) + 0.5
-        return Fp8Weight((weight * 32).to(FP8).to(device), (scales / 32).to(device))
-
-    if mixture.choices == "same":
-        experts = torch.arange(mixture.active).expand(mixture.num_rows, -1)
-    else:
-        first, last = (1, count - 1) if mixture.choices == "unchosen" else (0, count)
-        scores = torch.rand(mixture.num_rows, last - first, generator=generator)
-        experts = scores.topk(mixture.active, dim=1).indices + first
-    weights = torch.rand(experts.shape, generator=generator)
-    biases = normal(count, 2 * width), normal(count, hidden)
-    return Inputs(
-        normal(mixture.num_rows, hidden),
-        (stack(count * 2 * width, hidden), stack(count * hidden, width)),
-        biases if mixture.has_bias else (None, None),
-        Routed(experts.int().contiguous().to(device), weights.to(device)),
-        normal(mixture.num_rows, hidden),
-    )
-
-
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
-
-
-def _exact_gated(mixture: Mixture, inputs: Inputs) -> Tensor:
-    """In float32, of all rows and weights as they are."""
-    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[0]
-    own = None if bias is None else bias.float()
-    given = inputs.x.float(), inputs.stacks[0], own, inputs.routed, routing
-    return reference.gate_up(*given, mixture.activation)
-
-
-def _exact_down(mixture: Mixture, inputs: Inputs, gated: Tensor) -> Tensor:
-    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[1]
-    own = None if bias is None else bias.float()
-    residual = inputs.residual.float()
-    return reference.down(gated.float(), inputs.stacks[1], own, inputs.routed, routing, residual)
 
 
 EMULATED: Final = (
@@ -138,9 +60,9 @@ def test_its_source_multiplies_right(
     """With copies as early and as late as they may be, from both ends, by few programs and by many:
     the same bits.
     """
-    inputs = _drawn(mixture, form)
-    exact = _exact_gated(mixture, inputs)
-    wanted = _exact_down(mixture, inputs, exact.bfloat16())
+    inputs = drawn_inputs(mixture, form)
+    exact = exact_gated(mixture, inputs)
+    wanted = exact_down(mixture, inputs, exact.bfloat16())
     answers = []
     for grid, is_eager, is_back in ((4, False, False), (40, True, True)):
         card = emulated_experts.Card(room, listed.listed_experts.path, grid, is_eager, is_back)
@@ -148,12 +70,12 @@ def test_its_source_multiplies_right(
             inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
         )
         gated = emulated_experts.listed_gate_up(card, given, mixture.activation, tiles)
-        assert _error(gated, exact) < TOLERANCE
+        assert relative_error(gated, exact) < TOLERANCE
         given = given._replace(x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1])
         products = emulated_experts.listed_down(card, given, tiles)
         parts = products.unflatten(0, inputs.routed.weights.shape)
         out = (parts * inputs.routed.weights.unsqueeze(-1)).sum(1) + inputs.residual
-        assert _error(out, wanted) < TOLERANCE
+        assert relative_error(out, wanted) < TOLERANCE
         answers.append((gated, products))
     for one, other in zip(*answers, strict=True):
         assert torch.equal(one, other)
@@ -186,8 +108,8 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
     source = tmp_path / "listed.cu"
     source.write_text(text.replace(right, wrong))
     mixture = Mixture(37, 384, 256, 3, 2)
-    inputs = _drawn(mixture, "blocks")
-    exact = _exact_gated(mixture, inputs)
+    inputs = drawn_inputs(mixture, "blocks")
+    exact = exact_gated(mixture, inputs)
     given = emulated_experts.Product(
         inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
     )
@@ -202,7 +124,7 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
         except AssertionError:
             is_right.append(False)
         else:
-            is_right.append(_error(gated, exact) < TOLERANCE)
+            is_right.append(relative_error(gated, exact) < TOLERANCE)
     assert not all(is_right)
 
 
@@ -255,7 +177,7 @@ def test_lists_serve_what_a_card_has_run(monkeypatch: pytest.MonkeyPatch) -> Non
     """From two rows on; with a shared expert among the pairs, more than launches are joined for."""
     monkeypatch.setattr(listed, "runs_on", lambda _: True)
     monkeypatch.setattr(listed, "shared_bytes", lambda _: 227 * KIB)
-    inputs = _drawn(Mixture(6, 512, 256, 16, 2), "blocks")
+    inputs = drawn_inputs(Mixture(6, 512, 256, 16, 2), "blocks")
 
     def way(num_rows: int, x: Tensor = inputs.x, **given: bool) -> Way:
         known = {"invariant": False, "in_cuda": True} | given
@@ -271,7 +193,7 @@ def test_lists_serve_what_a_card_has_run(monkeypatch: pytest.MonkeyPatch) -> Non
     assert way(6, inputs.x.float()) is Way.MANY
     plain = torch.empty(0, 512), torch.empty(0, 256)
     assert choose.way(inputs.x, *plain, 12, 16, invariant=False, in_cuda=True) is Way.MANY
-    by_rows = _drawn(Mixture(3, 512, 256, 16, 2), "rows")
+    by_rows = drawn_inputs(Mixture(3, 512, 256, 16, 2), "rows")
     for num_rows, found in ((2, Way.FEW), (3, Way.LISTED)):
         given = by_rows.x[:num_rows], *by_rows.stacks, 2 * num_rows, 16
         assert choose.way(*given, invariant=False, in_cuda=True) is found
@@ -287,7 +209,7 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
     meta = torch.device("meta")
     with record_launches() as recorded:
         for num_rows, count in ((2, 8), (5, 12)):
-            inputs = _drawn(Mixture(num_rows, 256, 128, count, 2), "blocks")
+            inputs = drawn_inputs(Mixture(num_rows, 256, 128, count, 2), "blocks")
             routed = Routed(inputs.routed.experts.to(meta), inputs.routed.weights.to(meta))
             stack = inputs.stacks[0]
             assert isinstance(stack, Fp8Weight)
@@ -322,9 +244,9 @@ class TestOnCard:
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
     def test_products(self, mixture: Mixture, form: str) -> None:
         """In tiles of 8, but MXFP4, and of 16."""
-        host, card = _drawn(mixture, form), _drawn(mixture, form, "cuda")
-        exact = _exact_gated(mixture, host)
-        wanted = _exact_down(mixture, host, exact.bfloat16())
+        host, card = drawn_inputs(mixture, form), drawn_inputs(mixture, form, "cuda")
+        exact = exact_gated(mixture, host)
+        wanted = exact_down(mixture, host, exact.bfloat16())
         gated_exact = exact.bfloat16().cuda()
         sizes = mixture.active, mixture.has_bias
         up = listed.ListedProduct(True, form, mixture.count, mixture.hidden, mixture.width, *sizes)
@@ -345,7 +267,7 @@ class TestOnCard:
                 )  # fmt: skip
                 answers.append((gated, out))
             for gated, out in answers:
-                assert _error(gated, exact) < TOLERANCE
-                assert _error(out, wanted) < TOLERANCE
+                assert relative_error(gated, exact) < TOLERANCE
+                assert relative_error(out, wanted) < TOLERANCE
                 assert torch.equal(gated, answers[0][0])
                 assert torch.equal(out, answers[0][1])

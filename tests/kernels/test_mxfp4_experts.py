@@ -6,7 +6,7 @@ import re
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 import torch
@@ -22,99 +22,30 @@ from kernels.experts import (
     listed,
     mix,
     mxfp4,
-    reference,
     verdict,
 )
 from kernels.experts.choose import Way
 from kernels.experts.mxfp4 import Mxfp4Tiles
-from kernels.mxfp4 import Mxfp4Weight
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere, emulated_experts
+from tests.kernels.drawn_mixtures import (
+    Inputs,
+    Mixture,
+    drawn_inputs,
+    exact_down,
+    exact_gated,
+    relative_error,
+)
+from tests.kernels.expert_cases import CLAMPED
 
 KIB: Final = 1024
 ARCHES: Final = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 """With KiB of shared memory."""
 GPT_OSS: Final = 2880
-CLAMPED: Final = Activation(1.702, 1.0, 1.5)
 TOLERANCE: Final = 1e-2
 """What rounding leaves: of weights that are exact, gates times ups and sums in bfloat16."""
 
 emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g++")
-
-
-class Mixture(NamedTuple):
-    """Sizes of a mixture, and which experts its rows choose: any, all the same, or never the first
-    and the last.
-    """
-
-    num_rows: int
-    hidden: int
-    width: int
-    count: int
-    active: int
-    choices: str = "any"
-    has_bias: bool = True
-    activation: Activation = CLAMPED
-
-
-class Inputs(NamedTuple):
-    """All on one device: normed rows, both stacks and their biases, choices, what is added to."""
-
-    x: Tensor
-    stacks: tuple[Mxfp4Weight, Mxfp4Weight]
-    biases: tuple[Tensor, Tensor] | tuple[None, None]
-    routed: Routed
-    residual: Tensor
-
-
-def _drawn(mixture: Mixture, device: str = "cpu") -> Inputs:
-    """The same every time. Powers make gates of about 1, and a few are far from the others."""
-    generator = torch.Generator().manual_seed(mixture.num_rows + mixture.hidden)
-    count, hidden, width = mixture.count, mixture.hidden, mixture.width
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).bfloat16().to(device)
-
-    def stack(num_rows: int, depth: int) -> Mxfp4Weight:
-        bits = torch.randint(0, 256, (num_rows, depth // 2), generator=generator)
-        powers = torch.randint(118, 124, (num_rows, depth // 32), generator=generator)
-        powers[torch.rand(powers.shape, generator=generator) < 0.02] = 90
-        return Mxfp4Weight(bits.to(torch.uint8).to(device), powers.to(torch.uint8).to(device))
-
-    if mixture.choices == "same":
-        experts = torch.arange(mixture.active).expand(mixture.num_rows, -1)
-    else:
-        first, last = (1, count - 1) if mixture.choices == "unchosen" else (0, count)
-        scores = torch.rand(mixture.num_rows, last - first, generator=generator)
-        experts = scores.topk(mixture.active, dim=1).indices + first
-    weights = torch.rand(experts.shape, generator=generator)
-    biases = normal(count, 2 * width), normal(count, hidden)
-    return Inputs(
-        normal(mixture.num_rows, hidden),
-        (stack(count * 2 * width, hidden), stack(count * hidden, width)),
-        biases if mixture.has_bias else (None, None),
-        Routed(experts.int().contiguous().to(device), weights.to(device)),
-        normal(mixture.num_rows, hidden),
-    )
-
-
-def _error(found: Tensor, exact: Tensor) -> float:
-    return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
-
-
-def _exact_gated(mixture: Mixture, inputs: Inputs) -> Tensor:
-    """In float32, of all rows and weights as they are."""
-    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[0]
-    own = None if bias is None else bias.float()
-    given = inputs.x.float(), inputs.stacks[0], own, inputs.routed, routing
-    return reference.gate_up(*given, mixture.activation)
-
-
-def _exact_down(mixture: Mixture, inputs: Inputs, gated: Tensor) -> Tensor:
-    routing, bias = Routing(mixture.count, mixture.active), inputs.biases[1]
-    own = None if bias is None else bias.float()
-    residual = inputs.residual.float()
-    return reference.down(gated.float(), inputs.stacks[1], own, inputs.routed, routing, residual)
 
 
 EMULATED: Final = (
@@ -139,9 +70,9 @@ def test_its_source_multiplies_right(mixture: Mixture, tiles: Mxfp4Tiles, room: 
     """With copies as early and as late as they may be, from both ends, by few programs and by many:
     the same bits.
     """
-    inputs = _drawn(mixture)
-    exact = _exact_gated(mixture, inputs)
-    wanted = _exact_down(mixture, inputs, exact.bfloat16())
+    inputs = drawn_inputs(mixture, "mxfp4")
+    exact = exact_gated(mixture, inputs)
+    wanted = exact_down(mixture, inputs, exact.bfloat16())
     answers = []
     for grid, is_eager, is_back in ((2, False, False), (40, True, True)):
         card = emulated_experts.Card(room, grid=grid, is_eager=is_eager, is_back=is_back)
@@ -149,10 +80,10 @@ def test_its_source_multiplies_right(mixture: Mixture, tiles: Mxfp4Tiles, room: 
             inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
         )
         gated = emulated_experts.gate_up(card, given, mixture.activation, tiles)
-        assert _error(gated, exact) < TOLERANCE
+        assert relative_error(gated, exact) < TOLERANCE
         given = given._replace(x=exact.bfloat16(), stack=inputs.stacks[1], bias=inputs.biases[1])
         out = emulated_experts.down(card, given, inputs.residual, tiles)
-        assert _error(out, wanted) < TOLERANCE
+        assert relative_error(out, wanted) < TOLERANCE
         answers.append((gated, out))
     for one, other in zip(*answers, strict=True):
         assert torch.equal(one, other)
@@ -182,8 +113,8 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
     source.write_text(text.replace(right, wrong))
     mixture = Mixture(11, 288, 64, 3, 2)
     tiles = Mxfp4Tiles(2, 1, 2, 1)
-    inputs = _drawn(mixture)
-    exact = _exact_gated(mixture, inputs)
+    inputs = drawn_inputs(mixture, "mxfp4")
+    exact = exact_gated(mixture, inputs)
     given = emulated_experts.Product(
         inputs.x, inputs.stacks[0], inputs.biases[0], inputs.routed, mixture.count
     )
@@ -195,7 +126,7 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
         except AssertionError:
             is_right.append(False)
         else:
-            is_right.append(_error(gated, exact) < TOLERANCE)
+            is_right.append(relative_error(gated, exact) < TOLERANCE)
     assert not all(is_right)
 
 
@@ -216,7 +147,7 @@ def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.Monke
     for module in (mxfp4, listed):
         monkeypatch.setattr(module, "runs_on", lambda _: True)
         monkeypatch.setattr(module, "shared_bytes", lambda _: 227 * KIB)
-    inputs = _drawn(Mixture(2, 96, 64, 4, 2))
+    inputs = drawn_inputs(Mixture(2, 96, 64, 4, 2), "mxfp4")
     x, stacks = inputs.x, inputs.stacks
 
     def way(x: Tensor, num_pairs: int, *, in_cuda: bool | None, invariant: bool = False) -> Way:
@@ -247,7 +178,7 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
     monkeypatch.setattr(mxfp4, "capability", lambda _: (9, 0))
     monkeypatch.setattr(mxfp4, "shared_bytes", lambda _: 227 * KIB)
     mixture, meta = Mixture(5, 96, 64, 4, 2), torch.device("meta")
-    inputs = _drawn(mixture)
+    inputs = drawn_inputs(mixture, "mxfp4")
     routed = Routed(inputs.routed.experts.to(meta), inputs.routed.weights.to(meta))
     with record_launches() as recorded:
         for num_rows in (4, 5):
@@ -338,10 +269,10 @@ class TestOnCard:
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
     def test_products(self, mixture: Mixture) -> None:
         """Sizes that leave most of a step empty."""
-        host, card = _drawn(mixture), _drawn(mixture, "cuda")
-        exact = _exact_gated(mixture, host)
+        host, card = drawn_inputs(mixture, "mxfp4"), drawn_inputs(mixture, "mxfp4", "cuda")
+        exact = exact_gated(mixture, host)
         gated_exact = exact.bfloat16().cuda()
-        wanted = _exact_down(mixture, host, exact.bfloat16())
+        wanted = exact_down(mixture, host, exact.bfloat16())
         for _ in range(2):
             answers = [
                 (
@@ -354,8 +285,8 @@ class TestOnCard:
                 for _ in range(2)
             ]  # fmt: skip
             for gated, out in answers:
-                assert _error(gated, exact) < TOLERANCE
-                assert _error(out, wanted) < TOLERANCE
+                assert relative_error(gated, exact) < TOLERANCE
+                assert relative_error(out, wanted) < TOLERANCE
                 assert torch.equal(gated, answers[0][0])
                 assert torch.equal(out, answers[0][1])
 
@@ -364,17 +295,17 @@ class TestOnCard:
         """A layer of gpt-oss with 8 experts, as it is served; beside Triton's kernels."""
         mixture = Mixture(num_rows, 2880, 2880, 8, 2)
         monkeypatch.setattr(verdict, "serves", lambda *_: True)
-        inputs = _drawn(mixture, "cuda")
+        inputs = drawn_inputs(mixture, "mxfp4", "cuda")
         found = _mixed(mixture, inputs)
         assert torch.equal(found, _mixed(mixture, inputs))
         monkeypatch.setattr(verdict, "serves", lambda *_: False)
-        assert _error(found, _mixed(mixture, inputs).cpu()) < TOLERANCE
+        assert relative_error(found, _mixed(mixture, inputs).cpu()) < TOLERANCE
 
     def test_rows_do_not_depend_on_their_neighbours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bit for bit, where that is asked for."""
         monkeypatch.setattr(verdict, "serves", lambda *_: True)
         mixture = Mixture(20, 576, 288, 6, 2)
-        whole = _drawn(mixture, "cuda")
+        whole = drawn_inputs(mixture, "mxfp4", "cuda")
         answer = _mixed(mixture, whole, invariant=True)
         for row in (0, 7, 19):
             part = slice(row, row + 1)
@@ -393,7 +324,7 @@ class TestOnCard:
         """
         monkeypatch.setattr(verdict, "serves", lambda *_: True)
         mixture = Mixture(num_rows, 576, 288, 12, 2)
-        inputs = _drawn(mixture, "cuda")
+        inputs = drawn_inputs(mixture, "mxfp4", "cuda")
 
         def layers() -> Tensor:
             x = inputs.x

@@ -213,12 +213,12 @@ class GatewayConfig(_Table, frozen=True):
     whose event loop does not turn for `hang_s` is replaced.
 
     Answers. A response head is withheld for at most `head_hold_s`; an empty delta follows each
-    `keep_alive_s` of silence. A failure that a retry may cure breaks the connection of a stream,
-    instead of an event that tells it, for clients whose user agent begins with one of
-    `break_streams_of`. Clients whose user agent begins with one of `lasting_limits_402` are told
-    of a limit that lasts by 402 instead of 429, which they ask again after, whatever its headers
-    say. A streamed request outlives its client by `disconnect_grace_s` before
-    the first token. At a stop, open answers have `drain_s` to end.
+    `keep_alive_s` of silence. After a failure that a retry may cure, a stream ends with an event
+    that names the error; for clients whose user agent begins with one of `break_streams_of` the
+    gateway closes the connection instead. A limit that lasts is answered with 429; clients whose
+    user agent begins with one of `lasting_limits_402` get 402, because they repeat a request after
+    any 429, whatever its headers say. A streamed request outlives its client by
+    `disconnect_grace_s` before the first token. At a stop, open answers have `drain_s` to end.
 
     Workers. A request waits for `resume_wait_s` for a worker that restarts, and for `rejoin_wait_s`
     for one whose link is gone, or that has yet to dial in after a start or a reload that names its

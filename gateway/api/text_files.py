@@ -1,6 +1,6 @@
 """Files of text in messages, whose text a model of text can read.
 
-Owns which types of files are text, how their data becomes it, and how a model is told their names.
+Owns which types of files are text, how their data is decoded, and the line that names the file.
 Must not know parts of messages.
 """
 

@@ -20,6 +20,9 @@ _PDL_CAPABILITY: Final = (9, 0)
 
 _FP8_CAPABILITY: Final = (8, 9)
 
+_PRETENDED_MULTIPROCESSORS: Final = 132
+"""Those of an H200."""
+
 _SHARED_KIB: Final = {
     (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227,
     (12, 0): 99, (12, 1): 99,
@@ -50,6 +53,14 @@ def shared_bytes(device: torch.device) -> int:
     capability that they do not have counts as the smallest.
     """
     return _SHARED_KIB.get(capability(device), min(_SHARED_KIB.values())) * 1024
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many multiprocessors a card has, or the pretended device."""
+    if device.type != "cuda":
+        return _PRETENDED_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @cache

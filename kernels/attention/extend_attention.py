@@ -7,19 +7,16 @@ segments it serves, nor how they were cut.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from kernels.attention.config import EXTEND_TILE
+from kernels.choose import multiprocessors
 from kernels.cuda.hopper import header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
-
-if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
 
 _DIM: Final = 128
 _STAGES: Final = 2
@@ -99,17 +96,18 @@ def attend(
     """
     num_blocks, block_size, num_kv, head_dim = keys.shape
     num_rows, num_heads, _ = queries.shape
+    constants = constants_of(num_heads, num_kv, block_size)
     if queries.is_meta:
-        attend_items.record(constants_of(num_heads, num_kv, block_size))
+        attend_items.record(constants)
         return
-    from kernels.cuda.driver import heads_map, launch
+    from kernels.cuda.driver import heads_map, launch, loaded
 
-    device, programs = queries.get_device(), items.shape[0] * num_kv
+    device, programs = queries.device, items.shape[0] * num_kv
     group, slots = num_heads // num_kv, (num_blocks * block_size, num_kv, head_dim)
     launch(
-        _loaded(num_heads, num_kv, block_size, device),
-        min(programs, _multiprocessors(device)),
-        torch.cuda.current_stream(queries.device).cuda_stream,
+        loaded(attend_items, constants, _THREADS, shared_bytes(), device),
+        min(programs, multiprocessors(device)),
+        torch.cuda.current_stream(device).cuda_stream,
         (
             heads_map(
                 queries.data_ptr(), (num_rows, num_heads, head_dim), group, EXTEND_TILE // group
@@ -133,16 +131,3 @@ def constants_of(num_heads: int, num_kv: int, block_size: int) -> dict[str, int]
 def shared_bytes() -> int:
     """What a program takes: queries of two items, and stages of keys and of values."""
     return (2 + 2 * _STAGES) * _TILE_BYTES + _BARRIER_BYTES
-
-
-@cache
-def _loaded(num_heads: int, num_kv: int, block_size: int, device: int) -> Function:
-    from kernels.cuda.driver import load
-
-    cubin = attend_items.cubin(constants_of(num_heads, num_kv, block_size))
-    return load(cubin, attend_items.name, _THREADS, shared_bytes(), device)
-
-
-@cache
-def _multiprocessors(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -5,8 +5,8 @@ kernel.
 """
 
 import ctypes
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import accumulate, islice
 from operator import mul
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from cuda.bindings import driver
 from torch import Tensor
+
+from kernels.cuda.source import CudaSource
 
 COLUMNS: Final = 64
 """Columns of bfloat16 in one tile of a map: 128 bytes, swizzled for the tensor cores."""
@@ -51,13 +53,32 @@ def card_address(host_address: int) -> int:
     return int(_done(driver.cuMemHostGetDevicePointer(host_address, 0), what))
 
 
-def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: int) -> Function:
-    """Load a kernel into the context of `device`. Raises `DriverError`, and `ValueError` unless
-    that device is the current one.
+def loaded(
+    source: CudaSource,
+    constants: Mapping[str, int],
+    num_threads: int,
+    shared_bytes: int,
+    device: torch.device,
+) -> Function:
+    """The kernel of these constants in the context of `device`, loaded the first time. A launch may
+    take fewer `shared_bytes`. Raises `CompileError`, `DriverError`, and `ValueError` unless that
+    device is the current one.
     """
-    if torch.cuda.current_device() != device:
-        raise ValueError(f"tensors on device {device}, not on the current one")
-    module = _done(driver.cuModuleLoadData(cubin), f"load {name}")
+    return _loaded(source, tuple(constants.items()), num_threads, shared_bytes, device)
+
+
+@cache
+def _loaded(
+    source: CudaSource,
+    constants: tuple[tuple[str, int], ...],
+    num_threads: int,
+    shared_bytes: int,
+    device: torch.device,
+) -> Function:
+    if torch.cuda.current_device() != device.index:
+        raise ValueError(f"tensors on {device}, not on the current device")
+    name = source.name
+    module = _done(driver.cuModuleLoadData(source.cubin(dict(constants))), f"load {name}")
     handle = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     _done(driver.cuFuncSetAttribute(handle, most, shared_bytes), f"{shared_bytes} shared bytes")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.choose import capability, has_pdl, is_card, shared_bytes
+from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared_bytes
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource, bits_of
@@ -25,7 +25,6 @@ from kernels.launch import scratch
 from kernels.mxfp4 import GROUP
 
 if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
     from kernels.experts.shapes import Activation, Routed
     from kernels.fp8 import Weight
 
@@ -248,12 +247,13 @@ def _launch(
         return
     if not num_pairs:
         return
-    from kernels.cuda.driver import launch
+    from kernels.cuda.driver import launch, loaded
 
     if x.data_ptr() % ALIGNED:
         x = x.clone()
     values, scales, *_ = stored(stack)
-    function = _loaded(tuple(constants.items()), x.get_device())
+    threads, most = _WARP * tiles.warps, shared_bytes(x.device)
+    function = loaded(listed_experts, constants, threads, most, x.device)
     launch(
         function._replace(shared_bytes=used_bytes(product, tiles)),
         num_programs(product, tiles, num_pairs, _most_programs(tiles, x.device)),
@@ -297,14 +297,4 @@ def constants_of(product: ListedProduct, tiles: ListedTiles, arch: int) -> Mappi
 
 @cache
 def _most_programs(tiles: ListedTiles, device: torch.device) -> int:
-    return tiles.blocks * torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@cache
-def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
-    from kernels.cuda.driver import load
-
-    macros = dict(constants)
-    most = shared_bytes(torch.device("cuda", device))
-    cubin = listed_experts.cubin(macros)
-    return load(cubin, listed_experts.name, _WARP * macros["WARPS"], most, device)
+    return tiles.blocks * multiprocessors(device)

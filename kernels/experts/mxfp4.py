@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.choose import capability, has_pdl, is_card, shared_bytes
+from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared_bytes
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource, bits_of
 from kernels.mxfp4 import GROUP
 
 if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
     from kernels.experts.shapes import Activation, Routed
     from kernels.mxfp4 import Mxfp4Weight
 
@@ -210,12 +209,13 @@ def _launch(
         return
     if not num_pairs:
         return
-    from kernels.cuda.driver import launch
+    from kernels.cuda.driver import launch, loaded
 
     if x.data_ptr() % ALIGNED:
         x = x.clone()
     num_tiles = num_pairs if product.is_up else num_pairs // product.active
-    function = _loaded(tuple(constants.items()), x.get_device())
+    threads, most = _WARP * tiles.warps, shared_bytes(x.device)
+    function = loaded(mxfp4_experts, constants, threads, most, x.device)
     used = used_bytes(tiles, product.depth, x_rows)
     launch(
         function._replace(shared_bytes=used),
@@ -250,14 +250,4 @@ def constants_of(product: Product, tiles: Mxfp4Tiles, arch: int) -> Mapping[str,
 
 @cache
 def _programs(tiles: Mxfp4Tiles, device: torch.device) -> int:
-    return tiles.blocks * torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@cache
-def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
-    from kernels.cuda.driver import load
-
-    macros = dict(constants)
-    most = shared_bytes(torch.device("cuda", device))
-    cubin = mxfp4_experts.cubin(macros)
-    return load(cubin, mxfp4_experts.name, _WARP * macros["WARPS"], most, device)
+    return tiles.blocks * multiprocessors(device)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.choose import capability, has_pdl, is_card, shared_bytes
+from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared_bytes
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource
@@ -31,7 +31,6 @@ from kernels.linear.int4_tiles import HALVES, MAX_NORM_ROWS, OTHER_GROUPS, SCALE
 from kernels.linear.skinny import counters
 
 if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
     from kernels.int4 import Int4Weight
 
 _CAPABILITY: Final = (8, 0)
@@ -138,10 +137,7 @@ def card_of(device: torch.device) -> CardLimits:
     """The limits of a card; the pretended one has an H200's multiprocessors, on which no constant
     depends.
     """
-    is_real = device.type == "cuda"
-    properties = torch.cuda.get_device_properties(device) if is_real else None
-    count = properties.multi_processor_count if properties is not None else 132
-    return CardLimits(count, shared_bytes(device))
+    return CardLimits(multiprocessors(device), shared_bytes(device))
 
 
 @cache
@@ -253,7 +249,7 @@ def product(
     if x.is_meta:
         int4_ampere.record(constants)
         return out
-    from kernels.cuda.driver import launch
+    from kernels.cuda.driver import launch, loaded
 
     if x.data_ptr() % ALIGNED:
         x = x.clone()
@@ -264,9 +260,11 @@ def product(
         arrived = counters(x.device)
     norm, bias, residual = epilogue.norm, epilogue.bias, epilogue.residual
     operands = (weight.words, weight.scales, weight.zeros, x, norm, bias, residual)
+    threads, most = 32 * config.warps_m * config.teams, shared_bytes(x.device)
+    function = loaded(int4_ampere, constants, threads, most, x.device)
     used = used_bytes(config, depth, weight.group, x_rows=min(8, num_rows))
     launch(
-        _loaded(tuple(constants.items()), x.get_device())._replace(shared_bytes=used),
+        function._replace(shared_bytes=used),
         tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (),
@@ -286,13 +284,3 @@ def tiles_of(config: Int4Ampere, num_rows: int, num_out: int, *, swiglu: bool) -
 def scratch_numbers(config: Int4Ampere, tiles: int) -> int:
     """Float32 numbers that the programs of so many tiles leave for each other."""
     return tiles * config.splits * 8 * config.eights * (config.tile + 1)
-
-
-@cache
-def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
-    from kernels.cuda.driver import load
-
-    macros = dict(constants)
-    threads = 32 * macros["WARPS_M"] * macros["TEAMS"]
-    most = shared_bytes(torch.device("cuda", device))
-    return load(int4_ampere.cubin(macros), int4_ampere.name, threads, most, device)

@@ -23,7 +23,6 @@ from kernels.linear.config import Int4Tiles
 from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
 
 if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
     from kernels.int4 import Int4Weight
 
 MAX_NORM_ROWS: Final = 16
@@ -130,7 +129,7 @@ def product(
     if x.is_meta:
         int4_tiles.record(constants)
         return out
-    from kernels.cuda.driver import blocks_map, launch, tile_map
+    from kernels.cuda.driver import blocks_map, launch, loaded, tile_map
 
     if x.data_ptr() % ALIGNED:
         x = x.clone()
@@ -140,8 +139,9 @@ def product(
     words = weight.words.data_ptr(), num_weight_rows, depth // 4, features
     norm, bias, residual = epilogue.norm, epilogue.bias, epilogue.residual
     operands = (weight.scales, weight.zeros, norm, bias, residual)
+    threads = 32 * (constants["WARPS_M"] * constants["WARPS_K"] * constants["TURNS"] + 1)
     launch(
-        _loaded(tuple(constants.items()), x.get_device()),
+        loaded(int4_tiles, constants, threads, shared_bytes(constants), x.device),
         -(-num_out // features) * row_tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
@@ -245,12 +245,3 @@ def shared_bytes(constants: Mapping[str, int]) -> int:
     steps = -(-constants["DEPTH"] // columns)
     groups = -(-steps // constants["SPLITS"]) * (columns // constants["GROUP"]) + OTHER_GROUPS
     return constants["STAGES"] * (stage + _BARRIER_BYTES) + whole + tile * groups * SCALE_BYTES
-
-
-@cache
-def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
-    from kernels.cuda.driver import load
-
-    macros = dict(constants)
-    threads = 32 * (macros["WARPS_M"] * macros["WARPS_K"] * macros["TURNS"] + 1)
-    return load(int4_tiles.cubin(macros), int4_tiles.name, threads, shared_bytes(macros), device)

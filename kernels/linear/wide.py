@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,9 +26,6 @@ from kernels.cuda.source import CudaSource
 from kernels.fp8 import Fp8Weight
 from kernels.linear.config import Wide
 from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
-
-if TYPE_CHECKING:
-    from kernels.cuda.driver import Function
 
 _COLUMNS: Final = 64
 _BARRIER_BYTES: Final = 16
@@ -106,16 +103,18 @@ def wide(
     out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
     values, scales, x_scales = _parts(x, weight, x_scales)
     is_fp8, residual = scales is not None, epilogue.residual
+    constants = constants_of(config, tile_rows, form, is_fp8=is_fp8)
     if x.is_meta:
-        product.record(constants_of(config, tile_rows, form, is_fp8=is_fp8))
+        product.record(constants)
         return out
-    from kernels.cuda.driver import launch, tile_map
+    from kernels.cuda.driver import launch, loaded, tile_map
 
     depth = x.shape[1] * x.element_size() // 2
     features = 64 * config.groups // (1 + form.swiglu)
     tiles = -(-num_out // features) * -(-num_rows // tile_rows)
+    threads = 128 * (config.groups + 1)
     launch(
-        _loaded(config, tile_rows, form, is_fp8, x.get_device()),
+        loaded(product, constants, threads, shared_bytes(constants), x.device),
         tiles * config.splits,
         torch.cuda.current_stream(x.device).cuda_stream,
         (
@@ -144,9 +143,10 @@ def _parts(
     return weight.values, weight.scales, x_scales
 
 
+@cache
 def constants_of(
     config: Wide, tile_rows: int, form: EpilogueForm = NOTHING.form, *, is_fp8: bool = False
-) -> dict[str, int]:
+) -> Mapping[str, int]:
     """The kernel's macros."""
     shared = (SHARED_BYTES + _RESERVED_BYTES) // config.programs - _RESERVED_BYTES
     stages = min(config.stages, shared // _stage_bytes(config.groups, tile_rows))
@@ -168,15 +168,3 @@ def shared_bytes(constants: Mapping[str, int]) -> int:
 def _stage_bytes(groups: int, tile_rows: int) -> int:
     """Two tiles, and two barriers."""
     return (64 * groups + tile_rows) * _COLUMNS * 2 + _BARRIER_BYTES
-
-
-@cache
-def _loaded(
-    config: Wide, tile_rows: int, form: EpilogueForm, is_fp8: bool, device: int
-) -> Function:
-    from kernels.cuda.driver import load
-
-    constants = constants_of(config, tile_rows, form, is_fp8=is_fp8)
-    threads = 128 * (config.groups + 1)
-    shared = shared_bytes(constants)
-    return load(product.cubin(constants), product.name, threads, shared, device)

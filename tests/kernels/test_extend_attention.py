@@ -133,7 +133,7 @@ class TestOnHopper:
         the card, and one after the other.
         """
         if places is not None:
-            monkeypatch.setattr(extend_attention, "_multiprocessors", lambda _: places)
+            monkeypatch.setattr(extend_attention, "multiprocessors", lambda _: places)
         case = make_case(mix, shape).to(torch.device("cuda"))
         out = _attend(case, config)
         wanted = expected(make_case(mix, shape))[0]
@@ -149,7 +149,7 @@ class TestOnHopper:
     ) -> None:
         """Bit for bit; items without rows do nothing."""
         if places is not None:
-            monkeypatch.setattr(extend_attention, "_multiprocessors", lambda _: places)
+            monkeypatch.setattr(extend_attention, "multiprocessors", lambda _: places)
         check_padded(mix, SMALL, (5, 112), torch.device("cuda"), EXTEND_CONFIG)
 
     def test_rows_that_come_late_are_waited_for(self) -> None:

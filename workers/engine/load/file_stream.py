@@ -74,6 +74,7 @@ class FileStream:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
+    @torch.inference_mode()  # a thread's own mode; weights that a wake reads again are made in it
     def _copy(
         self,
         descriptor: int,

@@ -52,6 +52,19 @@ def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtyp
     assert told == sorted(told)
 
 
+def test_tensors_of_inference_are_filled(numbers: int) -> None:
+    """As weights that are read again at a wake: the mode is a thread's own, and these threads are
+    not the caller's.
+    """
+    with torch.inference_mode():
+        stream = FileStream(CPU, num_threads=2, piece_bytes=400)
+        out = torch.empty(1000)
+        stream.put(numbers, 12, torch.float32, out)
+        stream.settle(lambda: None)
+        stream.close()
+    assert torch.equal(out, torch.arange(1000.0))
+
+
 def test_what_has_settled_is_there_and_more_may_follow(numbers: int) -> None:
     """A layer is used before the next one is read."""
     stream = FileStream(CPU, num_threads=2, piece_bytes=400)

@@ -23,9 +23,21 @@ from starlette.types import ASGIApp
 from gateway.api import ApiError, unavailable
 from gateway.http.error_responses import ClientGone, error_of, send_error
 from gateway.http.server.body_budget import WAIT_S, BodyBudget, BodyHold
+from gateway.http.server.connection_state import (
+    ANSWERED,
+    ANSWERING,
+    BUSY,
+    ENDING,
+    REQUEST,
+    TABLE,
+    UNUSED,
+    ConnectionEvent,
+    ConnectionState,
+)
 from gateway.http.server.exchange import SendBuffer, ServerExchange, WriteBatch
 from gateway.http.server.parser import ParsedRequest, ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
+from gateway.http.server.response_state import UNSENT
 from gateway.runtime import Wakeup, coalesced_tick
 
 _RECEIVE_BYTES: Final = 2**16
@@ -56,18 +68,14 @@ class ServerConnection:
     """One accepted socket. `serve` runs within `scope`, which ends the connection. `Readers` calls
     `read` meanwhile, as long as the parser has room.
 
-    `here` is the server's own address. `_is_last`: take no request beyond those that have arrived.
-    `_takes_one`: take no request beyond the first.
+    `here` is the server's own address.
     """
 
     __slots__ = (
         "_changed",
         "_deadlines",
         "_exchange_now",
-        "_has_read_all",
         "_here",
-        "_is_answering",
-        "_is_last",
         "_is_read",
         "_num_answered",
         "_parser",
@@ -76,7 +84,7 @@ class ServerConnection:
         "_send_buffer",
         "_service",
         "_socket",
-        "_takes_one",
+        "_state",
     )
 
     def __init__(
@@ -97,12 +105,9 @@ class ServerConnection:
         self._deadlines = ReadDeadlines(service.deadlines, trio.current_time())
         self._changed = Wakeup()
         self._is_read = False
-        self._has_read_all = False
-        self._is_answering = False
+        self._state = ConnectionState.FRESH
         self._exchange_now: ServerExchange | None = None
         self._num_answered = 0
-        self._is_last = False
-        self._takes_one = False
 
     def read(self) -> None:
         """Receive what the peer has sent; stop reading if the parser has no room."""
@@ -131,20 +136,15 @@ class ServerConnection:
 
     def lose(self) -> None:
         """End the connection: the peer is gone, or reading failed."""
-        self.stop_reading()
-        self._send_buffer.lose()
-
-    def stop_reading(self) -> None:
-        """Read nothing more, so that the socket can be closed."""
-        self._has_read_all = True
         self._pause_reading()
+        self._send_buffer.lose()
 
     async def serve(self) -> None:
         """Answer requests until one side wants no more of them."""
         lingers = False
         self._resume_reading()
         while (request := await self._next()) is not None:
-            self._is_answering = True
+            self._state = TABLE[self._state, REQUEST]
             try:
                 keeps_alive = await self._answer(request)
             finally:
@@ -152,11 +152,11 @@ class ServerConnection:
                 self._exchange_now = None
                 if request.hold is not None:
                     request.hold.end()
-            self._is_answering = False
             self._num_answered += 1
             if not keeps_alive:
                 lingers = not request.is_complete
                 break
+            self._state = TABLE[self._state, ANSWERED]
             if self._parser.waiting:
                 # An answer that never waits is no checkpoint; let other tasks run.
                 await trio.lowlevel.checkpoint()
@@ -169,18 +169,18 @@ class ServerConnection:
     @property
     def is_unused(self) -> bool:
         """Whether nothing has come yet: the peer has just connected, or will send later."""
-        return not (self._num_answered or self._is_answering) and self._parser.is_idle
+        return self._state in UNUSED and self._parser.is_idle
 
     def end_soon(self) -> None:
         """Answer the requests that have arrived, read or not, then end the connection."""
-        if not self._has_read_all:
+        if not self._send_buffer.is_gone:
             self.read()
-        self._is_last = True
+        self._state = TABLE[self._state, ConnectionEvent.END_SOON]
         self._changed.ring()
 
     def take_one(self) -> None:
         """Answer one request, then end the connection."""
-        self._takes_one = True
+        self._state = TABLE[self._state, ConnectionEvent.TAKE_ONE]
 
     def sweep(self, now: float) -> None:
         """End the connection of a peer that is overdue; let an open stream send its keep-alive."""
@@ -194,7 +194,7 @@ class ServerConnection:
             self._parser,
             now,
             num_answered=self._num_answered,
-            is_answering=self._is_answering,
+            is_answering=self._state in BUSY,
         )
         if phase == "idle":
             self._scope.cancel()
@@ -226,12 +226,12 @@ class ServerConnection:
         """The connection has ended: what it has read and not answered takes no more room. It is
         freed at once: the garbage collector stops all streams for longer than its work takes.
         """
-        self.stop_reading()
+        self._pause_reading()
+        self._send_buffer.close()
         for request in (*self._parser.waiting, self._parser.body_of):
             if request is not None and request.hold is not None:
                 request.hold.end()
         self._parser.close()
-        self._send_buffer.close()
 
     def _hold(self, request: ParsedRequest) -> None:
         """Count a body that has not come at once."""
@@ -260,7 +260,7 @@ class ServerConnection:
             self._changed.ring()
 
     def _resume_reading(self) -> None:
-        if not self._has_read_all and not self._parser.is_full:
+        if not self._send_buffer.is_gone and not self._parser.is_full:
             self._is_read = True
             self._service.readers.add(self._socket, self)
 
@@ -276,23 +276,23 @@ class ServerConnection:
                 if not self._is_read:
                     self._resume_reading()
                 return request
-            if parser.is_over or (self._is_last and parser.is_idle):
+            if parser.is_over or (self._state is ENDING and parser.is_idle):
                 return None
             await self._changed.wait()
 
     async def _answer(self, request: ParsedRequest) -> bool:
         """Answer; returns whether another request can follow."""
         service = self._service
-        keeps_alive = request.keeps_alive and not (self._is_last or self._takes_one)
+        keeps_alive = request.keeps_alive and self._state is ANSWERING
         exchange = self._exchange_now = ServerExchange(
             request, self, self._send_buffer, service.date, keeps_alive=keeps_alive
         )
         scope = exchange.scope(self._peer, self._here)
         try:
             error = await error_of(service.app, scope, exchange.receive, exchange.send)
-            if error is None and not exchange.has_started:
+            if error is None and exchange.state in UNSENT:
                 error = ApiError(500, "The gateway has no answer to this request.")
-            if error is not None and not exchange.has_started:
+            if error is not None and exchange.state in UNSENT:
                 exchange.forget_head()
                 await send_error(exchange.send, error, scope=scope)
         except ClientGone:
@@ -313,7 +313,7 @@ class ServerConnection:
         await send_error(exchange.send, error)
 
     async def _end(self, *, lingers: bool) -> None:
-        self._is_answering = True
+        self._state = TABLE[self._state, ConnectionEvent.CLOSE]
         await self._send_buffer.flushed()
         if lingers:
             self._parser.is_over = True

@@ -1,8 +1,9 @@
 """An exchange: one request and its response, between the app and the socket.
 
-Owns the order of messages within an exchange, whether by ASGI's `receive` and `send` or by a
-`ResponseWriter`; the buffer of bytes that the kernel has not taken yet; and which writes leave
-together. Must not know the app, nor other requests on the connection.
+Owns what each message does, whether it comes by ASGI's `receive` and `send` or by a
+`ResponseWriter`; their order is the table of `response_state.py`. Owns the buffer of bytes that the
+kernel has not taken yet, and which writes leave together. Must not know the app, nor other requests
+on the connection.
 """
 
 import socket
@@ -16,6 +17,20 @@ from gateway.http.error_responses import ClientGone, Header, error_of
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
+from gateway.http.server.response_state import (
+    CHUNK,
+    CHUNKED,
+    ENDED,
+    HELD,
+    LAST,
+    OPEN,
+    RESPOND,
+    TABLE,
+    UNMEASURED,
+    UNOPENED,
+    UNSENT,
+    ResponseEvent,
+)
 from gateway.runtime import Wakeup
 
 _MAX_SEND_BYTES: Final = 2**20
@@ -225,7 +240,6 @@ class ServerExchange:
         "_framing",
         "_has_all",
         "_held",
-        "_is_flowing",
         "_keeps_alive",
         "_look",
         "_look_at",
@@ -233,9 +247,8 @@ class ServerExchange:
         "_room",
         "_send_buffer",
         "extra_headers",
-        "has_ended",
-        "has_started",
         "request",
+        "state",
         "wrote_at",
     )
 
@@ -252,31 +265,27 @@ class ServerExchange:
         self._body = body
         self._send_buffer = send_buffer
         self._date = date
-        self._framing: Framing | None = None
+        self._framing: Framing  # of a response that has begun
         self._keeps_alive = keeps_alive
-        self._held: tuple[int, Sequence[Header]] | None = None
+        self._held: tuple[int, Sequence[Header]]  # the head of one that is `HELD`
         self._has_all = False
-        self._is_flowing = False
         self._num_sends = 0
         self._look: Look | None = None
         self._look_at = 0.0
         self._room = MAX_PENDING_BYTES
         self.extra_headers: Sequence[Header] = ()
-        self.has_started = False
-        self.has_ended = False
+        self.state = UNOPENED
         self.wrote_at = 0.0
 
     @property
     def is_cut(self) -> bool:
         """Whether the peer cannot see from the bytes that the response is not whole."""
-        framing = self._framing if self.has_started and not self.has_ended else None
-        return framing is not None and not framing.is_delimited
+        return self.state is UNMEASURED
 
     @property
     def keeps_alive(self) -> bool:
         """Whether the connection can take another request after this one."""
-        framing = self._framing if self.has_ended and self.request.is_complete else None
-        return framing is not None and framing.keeps_alive
+        return self.state is ENDED and self.request.is_complete and self._framing.keeps_alive
 
     def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Scope:
         """The request as ASGI describes it."""
@@ -306,7 +315,7 @@ class ServerExchange:
         """
         request = self.request
         while True:
-            if self.has_ended or self._send_buffer.is_gone:
+            if self.state is ENDED or self._send_buffer.is_gone:
                 return {"type": "http.disconnect"}
             if not self._has_all:
                 if request.error is not None:
@@ -359,23 +368,21 @@ class ServerExchange:
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
         """See `ResponseWriter`."""
-        if self.has_started or self._held is not None:
-            raise ValueError("the response has begun already")
+        self.state = TABLE[self.state, OPEN]
         self._held = (status, [*headers, *self.extra_headers] if self.extra_headers else headers)
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """See `ResponseWriter`."""
-        if self.has_started or self._held is not None:
-            raise ValueError("the response has begun already")
+        ended = TABLE[self.state, RESPOND]
         if self.extra_headers:
             headers = [*headers, *self.extra_headers]
         response = self._begin().whole(status, headers, self._date(), body)
-        self.has_started = self.has_ended = True
+        self.state = ended
         self._send_buffer.write_all(response)
 
     def forget_head(self) -> None:
         """Discard a head that has not left yet."""
-        self._held = None
+        self.state = TABLE[self.state, ResponseEvent.FORGET]
 
     def watch(self, look: Look, at: float) -> None:
         """See `ResponseWriter`."""
@@ -387,7 +394,7 @@ class ServerExchange:
 
     def sweep(self, now: float) -> None:
         """Call the callback of `watch` if it is due."""
-        if self._look is not None and now >= self._look_at and not self.has_ended:
+        if self._look is not None and now >= self._look_at and self.state is not ENDED:
             self._look_at = self._look(now)
 
     def write(self, chunk: bytes) -> bool:
@@ -399,7 +406,7 @@ class ServerExchange:
             return False
         if len(send_buffer.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
             return False
-        if batch.is_open and self._is_flowing and num_bytes:
+        if batch.is_open and self.state is CHUNKED and num_bytes:
             # The path of every token: the same as `_put`, without checks that a started chunked
             # response has passed.
             self.wrote_at = batch.now
@@ -436,18 +443,20 @@ class ServerExchange:
         return True
 
     def _put(self, part: bytes, *, is_last: bool) -> None:
-        if (self._held is None and not self.has_started) or self.has_ended:
-            raise ValueError("a response's parts come between its begin and its end")
+        after = TABLE[self.state, LAST]
         data = b""
-        if self._held is not None:
-            (status, headers), self._held = self._held, None
+        if self.state is HELD:
+            status, headers = self._held
             data = self._begin().head(status, headers, self._date(), part if is_last else None)
         framing = self._framing
-        assert framing is not None
         data += framing.body(part, is_last=is_last)
-        self.has_started = True
-        self.has_ended = is_last
-        self._is_flowing = framing.is_chunked and not is_last
+        if self.state is HELD:
+            del self._held
+        if not is_last:
+            is_measured = framing.is_delimited
+            kind = ResponseEvent.PIECE if is_measured else ResponseEvent.STRETCH
+            after = TABLE[self.state, CHUNK if framing.is_chunked else kind]
+        self.state = after
         if data:
             self._send_buffer.write(data)
 
@@ -469,6 +478,6 @@ class ServerExchange:
 
     def _invite(self) -> None:
         request = self.request
-        if request.expects_continue and not request.num_body_bytes and not self.has_started:
+        if request.expects_continue and not request.num_body_bytes and self.state in UNSENT:
             self._send_buffer.write(CONTINUE)
         request.expects_continue = False

@@ -1,0 +1,115 @@
+"""The table of a response's life on its connection, walked beside a model that keeps flags."""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.http.server.response_state import (
+    TABLE,
+    UNSENT,
+    ResponseEvent,
+    ResponseState,
+    diagram,
+)
+from tests.fakes.life_tables import disagreement, faults
+
+PARTS = (ResponseEvent.CHUNK, ResponseEvent.PIECE, ResponseEvent.STRETCH)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What is so of a response, one word each. `kind`: by which of `PARTS` it leaves."""
+
+    has_head: bool = False
+    kind: ResponseEvent | None = None
+    has_ended: bool = False
+
+    def possible(self) -> set[ResponseEvent]:
+        """One framing holds for all parts; nothing is taken back that has left."""
+        if self.has_ended:
+            return set()
+        if self.kind is not None:
+            return {self.kind, ResponseEvent.LAST}
+        if self.has_head:
+            return {*PARTS, ResponseEvent.LAST, ResponseEvent.FORGET}
+        return {ResponseEvent.OPEN, ResponseEvent.RESPOND, ResponseEvent.FORGET}
+
+    def after(self, event: ResponseEvent) -> "Flags":
+        match event:
+            case ResponseEvent.OPEN:
+                return replace(self, has_head=True)
+            case ResponseEvent.FORGET:
+                return replace(self, has_head=False)
+            case ResponseEvent.LAST | ResponseEvent.RESPOND:
+                return Flags(has_ended=True)
+            case _:
+                return replace(self, kind=event)
+
+
+def _agrees(state: ResponseState, flags: Flags) -> bool:
+    """Whether the state says what the flags say."""
+    said = {
+        ResponseState.UNOPENED: not (flags.has_head or flags.has_ended),
+        ResponseState.HELD: flags.has_head and flags.kind is None,
+        ResponseState.CHUNKED: flags.kind is ResponseEvent.CHUNK,
+        ResponseState.MEASURED: flags.kind is ResponseEvent.PIECE,
+        ResponseState.UNMEASURED: flags.kind is ResponseEvent.STRETCH,
+        ResponseState.ENDED: flags.has_ended,
+    }
+    return [one for one, is_so in said.items() if is_so] == [state]
+
+
+def test_every_walk_agrees_with_a_model_of_flags() -> None:
+    """All states and all entries of the table are reached, and no others."""
+    assert disagreement(TABLE, ResponseEvent, (ResponseState.UNOPENED, Flags()), _agrees) is None
+
+
+def test_every_planted_fault_is_found() -> None:
+    """An entry that is missing, wrong or too much, swapped states, a lost event."""
+    found = {name: disagreement(table, ResponseEvent, (ResponseState.UNOPENED, Flags()), _agrees)
+             for name, table in faults(TABLE, ResponseState, ResponseEvent)}  # fmt: skip
+    assert all(found.values())
+    assert len(found) > len(TABLE) * (len(ResponseState) - 1)
+
+
+class ResponseMachine(RuleBasedStateMachine):
+    """Whole lives, in any order, even of an app that does not keep to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state, self.flags = ResponseState.UNOPENED, Flags()
+
+    @rule(event=st.sampled_from(ResponseEvent))
+    def happens(self, event: ResponseEvent) -> None:
+        if event in self.flags.possible():
+            self.state = TABLE[self.state, event]
+            self.flags = self.flags.after(event)
+            return
+        begins = event in {ResponseEvent.OPEN, ResponseEvent.RESPOND}
+        why = "has begun already$" if begins else "come between its begin and its end$"
+        with pytest.raises(ValueError, match=why):
+            TABLE[self.state, event]
+
+    @invariant()
+    def agrees(self) -> None:
+        assert _agrees(self.state, self.flags)
+        has_left = self.flags.kind is not None or self.flags.has_ended
+        assert (self.state in UNSENT) == (not has_left)
+
+
+TestLives = ResponseMachine.TestCase
+TestLives.settings = settings(
+    max_examples=max(60, settings().max_examples // 10), stateful_step_count=12, deadline=None
+)
+
+
+def test_the_diagram_of_the_documentation_is_the_table() -> None:
+    """`gateway.http.server.response_state.diagram` prints it anew."""
+    page = Path(__file__).parents[4] / "docs" / "architecture.md"
+    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert diagram() in blocks

@@ -18,7 +18,6 @@ from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.server.parser import ParsedRequest
 from gateway.http.server.response import CONTINUE, Framing
 from gateway.http.server.response_state import (
-    CHUNK,
     CHUNKED,
     ENDED,
     HELD,
@@ -453,9 +452,7 @@ class ServerExchange:
         if self.state is HELD:
             del self._held
         if not is_last:
-            is_measured = framing.is_delimited
-            kind = ResponseEvent.PIECE if is_measured else ResponseEvent.STRETCH
-            after = TABLE[self.state, CHUNK if framing.is_chunked else kind]
+            after = TABLE[self.state, framing.leaves_as]
         self.state = after
         if data:
             self._send_buffer.write(data)

@@ -9,6 +9,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
+from gateway.http.server.response_state import CHUNK, PIECE, STRETCH, ResponseEvent
+
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES: Final = {
@@ -42,14 +44,11 @@ class Framing:
         self._num_left: int | None = None
 
     @property
-    def is_delimited(self) -> bool:
-        """Whether the peer can find the end of the body without the end of the connection."""
-        return self._is_silent or self._is_chunked or self._num_left is not None
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether every part of the body leaves as a chunk of its own."""
-        return self._is_chunked and not self._is_silent
+    def leaves_as(self) -> ResponseEvent:
+        """What a part of the body leaves as."""
+        if self._is_silent or self._num_left is not None:
+            return PIECE
+        return CHUNK if self._is_chunked else STRETCH
 
     def head(
         self,

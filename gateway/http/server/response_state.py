@@ -51,6 +51,8 @@ ENDED: Final = ResponseState.ENDED
 OPEN: Final = ResponseEvent.OPEN
 RESPOND: Final = ResponseEvent.RESPOND
 CHUNK: Final = ResponseEvent.CHUNK
+PIECE: Final = ResponseEvent.PIECE
+STRETCH: Final = ResponseEvent.STRETCH
 LAST: Final = ResponseEvent.LAST
 
 

@@ -121,4 +121,4 @@ def test_in_one_piece_it_is_the_same(
         pieces,
         lambda it: it.head(status, headers, DATE, body) + it.body(body, is_last=True),
     )
-    assert whole.is_delimited == pieces.is_delimited
+    assert whole.leaves_as is pieces.leaves_as

@@ -1,7 +1,7 @@
 """The stream relay: passes a provider's stream on to the client.
 
-Owns the moment at which the stream becomes an answer: before its first content nothing is passed
-on, so that another provider can still be asked. Errors, garbage, an end that is none and what
+Owns what is passed on in each state of a stream (`relay_state.py`): before its first content it is
+nothing, so that another provider can still be asked. Errors, garbage, an end that is none and what
 follows `[DONE]` are never passed on. Must not know connections or deadlines.
 """
 
@@ -12,6 +12,7 @@ from gateway.api import DONE, ApiError
 from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
 from gateway.upstream.error_words import error_of, quoted, refusal_in
 from gateway.upstream.mended_json import TextMender
+from gateway.upstream.relay_state import HELD, OVER, TABLE, USUAL, RelayEvent, RelayState
 from gateway.upstream.said_roles import SaidRoles
 from gateway.upstream.sse import (
     EventKind,
@@ -33,6 +34,8 @@ MAX_HELD_BYTES: Final = 2**16
 
 _NEWS: Final = frozenset({EventKind.CONTENT, EventKind.DONE})
 _CHUNKS: Final = frozenset({EventKind.CONTENT, EventKind.EMPTY})
+_MEAN_CONTENT: Final = frozenset({HELD, RelayState.MESSAGES})
+"""States in which a message is a content."""
 
 
 class BadStream(HermaError):
@@ -59,9 +62,9 @@ class BadStream(HermaError):
 
 class StreamRelay:
     """Takes whole events; `on_events` gets those for the client, unchanged unless `end` mends the
-    calls in them, or they repeat the role. `may_begin` is called once before, and can refuse.
-    `has_begun`: something was passed on. In the stream of a chat (`is_chat`) each choice of a chunk
-    has a delta whose content is a text, in that of raw prompts (`is_raw`) a text.
+    calls in them, or they repeat the role. `may_begin` is called once before, and can refuse. In
+    the stream of a chat (`is_chat`) each choice of a chunk has a delta whose content is a text, in
+    that of raw prompts (`is_raw`) a text.
     """
 
     def __init__(
@@ -76,32 +79,31 @@ class StreamRelay:
     ) -> None:
         self._is_chat = is_chat
         self._is_raw = is_raw
-        self._has_other_form = False
-        self._has_parts = False
+        self._state = HELD
+        # How it begins with the next content. In raw prompts each chunk is looked at.
+        self._begins_as = RelayEvent.PARTS if is_raw else RelayEvent.CONTENT
         self._roles = SaidRoles(is_open=is_chat)
-        self._looks = True
-        """Whether chunks are looked at for a content in parts, or for those of another API: as long
-        as an answer may begin with them, and in one that did.
-        """
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin
         self._end = end or StreamEnd()
         self._held = b""
         self._latest = b""
-        self._has_events = False
-        self._is_over = False
         self._words = ""
         self._mender: TextMender | None = None
-        self.has_begun = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something was passed on."""
+        return self._state is not HELD
 
     @property
     def has_news(self) -> bool:
         """Whether what was taken last, within an answer that has begun, contains a part of it: some
         servers send comments, blank lines or empty chunks for ever.
         """
-        latest = split_events(self._latest) if self._has_events else []
-        return self._end.has_waiting or any(kind_of(event) in _NEWS for event in latest)
+        latest = map(kind_of, split_events(self._latest))
+        return self._end.has_waiting or not _NEWS.isdisjoint(latest)
 
     @property
     def is_finished(self) -> bool:
@@ -134,9 +136,7 @@ class StreamRelay:
             and data.find(b'"finish_reason": null') < 0
         )
         if (
-            not self.has_begun
-            or self._is_over
-            or self._has_parts
+            self._state is not USUAL
             or roles.is_open
             or (roles.is_repeated and data.find(roles.again) < 0)
             or not end.is_single
@@ -150,7 +150,6 @@ class StreamRelay:
         if roles.is_repeated:
             data = data.replace(roles.again, roles.plain, 1)
         self._latest = data
-        self._has_events = True
         if is_end:
             end.end_plainly()
         if has_calls:
@@ -171,34 +170,38 @@ class StreamRelay:
         """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or
         garbage, and at an end that is none. Of what follows the end only the usage counts.
         """
-        self._has_events = bool(events)
+        self._latest = b""
         self._end.has_waiting = False
         if not events:
             return
         good: list[bytes] = []
         for given in split_events(events):
-            if self._is_over:
+            if self._state is OVER:
                 self._usage.take_late(given)
                 continue
-            event, kind = given, kind_within(given) if self.has_begun else kind_of(given)
+            event, kind = given, kind_of(given) if self._state is HELD else kind_within(given)
             is_odd = event.find(b'"delta"') < 0 or event.find(b'"error"') >= 0
-            if is_odd or self._looks or kind is EventKind.GARBAGE:
+            if is_odd or self._state is not USUAL or kind is EventKind.GARBAGE:
                 event, kind = self._in_usual_form(event, kind)
             try:
                 checked = self._checked(event, kind)
             except BadStream:
                 self._pass_on(b"".join(good))
                 raise
-            if kind is EventKind.CONTENT and not self.has_begun and checked is not event:
+            if kind is EventKind.CONTENT and self._state is HELD and checked is not event:
                 kinds = map(kind_of, split_events(checked))
                 # The beginning of a call without its name is kept back, and begins no answer.
                 kind = kind if EventKind.CONTENT in kinds else EventKind.EMPTY
-            if kind is EventKind.CONTENT and not (self.has_begun or self._begin()):
+            if (
+                kind is EventKind.CONTENT
+                and self._state is HELD
+                and not self._begin(self._begins_as)
+            ):
                 return
             if kind is EventKind.HOLLOW:
                 # The standard says to ignore such an event, but some clients parse it as JSON.
                 continue
-            if self.has_begun or kind is not EventKind.COMMENT:
+            if self._state is not HELD or kind is not EventKind.COMMENT:
                 good.append(checked)
         self._pass_on(b"".join(good))
 
@@ -216,11 +219,12 @@ class StreamRelay:
         has_delta = event.find(b'"delta"') >= 0
         if not has_delta:
             self._note_words(event)
-        found = with_deltas(event, counts=self._has_other_form or not self.has_begun)
+        found = with_deltas(event, counts=self._state in _MEAN_CONTENT)
         kind = kind_of(found)
-        if found is not event and kind is EventKind.CONTENT and not self.has_begun:
-            self._has_other_form = not has_delta and has_text(found)
-            self._has_parts = may_have_parts(event)
+        if found is not event and kind is EventKind.CONTENT and self._state is HELD:
+            in_message = not has_delta and has_text(found)
+            usual = RelayEvent.PARTS if may_have_parts(event) else RelayEvent.CONTENT
+            self._begins_as = RelayEvent.MESSAGE if in_message else usual
         return found, kind
 
     def _with_one_role(self, event: bytes, kind: EventKind) -> bytes:
@@ -245,7 +249,7 @@ class StreamRelay:
             event = b": \n\n"  # behind the end of all choices nothing can matter
         elif data is not None:
             event = b"data: " + data + b"\n\n"
-        return event, kind_within(event) if self.has_begun else kind_of(event)
+        return event, kind_of(event) if self._state is HELD else kind_within(event)
 
     def _checked(self, event: bytes, kind: EventKind) -> bytes:
         """What the client gets for `event`. Raises `BadStream`."""
@@ -270,7 +274,7 @@ class StreamRelay:
             event = self._end.take(event)
         except BrokenEnd as error:
             raise BadStream(str(error), words=error.words) from error
-        if not self.has_begun and (self._end.is_filtered or self._end.calls_nothing):
+        if self._state is HELD and (self._end.is_filtered or self._end.calls_nothing):
             self._check_first(event)
         return event
 
@@ -289,28 +293,28 @@ class StreamRelay:
             self._words = quoted(error.message)
 
     def _checked_end(self) -> bytes:
-        if not self.has_begun:
+        if self._state is HELD:
             raise BadStream("ended its stream without an answer", words=self._words)
         try:
             self._end.check()
         except BrokenEnd as error:
             raise BadStream(str(error), words=self._words) from error
-        self._is_over = True
+        self._state = TABLE[self._state, RelayEvent.DONE]
         return DONE
 
-    def _begin(self) -> bool:
-        self.has_begun = self._may_begin()
-        self._looks = self._is_raw or self._has_parts
-        return self.has_begun
+    def _begin(self, event: RelayEvent) -> bool:
+        """Returns whether the stream may be passed on."""
+        if may_begin := self._may_begin():
+            self._state = TABLE[self._state, event]
+        return may_begin
 
     def _pass_on(self, events: bytes) -> None:
         self._latest = events
         events = self._usage.take(events)
-        if not self.has_begun:
+        if self._state is HELD:
             self._held += events
-            if len(self._held) <= MAX_HELD_BYTES or not self._may_begin():
+            if len(self._held) <= MAX_HELD_BYTES or not self._begin(RelayEvent.FLOOD):
                 return
-            self.has_begun = True
             events = b""
         if self._held:
             events, self._held = self._held + events, b""

@@ -637,6 +637,7 @@ AlertKindName = Literal[
     "request",
     "conversation",
     "turns",
+    "store",
 ]
 _QUIET: Final = r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$"
 _MAC: Final = r"^([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}$"

@@ -58,6 +58,7 @@ from gateway.spending.spending import Spending
 from gateway.telemetry import (
     AuditTrail,
     CallsUnknown,
+    FleetEvent,
     ProcessReplaced,
     RequestTraces,
     SpanExport,
@@ -164,7 +165,7 @@ def build_services(
         open_turns=OpenTurns(feed, traces, grace_s=gateway.disconnect_grace_s),
         traces=traces,
         signing_key=signing_key(config, environ),
-        stored=_stored_responses(config, environ, gateway_index),
+        stored=_stored_responses(config, environ, gateway_index, feed.publish),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
         conversing=conversing,
         span_export=span_export,
@@ -243,7 +244,10 @@ def _span_export(
 
 
 def _stored_responses(
-    config: Config, environ: Mapping[str, str], gateway_index: GatewayIndex
+    config: Config,
+    environ: Mapping[str, str],
+    gateway_index: GatewayIndex,
+    publish: Callable[[FleetEvent], None],
 ) -> StoredResponses:
     path = None
     try:
@@ -251,7 +255,8 @@ def _stored_responses(
     except ConfigError as error:
         _log.warning("responses are not stored: %s", error)
     stored = config.gateway.responses
-    return StoredResponses(stored, path, time.time, gateway_index.index, gateway_index.count)
+    index, count = gateway_index.index, gateway_index.count
+    return StoredResponses(stored, path, time.time, publish, index, count)
 
 
 def edge_of(services: Services, process: str | None = None) -> Edge:

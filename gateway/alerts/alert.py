@@ -25,6 +25,8 @@ from gateway.telemetry import (
     SpeedBack,
     SpeedLost,
     SpendingThreshold,
+    StoreStuck,
+    StoreWell,
     TurnsThrash,
     WorkerBack,
     WorkerLost,
@@ -42,6 +44,7 @@ AlertKind = Literal[
     "request",
     "conversation",
     "turns",
+    "store",
 ]
 Level = Literal["good", "warning", "critical"]
 """Only `critical` alerts are sent in quiet hours."""
@@ -127,6 +130,15 @@ def _words(  # noqa: C901, PLR0911, PLR0912
         case ConversationRefused(name, key, what):
             text = f"Its {what} are used up (key {key or '-'}); its requests are refused."
             return "conversation", "warning", f"conversation {name} has reached its limit", text
+        case StoreStuck(store, reason):
+            also = "Nothing that costs is sent meanwhile." if store == "ledger" else ""
+            text = f"{reason[:1].upper()}{reason[1:]}. {also}".rstrip()
+            return "store", "critical", f"the store `{store}` cannot be used", text
+        case StoreWell(store):
+            text = "What has waited for it is written."
+            if store == "stored responses":
+                text = "Responses are stored; those of the time between may be lost."
+            return "store", "good", f"the store `{store}` is used again", text
         case _:
             return None
 

@@ -181,7 +181,7 @@ class Edge:
     audit: AuditTrail = field(default_factory=lambda: AuditTrail(EventFeed(), None))
     signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
     stored: StoredResponses = field(
-        default_factory=lambda: StoredResponses(ResponsesConfig(), None, time.time)
+        default_factory=lambda: StoredResponses(ResponsesConfig(), None, time.time, lambda _: None)
     )
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time

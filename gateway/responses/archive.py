@@ -21,6 +21,7 @@ from gateway.store import (
     ResponseStoreError,
     SetObject,
 )
+from gateway.telemetry import FleetEvent, StoreTrouble
 from protocol.errors import ConfigError
 
 MAX_QUEUED_BYTES: Final = 64 * 2**20
@@ -42,7 +43,7 @@ class Archive:
     """The store of one gateway process. `is_kept`: there is one; nothing is stored otherwise.
 
     `open_store` opens the file, which `is_needed` if the configuration names it. What was not used
-    for `expire_s` is deleted.
+    for `expire_s` is deleted. `publish` takes events.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Archive:
         open_store: Callable[[], ResponseStore] | None,
         *,
         expire_s: float,
+        publish: Callable[[FleetEvent], None],
         num_processes: int = 1,
         is_needed: bool = False,
     ) -> None:
@@ -64,7 +66,12 @@ class Archive:
         self._has_work = trio.Event()
         self._written = trio.Event()
         self._thread = trio.CapacityLimiter(1)
-        self.trouble = ""
+        self._trouble = StoreTrouble("stored responses", publish)
+
+    @property
+    def trouble(self) -> str:
+        """What does not work now, in words for operators; empty if all does."""
+        return self._trouble.words
 
     @property
     def is_kept(self) -> bool:
@@ -88,8 +95,9 @@ class Archive:
         except ConfigError as error:
             if self._is_needed:
                 raise
-            self.trouble = f"responses are not stored: {error}"
-            _log.warning("%s", self.trouble)
+            words = f"responses are not stored: {error}"
+            self._trouble.begin("open", words, "responses are not stored; the log says why")
+            _log.warning("%s", words)
             return
         left = await self._in_thread(store.left_open, self._num_processes)
         for response_id, response, events in left:
@@ -182,10 +190,10 @@ class Archive:
                 for left in reversed(range(MAX_TRIES)):
                     try:
                         await self._in_thread(store.write, changes)
-                        self.trouble = ""
+                        self._trouble.end("write")
                         break
                     except ResponseStoreError as error:
-                        self.trouble = str(error)
+                        self._trouble.begin("write", str(error), error.cause)
                         if not left:
                             _log.error("%s; these responses are lost", error)
                         elif left == MAX_TRIES - 1:

@@ -26,6 +26,7 @@ from gateway.responses.archive import Archive
 from gateway.responses.background import Background
 from gateway.responses.record import ResponseOrigin, ResponseRecord
 from gateway.store import ResponseStore, StoreBounds, StoredResponse
+from gateway.telemetry import FleetEvent
 
 _DAY_S: Final = 86_400
 
@@ -34,7 +35,7 @@ Item = dict[str, Any]
 
 class StoredResponses:
     """The stored responses of one gateway process, `process` of `num_processes` that share the file
-    at `path`. With `path` None nothing is stored.
+    at `path`. With `path` None nothing is stored. `publish` takes events.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class StoredResponses:
         config: ResponsesConfig,
         path: Path | None,
         unix_time: Callable[[], float],
+        publish: Callable[[FleetEvent], None],
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
@@ -52,6 +54,7 @@ class StoredResponses:
         self._archive = Archive(
             None if place is None else lambda: ResponseStore(place, bounds, process, unix_time),
             expire_s=config.expire_days * _DAY_S,
+            publish=publish,
             num_processes=num_processes,
             is_needed=config.path is not None,
         )

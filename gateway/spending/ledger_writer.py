@@ -3,7 +3,8 @@
 Owns the queue before the disk. Entries that arrive during a commit wait for the next one, so 40
 requests cost two or three syncs and not 40. The event loop never waits for SQLite: each batch is
 one call in a thread, one at a time. While there are limits, the task also reads what other
-processes have written, twice a second. Must not know limits or prices.
+processes have written, twice a second. While the ledger cannot be written, reservations are refused
+and what has ended waits for it (`OpenClaims` bounds that). Must not know limits or prices.
 """
 
 import logging
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from gateway.runtime import Wakeup, next_tick
+from gateway.spending.open_claims import OpenClaims
 from gateway.store import (
     BalanceKey,
     Balances,
@@ -32,6 +34,7 @@ from gateway.store import (
     UseSums,
     add_to,
 )
+from gateway.telemetry import StoreTrouble
 from protocol.errors import HermaError
 
 MAX_WAITING: Final = 1024
@@ -65,7 +68,9 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerFull(HermaError):
-    """`MAX_WAITING` requests wait for the disk already."""
+    """`MAX_WAITING` requests wait for the disk already, or `MAX_OPEN` are under way."""
+
+    cause = "too many requests wait for the ledger"
 
 
 class _Batch:
@@ -74,40 +79,46 @@ class _Batch:
     __slots__ = ("error", "holds", "is_done", "reached", "refused", "rows", "written")
 
     def __init__(self) -> None:
-        self.rows: list[ReservationClaim] = []
-        self.holds: list[SumHold] = []
+        self.rows: dict[int, ReservationClaim] = {}
+        self.holds: dict[int, SumHold] = {}
         self.reached: dict[int, SumReached] = {}
         self.refused: frozenset[int] = frozenset()
         self.written = Wakeup()
         self.is_done = False
         self.error: LedgerError | None = None
 
+    def end(self, error: LedgerError | None) -> None:
+        """Let go all who wait for this batch."""
+        self.error, self.is_done = error, True
+        self.written.ring()
+
 
 class LedgerWriter:
     """A queue of ledger entries, which `run` writes. `see` gets what all other processes have spent
-    and reserved in `places`. `trouble`: why the last reservations could not be shared with other
-    hosts, in words for clients; empty if they could. `stuck_for`: why the ledger cannot be written
-    now, in words for operators; empty if it can.
+    and reserved in `places`. `unshared_for`: why the last reservations could not be shared with
+    other hosts, in words for clients; empty if they could. `trouble` is told when the ledger cannot
+    be written or read, and when it can again.
     """
 
     def __init__(
         self,
         places: Callable[[], Iterable[BalanceKey]],
         see: Callable[[Balances], None],
+        trouble: StoreTrouble,
         settle_delay_s: float = SETTLE_DELAY_S,
     ) -> None:
         self._places = places
         self._see = see
         self._waiting = _Batch()
-        self._settlements: list[Settlement] = []
+        self._reservations: OpenClaims[Settlement] = OpenClaims()
+        self._holds: OpenClaims[HoldEnd] = OpenClaims()
         self._usage: Usages = {}
-        self._ends: list[HoldEnd] = []
         self._uses: dict[UseName, UseSums] = {}
         self._has_work = trio.Event()
         self._looks_at = 0.0
-        self._blind_for = ""
-        self.stuck_for = ""
-        self.trouble = ""
+        self._is_stuck = False
+        self._trouble = trouble
+        self.unshared_for = ""
         self._settle_delay_s = settle_delay_s
         self._thread = trio.CapacityLimiter(1)
 
@@ -143,7 +154,7 @@ class LedgerWriter:
         `break_off`, it may be, so settle it.
         """
         batch = self._waiting
-        await self._written_with(batch, batch.rows, claim)
+        await self._written_with(batch, batch.rows, self._reservations, claim)
         return claim.number not in batch.refused
 
     async def hold(self, hold: SumHold) -> SumReached | None:
@@ -151,14 +162,16 @@ class LedgerWriter:
         `reserve`; a wait that is cut off may leave it there, so end it.
         """
         batch = self._waiting
-        await self._written_with(batch, batch.holds, hold)
+        await self._written_with(batch, batch.holds, self._holds, hold)
         return batch.reached.get(hold.number)
 
-    async def _written_with(self, batch: _Batch, among: list[_Asked], one: _Asked) -> None:
-        """Return once the batch is on the disk, with `one` in its list `among`."""
-        if len(among) >= MAX_WAITING:
-            raise LedgerFull("too many requests wait for the ledger")
-        among.append(one)
+    async def _written_with(
+        self, batch: _Batch, among: dict[int, _Asked], under_way: OpenClaims[Any], one: _Asked
+    ) -> None:
+        """Return once the batch is on the disk, with `one` `among` its claims."""
+        if len(among) >= MAX_WAITING or under_way.is_full:
+            raise LedgerFull(LedgerFull.cause)
+        among[one.number] = one
         self._has_work.set()
         while not batch.is_done:
             await batch.written.wait()
@@ -167,7 +180,8 @@ class LedgerWriter:
 
     def end_hold(self, end: HoldEnd) -> None:
         """Write the end of a hold soon."""
-        self._ends.append(end)
+        if self._waiting.holds.pop(end.number, None) is None:
+            self._holds.end(end.number, end)
         self._has_work.set()
 
     def record_use(self, name: UseName, sums: UseSums) -> None:
@@ -182,12 +196,13 @@ class LedgerWriter:
         self._uses[name] = sums
 
     def settle(self, settlement: Settlement) -> None:
-        """Write the end of a reservation with the next one, or `SETTLE_DELAY_S` later. There are
-        never more of these than reservations.
-        """
-        if not self._settlements:
+        """Write the end of a reservation with the next one, or `SETTLE_DELAY_S` later."""
+        number = settlement.reservation_id
+        if self._waiting.rows.pop(number, None) is not None:
+            return
+        if not self._reservations.ends:
             self._has_work.set()
-        self._settlements.append(settlement)
+        self._reservations.end(number, settlement)
 
     def record(self, usage: LedgerEntry) -> None:
         """Write usage without a reservation. It is added up and written within `USAGE_DELAY_S`."""
@@ -207,10 +222,10 @@ class LedgerWriter:
         while self._has_work.is_set():
             self._has_work = trio.Event()
             batch = self._waiting
-            if batch.rows or batch.holds or self._ends:
+            if batch.rows or batch.holds or self._holds.ends:
                 return
             # Only what no request waits for: a reservation may come first.
-            delay_s = self._settle_delay_s if self._settlements else USAGE_DELAY_S
+            delay_s = self._settle_delay_s if self._reservations.ends else USAGE_DELAY_S
             due_at = min(due_at, trio.current_time() + delay_s)
             with trio.move_on_at(due_at):
                 await self._has_work.wait()
@@ -220,45 +235,53 @@ class LedgerWriter:
         which would lose the entries that were taken off the queue.
         """
         batch, self._waiting = self._waiting, _Batch()
-        settlements, self._settlements = self._settlements, []
+        settlements = self._reservations.begin_write(batch.rows)
+        ends = self._holds.begin_write(batch.holds)
         usage, self._usage = self._usage, {}
-        ends, self._ends = self._ends, []
         uses, self._uses = self._uses, {}
-        if not (batch.rows or batch.holds or settlements or ends or usage or uses):
+        is_idle = not (batch.rows or batch.holds or settlements or ends or usage or uses)
+        if is_idle and not self._is_stuck:
             return True
-        given = OfConversations(batch.holds, ends, uses) if batch.holds or ends or uses else None
-        failure = None
+        parts: list[Any] = [batch.rows.values(), settlements.values(), usage.values()]
+        if batch.holds or ends or uses:
+            holds = tuple(batch.holds.values())
+            parts.append(OfConversations(holds, tuple(ends.values()), uses))
         try:
             with trio.CancelScope(shield=True):
-                parts: list[Any] = [batch.rows, settlements, usage.values()]
-                parts += [] if given is None else [given]
                 batch.refused = await trio.to_thread.run_sync(
                     store.write, *parts, limiter=self._thread
                 )
-            batch.reached = store.reached if batch.holds else {}
-            self.trouble = store.trouble
-            if self.stuck_for:
-                _log.warning("the ledger is written again, with what has waited")
-                self.stuck_for = ""
-            if batch.refused:
-                await self._look(store)
         except LedgerError as error:
-            # Tried every second or so: a full disk may hold this log too.
-            if self.stuck_for != str(error):
-                _log.error("%s; it is tried again until it succeeds", error)
-            self.stuck_for = str(error)
-            failure = error
-            # Settlements and other usage go into the next batch; reservations are refused.
-            self._settlements[:0] = settlements
-            self._ends[:0] = ends
+            self._reservations.not_written(settlements, batch.rows)
+            self._holds.not_written(ends, batch.holds)
             for name, sums in uses.items():
                 self.record_use(name, sums)
             for entry in usage.values():
                 add_to(self._usage, entry)
-            self._has_work.set()
-        batch.error, batch.is_done = failure, True
-        batch.written.ring()
-        return failure is None
+            self._fail(batch, error)
+            return False
+        batch.reached = store.reached if batch.holds else {}
+        self._reservations.written(settlements, batch.refused)
+        self._holds.written(ends, batch.reached)
+        self.unshared_for = store.trouble
+        self._is_stuck = False
+        if self._trouble.end("write"):
+            _log.warning("the ledger is written again, with what has waited")
+        if batch.refused:
+            await self._look(store)
+        batch.end(None)
+        return True
+
+    def _fail(self, batch: _Batch, error: LedgerError) -> None:
+        """Refuse the claims of `batch`, and those that came since: they would wait as long."""
+        # Tried every second or so: a full disk may hold this log too.
+        if self._trouble.begin("write", str(error), error.cause):
+            _log.error("%s; it is tried again until it succeeds", error)
+        self._is_stuck = True
+        since, self._waiting = self._waiting, _Batch()
+        self._has_work.set()
+        batch.end(error)
+        since.end(error)
 
     async def _look(self, store: LedgerStore) -> None:
         places = tuple(self._places())
@@ -267,8 +290,7 @@ class LedgerWriter:
             with trio.CancelScope(shield=True):
                 self._see(await trio.to_thread.run_sync(store.look, places, limiter=self._thread))
         except LedgerError as error:
-            if self._blind_for != str(error):
+            if self._trouble.begin("read", str(error), error.cause):
                 _log.error("%s", error)
-            self._blind_for = str(error)
         else:
-            self._blind_for = ""
+            self._trouble.end("read")

@@ -57,7 +57,14 @@ from gateway.store import (
     read_report,
     spent_beside,
 )
-from gateway.telemetry import ConversationRefused, FleetEvent, Limited, LimitReached, TurnTrace
+from gateway.telemetry import (
+    ConversationRefused,
+    FleetEvent,
+    Limited,
+    LimitReached,
+    StoreTrouble,
+    TurnTrace,
+)
 from protocol.errors import ConfigError
 
 UNBOUNDED_OUTPUT_TOKENS: Final = 131_072
@@ -193,7 +200,10 @@ class Spending:
         self._books = Books(_limits_of(config))
         self._listed = list_prices(config.ledger)
         self._local = LocalUse(cloud_prices(config, self._listed))
-        self._writer = LedgerWriter(lambda: self._books.watched(time.time()), self._books.see)
+        self._trouble = StoreTrouble("ledger", publish)
+        self._writer = LedgerWriter(
+            lambda: self._books.watched(time.time()), self._books.see, self._trouble
+        )
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
         self._next_hold = 1
@@ -210,7 +220,9 @@ class Spending:
             except ConfigError as error:
                 if self._config.providers:
                     raise
-                _log.warning("usage is not recorded: %s", error)
+                words = f"usage is not recorded: {error}"
+                self._trouble.begin("open", words, "usage is not recorded; the log says why")
+                _log.warning("%s", words)
             task_status.started()
 
     def refusal_of(self, config: Config) -> str | None:
@@ -221,8 +233,8 @@ class Spending:
 
     @property
     def stuck_for(self) -> str:
-        """Why the ledger cannot be written now, in words for operators; empty if it can."""
-        return self._writer.stuck_for
+        """Why the ledger cannot be used now, in words for operators; empty if it can."""
+        return self._trouble.words
 
     def reconfigure(self, config: Config) -> None:
         """Apply the prices and limits of `config`. Tables of removed providers stay for requests
@@ -271,7 +283,7 @@ class Spending:
                 return Bill(self, answer, listed)
             if (bill := await self._make_durable(answer, price)) is not None:
                 return bill
-        return _unrecorded(self._writer.trouble)
+        return _unrecorded(self._writer.unshared_for)
 
     async def hold(
         self, limited: Limited, *, tokens: int = 0, cost: int = 0, turns: int = 0
@@ -287,8 +299,8 @@ class Spending:
         given = limited.key, limited.name, time.time(), most, tokens, cost, turns
         try:
             reached = await self._writer.hold(SumHold(number, *given))
-        except (LedgerError, LedgerFull):
-            return _unrecorded()
+        except (LedgerError, LedgerFull) as failure:
+            return _unrecorded(failure.cause)
         except _CUT_OFF:
             self.release(number)
             raise
@@ -438,9 +450,9 @@ class Spending:
             entry = _entry(reservation, bound, worst.cost or 0, is_settled=False, is_priced=True)
             claim = ReservationClaim(reservation.id, entry, self._books.caps_of(reservation))
             is_reserved = await self._writer.reserve(claim)
-        except (LedgerError, LedgerFull):
+        except (LedgerError, LedgerFull) as failure:
             self._books.settle(reservation, 0)
-            return _unrecorded()
+            return _unrecorded(failure.cause)
         except _CUT_OFF:
             self.settle(reservation, None)
             raise
@@ -487,7 +499,8 @@ def _worst_case(
 
 
 def _unrecorded(why: str = "") -> ApiError:
-    text = f"Spending cannot be recorded now: {why or 'the log says why'}."
+    """Nothing that a limit or the ledger has to know of may be sent without them."""
+    text = f"Spending cannot be recorded now, so nothing is sent: {why or 'the log says why'}."
     return unavailable(text, _RETRY_AFTER_S)
 
 

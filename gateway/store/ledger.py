@@ -5,7 +5,6 @@ dates as text (2026-11-21), amounts micro-units of the ledger's currency. Every 
 belongs in a thread, one call at a time. Must not know tasks, nor why a window has a cap.
 """
 
-import errno
 import os
 import sqlite3
 import time
@@ -36,7 +35,13 @@ from gateway.store.conversation_sums import (
     UseSums,
 )
 from gateway.store.gateway_slot import GatewaySlot
-from gateway.store.sqlite_file import BUSY_S, FileKind, looking, open_file
+from gateway.store.sqlite_file import (
+    BUSY_S,
+    FileKind,
+    looking,
+    open_file,
+    words_of_failure,
+)
 from housekeeping.state_file import make_private
 from protocol.errors import ConfigError, HermaError
 
@@ -173,7 +178,13 @@ class DayTotal(NamedTuple):
 
 
 class LedgerError(HermaError):
-    """The ledger could not be written; the text is for the operator."""
+    """The ledger could not be written or read; the text is for the operator. `cause` is the reason
+    without paths and addresses.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause or text
 
 
 class LedgerStore:
@@ -252,9 +263,8 @@ class LedgerStore:
                 self._connection.executemany(_RESERVE, rows)
                 self._hold(of_conversations)
         except (OSError, sqlite3.Error) as error:
-            words = getattr(error, "strerror", None) or error
-            text = f"cannot write the ledger {self._path}: {words}{_remedy(error)}"
-            raise LedgerError(text) from error
+            why = words_of_failure(error)
+            raise LedgerError(f"cannot write the ledger {self._path}: {why}", why) from error
         return refused
 
     def _hold(self, given: OfConversations) -> None:
@@ -286,9 +296,10 @@ class LedgerStore:
             self._balances.begin()
             return self._elsewhere(tuple(places))
         except StoreUnreachable as error:
-            raise LedgerError(str(error)) from error
+            raise LedgerError(str(error), f"shared limits: {error.cause}") from error
         except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
+            why = words_of_failure(error)
+            raise LedgerError(f"cannot read the ledger {self._path}: {why}", why) from error
 
     def _elsewhere(self, places: tuple[BalanceKey, ...]) -> dict[BalanceKey, Balance]:
         found = self._balances.elsewhere(places)
@@ -312,9 +323,8 @@ class LedgerStore:
         would not see what this one writes.
         """
         if _identity(self._path) != self._file:
-            raise LedgerError(
-                f"the ledger {self._path} is another file than at the start; restart all gateways"
-            )
+            why = "is another file than at the start; restart all gateways"
+            raise LedgerError(f"the ledger {self._path} {why}", f"the ledger {why}")
 
     @contextmanager
     def _transaction(self, *, is_own: bool = False) -> Iterator[None]:
@@ -457,22 +467,6 @@ class LedgerStore:
             worst.cost,
             worst.is_priced,
         )
-
-
-def _remedy(error: Exception) -> str:
-    """What an operator does about an error of the disk or of SQLite, behind a colon; "" if its text
-    says so itself.
-    """
-    if isinstance(error, FileNotFoundError):
-        return ": put the file back, or restart all gateways that have it"
-    code = getattr(error, "sqlite_errorname", "")
-    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return ": another program holds it (an open sqlite3, a backup); end that program"
-    if code.startswith("SQLITE_FULL") or getattr(error, "errno", None) == errno.ENOSPC:
-        return ": free space on its disk"
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return ": it is damaged; restore a copy, and restart all gateways that have it"
-    return ""
 
 
 def _sums_of(

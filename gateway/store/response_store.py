@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gateway.store.sqlite_file import FileKind, lock, looking, open_file
+from gateway.store.sqlite_file import FileKind, lock, looking, open_file, words_of_failure
 from gateway.store.use_time import Seen, UseTime, begun
 from housekeeping.state_file import make_private
 from protocol.errors import HermaError
@@ -190,7 +190,13 @@ Change = Insert | AddEvents | SetObject | Remove | AddItems
 
 
 class ResponseStoreError(HermaError):
-    """The file could not be read or written; the text is for the operator."""
+    """The file could not be read or written; the text is for the operator. `cause` is the reason
+    without a path.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause or text
 
 
 def check_responses(path: Path) -> None:
@@ -546,7 +552,9 @@ class ResponseStore:
                 self._connection.execute("ROLLBACK")
 
     def _failed(self, verb: str, error: Exception) -> ResponseStoreError:
-        return ResponseStoreError(f"cannot {verb} the {RESPONSES.name} {self._path}: {error}")
+        why = words_of_failure(error)
+        text = f"cannot {verb} the {RESPONSES.name} {self._path}: {why}"
+        return ResponseStoreError(text, why)
 
 
 def _pack(data: bytes) -> bytes:

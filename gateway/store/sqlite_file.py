@@ -134,6 +134,27 @@ def lock(path: Path, kind: FileKind, suffix: str = ".lock") -> int:
     return file
 
 
+def words_of_failure(error: Exception) -> str:
+    """What an error of a file in use says, and what an operator does about it."""
+    return f"{getattr(error, 'strerror', None) or error}{_remedy(error)}"
+
+
+def _remedy(error: Exception) -> str:
+    """What an operator does about an error of the disk or of SQLite, behind a colon; "" if its text
+    says so itself.
+    """
+    if isinstance(error, FileNotFoundError):
+        return ": put the file back, or restart all gateways that have it"
+    code = getattr(error, "sqlite_errorname", "")
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return ": another program holds it (an open sqlite3, a backup); end that program"
+    if code.startswith("SQLITE_FULL") or getattr(error, "errno", None) == errno.ENOSPC:
+        return ": free space on its disk"
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return ": it is damaged; restore a copy, and restart all gateways that have it"
+    return ""
+
+
 def _create(connection: sqlite3.Connection, kind: FileKind) -> None:
     """Create the tables, unless another process has just done so."""
     if not _is_empty(connection):

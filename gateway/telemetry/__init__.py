@@ -33,6 +33,8 @@ from gateway.telemetry.fleet_events import (
     SpeedBack,
     SpeedLost,
     SpendingThreshold,
+    StoreStuck,
+    StoreWell,
     TakenOver,
     TurnsThrash,
     WorkerAsleep,
@@ -66,3 +68,4 @@ from gateway.telemetry.request_traces import (
     TurnTrace,
 )
 from gateway.telemetry.span_export import SpanExport
+from gateway.telemetry.store_trouble import StoreTrouble

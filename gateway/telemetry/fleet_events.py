@@ -252,6 +252,22 @@ class SpendingThreshold(_Event, frozen=True, tag="spending threshold"):
     percent: int
 
 
+StoreName = Literal["ledger", "stored responses"]
+
+
+class StoreStuck(_Event, frozen=True, tag="store stuck"):
+    """A store on this host cannot be used. Without the ledger, requests that cost are refused."""
+
+    store: StoreName
+    reason: str
+
+
+class StoreWell(_Event, frozen=True, tag="store well"):
+    """A store that was stuck is used again."""
+
+    store: StoreName
+
+
 class LoopFound(_Event, frozen=True, tag="loop"):
     """An agent repeats calls of `tools` that bring nothing new, for the `repeats`th time. `name` is
     its conversation's.
@@ -343,6 +359,8 @@ FleetEvent = (
     | AnswerCut
     | LimitReached
     | SpendingThreshold
+    | StoreStuck
+    | StoreWell
     | LoopFound
     | ConversationRefused
     | RequestDetached

@@ -18,7 +18,7 @@ async def _archive(folder: Path) -> Archive:
     def open_store() -> ResponseStore:
         return ResponseStore(folder / "responses.sqlite", StoreBounds(10, 10, 10, 10))
 
-    archive = Archive(open_store, expire_s=60.0)
+    archive = Archive(open_store, expire_s=60.0, publish=lambda _: None)
     await archive.open()
     return archive
 

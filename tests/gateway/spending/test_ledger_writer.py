@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from gateway.spending.ledger_writer import MAX_USES, MAX_WAITING, OTHERS, LedgerFull, LedgerWriter
+from gateway.spending.open_claims import MAX_OPEN, OpenClaims
 from gateway.store import (
     Balances,
     LedgerEntry,
@@ -18,6 +19,7 @@ from gateway.store import (
     Settlement,
     read_report,
 )
+from gateway.telemetry import FleetEvent, StoreStuck, StoreTrouble, StoreWell
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 
@@ -59,11 +61,19 @@ def record(writer: LedgerWriter, tokens: int = 1) -> None:
     writer.record(LedgerEntry(DAY, "k", "m", "", True, True, 1, tokens, 0, tokens, 0))
 
 
+def trouble_told(events: list[FleetEvent] | None = None) -> StoreTrouble:
+    """The trouble of a ledger, whose events are added to `events`."""
+    return StoreTrouble("ledger", lambda event: None if events is None else events.append(event))
+
+
 async def start(
-    nursery: trio.Nursery, path: Path, settle_delay_s: float = 0.0
+    nursery: trio.Nursery,
+    path: Path,
+    settle_delay_s: float = 0.0,
+    events: list[FleetEvent] | None = None,
 ) -> tuple[LedgerWriter, SlowDisk]:
     seen: list[Balances] = []
-    writer = LedgerWriter(lambda: (), seen.append, settle_delay_s)
+    writer = LedgerWriter(lambda: (), seen.append, trouble_told(events), settle_delay_s)
     disk = SlowDisk(path)
     await nursery.start(writer.run, lambda: disk)
     assert seen == [{}]
@@ -186,8 +196,8 @@ async def test_a_disk_that_stays_full_is_one_line(
         writer, disk = await start(nursery, path)
         disk.num_failures = 3
         record(writer)
-        await wait_until(lambda: writer.stuck_for == "The disk is full.")
-        await wait_until(lambda: bool(disk.batches) and not writer.stuck_for)
+        await wait_until(lambda: writer._trouble.words == "The disk is full.")
+        await wait_until(lambda: bool(disk.batches) and not writer._trouble.words)
         nursery.cancel_scope.cancel()
     said = [(one.levelname, one.message.partition(";")[0]) for one in caplog.records]
     assert said == [
@@ -196,9 +206,9 @@ async def test_a_disk_that_stays_full_is_one_line(
     ]
 
 
-async def fails(writer: LedgerWriter) -> None:
+async def fails(writer: LedgerWriter, number: int = 1) -> None:
     with pytest.raises(LedgerError):
-        await writer.reserve(reservation(1))
+        await writer.reserve(reservation(number))
 
 
 async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
@@ -238,9 +248,88 @@ async def test_the_queue_has_an_end(tmp_path: Path) -> None:
 
 async def test_what_waits_for_a_full_disk_is_bounded() -> None:
     """Conversations come and go for hours meanwhile; what they use is counted all the same."""
-    writer = LedgerWriter(lambda: (), lambda _: None)
+    writer = LedgerWriter(lambda: (), lambda _: None, trouble_told())
     for number in range(2 * MAX_USES):
         writer.record_use((DAY, "k", "m", "", f"talk {number}"), (1, 10, 0, 5, 0))
     assert len(writer._uses) == MAX_USES + 1
     assert sum(requests for requests, *_ in writer._uses.values()) == 2 * MAX_USES
     assert writer._uses[DAY, "k", "m", "", OTHERS][0] == MAX_USES
+
+
+async def test_a_stuck_ledger_is_one_event_at_its_start_and_one_at_its_end(tmp_path: Path) -> None:
+    """However often it is tried, and although nothing waits for it that must be written."""
+    events: list[FleetEvent] = []
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, tmp_path / "ledger", events=events)
+        disk.num_failures = 3
+        await fails(writer)
+        await wait_until(lambda: len(events) == 2)
+        assert await writer.reserve(reservation(2))
+        nursery.cancel_scope.cancel()
+    assert events == [StoreStuck("ledger", "The disk is full."), StoreWell("ledger")]
+    assert disk.num_failures == 0
+
+
+async def test_a_stuck_ledger_collects_nothing(tmp_path: Path) -> None:
+    """Clients come, lose patience and leave while another program holds the file. Only the end of
+    what the file has waits for it.
+    """
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, tmp_path / "ledger")
+        assert await writer.reserve(reservation(0))
+        disk.num_failures = 1
+        disk.gate.clear()
+        async with trio.open_nursery() as clients:
+            for number in range(1, 101):
+                clients.start_soon(leaves, writer, number)
+            clients.start_soon(fails, writer, 101)  # it goes with those that are written
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            clients.start_soon(fails, writer, 102)  # it came later
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            disk.gate.set()
+            await wait_until(lambda: bool(writer._trouble.words))
+            disk.gate.clear()
+            writer.settle(Settlement(0, None))
+            assert list(writer._reservations.ends) == [0]
+        disk.gate.set()
+        await wait_until(lambda: not writer._trouble.words)
+        assert len(writer._reservations) == 0
+        nursery.cancel_scope.cancel()
+
+
+async def leaves(writer: LedgerWriter, number: int) -> None:
+    """A client that goes while its reservation waits."""
+    with trio.move_on_after(0.02) as impatient:
+        await writer.reserve(reservation(number))
+    assert impatient.cancelled_caught
+    writer.settle(Settlement(number, None))
+
+
+def test_ends_wait_only_for_claims_that_are_open() -> None:
+    claims: OpenClaims[str] = OpenClaims()
+    claims.end(1, "of none")
+    assert claims.begin_write([1, 2, 3]) == {}
+    claims.end(1, "while it is written")
+    claims.end(2, "of a refused one")
+    claims.written({}, [2])
+    assert claims.ends == {1: "while it is written"}
+    ends = claims.begin_write([4])
+    claims.end(4, "of one that fails")
+    claims.not_written(ends, [4])
+    assert claims.ends == {1: "while it is written"}
+    claims.written(claims.begin_write([]), [])
+    assert (len(claims), claims.ends) == (1, {})
+
+
+async def test_claims_under_way_have_a_bound(tmp_path: Path) -> None:
+    """So their ends have one, too."""
+    async with trio.open_nursery() as nursery:
+        writer, _ = await start(nursery, tmp_path / "ledger")
+        writer._reservations.begin_write(range(1, MAX_OPEN))
+        assert await writer.reserve(reservation(MAX_OPEN))
+        with pytest.raises(LedgerFull):
+            await writer.reserve(reservation(MAX_OPEN + 1))
+        writer.settle(Settlement(5, None))
+        await wait_until(lambda: len(writer._reservations) < MAX_OPEN)
+        assert await writer.reserve(reservation(MAX_OPEN + 1))
+        nursery.cancel_scope.cancel()

@@ -78,7 +78,7 @@ class Shop:
 
     def _is_written(self) -> bool:
         writer = self.gateway.services.spending._writer
-        if writer._settlements or writer._usage or writer._thread.borrowed_tokens:
+        if writer._reservations.ends or writer._usage or writer._thread.borrowed_tokens:
             return False
         with closing(sqlite3.connect(self.ledger)) as db:
             return db.execute("SELECT 1 FROM reservations").fetchone() is None
@@ -528,6 +528,39 @@ async def test_what_cannot_be_recorded_is_not_sent(tmp_path: Path) -> None:
             db.execute("ALTER TABLE elsewhere RENAME TO reservations")
         assert (await shop.ask()).error is None
         assert (await shop.row()).cost == COST
+
+
+async def test_a_locked_ledger_loses_no_money(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program holds the file while a turn ends: its cost is written later. What comes
+    meanwhile is refused with the reason, without the path; clients that leave leave nothing.
+    """
+    monkeypatch.setattr("gateway.store.ledger.BUSY_S", 0.05)
+    fake = FakeProvider(usage=COUNTED)
+    limits = LimitsConfig(daily=units(10_000))
+    async with open_shop(tmp_path, fake, limits=limits) as shop:
+        spending, feed = shop.gateway.services.spending, shop.gateway.services.feed
+        assert (await shop.ask()).error is None
+        with closing(sqlite3.connect(shop.ledger, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            await wait_until(lambda: "another program holds it" in spending.stuck_for)
+            refused = [await shop.ask() for _ in range(3)]
+            waiting = [shop.gateway.start(**{**ASK, "stream": False}) for _ in range(30)]
+            await wait_until(lambda: bool(spending.figures().reserved.get("p0")))
+            for one in waiting:
+                one.scope.cancel()
+                await one.over.wait()
+            assert len(spending._writer._reservations.ends) <= 1
+            db.execute("ROLLBACK")
+        await wait_until(lambda: not spending.stuck_for)
+        assert {one.error.status for one in refused if one.error} == {503}
+        assert refused[0].error is not None
+        assert "database is locked: another program holds it" in refused[0].error.message
+        assert str(tmp_path) not in refused[0].error.message
+        assert (feed.counts["store stuck"], feed.counts["store well"]) == (1, 1)
+        row = await shop.row()
+        assert (row.requests, row.cost, len(fake.requests)) == (1, COST, 1)
 
 
 async def test_without_a_ledger_nothing_that_costs_starts(tmp_path: Path) -> None:

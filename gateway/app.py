@@ -24,7 +24,6 @@ from config import (
     make_place,
     provider_api_key,
     providers_alone,
-    responses_path,
 )
 from gateway import upstream
 from gateway.alerts import Alerting
@@ -48,7 +47,7 @@ from gateway.output import AUTO
 from gateway.output.tools import detect_tool_format, is_known_format
 from gateway.prompt import ModelText
 from gateway.reload import Reload
-from gateway.responses import StoredResponses
+from gateway.responses import stored_responses
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.fleet_state import FleetState
 from gateway.routing.shown_worker import WorkerView
@@ -58,7 +57,6 @@ from gateway.spending.spending import Spending
 from gateway.telemetry import (
     AuditTrail,
     CallsUnknown,
-    FleetEvent,
     ProcessReplaced,
     RequestTraces,
     SpanExport,
@@ -165,7 +163,7 @@ def build_services(
         open_turns=OpenTurns(feed, traces, grace_s=gateway.disconnect_grace_s),
         traces=traces,
         signing_key=signing_key(config, environ),
-        stored=_stored_responses(config, environ, gateway_index, feed.publish),
+        stored=stored_responses(config, environ, feed.publish, gateway_index.place),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
         conversing=conversing,
         span_export=span_export,
@@ -241,22 +239,6 @@ def _span_export(
             f"({error})"
         ) from error
     return SpanExport(OtlpSender(traces.endpoint, VERSION, process, traces.sample).send, counters)
-
-
-def _stored_responses(
-    config: Config,
-    environ: Mapping[str, str],
-    gateway_index: GatewayIndex,
-    publish: Callable[[FleetEvent], None],
-) -> StoredResponses:
-    path = None
-    try:
-        path = responses_path(config, environ)
-    except ConfigError as error:
-        _log.warning("responses are not stored: %s", error)
-    stored = config.gateway.responses
-    index, count = gateway_index.index, gateway_index.count
-    return StoredResponses(stored, path, time.time, publish, index, count)
 
 
 def edge_of(services: Services, process: str | None = None) -> Edge:
@@ -447,6 +429,7 @@ def _status(process: _Process, url: str) -> GatewayStatus:
         why=start.why,
         config=process.file,
         troubles=_troubles(process.services),
+        ledger=process.services.spending.ledger,
     )
 
 

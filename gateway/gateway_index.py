@@ -34,6 +34,11 @@ class GatewayIndex:
         """The name of this process in logs and metrics; None for the only process."""
         return str(self.index) if self.is_shared else None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Both numbers, as the stores of a host take them."""
+        return self.index, self.count
+
     def config(self, config: Config) -> Config:
         """`config` with this process's own addresses and rates."""
         if not self.is_shared:

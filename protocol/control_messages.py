@@ -250,6 +250,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     """One gateway process. `process` is its index if several share the port, else "". `replaced`
     processes had its index before; `why` is how the last one ended. `config` is as a worker's.
     `troubles` are what does not work now though it answers, as a ledger that cannot be written.
+    `ledger` is the path of its ledger, empty without one; None from a gateway that does not say.
     """
 
     pid: int
@@ -262,6 +263,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, tag="gateway"):
     why: str = ""
     config: str | None = None
     troubles: tuple[str, ...] = ()
+    ledger: str | None = None
 
 
 class UpStatus(msgspec.Struct, frozen=True, tag="up"):

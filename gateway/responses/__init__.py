@@ -6,4 +6,4 @@ and the history of a request. Must not know HTTP, nor SQL.
 
 from gateway.responses.background import BackgroundRun
 from gateway.responses.record import ResponseOrigin, ResponseRecord
-from gateway.responses.stored import StoredResponses, no_item
+from gateway.responses.stored import StoredResponses, no_item, stored_responses

@@ -4,13 +4,15 @@ Owns which keys may store, the history of a request, and the errors for missing 
 know HTTP, nor how anything is written.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from config import ResponsesConfig
+from config import Config, ResponsesConfig, responses_path
 from gateway.api import (
     REASONING_PREFIX,
     ApiError,
@@ -27,7 +29,9 @@ from gateway.responses.background import Background
 from gateway.responses.record import ResponseOrigin, ResponseRecord
 from gateway.store import ResponseStore, StoreBounds, StoredResponse
 from gateway.telemetry import FleetEvent
+from protocol.errors import ConfigError
 
+_log = logging.getLogger(__name__)
 _DAY_S: Final = 86_400
 
 Item = dict[str, Any]
@@ -213,6 +217,24 @@ class StoredResponses:
         if not self._archive.is_kept:
             raise _no_conversation(conversation_id)
         return self._archive.store
+
+
+def stored_responses(
+    config: Config,
+    environ: Mapping[str, str],
+    publish: Callable[[FleetEvent], None],
+    process: tuple[int, int],
+) -> StoredResponses:
+    """Those of a gateway process, its index and how many share the file; without a place for a file
+    none are stored.
+    """
+    path = None
+    try:
+        path = responses_path(config, environ)
+    except ConfigError as error:
+        _log.warning("responses are not stored: %s", error)
+    stored = config.gateway.responses
+    return StoredResponses(stored, path, time.time, publish, *process)
 
 
 def _found(response: StoredResponse | None, response_id: str) -> StoredResponse:

@@ -206,6 +206,8 @@ class Spending:
         )
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
+        self.ledger = ""
+        """The path of the ledger that is kept; empty if none is."""
         self._next_hold = 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -439,6 +441,7 @@ class Spending:
                 counts = row.prompt_tokens, row.cached_tokens, row.completion_tokens
                 self._local.add(day, model, Usage(*counts))
         self._is_kept = True
+        self.ledger = str(path.absolute())
 
     async def _make_durable(
         self, reservation: MoneyReservation, price: Price | FixedPrice

@@ -25,6 +25,7 @@ from gateway.telemetry import (
     SpeedBack,
     SpeedLost,
     SpendingThreshold,
+    StoreName,
     StoreStuck,
     StoreWell,
     TurnsThrash,
@@ -131,14 +132,9 @@ def _words(  # noqa: C901, PLR0911, PLR0912
             text = f"Its {what} are used up (key {key or '-'}); its requests are refused."
             return "conversation", "warning", f"conversation {name} has reached its limit", text
         case StoreStuck(store, reason):
-            also = "Nothing that costs is sent meanwhile." if store == "ledger" else ""
-            text = f"{reason[:1].upper()}{reason[1:]}. {also}".rstrip()
-            return "store", "critical", f"the store `{store}` cannot be used", text
+            return "store", "critical", f"the store `{store}` cannot be used", _stuck(store, reason)
         case StoreWell(store):
-            text = "What has waited for it is written."
-            if store == "stored responses":
-                text = "Responses are stored; those of the time between may be lost."
-            return "store", "good", f"the store `{store}` is used again", text
+            return "store", "good", f"the store `{store}` is used again", _used_again(store)
         case _:
             return None
 
@@ -152,3 +148,14 @@ def _died(worker: str, how: str, *, is_final: bool) -> tuple[AlertKind, Level, s
         f"{worker}` starts it again."
     )
     return "crash loop", "critical", f"worker {worker} has given up", text
+
+
+def _stuck(store: StoreName, reason: str) -> str:
+    also = " Nothing that costs is sent meanwhile." if store == "ledger" else ""
+    return f"{reason[:1].upper()}{reason[1:]}.{also}"
+
+
+def _used_again(store: StoreName) -> str:
+    if store == "ledger":
+        return "What has waited for it is written."
+    return "Responses are stored; those of the time between may be lost."

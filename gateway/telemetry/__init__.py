@@ -33,6 +33,7 @@ from gateway.telemetry.fleet_events import (
     SpeedBack,
     SpeedLost,
     SpendingThreshold,
+    StoreName,
     StoreStuck,
     StoreWell,
     TakenOver,

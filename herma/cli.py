@@ -525,6 +525,8 @@ def _add_keys(commands: Commands) -> None:
 def _add_usage(commands: Commands) -> None:
     usage = add_command(commands, "usage", "show tokens and cost by key, model, provider and day")
     add_file(usage, "default: that of the running gateway, else herma.toml, as found")
+    usage.add_argument("--url", help="of the gateway of this host whose ledger is read")
+    usage.add_argument("--ledger", type=Path, metavar="FILE", help="the ledger itself")
     usage.add_argument(
         "--by",
         action="append",

@@ -139,9 +139,9 @@ def gateway_url(given: str | None, file: Path | None = None) -> str:
     if given is not None:
         return given
     running = [one.status for one in gateways() if one.status is not None]
-    found = {_reachable(status.url) for status in running}
+    found = {reachable(status.url) for status in running}
     if file is not None:
-        if own := {_reachable(status.url) for status in running if runs(file, status)}:
+        if own := {reachable(status.url) for status in running if runs(file, status)}:
             found = own
         elif (url := _url_of(file)) is not None:
             if found and url not in found:
@@ -165,10 +165,11 @@ def _url_of(file: Path) -> str | None:
         return None
     scheme = "http" if gateway.tls_certificate_file is None else "https"
     host = gateway.host.strip("[]")
-    return _reachable(f"{scheme}://{f'[{host}]' if ':' in host else host}:{gateway.port}")
+    return reachable(f"{scheme}://{f'[{host}]' if ':' in host else host}:{gateway.port}")
 
 
-def _reachable(url: str) -> str:
+def reachable(url: str) -> str:
+    """The URL by which this host reaches a gateway that listens there."""
     for everywhere in ("0.0.0.0", "[::]"):  # noqa: S104 - where it listens, not where we do
         url = url.replace(f"//{everywhere}:", "//127.0.0.1:")
     return url

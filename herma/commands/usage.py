@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from config import Config, LimitsConfig, builtin_config, found_config, ledger_path, load_config
 from gateway.spending import Period, day_of, show_amount, to_micro, window_of
 from gateway.store import Column, LedgerReport, LedgerRow, read_report
-from herma.processes import gateways
+from herma.processes import gateways, reachable
 from herma.terminal import table_lines
 from protocol.errors import ConfigError
 
@@ -28,43 +29,96 @@ _NONE = "-"
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the usage since a day. Raises `ConfigError` if the ledger cannot be read, or for
-    several gateways.
+    several ledgers.
     """
-    file = _file() if arguments.config is None else arguments.config
-    if file is None:
-        text = "herma: no file is read, so limits are not shown; name one with --config"
-        print(text, file=sys.stderr)
-    config = builtin_config() if file is None else load_config(file)
-    path = ledger_path(config.ledger, os.environ)
+    ledger = _ledger(arguments)
+    if ledger.file is None:
+        _tell("no file is read, so limits are not shown; name one with --config")
+    config = builtin_config() if ledger.file is None else load_config(ledger.file)
+    path = ledger_path(config.ledger, os.environ) if ledger.path is None else ledger.path
     now = datetime.now(UTC).timestamp()
     since = _since(arguments.since, now)
     by: Sequence[Column] = tuple(dict.fromkeys(arguments.by or _DEFAULT_BY))
     report = read_report(path, by, since)
     limits = [] if report is None else list(_limits(config, path, day_of(now)))
     if arguments.json:
-        print(json.dumps(_as_json(report, by, since, limits), indent=2))
+        print(json.dumps(_as_json(report, by, since, limits, path), indent=2))
     else:
         print("\n".join(_as_text(report, by, since, limits, path)))
     return 0
 
 
-def _file() -> Path | None:
-    """The file of the gateway that runs on this host, else the one that is found here. Says which.
-    Raises `ConfigError` if several gateways run, none of them with the found one.
+class _Source(NamedTuple):
+    """A ledger to read. `file` is the configuration with its limits, None for none; `path` is the
+    ledger's, None for that of the file; `urls` are of the running gateways that write it.
     """
-    statuses = [one.status for one in gateways()]
-    files = {Path(one.config).resolve() for one in statuses if one is not None and one.config}
+
+    file: Path | None
+    path: Path | None
+    urls: tuple[str, ...] = ()
+
+    def is_of(self, file: Path) -> bool:
+        return self.file is not None and self.file.resolve() == file.resolve()
+
+    def __str__(self) -> str:
+        names = [f"of {' and '.join(map(reachable, self.urls))}"] if self.urls else []
+        names += [] if self.file is None else [f"with the limits of {self.file}"]
+        what = f"the ledger {self.path}" if self.path is not None else "the ledger"
+        return " ".join([what, *names])
+
+
+def _ledger(arguments: argparse.Namespace) -> _Source:
+    """The ledger that the options name, else that of the gateway that runs on this host, else of
+    the file that is found here. Says which, and which others there are. Raises `ConfigError` if
+    several gateways run with ledgers of their own, none of them with the found file.
+    """
+    if arguments.config is not None or arguments.ledger is not None:
+        return _Source(arguments.config, arguments.ledger)
+    running = _running()
+    if (url := arguments.url) is not None:
+        named = [one for one in running if _plain(url) in map(_plain, one.urls)]
+        if not named:
+            known = "; ".join(map(str, running)) or "none"
+            raise ConfigError(f"no gateway of this host that says so is at {url}; known: {known}")
+        _tell(f"reading {named[0]}")
+        return named[0]
     found = found_config(Path.cwd(), os.environ)
-    if not files or (found is not None and found.resolve() in files):
-        if found is not None:
-            print(f"herma: reading {found}", file=sys.stderr)
-        return found
-    if len(files) > 1:
-        names = ", ".join(sorted(map(str, files)))
-        raise ConfigError(f"several gateways run here, name the file of one with --config: {names}")
-    (file,) = files
-    print(f"herma: reading {file}, the file of the gateway that runs here", file=sys.stderr)
-    return file
+    chosen = _Source(found, None)
+    own = running if len(running) == 1 else [one for one in running if found and one.is_of(found)]
+    if own:
+        chosen = own[0]
+    elif running:
+        raise ConfigError(
+            "several gateways run here, name one with --url, --ledger or --config: "
+            + "; ".join(map(str, running))
+        )
+    if chosen != _Source(None, None):
+        _tell(f"reading {chosen}")
+    for other in running:
+        if other is not chosen:
+            _tell(f"not reading {other}; name it with --url, --ledger or --config")
+    return chosen
+
+
+def _running() -> list[_Source]:
+    """The ledgers of the gateways that run on this host, each once."""
+    urls: dict[tuple[Path | None, Path | None], list[str]] = {}
+    for status in [one.status for one in gateways()]:
+        if status is None or not (status.config or status.ledger):
+            continue
+        file = Path(status.config) if status.config else None
+        place = file, Path(status.ledger) if status.ledger else None
+        urls.setdefault(place, []).append(status.url)
+    return [_Source(*place, tuple(dict.fromkeys(of))) for place, of in urls.items()]
+
+
+def _tell(line: str) -> None:
+    print(f"herma: {line}", file=sys.stderr)
+
+
+def _plain(url: str) -> str:
+    """The address of a gateway without what people may leave out."""
+    return reachable(url.rstrip("/").removesuffix("/v1"))
 
 
 class LimitUse:
@@ -177,11 +231,16 @@ def _shown(column: Column, value: str) -> str:
 
 
 def _as_json(
-    report: LedgerReport | None, by: Sequence[Column], since: str, limits: list[LimitUse]
+    report: LedgerReport | None,
+    by: Sequence[Column],
+    since: str,
+    limits: list[LimitUse],
+    path: Path,
 ) -> dict[str, object]:
     rows = [] if report is None else report.rows
     total = None if report is None or report.total is None else report.total
     return {
+        "ledger": str(path),
         "since": since,
         "currency": None if report is None else report.currency,
         "rows": [{**dict(zip(by, row.group, strict=True)), **_fields(row)} for row in rows],

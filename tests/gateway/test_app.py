@@ -12,6 +12,9 @@ import httpx
 import pytest
 import trio
 
+from config import LedgerConfig, ledger_path
+from herma.processes import gateways
+from protocol.control_messages import GatewayStatus
 from protocol.messages import Fault, Welcome
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import title_of
@@ -49,6 +52,11 @@ async def read_line(stream: trio.abc.ReceiveStream) -> str:
     return line.decode().strip()
 
 
+def statuses() -> dict[int, GatewayStatus]:
+    """What the gateways of this user say of themselves, by their process."""
+    return {one.pid: one.status for one in gateways() if one.status is not None}
+
+
 async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(config: Path) -> None:
     """`ready URL` comes with the first ready worker; SIGTERM waits for a stream; status 0."""
     fake = FakeWorker()
@@ -61,6 +69,9 @@ async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(confi
             assert url.startswith("http://127.0.0.1:")
             assert url.endswith("/v1")
             assert title_of(process.pid) == "herma gateway"
+            said = await trio.to_thread.run_sync(statuses)
+            ledger = ledger_path(LedgerConfig(), os.environ)
+            assert said[process.pid].ledger == str(ledger.absolute())
             body = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
             fake.pause_after = 3
             async with checked_async_client(timeout_s=PATIENCE_S) as client:

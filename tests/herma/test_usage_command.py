@@ -1,7 +1,9 @@
 """`herma usage` for people and for programs."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +142,22 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def running(monkeypatch: pytest.MonkeyPatch, *files: Path | str | None) -> None:
-    """Gateways run with these files: "" is none, None a gateway that does not say."""
+def running(
+    monkeypatch: pytest.MonkeyPatch, *files: Path | str | None, ledgers: Sequence[Path] = ()
+) -> None:
+    """Gateways run with these files: "" is none, None a gateway that does not say; with these
+    ledgers at ports 1, 2 and so on, if they say so.
+    """
+    told = zip_longest(files, map(str, ledgers))
     found = [
         GatewayProcess(
-            Path("x"), 1, GatewayStatus(1, "http://127.0.0.1:1", "1", config=file and str(file))
+            Path("x"),
+            at,
+            GatewayStatus(
+                at, f"http://0.0.0.0:{at}", "1", config=file and str(file), ledger=ledger
+            ),
         )
-        for file in files
+        for at, (file, ledger) in enumerate(told, 1)
     ]
     silent = GatewayProcess(Path("y"), 2, None)
     monkeypatch.setattr("herma.commands.usage.gateways", lambda: [*found, silent])
@@ -201,6 +212,85 @@ def test_without_a_file_it_says_that_limits_are_not_shown(
     running(monkeypatch, config, elsewhere / "b.toml")
     assert main(["usage"]) == 2
     assert "--config" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_ledgers(elsewhere: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Of two gateways, with one request of `alice` and two of `bob`."""
+    (elsewhere / "herma.toml").unlink()
+    paths = tmp_path / "one.sqlite", tmp_path / "two.sqlite"
+    for path, key, num in zip(paths, ("alice", "bob"), (1, 2), strict=True):
+        store = LedgerStore(path, "USD")
+        store.write([], [], [entry("2026-11-21", key, "", 0, requests=num)])
+        store.close()
+    return paths
+
+
+def test_of_two_gateways_without_a_file_it_takes_none(
+    two_ledgers: tuple[Path, Path],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And none of one with a file and one without. It names both, and how to choose."""
+    for files in (("", ""), (config, "")):
+        running(monkeypatch, *files, ledgers=two_ledgers)
+        assert main(["usage"]) == 2
+        told = capsys.readouterr().err
+        assert all(str(path) in told for path in two_ledgers)
+        assert all(f"http://127.0.0.1:{port}" in told for port in (1, 2))
+        assert "--url" in told
+        assert "--ledger" in told
+
+
+@pytest.mark.parametrize("how", ["--url", "--ledger"])
+def test_a_ledger_is_named_by_its_gateway_or_its_path(
+    two_ledgers: tuple[Path, Path],
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running(monkeypatch, "", "", ledgers=two_ledgers)
+    name = "http://127.0.0.1:2/v1/" if how == "--url" else str(two_ledgers[1])
+    chosen = ["--since", "2026-11-01", "--by", "key", "--json", how, name]
+    assert main(["usage", *chosen]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(row["key"], row["requests"]) for row in told["rows"]] == [("bob", 2)]
+    assert told["ledger"] == str(two_ledgers[1])
+    assert main(["usage", "--url", "http://127.0.0.1:3"]) == 2
+    assert "http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_the_other_ledgers_are_named_too(
+    config: Path,
+    elsewhere: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The file of this folder decides; whoever meant another one learns its name."""
+    other = tmp_path / "ledger.sqlite"
+    ledgers = elsewhere / "other.sqlite", other
+    running(monkeypatch, elsewhere / "herma.toml", config, ledgers=ledgers)
+    assert main(["usage"]) == 0
+    reading, rest = capsys.readouterr().err.splitlines()
+    assert "reading" in reading
+    assert str(elsewhere / "other.sqlite") in reading
+    assert f"not reading the ledger {other} of http://127.0.0.1:2" in rest
+
+
+def test_the_ledger_that_the_gateway_says_is_read(
+    two_ledgers: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its environment may name another folder than the one of this command."""
+    running(monkeypatch, "", ledgers=two_ledgers[:1])
+    assert main(["usage", "--since", "2026-11-01", "--by", "key"]) == 0
+    told = capsys.readouterr()
+    assert "alice" in told.out
+    assert str(two_ledgers[0]) in told.err
+    assert "limits are not shown" in told.err
 
 
 def test_a_limit_of_nothing_is_a_limit(

@@ -5,7 +5,7 @@ and the leases that it hands out. Must not know tokens, HTTP or sockets.
 """
 
 from gateway.routing.admission_queue import QueuePosition
-from gateway.routing.breaker import Breaker, in_order
+from gateway.routing.breaker import BothBreakers, Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, UseProvider
 from gateway.routing.lease import Lease

@@ -12,7 +12,7 @@ Only a provider that names a time (429 with Retry-After) is left alone until the
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 FAILURES: Final = 3
 FIRST_OPEN_S: Final = 5.0
@@ -98,8 +98,32 @@ class Breaker:
         self._trial_until = float("-inf")
 
 
+class BothBreakers(NamedTuple):
+    """The breaker of a target that has two: a provider's own, and that of a model there."""
+
+    one: Breaker
+    other: Breaker
+
+    def cooling_s(self, now: float) -> float:
+        """See `Breaker`."""
+        return max(self.one.cooling_s(now), self.other.cooling_s(now))
+
+    def is_good(self, now: float) -> bool:
+        """See `Breaker`."""
+        return self.one.is_good(now) and self.other.is_good(now)
+
+    def soonest(self, now: float) -> float:
+        """See `Breaker`."""
+        return max(self.one.soonest(now), self.other.soonest(now))
+
+    def asked(self, now: float) -> None:
+        """See `Breaker`."""
+        self.one.asked(now)
+        self.other.asked(now)
+
+
 def in_order(
-    targets: Sequence[T], breaker_of: Callable[[T], Breaker], now: float
+    targets: Sequence[T], breaker_of: Callable[[T], Breaker | BothBreakers], now: float
 ) -> tuple[list[T], float | None]:
     """First, the targets to ask, in order: the good ones as configured, then as a last resort the
     one of the others whose trial is due soonest. Second, if all targets asked for a pause, the

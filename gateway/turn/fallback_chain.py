@@ -61,6 +61,9 @@ _REMEDIES: Final = {
 }
 """What the statuses of a provider that are about our account ask of an operator."""
 
+_OF_MODEL: Final = frozenset({400, 403, 404, 410, 413, 415, 422, 451})
+"""Statuses by which a provider refuses us one model, or what we want of it, and not all models."""
+
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
@@ -165,14 +168,14 @@ async def ask_chain(
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
-        step = _begin(services, caller, provider.name, route.reason)
+        step = _begin(services, caller, target, route.reason)
         try:
             with bill.counted_in(caller.trace.turn):
                 await exchange(provider, target, sent, bill)
-            services.health.succeeded(provider.name)
+            services.health.succeeded(target)
         except ProviderUnavailable as error:
             step.fail(trio.current_time(), error.told)
-            _note_failure(services, provider.name, target.model, error, path)
+            _note_failure(services, target, error, path)
             if _may_ask_again(error, failures):
                 targets.appendleft(target)
             failures.append(error)
@@ -215,11 +218,11 @@ async def _bill(
     return await services.spending.open_bill_of(limited, *given)
 
 
-def _begin(services: Services, caller: Caller, name: str, reason: str) -> AttemptTrace:
+def _begin(services: Services, caller: Caller, target: FallbackConfig, reason: str) -> AttemptTrace:
     """A provider is asked now."""
-    services.health.asked(name)
+    services.health.asked(target)
     now = trio.current_time()
-    step = AttemptTrace(name, now, now, reason, is_cloud=True)
+    step = AttemptTrace(target.provider, now, now, reason, is_cloud=True)
     caller.trace.turn.begin(step)
     return step
 
@@ -232,26 +235,30 @@ def _may_ask_again(error: ProviderUnavailable, failures: list[ProviderUnavailabl
 
 
 def _note_failure(
-    services: Services, name: str, model: str, error: ProviderUnavailable, path: str | None
+    services: Services, target: FallbackConfig, error: ProviderUnavailable, path: str | None
 ) -> None:
     """Count a failure. That a provider has nothing at `path` says nothing about chats there, so it
     does not count against the provider.
     """
     services.counters.cloud_failures += 1
+    name, health = target.provider, services.health
     reason = _for_operators(error, name)
-    services.feed.publish(ProviderFailedEvent(name, model, reason, error.status))
+    services.feed.publish(ProviderFailedEvent(name, target.model, reason, error.status))
     if path is not None and error.status in _NO_PATH:
         return
     if error.status == 429 or error.retry_after_s is not None:
-        services.health.busy(name, error.retry_after_s or COOL_S)
+        health.busy(target, error.retry_after_s or COOL_S)
+    elif error.status in _OF_MODEL:
+        health.model_failed(target, reason)
     else:
-        services.health.failed(name, reason)
+        health.failed(name, reason)
 
 
 def _for_operators(error: ProviderUnavailable, name: str) -> str:
     """The failure, and what an operator does about it. Clients learn nothing of our account."""
+    text = f"{error}: {error.inner}" if error.inner else error.told
     remedy = "" if error.status is None else _REMEDIES.get(error.status, "")
-    return f"{error}: {remedy.format(name)}" if remedy else error.told
+    return f"{text}: {remedy.format(name)}" if remedy else text
 
 
 def _note_cut(

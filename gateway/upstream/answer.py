@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api import ApiError, Usage
+from gateway.api import Usage
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
-from gateway.upstream.error_words import error_in, quoted, refusal_in, words_in
+from gateway.upstream.error_words import Told, error_in, quoted, told_in, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
@@ -29,9 +29,10 @@ class ProviderUnavailable(HermaError):
     """The provider sent no part of an answer, so another provider can be asked. `status` is that of
     its response, if there was one. `may_be_charged` is False if the request did not reach the
     provider or was refused. `was_kept`: a kept-alive connection ended before the response, so the
-    request may succeed on a new one. `words` are those of the server, if it said why. `filtered` is
-    what it answered when its own filter ended the answer before the first content: an answer in one
-    piece, or whole events. That is for the client if no other provider answers.
+    request may succeed on a new one. `words` are those of the server, if it said why; `inner` are
+    those about our account there, which no client reads. `filtered` is what it answered when its
+    own filter ended the answer before the first content: an answer in one piece, or whole events.
+    That is for the client if no other provider answers.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class ProviderUnavailable(HermaError):
         may_be_charged: bool = True,
         was_kept: bool = False,
         words: str = "",
+        inner: str = "",
         filtered: "ProviderAnswer | bytes | None" = None,
     ) -> None:
         super().__init__(text)
@@ -51,6 +53,7 @@ class ProviderUnavailable(HermaError):
         self.may_be_charged = may_be_charged
         self.was_kept = was_kept
         self.words = words
+        self.inner = inner
         self.filtered = filtered
 
     @property
@@ -92,14 +95,13 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class NotAnAnswer(HermaError):
-    """A response body is not an answer. The text may be shown to clients. `refusal` is the error in
-    it if that is about the request.
+    """A response body is not an answer. The text may be shown to clients. `told` is what an error
+    in it says.
     """
 
-    def __init__(self, text: str, *, words: str = "", refusal: ApiError | None = None) -> None:
-        super().__init__(f"{text}: {words}" if words else text)
-        self.words = words
-        self.refusal = refusal
+    def __init__(self, text: str, *, words: str = "", told: Told | None = None) -> None:
+        self.told = told or Told(words)
+        super().__init__(f"{text}: {self.told.words}" if self.told.words else text)
 
 
 class CheckedAnswer(msgspec.Struct, frozen=True):
@@ -214,8 +216,7 @@ def _calls_made(first: Mapping[str, Any]) -> CallsMade | None:
 
 def _told(value: object) -> NotAnAnswer:
     """The failure for an error in an answer with status 200."""
-    words, refusal = refusal_in(value)
-    return NotAnAnswer("sent an error instead of an answer", words=words, refusal=refusal)
+    return NotAnAnswer("sent an error instead of an answer", told=told_in(value))
 
 
 def _has_content(choice: object) -> bool:

@@ -1,13 +1,14 @@
 """The words of servers that refuse or fail.
 
 Owns where servers put the text of an error, and by which words and codes they say that a prompt is
-larger than their window. Clients compress their history on such a refusal, so it must reach them in
-the words that they know. Must not know requests, or which server said what.
+larger than their window, or that they refuse the operator's account. Clients compress their history
+on the first, so it must reach them in the words that they know; the second is no matter of theirs,
+and another server may answer. Must not know requests, or which server said what.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,14 +23,19 @@ MAX_QUOTED: Final = 300
 _REQUEST_STATUSES: Final = frozenset({400, 413, 415, 422})
 """Statuses that are about the request itself, as codes of errors in answers with status 200."""
 
+_OURS_STATUSES: Final = frozenset({401, 402, 403})
 _BROKEN: Final = 500
+_CODES: Final = ("code", "type", "reason")
+_LONG_TEXT: Final = "string_above_max_length"
+"""OpenAI's code for one message that is too long alone, and for the id of a call."""
+_NAMED: Final = re.compile(r"\.(?:id|call_id|tool_call_id|name)\b")
 _OVERFLOW_CODES: Final = frozenset(
     {
         OVERFLOW,
         "context_window_exceeded",  # Anthropic's kin behind proxies
         "exceed_context_size_error",  # llama.cpp
         "model_max_prompt_tokens_exceeded",  # GitHub's models
-        "string_above_max_length",  # OpenAI, one message alone
+        _LONG_TEXT,
         "contextwindowexceedederror",  # LiteLLM
         "context_limit_exceeded",
         "max_context_length_exceeded",
@@ -95,6 +101,48 @@ _LIMITS_RATE: Final = re.compile(
     r"rate limit|per (?:minute|min|day|hour)|\b[TR]P[MD]\b", re.IGNORECASE
 )
 
+_OURS_CODES: Final = frozenset(
+    {
+        "account_deactivated",
+        "api_key_invalid",  # Google's, in its details
+        "arrearage",  # Alibaba's
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_balance",
+        "insufficient_quota",
+        "invalid_api_key",
+        "invalid_model",
+        "model_decommissioned",  # Groq's
+        "model_not_exist",
+        "model_not_found",
+        "model_not_supported",  # GitHub's
+        "rate_limit_exceeded",  # Groq's, with a 413 for more tokens than a minute has
+        "tool_use_failed",  # Groq's: its model wrote no call
+        "unknown_model",  # GitHub's
+    }
+)
+_OURS: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # Google and xAI say 400 to a key that they do not know, Anthropic to an account without
+        # credit, DeepSeek and OpenRouter to the name of a model.
+        r"\bapi[ _-]?key (?:is )?(?:not valid|invalid|incorrect|expired|not found|missing)",
+        r"\b(?:invalid|incorrect|expired|missing) (?:api|access)[ _-]?(?:key|token)",
+        r"\bbalance is too low|\bbilling (?:hard limit|is not|must be)|\benable billing",
+        r"\b(?:insufficient|out of|not enough) (?:account )?(?:balance|credits?|funds|quota)",
+        r"\bexceeded your current quota",
+        r"\b(?:account|organi[sz]ation) (?:is|has been) (?:overdue|suspended|deactivated|disabled)",
+        r"\borgani[sz]ation must be verified|\baccount is in good standing|\bin arrears\b",
+        r"\blocation is not supported|\bnot available in your (?:country|region)",
+        r"\bmodel not (?:exist|found)|\bis not a valid model\b|\binvalid model (?:id|name)\b",
+        r"\bthe model \S{1,128} (?:does not exist|has been decommissioned|was not found)",
+        r"\bno endpoints found\b|\bwith on-demand throughput\b",
+    )
+)
+"""Words about an account or a model's name. No client can help any of them: the name, too, is the
+operator's.
+"""
+
 
 def error_of(status: int, body: bytes) -> ApiError | None:
     """The error that `body` tells, with `status`; None if it holds no words. A prompt that is too
@@ -117,7 +165,7 @@ def error_in(status: int, value: object) -> ApiError | None:
     if not message:
         return None
     fields = list(_objects(value))
-    codes = [text for one in fields for key in ("code", "type") if (text := _word(one.get(key)))]
+    codes = [text for one in fields for key in _CODES if (text := _word(one.get(key)))]
     if _is_overflow(message, codes):
         return _overflow(message, fields)
     if status >= _BROKEN and _UNSEEN.search(message):
@@ -131,15 +179,45 @@ def error_in(status: int, value: object) -> ApiError | None:
     )
 
 
-def refusal_in(error: object) -> tuple[str, ApiError | None]:
-    """The words of an error in an answer with status 200, and the error if it refuses the request
-    itself.
+class Told(NamedTuple):
+    """What an error in an answer with status 200 says: its `words`, or as `inner` those about our
+    account there, the `status` that it names, and the error as `refusal` if it refuses the request.
     """
-    found = error_in(400, error)
+
+    words: str = ""
+    inner: str = ""
+    status: int | None = None
+    refusal: ApiError | None = None
+
+
+def told_in(error: object) -> Told:
+    """What an error object in an answer or event with status 200 says."""
+    found, status = error_in(400, error), _status_in(error)
     if found is None:
-        return "", None
-    refuses = found.code == OVERFLOW or is_about_request(error)
-    return quoted(found.message), found if refuses else None
+        return Told(status=status)
+    if found.code != OVERFLOW and ((inner := ours_in(error)) or status in _OURS_STATUSES):
+        return Told(inner=inner or quoted(found.message), status=status)
+    refuses = found.code == OVERFLOW or status in _REQUEST_STATUSES
+    return Told(quoted(found.message), "", status, found if refuses else None)
+
+
+def ours_of(status: int, body: bytes) -> str | None:
+    """As `ours_in`, of the body of a refusal, which may be a text."""
+    readable = mended(body)
+    if readable is not None:
+        return ours_in(msgspec.json.decode(readable))
+    told = _of_text(status, body)
+    return None if told is None else ours_in(told.message)
+
+
+def ours_in(value: object) -> str | None:
+    """The words of a refusal, in one line, if it is about the operator's account at the server, or
+    about what the operator calls a model there: another server may answer. None for any other.
+    """
+    message = _message(value)
+    codes = [_word(one.get(key)).lower() for one in _objects(value) for key in _CODES]
+    is_ours = not _OURS_CODES.isdisjoint(codes) or any(sign.search(message) for sign in _OURS)
+    return quoted(message) if is_ours and not _is_overflow(message, codes) else None
 
 
 def words_in(error: object) -> str:
@@ -148,18 +226,16 @@ def words_in(error: object) -> str:
     return "" if found is None else quoted(found.message)
 
 
-def is_about_request(error: object) -> bool:
-    """Whether `error`, the error object in an answer or event with status 200, is a refusal of the
-    request rather than a failure of the server.
-    """
+def _status_in(error: object) -> int | None:
+    """The status that an error object names, as of a response that fails."""
     for one in _objects({"error": error}):
         for key in ("code", "status", "status_code"):
             code = one.get(key)
             if isinstance(code, str) and code.isdecimal():
                 code = int(code[:9])
-            if isinstance(code, int) and code in _REQUEST_STATUSES:
-                return True
-    return False
+            if isinstance(code, int) and 400 <= code < 600:
+                return code
+    return None
 
 
 def has_form(body: bytes) -> bool:
@@ -175,7 +251,8 @@ def quoted(message: str) -> str:
 
 
 def _is_overflow(message: str, codes: list[str]) -> bool:
-    if any(code.lower() in _OVERFLOW_CODES for code in codes):
+    found = _OVERFLOW_CODES.intersection(map(str.lower, codes))
+    if found and not (found == {_LONG_TEXT} and _NAMED.search(message)):
         return True
     if _LIMITS_RATE.search(message):
         return False
@@ -252,7 +329,7 @@ def _objects(value: object, depth: int = 0) -> Iterator[dict[str, Any]]:
             yield from _objects(one, depth + 1)
     if not isinstance(value, dict) or depth > 4:
         return
-    for key in ("error", "detail", "errors"):
+    for key in ("error", "detail", "details", "errors"):
         yield from _objects(value.get(key), depth + 1)
     yield value
 

@@ -36,7 +36,7 @@ from gateway.upstream.answer import (
     check_other_answer,
 )
 from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
-from gateway.upstream.error_words import UNSEEN, error_of, has_form, quoted
+from gateway.upstream.error_words import UNSEEN, Told, error_of, has_form, ours_of, quoted
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
@@ -390,6 +390,7 @@ class Provider:
         if response.status < 300:
             return await self._begun(response, kind)
         body = await self._first_bytes(response)
+        self._check_refusal(response.status, body)
         told = error_of(response.status, body)
         if told is not None and (told.code == OVERFLOW or not has_form(body)):
             return self._refused(told)
@@ -408,8 +409,8 @@ class Provider:
         try:
             check_other_answer(kind, bytes(first), is_whole=is_whole)
         except NotAnAnswer as error:
-            if error.refusal is not None:
-                raise BadStream(str(error), words=error.words, refusal=error.refusal) from error
+            if error.told.refusal is not None:
+                raise BadStream(str(error), told=error.told) from error
             raise self._no_answer(error, response.status) from error
         rest = WholeBody(b"") if is_whole else response.body
         return HttpResponse(response.status, response.headers, BegunBody(bytes(first), rest))
@@ -469,6 +470,16 @@ class Provider:
             retry_after_s=retry_after_s(dict(response.headers)),
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
+
+    def _check_refusal(self, status: int, body: bytes) -> None:
+        """Raises `ProviderUnavailable` for a refusal that is no matter of the client's: providers
+        say 400, too, of a key, an account or the name of a model.
+        """
+        if self._given_client is None and (inner := ours_of(status, body)) is not None:
+            text = f"{self.name} failed with status {status}"
+            raise ProviderUnavailable(
+                text, status=status, inner=self._shown(inner), may_be_charged=False
+            )
 
     async def _answer_of_failure(self, response: HttpResponse) -> ProviderAnswer | None:
         """None if the status is that of an answer or a refusal. Raises `ProviderUnavailable` for
@@ -531,9 +542,9 @@ class Provider:
             try:
                 whole = whole_of(whole, raw)
             except BadStream as error:
-                if error.refusal is None:
+                if error.told.refusal is None:
                     raise
-                return self._refusal(error.refusal)
+                return self._refusal(error.told.refusal)
         return self._answer(response, whole, raw)
 
     def _add(self, body: bytearray, data: bytes) -> None:
@@ -553,11 +564,13 @@ class Provider:
         answer that a filter ended unless it `may_be_filtered`.
         """
         status = 200 if response.status < 300 else response.status  # some say 201
+        if status != 200:
+            self._check_refusal(status, whole)
         headers = self._forwarded(response)
         try:
             checked = check_answer(status, whole, raw)
         except NotAnAnswer as error:
-            refusal = error.refusal or self._plain_refusal(status, whole)
+            refusal = error.told.refusal or self._plain_refusal(status, whole)
             if refusal is not None:
                 return self._refusal(refusal)
             raise self._no_answer(error, status) from error
@@ -567,10 +580,11 @@ class Provider:
                 text = f"{self.name} ended the answer by its filter"
                 raise ProviderUnavailable(text, filtered=answer)
             return answer
-        told = error_of(status, whole)
-        if told is not None and told.code == OVERFLOW:
+        unsaid = ApiError(status, f"{self.name} refuses this request and says no reason.")
+        told = error_of(status, whole) or unsaid
+        if told.code == OVERFLOW:
             return self._refusal(told)
-        if told is not None and not has_form(whole):
+        if not has_form(whole):
             whole = told.body()
         return ProviderAnswer(status, self._redaction.of(whole), headers)
 
@@ -586,12 +600,23 @@ class Provider:
     def _no_answer(self, error: NotAnAnswer, status: int) -> ProviderUnavailable:
         return ProviderUnavailable(
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
-            status=status,
-            words=self._shown(error.words),
+            status=self._told_status(error.told) or status,
+            words=self._shown(self._words_in(error.told)),
+            inner=self._shown(error.told.inner),
         )
 
+    def _words_in(self, told: Told) -> str:
+        """What clients may read of the words of an error. A worker's engine knows no account."""
+        return told.words if self._given_client is None else told.words or told.inner
+
+    def _told_status(self, told: Told) -> int | None:
+        """The status that a provider's error in an answer with status 200 names, as those of busy
+        ones do that have sent comments before. A worker's engine is judged by its responses.
+        """
+        return told.status if self._given_client is None else None
+
     def _shown(self, words: str) -> str:
-        """A server's own words, as clients may read them."""
+        """A server's own words, as clients and operators may read them."""
         return without_inner_words(self._redaction.of(words.encode()).decode())
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
@@ -604,14 +629,14 @@ class Provider:
         failed = self._failure(error)
         if has_begun:
             raise ProviderCut(str(failed), words=failed.words) from failed
-        if not isinstance(error, BadStream) or error.refusal is None:
+        if not isinstance(error, BadStream) or error.told.refusal is None:
             raise failed from error
-        return error.refusal
+        return error.told.refusal
 
     def _failure(self, error: HermaError) -> ProviderUnavailable:
         """The failure for an error of the HTTP client, whose own text may name addresses."""
         name, may_be_charged, was_kept = self.name, True, False
-        words, filtered = "", None
+        words, filtered, told = "", None, Told()
         match error:
             case ProviderUnavailable():
                 return error
@@ -623,17 +648,20 @@ class Provider:
                 text = f"{name} was silent for too long"
             case BadStream():
                 text = self._redaction.of(f"{name} {error}".encode()).decode()
-                words = self._shown(error.words)
-                filtered = error.filtered
+                filtered, told = error.filtered, error.told
+                words = self._words_in(told) if told.inner else error.words
+                words = self._shown(words)
             case KeptConnectionClosed():
                 text, was_kept = f"{name} ended the connection", True
             case _:
                 text = f"{name} broke the exchange off ({type(error).__name__})"
         return ProviderUnavailable(
             text,
+            status=self._told_status(told),
             may_be_charged=may_be_charged,
             was_kept=was_kept,
             words=words,
+            inner=self._shown(told.inner),
             filtered=filtered,
         )
 

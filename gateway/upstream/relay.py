@@ -8,9 +8,9 @@ follows `[DONE]` are never passed on. Must not know connections or deadlines.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.api import DONE, ApiError
+from gateway.api import DONE
 from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
-from gateway.upstream.error_words import error_of, quoted, refusal_in
+from gateway.upstream.error_words import Told, error_of, quoted, told_in
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.relay_state import HELD, OVER, TABLE, USUAL, RelayEvent, RelayState
 from gateway.upstream.said_roles import SaidRoles
@@ -41,9 +41,9 @@ _MEAN_CONTENT: Final = frozenset({HELD, RelayState.MESSAGES})
 class BadStream(HermaError):
     """The stream contains an error, garbage or an end that is none; clients may read the text.
 
-    `words` are those of the server, if it said why. `refusal` is its error if that is about the
-    request. `filtered` is the whole stream if a filter of the server ended the answer before its
-    first content.
+    `words` are those of the server, if it said why. `told` is what an error in the stream says.
+    `filtered` is the whole stream if a filter of the server ended the answer before its first
+    content.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class BadStream(HermaError):
         text: str,
         *,
         words: str = "",
-        refusal: ApiError | None = None,
+        told: Told | None = None,
         filtered: bytes | None = None,
     ) -> None:
-        super().__init__(f"{text}: {words}" if words else text)
-        self.words = words or text
-        self.refusal = refusal
+        self.told = told or Told(words)
+        super().__init__(f"{text}: {self.told.words}" if self.told.words else text)
+        self.words = self.told.words or text
         self.filtered = filtered
 
 
@@ -326,8 +326,7 @@ def _failure(event: bytes, kind: EventKind) -> BadStream:
     """What an event that is no part of an answer says."""
     if kind is EventKind.GARBAGE:
         return BadStream("sent what is no JSON object")
-    words, refusal = refusal_in(error_of_event(event))
-    return BadStream("sent an error in its stream", words=words, refusal=refusal)
+    return BadStream("sent an error in its stream", told=told_in(error_of_event(event)))
 
 
 def _says_end(event: bytes) -> bool:

@@ -200,6 +200,20 @@ def test_other_refusals_do_not_compress_a_history(text: str) -> None:
     assert error.message == text
 
 
+def test_an_id_that_is_too_long_is_no_full_window() -> None:
+    """OpenAI's code is that of a text that is too long."""
+    for place, is_overflow in (
+        ("messages[2].tool_calls[0].id", False),
+        ("input[3].call_id", False),
+        ("messages[1].content", True),
+    ):
+        words = f"Invalid '{place}': string too long. Expected a string with maximum length 64."
+        body = {"error": {"message": words, "param": place, "code": "string_above_max_length"}}
+        error = error_of(400, json.dumps(body).encode())
+        assert error is not None
+        assert (error.code == OVERFLOW) is is_overflow
+
+
 WORDS: list[tuple[Any, str]] = [
     ({"error": {"message": "No such voice."}}, "No such voice."),
     ({"error": "No such voice."}, "No such voice."),

@@ -1,0 +1,177 @@
+"""Refusals that concern an account at a provider, or the name of a model there: the next provider
+is asked, whatever their status is, and no client reads of them.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.provider import KEY, FakeProvider, open_provider
+from tests.fakes.running_gateway import chain_of, open_gateway
+from tests.gateway.http.test_ends_of_others import each_api, each_way
+from tests.gateway.http.test_odd_answers import OddProvider, asked, event
+
+Body = dict[str, Any] | list[dict[str, Any]]
+
+REFUSALS: dict[str, tuple[int, Body]] = {
+    "google's key": (
+        400,
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "message": "API key not valid. Please pass a valid API key.",
+                    "status": "INVALID_ARGUMENT",
+                    "details": [{"reason": "API_KEY_INVALID", "domain": "googleapis.com"}],
+                }
+            }
+        ],
+    ),
+    "google's place": (
+        400,
+        [{"error": {"code": 400, "message": "User location is not supported for the API use."}}],
+    ),
+    "xai's key": (
+        400,
+        {
+            "code": "Client specified an invalid argument",
+            "error": "Incorrect API key provided: xa***ey. You can obtain an API key from there.",
+        },
+    ),
+    "anthropic's credit": (
+        400,
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "Your credit balance is too low to access the API.",
+            },
+        },
+    ),
+    "anthropic's organization": (
+        400,
+        {"error": {"message": "This organization has been disabled.", "type": "x"}},
+    ),
+    "alibaba's account": (
+        400,
+        {
+            "error": {
+                "code": "Arrearage",
+                "message": "Access denied, please make sure your account is in good standing.",
+            }
+        },
+    ),
+    "openai's organization": (
+        400,
+        {"error": {"message": "Your organization must be verified to stream this model."}},
+    ),
+    "deepseek's model": (
+        400,
+        {"error": {"message": "Model Not Exist", "code": "invalid_request_error"}},
+    ),
+    "openrouter's model": (400, {"error": {"message": "a/b-1.5 is not a valid model ID"}}),
+    "a model of 400": (400, {"error": {"message": "The model `m-1.5` does not exist"}}),
+    "groq's model": (400, {"error": {"message": "Gone.", "code": "model_decommissioned"}}),
+    "groq's call": (400, {"error": {"message": "Failed to call.", "code": "tool_use_failed"}}),
+    "groq's minute": (
+        413,
+        {
+            "error": {
+                "message": "Request too large for model `x` on tokens per minute (TPM): Limit "
+                "6000, Requested 8311, please reduce your message size and try again.",
+                "code": "rate_limit_exceeded",
+            }
+        },
+    ),
+    "amazon's model": (
+        400,
+        {"message": "Invocation of model ID x with on-demand throughput isn't supported."},
+    ),
+}
+
+
+@each_api
+@each_way
+@pytest.mark.parametrize("name", sorted(REFUSALS))
+async def test_the_next_provider_answers(api: str, stream: bool, name: str) -> None:
+    """And a client of the first alone gets a failure that a retry may cure, without its words."""
+    status, body = REFUSALS[name]
+    data = json.dumps(body).encode()
+    reply = await asked(api, OddProvider(status=status, body=data), FakeProvider(), stream=stream)
+    assert reply.headers["x-herma-served-by"] == "cloud:p1"
+    reply = await asked(api, OddProvider(status=status, body=data), stream=stream)
+    assert reply.status == 502
+    told = reply.json["error"]["message"]
+    assert told == f"No provider could answer: p0 failed with status {status}."
+
+
+async def test_operators_read_why() -> None:
+    """In the event, without the key that some providers quote."""
+    text = f"Incorrect API key provided: {KEY}. You can obtain one from https://console.x.ai."
+    fake = OddProvider(status=400, body=json.dumps({"error": text}).encode())
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            with gateway.services.feed.listen() as listener:
+                assert (await gateway.ask()).error is not None
+                told = str(listener.take())
+    assert "failed with status 400: Incorrect API" in told
+    assert KEY not in told
+    assert "x.ai" not in told
+
+
+PLAIN: list[tuple[int, str]] = [
+    (400, "Unsupported parameter: 'x' is not supported with this model."),
+    (400, "'messages' must contain the word 'json' in some form"),
+    (400, "The image is not in a format that the model reads."),
+    (413, "Request too large: please reduce your message size."),
+    (422, "Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("status", "text"), PLAIN)
+async def test_other_refusals_stay_the_client_s(status: int, text: str) -> None:
+    """Another provider would refuse them, too."""
+    fake = OddProvider(status=status, body=json.dumps({"error": {"message": text}}).encode())
+    reply = await asked("chat", fake, FakeProvider(), stream=False)
+    assert (reply.status, reply.json["error"]["message"]) == (status, text)
+
+
+def _error(code: object) -> bytes:
+    return json.dumps({"error": {"message": "No credit at all.", "code": code}}).encode()
+
+
+@each_api
+@each_way
+@pytest.mark.parametrize(("code", "status"), [(429, 429), ("429", 429), (402, 502), (500, 502)])
+async def test_an_error_names_its_status(api: str, stream: bool, code: object, status: int) -> None:
+    """Servers that have sent comments before can say 200 only: such a provider is busy, or refuses
+    our account, all the same.
+    """
+    told = b": working\n\ndata: " + _error(code) + b"\n\n"
+    reply = await asked(api, OddProvider(body=_error(code), streamed=told), stream=stream)
+    assert reply.status == status
+    assert ("retry-after" in reply.headers) is (status == 429)
+    assert (b"No credit" in reply.body) is (code != 402)
+
+
+@each_api
+async def test_an_account_s_error_within_an_answer_has_no_words(api: str) -> None:
+    """What has begun is cut as by any other failure."""
+    told = event(choices=[{"index": 0, "delta": {"content": "Hello"}}])
+    fake = OddProvider(streamed=told + b"data: " + _error(402) + b"\n\n")
+    reply = await asked(api, fake, stream=True)
+    assert reply.status == 200
+    assert b"upstream connection lost" in reply.body
+    assert b"No credit" not in reply.body
+
+
+async def test_a_refusal_without_words_is_in_the_api_s_form() -> None:
+    """Clients look for an error with a message."""
+    for body in (b"{}", b'{"error": null}'):
+        fake = OddProvider(status=422, body=body)
+        for api in ("chat", "messages", "responses"):
+            reply = await asked(api, fake, stream=False)
+            assert reply.status == 422
+            assert reply.json["error"]["message"]

@@ -1,7 +1,8 @@
 """The link to one gateway: dial, register, listen, notice silence, bound the unread bytes.
 
-Owns one socket, whether its gateway counts as present, the account of unread bytes, and the log
-while the gateway is absent. Frames go to the relay unread. Must not know the engine.
+Owns one socket, what is done at each event of the link's life (`link_state.py`), the account of
+unread bytes, and the log while the gateway is absent. Frames go to the relay unread. Must not know
+the engine.
 
 A link that reconnects after a loss starts without sequences: those here were aborted. So `Bye`
 precedes the new `Register`, in case the gateway has not noticed the loss.
@@ -29,6 +30,7 @@ from protocol.messages import (
 )
 from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
 from protocol.wire import encode
+from workers.supervisor.link_state import CONNECTED, FORMER, TABLE, LinkEvent, LinkState
 from workers.supervisor.log import LogDeduper, WorkerLog
 from workers.supervisor.progress_watch import GatewayWatch
 
@@ -143,8 +145,8 @@ class FrameSource(Protocol):
 
 @final
 class GatewayLink:
-    """The link to one gateway. `number` is set while the gateway has welcomed this worker;
-    otherwise `trouble` is the reason, as far as it is known.
+    """The link to one gateway. The relay gives it a `number` while the gateway has welcomed this
+    worker; otherwise `trouble` is the reason, as far as it is known.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class GatewayLink:
         self.trouble = ""
         self._relay = relay
         self._log = log
-        self._was_joined = False
+        self._state = LinkState.DIALLING
         self._has_heard = False
         self._register_at = 0.0
         self._greeting: tuple[FromWorker, ...] = ()
@@ -195,12 +197,11 @@ class GatewayLink:
             # Left to the garbage collector, an open socket would block this process for ever.
             self._socket.close()
             raise
-        self._is_up = False
         self._causes = LogDeduper()
         self._report_at = trio.current_time() + _UNANSWERED_S
 
     def __repr__(self) -> str:
-        return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
+        return f"<GatewayLink {self.address} {self._state.name} number={self.number}>"
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame to the gateway. If the link is full, the whole link is dropped, never single
@@ -214,7 +215,7 @@ class GatewayLink:
     def pass_on(self, frames: list[bytes]) -> None:
         """Send frames of the engine that came together, and count their bytes."""
         for frame in bundled(frames):
-            if self.number is None:
+            if self._state is not LinkState.JOINED:
                 return  # the link was full, and dropped with an earlier frame
             self._credit.sent(len(frame))
             self.send_frame(frame)
@@ -242,25 +243,25 @@ class GatewayLink:
         verdict = self._watch.verdict(
             now, is_shared=self._relay.is_shared, is_stopped=self._socket.is_peer_stopped
         )
-        if self.number is not None:
+        if self._state is LinkState.JOINED:
             if verdict is not None:
                 self._drop(verdict)
-        elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
+        elif self._state in CONNECTED and now - self._register_at >= _REGISTER_EVERY_S:
             self._register(now)
         failure = self._socket.statistics().last_failure
         if failure is not None:
             self._report_trouble(failure, now)
-        elif self.number is None and now >= self._report_at:
+        elif self._state is not LinkState.JOINED and now >= self._report_at:
             self._report_at = math.inf
             self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
             # `herma up` starts the gateway at the same time, and itself reports the gateway's end.
-            write = self._log.info if self._was_joined else self._log.info_unless_shared
+            write = self._log.info if self._state in FORMER else self._log.info_unless_shared
             write(f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on")
 
     def _link_changed(self, is_up: bool) -> None:
-        self._is_up = is_up
-        if self.number is not None:
+        if self._state is LinkState.JOINED:
             self._drop("the connection is lost")
+        self._state = TABLE[self._state, LinkEvent.UP if is_up else LinkEvent.DOWN]
         if is_up:
             self._causes.clear()
             self._socket.drop_waiting()
@@ -268,8 +269,8 @@ class GatewayLink:
 
     def _register(self, now: float) -> None:
         self._register_at = now
-        if self._was_joined:
-            self._was_joined = False
+        before, self._state = self._state, TABLE[self._state, LinkEvent.REGISTER]
+        if before in FORMER:
             self.send(Bye(LINK_LOST))
         self._greet()
 
@@ -296,14 +297,14 @@ class GatewayLink:
                 self._relay.from_gateway(self, frame)
             case Ping():
                 self._pinged(about_link)
-            case Welcome() if self.number is None:
+            case Welcome() if self._state is LinkState.REGISTERING:
                 self._welcomed(about_link)
-            case Dismiss(reason=reason) if self.number is not None:
+            case Dismiss(reason=reason) if self._state is LinkState.JOINED:
                 self._drop(f"it gave this worker up ({reason})")
             case Dismiss(reason=reason):
                 self._refused(reason)
             case _:
-                pass  # a second welcome
+                pass  # a second welcome, or one of an earlier registration
 
     def _pinged(self, ping: Ping) -> None:
         self.send(Pong(ping.nonce))
@@ -324,7 +325,7 @@ class GatewayLink:
                 "run the same version on both"
             )
             return
-        self._was_joined = True
+        self._state = TABLE[self._state, LinkEvent.WELCOME]
         self.trouble = ""
         self._causes.clear()
         self._credit = Credit()
@@ -342,7 +343,8 @@ class GatewayLink:
 
     def _drop(self, reason: str) -> None:
         """Drop the gateway's work and frames; the next tick registers again."""
-        if self.number is not None:
+        if self._state is LinkState.JOINED:
+            self._state = TABLE[self._state, LinkEvent.DROP]
             self.trouble = reason
             # Ctrl-C at `herma up` ends both: the gateway that is gone first is no news there.
             write = self._log.info_unless_shared if self._relay.is_leaving else self._log.info

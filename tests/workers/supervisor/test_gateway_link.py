@@ -15,7 +15,16 @@ from trio.testing import MockClock
 from config import builtin_config
 from protocol.errors import ConfigError
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, EngineFacts, FromWorker, Register, Welcome
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Bye,
+    Dismiss,
+    EngineFacts,
+    FromWorker,
+    Pong,
+    Register,
+    Welcome,
+)
 from protocol.transport import CurveClient, load_curve_client, write_curve_pair
 from protocol.wire import encode
 from tests.fakes.gateway_end import open_gateway_end, submission
@@ -120,6 +129,28 @@ async def test_a_gateway_is_there_as_long_as_it_pings(
         gateway.pings = False
         await trio.sleep(GATEWAY_SILENCE_S + 1)
         assert link.number is None or len(gateway.all_of(Register)) > 1
+        nursery.cancel_scope.cancel()
+    log.close()
+
+
+async def test_a_welcome_that_comes_after_a_drop_is_of_the_life_before(tmp_path: Path) -> None:
+    """A gateway that was slow answers two registrations. What ran for it is aborted by then, which
+    the farewell has to say before the worker is there again.
+    """
+    log = WorkerLog("w", beside_gateway=False)
+    async with (
+        open_gateway_end(f"ipc://{tmp_path}/gateway") as gateway,
+        trio.open_nursery() as nursery,
+    ):
+        link = GatewayLink(gateway.address, WorkerId(bytes(16)), Steady(), log, None)
+        nursery.start_soon(link.run)
+        await gateway.wait_joined()
+        gateway.send(Dismiss("as if it were stuck"))
+        gateway.send(Welcome(PROTOCOL_VERSION, bytes(16), 1, ()))
+        await gateway.wait(Bye)
+        await wait_until(lambda: link.number is not None)
+        kinds = [type(message) for message in gateway.heard if not isinstance(message, Pong)]
+        assert kinds == [Register, Bye, Register]
         nursery.cancel_scope.cancel()
     log.close()
 

@@ -17,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 
 import trio
@@ -131,17 +131,24 @@ def used_mib() -> int:
     return int(done.stdout.split()[0])
 
 
-def switches(one: Subject | None, pid: int, times: int, library: str) -> bool:
+def drained_s(idle: int) -> float:
+    """The seconds until the card has no more than `idle` MiB in use, at most 30."""
+    begun = time.perf_counter()
+    while used_mib() > idle + 16 and time.perf_counter() - begun < 30:
+        time.sleep(0.02)
+    return time.perf_counter() - begun
+
+
+async def switches(one: Subject | None, sleep: DriverSleep, pid: int, times: int) -> bool:
     """Sleep and wake `times` times; print a row for each. Returns whether all went well."""
-    sleep = DriverSleep(pid, library)
     before = None if one is None else one.answer()
     for number in range(1, times + 1):
-        asleep_s, why = _timed(sleep.sleep)
+        asleep_s, why = await _timed(sleep.sleep)
         if why:
             print(f"it does not sleep: {why}", flush=True)
             return False
         card, host = used_mib(), resident_bytes(pid)
-        awake_s, why = _timed(sleep.wake)
+        awake_s, why = await _timed(sleep.wake)
         if why:
             print(f"it does not wake: {why}", flush=True)
             return False
@@ -153,23 +160,55 @@ def switches(one: Subject | None, pid: int, times: int, library: str) -> bool:
     return True
 
 
-def _timed(call: Callable[[], Awaitable[str]]) -> tuple[float, str]:
+async def _timed(call: Callable[[], Awaitable[str]]) -> tuple[float, str]:
     begun = time.perf_counter()
-    why: str = trio.run(call)
+    why = await call()
     return time.perf_counter() - begun, why
 
 
-def refusals(library: str) -> None:
+@asynccontextmanager
+async def sleep_of(pid: int, library: str) -> AsyncIterator[DriverSleep]:
+    """The sleep of a process and all below it, whose helper has started."""
+    sleep = DriverSleep(pid, library)
+    try:
+        print(f"process {pid}: {await sleep.refusal() or 'can'}")
+        yield sleep
+    finally:
+        await sleep.close()
+
+
+async def refusals(library: str) -> None:
     """What the driver says of memory that it does not move."""
     for name, extra in (("memory of a peer too (IPC)", _SHARES), ("managed memory", _MANAGED)):
         with subject(0.25, extra) as one:
             before = one.answer()
-            sleep = DriverSleep(one.pid, library)
-            why = trio.run(sleep.sleep)
-            if not why:
-                why = f"none; awake again: {trio.run(sleep.wake) or 'yes'}"
+            async with sleep_of(one.pid, library) as sleep:
+                why = await sleep.sleep()
+                if not why:
+                    why = f"none; awake again: {await sleep.wake() or 'yes'}"
             same = one.answer() == before
             print(f"refusal for {name}: {why}; computes the same afterwards: {same}", flush=True)
+
+
+async def measured(arguments: argparse.Namespace) -> bool:
+    """Measure and print. Returns whether all went well."""
+    library, times = arguments.library, arguments.times
+    if arguments.pid is not None:
+        async with sleep_of(arguments.pid, library) as sleep:
+            print(_HEAD)
+            return await switches(None, sleep, arguments.pid, times)
+    idle = used_mib()
+    with subject(arguments.gib) as one:
+        held = f"{used_mib() - idle} MiB of the card (idle: {idle} MiB)"
+        print(f"a process with {held}, started in {one.start_s:.1f} s")
+        async with sleep_of(one.pid, library) as sleep:
+            print(_HEAD)
+            is_well = await switches(one, sleep, one.pid, times)
+    print(f"ended instead: its memory is free within {drained_s(idle):.2f} s", flush=True)
+    with subject(arguments.gib) as one:
+        print(f"and started again: {one.start_s:.1f} s, without weights to read", flush=True)
+    await refusals(library)
+    return is_well
 
 
 def main() -> int:
@@ -183,27 +222,7 @@ def main() -> int:
     print("; ".join(machine.values()))
     card = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     print(subprocess.run(card, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
-    if arguments.pid is not None:
-        why = trio.run(DriverSleep(arguments.pid, arguments.library).refusal)
-        print(f"process {arguments.pid}: {why or 'can'}")
-        print(_HEAD)
-        return 0 if switches(None, arguments.pid, arguments.times, arguments.library) else 1
-    idle = used_mib()
-    with subject(arguments.gib) as one:
-        held = f"{used_mib() - idle} MiB of the card (idle: {idle} MiB)"
-        print(f"a process with {held}, started in {one.start_s:.1f} s")
-        print(_HEAD)
-        is_well = switches(one, one.pid, arguments.times, arguments.library)
-    begun = time.perf_counter()
-    while used_mib() > idle + 16 and time.perf_counter() - begun < 30:
-        time.sleep(0.02)
-    print(
-        f"ended instead: its memory is free within {time.perf_counter() - begun:.2f} s", flush=True
-    )
-    with subject(arguments.gib) as one:
-        print(f"and started again: {one.start_s:.1f} s, without weights to read", flush=True)
-    refusals(arguments.library)
-    return 0 if is_well else 1
+    return 0 if trio.run(measured, arguments) else 1
 
 
 if __name__ == "__main__":

@@ -195,6 +195,8 @@ class Bridge:
                 answer = Slept("it works, or has no such way to sleep")
             else:
                 answer = Slept(await sleep.fall_asleep())
+        if sleep is not None and not answer.why and sleep.note:
+            print(f"{'awake' if is_wake else 'asleep'}: {sleep.note}", flush=True)
         self._status.busy, self._status.phase = False, ""
         self._outbox.send_control(answer)
 

@@ -1,12 +1,14 @@
 """Puts the processes of a tree to sleep by the driver's checkpoint, and wakes them: a program.
 
-`python checkpoint_helper.py LIBRARY ask|sleep PID`, where PID is the root of a tree of processes,
-and `python checkpoint_helper.py LIBRARY wake PID...`, with the processes that `sleep` has named. It
-prints one line of JSON: `pids`, the processes that use a card, and `why`, empty if all went well.
+`python checkpoint_helper.py LIBRARY` reads lines from its input until that ends: `ask PID` or
+`sleep PID`, where PID is the root of a tree of processes, or `wake PID...`, with the processes that
+`sleep` has named. For each it prints one line of JSON: `pids`, the processes that use a card,
+`why`, empty if all went well, and `seconds`, the time of the calls.
 
 Owns the calls of the CUDA driver API (cuCheckpointProcess*, driver 570 and newer) and what undoes
-them. A process of its own calls them, because a driver that fails may end or block its caller.
-Imports the standard library alone, so that it starts at once. Must not know engines or workers.
+them. A process of its own calls them, because a driver that fails may end or block its caller. It
+lives as long as its caller wants, because the driver takes some tenths of a second to start.
+Imports the standard library alone. Must not know engines or workers.
 
 The order is the driver's: lock (no more calls of CUDA begin; those that run end, or the lock times
 out), checkpoint (the device's memory moves into the process's own), restore, unlock. All processes
@@ -18,7 +20,8 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -221,13 +224,25 @@ def tree_of(root: int, proc: Path = Path("/proc")) -> list[int]:
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the program. Returns 0 if all went well, else 1."""
-    library, action, *named = arguments
-    pids = [int(each) for each in named]
-    why = ""
+class _NoDriver:
+    """What a host has whose driver cannot make checkpoints: each call is refused by the reason."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def state(self, pid: int) -> tuple[int, int]:  # noqa: ARG002
+        raise RefusedError(self._why)
+
+    def lock(self, pid: int) -> int:  # noqa: ARG002
+        raise RefusedError(self._why)
+
+    checkpoint = restore = unlock = lock
+
+
+def answered(driver: Driver, action: str, pids: Sequence[int]) -> dict[str, object]:
+    """Carry out one line. Returns the answer."""
+    begun, why = time.perf_counter(), ""
     try:
-        driver = CudaDriver(library)
         if action == "wake":
             wake(driver, pids)
         else:
@@ -236,9 +251,21 @@ def main(arguments: Sequence[str]) -> int:
                 put_to_sleep(driver, pids)
     except RefusedError as refusal:
         why = str(refusal)
-    print(json.dumps({"pids": pids, "why": why}))
-    return 1 if why else 0
+    return {"pids": pids, "why": why, "seconds": time.perf_counter() - begun}
+
+
+def main(arguments: Sequence[str], lines: Iterable[str]) -> None:
+    """Run the program."""
+    (library,) = arguments
+    driver: Driver
+    try:
+        driver = CudaDriver(library)
+    except RefusedError as refusal:
+        driver = _NoDriver(str(refusal))
+    for line in lines:
+        action, *named = line.split()
+        print(json.dumps(answered(driver, action, [int(each) for each in named])), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:], sys.stdin)

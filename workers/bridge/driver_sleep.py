@@ -1,7 +1,7 @@
 """The sleep of a launched engine's processes by the driver's checkpoint: what any engine can do.
 
-Owns the helper process that calls the driver, one for each step, and what it answers. Must not know
-the driver's calls, nor whether the engine answers afterwards.
+Owns the helper process that calls the driver, one for each engine, and what it answers. Must not
+know the driver's calls, nor whether the engine answers afterwards.
 """
 
 from __future__ import annotations
@@ -28,18 +28,25 @@ the supervisor judges them by `stall_s`.
 class _Answer(msgspec.Struct):
     pids: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
     why: str
+    seconds: float = 0.0
 
 
 @final
 class DriverSleep:
-    """Puts the processes of the engine, whose first is `pid`, to sleep, and wakes them."""
+    """Puts the processes of the engine, whose first is `pid`, to sleep, and wakes them. `close` it.
+
+    The helper stays between the calls: a wake would otherwise wait for the start of Python and of
+    the driver. `note` says what its last call took.
+    """
 
     name = CHECKPOINT
 
     def __init__(self, pid: int, library: str = LIBRARY) -> None:
         self._pid = pid
         self._library = library
+        self.note = ""
         self._asleep: tuple[int, ...] = ()
+        self._helper: trio.Process | None = None
 
     async def refusal(self) -> str:
         """Why these processes cannot sleep so, as far as the driver says before; "" if they can."""
@@ -51,32 +58,80 @@ class DriverSleep:
         """Why they do not sleep; "" if they do. One that cannot keeps all others awake."""
         answer = await self._helped("sleep", self._pid)
         self._asleep = () if answer.why else answer.pids
+        self.note = _note_of(answer)
         return answer.why
 
     async def wake(self) -> str:
         """Why they do not go on; "" if they do."""
         answer = await self._helped("wake", *self._asleep)
         self._asleep = ()
+        self.note = _note_of(answer)
         return answer.why
 
+    async def close(self) -> None:
+        """End the helper process."""
+        if (helper := self._helper) is None:
+            return
+        self._helper = None
+        helper.kill()  # a call of the driver may hold it for long
+        with trio.CancelScope(shield=True):
+            for pipe in (helper.stdin, helper.stdout):
+                assert pipe is not None
+                await pipe.aclose()
+            await helper.wait()
+
     async def _helped(self, action: str, *pids: int) -> _Answer:
-        """The answer of a helper process. One that is cancelled is killed: the engine is to end."""
-        command = [sys.executable, "-I", str(Path(checkpoint_helper.__file__)), self._library]
+        """The answer of the helper process, started if there is none. One that is cancelled, or
+        that breaks, is ended: the engine is to end, or another helper follows.
+        """
         try:
-            done = await trio.run_process(
-                [*command, action, *map(str, pids)],
-                stdin=subprocess.DEVNULL,
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
+            if self._helper is not None and self._helper.returncode is not None:
+                await self.close()  # it has died between the calls
+            if self._helper is None:
+                self._helper = await self._started()
+            return await _asked(self._helper, " ".join([action, *map(str, pids)]))
         except OSError as error:
             return _Answer((), f"the helper process cannot start: {error.strerror}")
+        except _NoAnswerError as error:
+            await self.close()
+            return _Answer((), str(error))
+        except trio.Cancelled:
+            await self.close()
+            raise
+
+    async def _started(self) -> trio.Process:
+        command = [sys.executable, "-I", str(Path(checkpoint_helper.__file__)), self._library]
+        return await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+
+def _note_of(answer: _Answer) -> str:
+    return "" if answer.why else f"the driver's calls took {answer.seconds:.2f} s"
+
+
+class _NoAnswerError(Exception):
+    """The helper process has ended, or answers something else; the words say what."""
+
+
+async def _asked(helper: trio.Process, line: str) -> _Answer:
+    """The helper's answer to a line. Raises `_NoAnswerError`."""
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    said = bytearray()
+    try:
+        await helper.stdin.send_all(f"{line}\n".encode())
+        while not said.endswith(b"\n"):
+            if not (part := await helper.stdout.receive_some()):
+                break
+            said += part
+    except trio.BrokenResourceError:
+        pass  # it has ended, and its exit code says how
+    if said.endswith(b"\n"):
         try:
-            return msgspec.json.decode(done.stdout, type=_Answer)
-        except msgspec.MsgspecError:
-            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-            ended = f"with exit code {done.returncode}"
-            if done.returncode < 0:
-                ended = f"by signal {-done.returncode}"
-            return _Answer((), f"the helper process ended {ended} {last}".rstrip())
+            return msgspec.json.decode(said, type=_Answer)
+        except msgspec.MsgspecError as error:
+            raise _NoAnswerError(f"the helper process answers {bytes(said[:200])!r}") from error
+    code = await helper.wait()
+    ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    raise _NoAnswerError(f"the helper process ended {ended}")

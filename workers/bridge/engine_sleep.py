@@ -25,7 +25,8 @@ from workers.external import (
 
 _OK: Final = 200
 _PROOF_IDS: Final = tuple(range(1, 17))
-_PROOF_TOKENS: Final = 4
+_PROOF_TOKENS: Final = 2
+"""One by a prompt and one by a decode, which may replay a captured graph."""
 
 
 class SleepWay(Protocol):
@@ -38,6 +39,11 @@ class SleepWay(Protocol):
         """For people, and for the record of what was tried."""
         ...
 
+    @property
+    def note(self) -> str:
+        """For people: what the last call took, "" if that is not known."""
+        ...
+
     async def refusal(self) -> str:
         """Why it cannot be, as far as is known before."""
         ...
@@ -46,10 +52,16 @@ class SleepWay(Protocol):
 
     async def wake(self) -> str: ...
 
+    async def close(self) -> None:
+        """Give back what it holds itself."""
+        ...
+
 
 @final
 class ApiSleep:
     """The way of an engine that has an API for it."""
+
+    note: Final = ""
 
     def __init__(self, client: EngineClient, calls: SleepCalls) -> None:
         self.name = calls.name
@@ -67,6 +79,9 @@ class ApiSleep:
     async def wake(self) -> str:
         """See `SleepWay`."""
         return await self._call(self._calls.wake, is_asleep=False)
+
+    async def close(self) -> None:
+        """Do nothing: the connections are the client's."""
 
     async def _call(self, request: HttpRequest, *, is_asleep: bool) -> str:
         status, text = await self._client.call(request)
@@ -92,6 +107,11 @@ class EngineSleep:
         self._api = api
         self._text = text
         self._answered: list[int] = []
+
+    @property
+    def note(self) -> str:
+        """See `SleepWay`."""
+        return self._way.note
 
     async def refusal(self) -> str:
         """Why the engine cannot sleep, as far as is known before; "" if it can."""
@@ -128,6 +148,10 @@ class EngineSleep:
                 f"{self._answered[:1]}: its weights are not what they were"
             )
         return ""
+
+    async def close(self) -> None:
+        """Give back what the way holds."""
+        await self._way.close()
 
     async def _tokens(self) -> list[int]:
         """The answer to a prompt that is always the same. Raises `EngineError` for none."""

@@ -105,6 +105,7 @@ class _Service:
             health=config.health,
         )
         self._engine: LaunchedEngine | None = None
+        self._sleeps: tuple[EngineSleep, ...] = ()
         self._trouble: Exception | None = None
 
     async def run(self) -> None:
@@ -121,6 +122,8 @@ class _Service:
                 if self._engine is not None:
                     await trio.sleep(_EXIT_CODE_S)
             nursery.cancel_scope.cancel()
+        for sleep in self._sleeps:
+            await sleep.close()
         self._client.close()
         if isinstance(self._trouble, ConfigError):
             raise self._trouble
@@ -163,8 +166,8 @@ class _Service:
         if isinstance(api, OpenAiApi):
             form = await prefill_form(self._client, self._config, self._reports)
             facts = with_form(facts, form)
-        sleeps = self._sleeps()
-        offers = [(sleep.name, await sleep.refusal()) for sleep in sleeps]
+        self._sleeps = self._sleep_ways()
+        offers = [(sleep.name, await sleep.refusal()) for sleep in self._sleeps]
         (way, refusal), *more_ways = offers or [("", "")]
         self._reports.is_over = True
         self._status.phase = ""
@@ -178,7 +181,7 @@ class _Service:
             work,
             holdings,
             epoch=self._epoch,
-            sleeps=sleeps,
+            sleeps=self._sleeps,
         )
         model_dir = "" if self._text is None else str(self._text.model_dir)
         outbox.send_control(
@@ -199,7 +202,7 @@ class _Service:
             # We asked it to end, so its exit code does not matter.
             await self._engine.end(_END_S)
 
-    def _sleeps(self) -> tuple[EngineSleep, ...]:
+    def _sleep_ways(self) -> tuple[EngineSleep, ...]:
         """The ways in which the engine may sleep without an end, the best first."""
         api, text = self._api, self._text
         if isinstance(api, OpenAiApi) or text is None:

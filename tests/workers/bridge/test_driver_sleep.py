@@ -3,12 +3,13 @@
 The driver is a stub, a shared library of its own; without a compiler only its calls are replaced.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.herma_process import wait_until
 from tests.fakes.stub_driver import COMPILER, driver_folder
+from tests.fakes.worker_process import is_alive
 from workers.bridge import checkpoint_helper as helper
 from workers.bridge import driver_sleep
 from workers.bridge.checkpoint_helper import RefusedError, put_to_sleep, users_of_cards, wake
@@ -153,14 +156,16 @@ def test_the_tree_has_all_generations(tmp_path: Path) -> None:
     assert helper.tree_of(10, tmp_path) == [10, 11, 12, 13, 14]
 
 
-def test_the_programs_status_says_whether_all_went_well(
+def test_each_line_is_answered_whether_it_went_well_or_not(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(helper, "CudaDriver", lambda _: FakeDriver({1: helper.CHECKPOINTED}))
-    assert helper.main(["libcuda.so.1", "wake", "1"]) == 0
-    assert capsys.readouterr().out == '{"pids": [1], "why": ""}\n'
-    assert helper.main(["libcuda.so.1", "wake", "2"]) == 1
-    assert "process 2 is gone" in capsys.readouterr().out
+    helper.main(["libcuda.so.1"], ["wake 2\n", "wake 1\n", "wake\n"])
+    gone, well, nothing = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "process 2 is gone" in gone["why"]
+    assert (well["pids"], well["why"]) == ([1], "")
+    assert (nothing["pids"], nothing["why"]) == ([], "")
+    assert well["seconds"] >= 0.0
 
 
 # The helper process, and a driver in a shared library.
@@ -186,8 +191,19 @@ def engine() -> Iterator[subprocess.Popen[bytes]]:
     process.stdout.close()
 
 
-def _sleep(process: "subprocess.Popen[bytes]", *, is_old: bool = False) -> DriverSleep:
-    return DriverSleep(process.pid, str(driver_folder(is_old=is_old) / "libcuda.so.1"))
+@asynccontextmanager
+async def _closed(sleep: DriverSleep) -> AsyncIterator[DriverSleep]:
+    try:
+        yield sleep
+    finally:
+        await sleep.close()
+
+
+def _sleep(
+    process: "subprocess.Popen[bytes]", *, is_old: bool = False
+) -> AbstractAsyncContextManager[DriverSleep]:
+    library = str(driver_folder(is_old=is_old) / "libcuda.so.1")
+    return _closed(DriverSleep(process.pid, library))
 
 
 @pytest.fixture
@@ -207,18 +223,59 @@ def _names(card: Path, pattern: str) -> set[str]:
 
 @needs_compiler
 async def test_a_tree_sleeps_and_wakes(card: Path, engine: "subprocess.Popen[bytes]") -> None:
-    """Twice: the process and its child, both with a card."""
+    """Twice: the process and its child, both with a card. One helper does it all: a wake does not
+    wait for the start of another one.
+    """
     assert engine.stdout is not None
     child = int(engine.stdout.readline())
-    sleep = _sleep(engine)
-    assert await sleep.refusal() == ""
-    assert _states(card) == set()
-    for _ in range(2):
+    async with _sleep(engine) as sleep:
+        assert await sleep.refusal() == ""
+        assert _states(card) == set()
+        for _ in range(2):
+            assert await sleep.sleep() == ""
+            assert _states(card) == {str(helper.CHECKPOINTED)}
+            assert _names(card, "state-*") == {f"state-{engine.pid}", f"state-{child}"}
+            assert await sleep.wake() == ""
+            assert _states(card) == {str(helper.RUNNING)}
+            assert sleep.note.startswith("the driver's calls took 0.")
+    assert (card / "calls").read_text().count("Init") == 1
+
+
+@needs_compiler
+async def test_a_helper_that_has_died_is_replaced(
+    card: Path, engine: "subprocess.Popen[bytes]"
+) -> None:
+    """Between a sleep and its wake: what sleeps is in the driver, and in the bridge."""
+    assert engine.stdout is not None
+    engine.stdout.readline()
+    async with _sleep(engine) as sleep:
         assert await sleep.sleep() == ""
-        assert _states(card) == {str(helper.CHECKPOINTED)}
-        assert _names(card, "state-*") == {f"state-{engine.pid}", f"state-{child}"}
+        assert sleep._helper is not None
+        sleep._helper.kill()
+        await sleep._helper.wait()
         assert await sleep.wake() == ""
         assert _states(card) == {str(helper.RUNNING)}
+
+
+@needs_compiler
+@pytest.mark.usefixtures("card")
+def test_a_helper_ends_with_its_caller() -> None:
+    """However that ends: its input ends then."""
+    code = (
+        "import trio, os, sys\n"
+        "from workers.bridge.driver_sleep import DriverSleep\n"
+        "async def ask():\n"
+        "    sleep = DriverSleep(os.getpid(), sys.argv[1])\n"
+        "    print(await sleep.refusal(), sleep._helper.pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "trio.run(ask)"
+    )
+    library = str(driver_folder() / "libcuda.so.1")
+    done = subprocess.run(
+        [sys.executable, "-c", code, library], stdout=subprocess.PIPE, check=False, text=True
+    )
+    helper_pid = int(done.stdout)
+    wait_until(lambda: not is_alive(helper_pid), "the helper process is gone")
 
 
 @needs_compiler
@@ -242,7 +299,8 @@ async def test_a_refusal_is_one_line_and_leaves_the_engine_running(
     assert engine.stdout is not None
     engine.stdout.readline()
     (card / file).write_text(text)
-    why = await _sleep(engine).sleep()
+    async with _sleep(engine) as sleep:
+        why = await sleep.sleep()
     assert words in why
     assert "\n" not in why
     assert _states(card) <= {str(helper.RUNNING)}
@@ -254,14 +312,17 @@ async def test_what_the_driver_says_before_is_no_surprise_later(
     card: Path, engine: "subprocess.Popen[bytes]"
 ) -> None:
     (card / "integrated").write_text("1")
-    assert "shares the host's memory" in await _sleep(engine).refusal()
+    async with _sleep(engine) as sleep:
+        assert "shares the host's memory" in await sleep.refusal()
     (card / "version").write_text("12040")
-    why = await _sleep(engine, is_old=True).refusal()
+    async with _sleep(engine, is_old=True) as sleep:
+        why = await sleep.refusal()
     assert why == "the driver has no checkpoint (it speaks CUDA 12.4): 570 and newer have it"
 
 
 async def test_a_host_without_a_driver_says_so(engine: "subprocess.Popen[bytes]") -> None:
-    why = await DriverSleep(engine.pid, "libnothing-of-this-name.so.1").refusal()
+    async with _closed(DriverSleep(engine.pid, "libnothing-of-this-name.so.1")) as sleep:
+        why = await sleep.refusal()
     assert why.startswith("there is no CUDA driver here (libnothing-of-this-name.so.1")
 
 
@@ -269,28 +330,27 @@ async def test_a_host_without_a_driver_says_so(engine: "subprocess.Popen[bytes]"
 async def test_a_process_that_died_asleep_does_not_wake(
     card: Path, engine: "subprocess.Popen[bytes]"
 ) -> None:
-    sleep = _sleep(engine)
-    assert await sleep.sleep() == ""
-    engine.kill()
-    engine.wait()
-    assert "is gone" in await sleep.wake()
+    async with _sleep(engine) as sleep:
+        assert await sleep.sleep() == ""
+        engine.kill()
+        engine.wait()
+        assert "is gone" in await sleep.wake()
 
 
 @needs_compiler
 async def test_only_what_sleeps_is_woken(card: Path, engine: "subprocess.Popen[bytes]") -> None:
     """Neither a process that could not sleep, nor one that was woken before: it may be gone."""
-    sleep = _sleep(engine)
-    (card / "fault-Checkpoint").write_text("77")
-    assert "CUDA error 77" in await sleep.sleep()
-    (card / "fault-Checkpoint").unlink()
-    after_refusal = _sleep(engine)
-    after_refusal._asleep = sleep._asleep
-    assert await sleep.sleep() == ""
-    assert await sleep.wake() == ""
-    engine.kill()
-    engine.wait()
-    assert await sleep.wake() == ""
-    assert await after_refusal.wake() == ""
+    async with _sleep(engine) as sleep, _sleep(engine) as after_refusal:
+        (card / "fault-Checkpoint").write_text("77")
+        assert "CUDA error 77" in await sleep.sleep()
+        (card / "fault-Checkpoint").unlink()
+        after_refusal._asleep = sleep._asleep
+        assert await sleep.sleep() == ""
+        assert await sleep.wake() == ""
+        engine.kill()
+        engine.wait()
+        assert await sleep.wake() == ""
+        assert await after_refusal.wake() == ""
 
 
 async def test_a_driver_that_does_not_answer_is_asked_for_a_while(
@@ -310,11 +370,13 @@ async def test_a_driver_that_crashes_ends_the_helper_alone(
     card: Path, engine: "subprocess.Popen[bytes]"
 ) -> None:
     (card / "fault-Checkpoint").write_text("-11")
-    assert await _sleep(engine).sleep() == "the helper process ended by signal 11"
+    async with _sleep(engine) as sleep:
+        assert await sleep.sleep() == "the helper process ended by signal 11"
     assert engine.poll() is None
 
 
 async def test_a_library_that_is_none_is_no_driver(tmp_path: Path) -> None:
     broken = tmp_path / "libcuda.so.1"
     broken.write_bytes(b"no library")
-    assert "there is no CUDA driver here" in await DriverSleep(1, str(broken)).refusal()
+    async with _closed(DriverSleep(1, str(broken))) as sleep:
+        assert "there is no CUDA driver here" in await sleep.refusal()

@@ -6,9 +6,10 @@ its time and its memory. Each step checks that the card holds no more than it ha
 
 import heapq
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from workers.turns import Member, MemberState, SharedCard, TurnPolicy
+from workers.turns import NO_PAUSES, Member, MemberState, SharedCard, TurnPolicy, with_pause
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Model:
     queue: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
     is_closing: bool = False
+    worked_until: float | None = None
+    pauses: tuple[float, ...] = NO_PAUSES
 
     def member(self, now: float) -> Member:
         """What the policy sees."""
@@ -49,7 +52,12 @@ class Model:
             since=self.since,
             idle_since=self.idle_since,
             idle_s=self.idle_s,
+            pauses=self.pauses,
         )
+
+    @property
+    def change_s(self) -> float:
+        return self.wake_s + self.sleep_s
 
     @property
     def bytes_now(self) -> int:
@@ -72,6 +80,7 @@ class TurnsWorld:
         self._events: list[tuple[float, int, str, str]] = []
         self._numbers = itertools.count()
         self._next_at: float | None = None
+        self._loops: dict[str, tuple[float, Iterator[tuple[str, float]]]] = {}
         for model in models:
             if model.is_always:
                 model.state = "awake"
@@ -82,6 +91,19 @@ class TurnsWorld:
     def arrive(self, when: float, name: str, count: int = 1) -> None:
         for _ in range(count):
             self.at(when, "arrive", name)
+
+    def loop(self, at: float, steps: Iterable[tuple[str, float]]) -> None:
+        """Somebody who asks one model after another, and has each to himself meanwhile: their
+        names, each with the pause behind its answer.
+        """
+        self._step(at, iter(steps))
+
+    def _step(self, after: float, steps: Iterator[tuple[str, float]]) -> None:
+        if (step := next(steps, None)) is not None:
+            name, pause_s = step
+            assert name not in self._loops
+            self._loops[name] = pause_s, steps
+            self.arrive(after, name)
 
     def run(self) -> None:
         while self._events:
@@ -99,11 +121,16 @@ class TurnsWorld:
             return
         match what:
             case "arrive":
+                if model.worked_until is not None and not model.running and not model.queue:
+                    model.pauses = with_pause(model.pauses, self.now - model.worked_until)
                 model.queue.append(self.now)
             case "end":
                 model.running.pop(0)
                 if not model.running and not model.queue:
-                    model.idle_since = self.now
+                    model.idle_since = model.worked_until = self.now
+                if name in self._loops:
+                    pause_s, steps = self._loops.pop(name)
+                    self._step(self.now + pause_s, steps)
                 if model.is_closing and not model.running:
                     self.at(self.now + model.sleep_s, "slept", name)
             case "slept":

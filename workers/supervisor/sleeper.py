@@ -104,9 +104,9 @@ class Sleeper:
             self.turns.failed("")
 
     def tell(self) -> None:
-        """Tell gateways where the worker is."""
-        turns = self.turns
-        if self._relay is not None and turns.is_on_demand:
+        """Tell gateways where the worker is. One that leaves is nowhere: it says goodbye."""
+        turns, is_leaving = self.turns, self._lifecycle.state is EngineState.LEAVING
+        if self._relay is not None and turns.is_on_demand and not is_leaving:
             self._relay.resides(turns.shown, turns.due_s, turns.trouble)
 
     async def wait_turn(self) -> None:

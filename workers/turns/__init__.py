@@ -1,8 +1,8 @@
 """Workers of one card that take turns: which of them are resident, and when they change places.
 
-Owns the decision (`policy.py`), the messages between the supervisors of a host (`messages.py`) and
-the record of what was measured (`record.py`). Times are arguments. Must not know processes, sockets
-or how an engine sleeps.
+Owns the decision (`policy.py`), the pauses by which it knows use (`pauses.py`), the messages
+between the supervisors of a host (`messages.py`) and the record of what was measured (`record.py`).
+Times are arguments. Must not know processes, sockets or how an engine sleeps.
 """
 
 from workers.turns.fit import overfull, together
@@ -13,6 +13,7 @@ from workers.turns.messages import (
     encode_order,
     encode_report,
 )
+from workers.turns.pauses import NO_PAUSES, with_pause
 from workers.turns.policy import (
     Change,
     Member,

@@ -11,11 +11,13 @@ A worker that sleeps and has waiting requests takes the place of others by four 
 - Gate: work that came before its own is finished first, so that two bursts change places once.
 - Cost: the seconds that its requests have waited reach the seconds that the change costs the
   others. This is the ski-rental rule: whatever comes next, the wait and the change together cost
-  at most twice as much as the best decision in hindsight.
+  at most twice as much as the best decision in hindsight. One without work is in use if its
+  earlier pauses say that work is about to come (`pauses.py`); else the change costs it nothing that
+  a later one would not cost it as well.
 - Patience: after `MAX_PATIENCE_ROUNDS` rounds (all times to sleep and to wake of a change and its
   return), at least `MIN_PATIENCE_S`, gate and cost count no more. So no worker waits for ever.
 
-A worker that has just woken keeps its place for one round while it has work. One change is under
+A worker that has just woken keeps its place for one round while it is in use. One change is under
 way at a time, because memory is measured between changes. Workers without work fall asleep for an
 always resident one that starts and has no room.
 """
@@ -28,12 +30,16 @@ import msgspec
 
 from housekeeping.sizes import bytes_text
 from protocol.messages import Count
+from workers.turns.pauses import NO_PAUSES, changes_after, share_ending
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
 MIN_PATIENCE_S: Final = 20.0
 RETRY_S: Final = 5.0
 """After a wake that failed, or for which the memory was missing, the next try."""
+
+_IN_USE: Final = 0.5
+"""A worker without work is in use if so large a share of its pauses would end soon."""
 
 PRIOR_WAKE_S: Final = 30.0
 PRIOR_SLEEP_S: Final = 5.0
@@ -46,6 +52,9 @@ MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Instant = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+PauseCounts = Annotated[
+    tuple[Annotated[float, msgspec.Meta(ge=0, le=1e3)], ...], msgspec.Meta(max_length=64)
+]
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -56,7 +65,7 @@ class Member(msgspec.Struct, frozen=True):
     the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
     came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
     an operator asks for. `must_wait_until`: its last change failed. `order` is the number of the
-    last order that it has taken.
+    last order that it has taken. `pauses` are the counts of its pauses between work, by length.
     """
 
     name: str
@@ -77,6 +86,7 @@ class Member(msgspec.Struct, frozen=True):
     must_wait_until: Instant = float("-inf")
     wants_look: bool = False
     order: Count = 0
+    pauses: PauseCounts = NO_PAUSES
 
     @property
     def has_work(self) -> bool:
@@ -194,16 +204,12 @@ class TurnPolicy:
             return now
         forced_at = one.waits_since + _patience_s(one, victim)
         round_s = _round_s(one, victim)
-        if victim.has_work:
-            kept_until = victim.since + round_s
-            is_before = victim.oldest_at is not None and victim.oldest_at <= one.waits_since
-            if is_before:
-                return max(kept_until, forced_at)
-            cost_s = round_s * (victim.waiting + victim.running)
-        else:
-            kept_until = now
-            # Only the return costs it something, the less likely the longer it has had no work.
-            cost_s = max(0.0, _sleep_s(one) + _wake_s(victim) - (now - victim.idle_since))
+        if not victim.has_work:
+            return min(forced_at, _bought_at(one, victim, now))
+        kept_until = victim.since + round_s
+        if victim.oldest_at is not None and victim.oldest_at <= one.waits_since:
+            return max(kept_until, forced_at)
+        cost_s = round_s * (victim.waiting + victim.running)
         missing_s = max(0.0, cost_s - one.rent_s(now))
         return max(kept_until, min(forced_at, now + missing_s / max(1, one.waiting)))
 
@@ -339,6 +345,24 @@ def _wake_s(one: Member) -> float:
 
 def _sleep_s(one: Member) -> float:
     return PRIOR_SLEEP_S if one.sleep_s is None else one.sleep_s
+
+
+def _bought_at(one: Member, victim: Member, now: float) -> float:
+    """When the wait of `one` has reached what the change costs `victim`, which has no work: its
+    return, times the share of its pauses that end before the return would cost as much as to wait
+    for its work.
+    """
+    return_s = _sleep_s(one) + _wake_s(victim)
+    rented_s, at = one.rent_s(now), now
+    for paused_s in changes_after(now - victim.idle_since, return_s):
+        share = share_ending(victim.pauses, at - victim.idle_since, return_s)
+        missing_s = max(0.0, return_s * share - rented_s)
+        kept_until = victim.since + _round_s(one, victim) if share >= _IN_USE else at
+        bought_at = max(at, kept_until, now + missing_s / max(1, one.waiting))
+        if bought_at < victim.idle_since + paused_s:
+            break
+        at = victim.idle_since + paused_s
+    return bought_at
 
 
 def _patience_s(one: Member, victim: Member) -> float:

@@ -57,6 +57,17 @@ async def test_it_sleeps_and_wakes_in_one_process(
         assert (one.troubles, one.num_faults) == ([], 0)
 
 
+async def test_a_worker_that_leaves_asleep_says_not_that_it_is_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as one:
+        await one.sleep()
+        one.said.clear()
+        await one.supervisor.drain(0.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not [each for each in one.said if isinstance(each, Residency)]
+
+
 async def test_a_new_ways_wake_is_not_known_before_its_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.fakes.turns_world import Model, TurnsWorld
-from workers.turns import Member, SharedCard, TurnPolicy
+from workers.turns import Member, SharedCard, TurnPolicy, with_pause
+from workers.turns.pauses import share_ending
 
 GIB = 2**30
 CARD = 80 * GIB
@@ -45,6 +46,40 @@ def test_nobody_waits_longer_than_a_change_and_the_own_queue() -> None:
     worst = max(began - came for _, came, began in world.served)
     assert worst <= 2.0 + 1.0 + own_queue_s
     assert switches(world) == 10
+
+
+SLOW = {"wake_s": 4.5, "sleep_s": 11.0, "service_s": 1.0}
+
+
+def test_one_person_who_alternates_waits_for_the_changes_alone() -> None:
+    """Three questions each, with 2 s between them and 5 s before the other model: by then the one
+    that was left is in use no more, although its return would cost 15 s.
+    """
+    world = TurnsWorld([Model("a", 60 * GIB, **SLOW), Model("b", 60 * GIB, **SLOW)], CARD)
+    world.loop(0.0, [(name, pause_s) for name in "ababab" for pause_s in (2.0, 2.0, 5.0)])
+    world.run()
+    waits = [began - came for _, came, began in world.served]
+    assert max(waits) <= 15.5 + 1e-6
+    assert switches(world) == 6
+
+
+@pytest.mark.parametrize("pause_s", [0.2, 2.0, 5.0], ids=lambda pause_s: f"{pause_s} s")
+@pytest.mark.parametrize("times", [SLOW, {"service_s": 1.0}], ids=["slow changes", "quick changes"])
+def test_two_agents_beside_each_other_neither_thrash_nor_starve(
+    pause_s: float, times: dict[str, float]
+) -> None:
+    """Each asks again after a pause, all the time: the one that waits takes its turn, and the
+    changes take no more than three fifths of the time.
+    """
+    source = random.Random(f"agents {pause_s}")
+    world = TurnsWorld([Model("a", 60 * GIB, **times), Model("b", 60 * GIB, **times)], CARD)
+    for at, name in ((0.0, "a"), (5.0, "b")):
+        world.loop(at, [(name, source.expovariate(1 / pause_s)) for _ in range(150)])
+    world.run()
+    one = world.models["a"]
+    assert len(world.served) == 300
+    assert switches(world) * one.change_s <= 0.6 * world.now
+    assert max(began - came for _, came, began in world.served) <= 3 * 2 * one.change_s
 
 
 def test_models_that_fit_together_never_switch() -> None:
@@ -364,6 +399,60 @@ def test_work_that_came_before_is_finished_first() -> None:
     )
     assert begins_at(one, busy, 100.0) == 120.0
     assert begins_at(one, replace(busy, oldest_at=91.0), 100.0) == 100.0
+
+
+def with_pauses(one: Member, *pauses: float) -> Member:
+    for pause_s in pauses:
+        one = replace(one, pauses=with_pause(one.pauses, pause_s))
+    return one
+
+
+IDLE = Member("v", "awake", awake_bytes=60, idle_since=99.0, **SECONDS)
+WAITS = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=0.0, oldest_at=100.0, **SECONDS)
+"""The return of `v` takes 3 s: one falls asleep, and it wakes."""
+
+
+@pytest.mark.parametrize(
+    ("pauses", "at"),
+    [
+        ((), 100.0),  # nothing says that work is about to come
+        ((0.4,) * 9, 100.0),  # it has been without work for longer than ever
+        ((0.9, 1800.0), 100.0),  # nor is it about to come where pauses as long as this are hours
+        ((2.0,) * 9, 101.0),  # two seconds of its pause are over
+        ((3.9,) * 9, 103.0),  # as long as they are, the wait has cost as much as the return by then
+        ((3.9, 3.9, 1800.0), 100.0 + 3.0 * 1.71 / 2.71),  # two of three, the later one counts more
+    ],
+    ids=["none", "shorter", "far longer", "two seconds", "longer", "mixed"],
+)
+def test_one_without_work_is_protected_while_its_pauses_say_that_it_is_in_use(
+    pauses: tuple[float, ...], at: float
+) -> None:
+    assert begins_at(WAITS, with_pauses(IDLE, *pauses), 100.0) == pytest.approx(at, abs=1e-5)
+
+
+@given(
+    st.lists(st.floats(0, 5000), max_size=30),
+    st.floats(0, 3000),
+    st.floats(0.05, 60),
+    st.floats(0.05, 60),
+    st.integers(1, 50),
+)
+def test_pauses_put_a_change_off_for_no_longer_than_the_return_costs(
+    pauses: list[float], idle_s: float, sleep_s: float, wake_s: float, waiting: int
+) -> None:
+    """And what the policy says before is what it does then."""
+    victim = replace(IDLE, since=-1e6, idle_since=100.0 - idle_s, wake_s=wake_s)
+    victim = with_pauses(victim, *pauses)
+    one = replace(WAITS, waiting=waiting, sleep_s=sleep_s)
+    at = begins_at(one, victim, 100.0)
+    assert 100.0 <= at <= 100.0 + (sleep_s + wake_s) / waiting + 1e-5
+
+
+def test_old_pauses_count_less() -> None:
+    """An agent has ended, and people ask now."""
+    counts = with_pauses(IDLE, *[2.5] * 50, *[40.0] * 20).pauses
+    assert share_ending(counts, 2.1, 10.0) < 0.2
+    assert share_ending(counts, 2.1, 60.0) == 1.0
 
 
 def test_a_worker_whose_sleep_failed_is_nobodys_place_until_its_pause_ends() -> None:

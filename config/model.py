@@ -87,6 +87,8 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 PassedPath = Annotated[str, msgspec.Meta(max_length=256, pattern=_PATH)]
 
 ReasoningField = Literal["reasoning_content", "reasoning", "none"]
+CapField = Literal["max_tokens", "max_completion_tokens"]
+CallIdForm = Literal["any", "short", "nine"]
 ThinkingSwitch = Literal[
     "chat_template_kwargs", "thinking", "enable_thinking", "reasoning", "reasoning_effort", "none"
 ]
@@ -309,8 +311,9 @@ class ModelConfig(_Table, frozen=True):
     worker reports the model's. `max_gap_ms` replaces the profile's for its workers. `owned_by`
     is in lists of models. `chat_template` is a file with a template instead of the model's own,
     `chat_template_kwargs` are its variables where a request does not give them. `pictures` says
-    what happens to those that a model of text cannot read. `reasoning_field` and `thinking_switch`
-    are those of its text-level engines, as of a provider.
+    what happens to those that a model of text cannot read. `reasoning_field`,
+    `thinking_switch`, `cap_field` and `call_ids` are those of its text-level engines, as of a
+    provider.
 
     With `residency` "on-demand" its workers hold memory of their `device` only while they are used:
     they take turns with others of that device, and those that fit together are resident together.
@@ -335,6 +338,8 @@ class ModelConfig(_Table, frozen=True):
     pictures: Literal["replace", "refuse"] = "replace"
     reasoning_field: ReasoningField | None = None
     thinking_switch: ThinkingSwitch = "chat_template_kwargs"
+    cap_field: CapField | None = None
+    call_ids: CallIdForm | None = None
     residency: Residency = "always"
     idle_s: Seconds | None = None
     while_waking: Literal["wait", "cloud"] = "wait"
@@ -471,8 +476,11 @@ class ProviderConfig(_Table, frozen=True):
     conversation. `reasoning_field` is the name under which it gets the reasoning of earlier turns;
     by default that of known providers, else that which it uses itself. `thinking_switch` is the
     field by which requests of the Messages API switch its thinking; by default that of known
-    providers. `continues` is how it goes on with an answer that another upstream of the same model
-    has begun; by default known providers do, for models of the same name.
+    providers. `cap_field` is the field that bounds an answer, `call_ids` the form of the ids of
+    calls in a history (`short`: at most 40 characters, `nine`: nine letters and digits); by default
+    those of known providers, else the client's own. `continues` is how it goes on with an answer
+    that another upstream of the same model has begun; by default known providers do, for models of
+    the same name.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -490,6 +498,8 @@ class ProviderConfig(_Table, frozen=True):
     session_hint: Annotated[str, msgspec.Meta(pattern=_FIELD_NAME)] | None = None
     reasoning_field: ReasoningField | None = None
     thinking_switch: ThinkingSwitch | None = None
+    cap_field: CapField | None = None
+    call_ids: CallIdForm | None = None
     continues: Continues = "auto"
 
 

@@ -38,17 +38,22 @@ from gateway.turn.services import Services
 from gateway.turn.text_resumption import Resumption
 from gateway.upstream import (
     AnswerFiltered,
+    CallIdForm,
     CallsMade,
+    CapField,
     Provider,
     ProviderAnswer,
     ProviderCut,
     ProviderRequest,
     ProviderUnavailable,
+    cap_at,
     field_at,
     forwarded_to_provider,
+    ids_at,
     provider_request,
     session_name,
     switch_at,
+    with_forms,
 )
 
 _NO_PATH: Final = frozenset({404, 405, 501})
@@ -279,7 +284,8 @@ def _request_for(
     table, session = services.providers[target.provider].config, ""
     if table.session_hint is not None:
         session = session_name(caller.key, caller.session or request.session, request)
-    return with_kept(
+    url = table.base_url
+    sent = with_kept(
         services,
         provider_request(
             request,
@@ -288,12 +294,24 @@ def _request_for(
             session_hint=table.session_hint,
             stream_usage=table.stream_usage,
             session=session,
-            thinking_switch=table.thinking_switch or switch_at(table.base_url),
+            thinking_switch=table.thinking_switch or switch_at(url),
         ),
         caller.key,
         target.provider,
-        table.reasoning_field or field_at(table.base_url),
+        table.reasoning_field or field_at(url),
     )
+    return in_forms(sent, table.cap_field or cap_at(url), table.call_ids or ids_at(url))
+
+
+def in_forms(
+    sent: ProviderRequest, cap: CapField | None, ids: CallIdForm | None
+) -> ProviderRequest:
+    """`sent` with the bound of its answer and the ids of its calls as the upstream takes them."""
+    raw = sent.request.raw
+    changed = with_forms(raw, cap, ids)
+    if changed is raw:
+        return sent
+    return sent._replace(request=msgspec.structs.replace(sent.request, raw=changed))
 
 
 def with_kept(

@@ -30,6 +30,7 @@ from gateway.upstream.provider_request import (
     provider_request,
     session_name,
 )
+from gateway.upstream.request_forms import CallIdForm, CapField, cap_at, ids_at, with_forms
 from gateway.upstream.sent_answer import SentAnswer
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.thinking_switch import switch_at

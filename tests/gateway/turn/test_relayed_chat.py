@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import trio
 
+from config import ModelConfig
 from gateway.turn.caller import Caller
 from protocol.messages import (
     Dismiss,
@@ -74,6 +75,29 @@ async def test_an_answer_and_its_count() -> None:
         body = msgspec.json.decode((await worker.wait(Relay)).data)
         assert (body["model"], body["x_kept"]) == ("there", 2)
         assert "x_refused" not in body
+
+
+async def test_an_engine_gets_the_forms_of_its_model() -> None:
+    """Servers of Mistral's models refuse ids of calls that others made, some the newer field."""
+    model = ModelConfig(name="alpha", cap_field="max_tokens", call_ids="nine")
+    async with (
+        open_gateway(models=[model]) as gateway,
+        open_worker(gateway.address, TextWorker()) as worker,
+    ):
+        await gateway.wait_local()
+        function = {"name": "f", "arguments": "{}"}
+        call = {"id": "call_1", "type": "function", "function": function}
+        messages = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+        ]
+        await gateway.ask(messages=messages, max_completion_tokens=5)
+        body = msgspec.json.decode((await worker.wait(Relay)).data)
+    assert (body.get("max_tokens"), body.get("max_completion_tokens")) == (5, None)
+    named = body["messages"][1]["tool_calls"][0]["id"]
+    assert len(named) == 9
+    assert body["messages"][2]["tool_call_id"] == named
 
 
 class StreamingWorker(TextWorker):

@@ -1,21 +1,31 @@
 """Drafts in plans: which sequences may have some, and the blocks for them.
 
-Owns the seam to the proposer of drafts, and the chunks that carry them. Must not know where drafts
-come from, nor how many pay: the proposer decides that, within the room of a step.
+Owns the seam to the proposer of drafts, what a scheduler asks it for, and the chunks that carry
+drafts. While a step with drafts is in flight, only a step of decodes with drafts is planned ahead
+of its result. Must not know where drafts come from, nor how many pay: the proposer decides that,
+within the room of a step.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast, final
 
 import msgspec
 
 from protocol.messages import DraftResults
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.block_table import BlockTable
-from workers.scheduler.plan import ON_CARD, Chunk, DraftTiming, StepPlan, StepResult
+from workers.scheduler.plan import (
+    ON_CARD,
+    Chunk,
+    DraftTiming,
+    SequenceStart,
+    StepPlan,
+    StepResult,
+)
+from workers.scheduler.prompt_budget import LEAST_TOKENS
 from workers.scheduler.queues import Queues
 
 
@@ -103,43 +113,147 @@ def candidates_of(queues: Queues) -> list[DraftCandidate]:
     ]
 
 
-class Ahead(NamedTuple):
-    """For a step that is planned before the result of the step in flight: its drafts by sequence,
-    and by how many accepted drafts of the step in flight each sequence may move. Without drafts no
-    step is planned.
+class StepDrafts(NamedTuple):
+    """What a step drafts: the `drafts` (by sequence) that it verifies; by how many accepted drafts
+    of the step in flight each sequence may move; and how many drafts the drafting network makes
+    behind the tokens that the step samples. If there are any `moves`, all running sequences decode
+    and hold the blocks for them.
     """
 
     drafts: Mapping[int, tuple[int, ...]]
     moves: Mapping[int, int]
+    depth: int
 
 
-WAITS: Final = Ahead({}, {})
+@final
+class NoDraftPlans:
+    """`DraftPlans` of a scheduler without a proposer."""
+
+    def of_step(self, in_flight: StepPlan | None) -> StepDrafts:  # noqa: ARG002 - the drafts'
+        """None, and no step waits for any."""
+        return _NONE
+
+    def take_in(
+        self,
+        started: Sequence[SequenceStart],  # noqa: ARG002 - the drafts'
+        chunks: list[Chunk],
+    ) -> tuple[list[Chunk], bool]:
+        """The chunks as they are."""
+        return chunks, True
+
+    def learn(self, plan: StepPlan, result: StepResult) -> None:
+        """Learn nothing."""
+
+    def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
+        """Learn nothing."""
+
+    def end(self, seq: int) -> None:
+        """Forget nothing."""
+
+    def summary(self) -> None:
+        """Nothing is seen."""
 
 
-def drafts_ahead(
-    proposer: Proposer, in_flight: StepPlan, queues: Queues, blocks: BlockManager, room: int
-) -> Ahead:
-    """The drafts of a step that is planned while a step with drafts is in flight. `WAITS` unless
-    all sequences decode, none of their draws reads earlier tokens, the model keeps no recurrent
-    states, and there are blocks for all drafts that may be accepted.
+_NONE: Final = StepDrafts({}, {}, 0)
+
+
+@final
+class DraftPlans:
+    """What `proposer` drafts for the sequences of one scheduler, which are in `queues`, in steps of
+    at most `token_budget` tokens.
     """
-    running = queues.running.values()
-    if queues.waiting or blocks.states is not None:
-        return WAITS
-    if any(one.reads_tokens or one.num_due - one.num_planned > 1 for one in running):
-        return WAITS
-    most = {chunk.seq: len(chunk.drafts) for chunk in in_flight.chunks}
-    found = candidates_of(queues)
-    moves = {seq: most.get(seq, 0) for seq, _ in found}
-    candidates = [DraftCandidate(seq, max(0, left - moves[seq])) for seq, left in found]
-    drafts = proposer.propose_ahead(in_flight, candidates, room) if candidates else {}
-    if not drafts:
-        return WAITS
-    for seq, move in moves.items():
-        sequence = queues.running[seq]
-        if not _grow(sequence.table, sequence.num_due + move, queues, blocks):
-            return WAITS
-    return Ahead(drafts, moves)
+
+    def __init__(
+        self, proposer: Proposer, queues: Queues, blocks: BlockManager, token_budget: int
+    ) -> None:
+        self._proposer = proposer
+        self._queues = queues
+        self._blocks = blocks
+        self._token_budget = token_budget
+        self.learn = proposer.learn
+        self.end = proposer.end
+        self.summary = proposer.summary
+        if blocks.states is not None:
+            blocks.states.grows_ahead = True
+
+    def of_step(self, in_flight: StepPlan | None) -> StepDrafts | None:
+        """What the next step drafts; None: it waits for the result of the step `in_flight`."""
+        drafts: Mapping[int, tuple[int, ...]] = {}
+        moves: Mapping[int, int] = {}
+        if in_flight is None:
+            drafts = self._proposed()
+        elif self._waits(in_flight):
+            drafts, moves = self._ahead(in_flight)
+            if not drafts:
+                return None
+        num_sequences = max(1, len(self._queues.running))
+        depth = self._proposer.num_to_draft(num_sequences, self._room(0))
+        return StepDrafts(drafts, moves, depth)
+
+    def take_in(
+        self, started: Sequence[SequenceStart], chunks: list[Chunk]
+    ) -> tuple[list[Chunk], bool]:
+        """Show the proposer the sequences that start; embeddings have no tokens to draft. Returns
+        what `Proposer.take_in` does.
+        """
+        for start in started:
+            sequence = self._queues.running[start.seq]
+            if not sequence.embeds:
+                shared_from = None if sequence.is_private else sequence.num_cached
+                self._proposer.start(start.seq, sequence.token_ids, shared_from)
+        return self._proposer.take_in(chunks)
+
+    def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
+        """A step is committed; see `Proposer.took`."""
+        num_tokens = sum([len(item.ids) for item in result.sampled])
+        drafting = result.drafting
+        self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)
+
+    def _room(self, num_prompts: int) -> int:
+        """How many drafts a step of all running sequences may verify."""
+        room = self._token_budget - len(self._queues.running)
+        return max(0, room - (LEAST_TOKENS if num_prompts else 0))
+
+    def _waits(self, in_flight: StepPlan) -> bool:
+        """Whether the next plan depends on the tokens of the step in flight: on how many drafts it
+        accepts, or on the tokens behind which to draft.
+        """
+        if any(chunk.drafts or chunk.num_to_draft for chunk in in_flight.chunks):
+            return True
+        return self._proposer.waits(candidates_of(self._queues))
+
+    def _proposed(self) -> Mapping[int, tuple[int, ...]]:
+        """The drafts, by sequence, of a step behind which all results are known."""
+        candidates, queues = candidates_of(self._queues), self._queues
+        if not candidates:
+            return {}
+        num_prompts = len(queues.running) - len(candidates) + len(queues.waiting)
+        return self._proposer.propose(candidates, self._room(num_prompts))
+
+    def _ahead(
+        self, in_flight: StepPlan
+    ) -> tuple[Mapping[int, tuple[int, ...]], Mapping[int, int]]:
+        """The drafts and the moves of a step that is planned while a step with drafts is in flight.
+        None unless all sequences decode, none of their draws reads earlier tokens, the model keeps
+        no recurrent states, and there are blocks for all drafts that may be accepted.
+        """
+        queues, running = self._queues, self._queues.running.values()
+        if queues.waiting or self._blocks.states is not None:
+            return {}, {}
+        if any(one.reads_tokens or one.num_due - one.num_planned > 1 for one in running):
+            return {}, {}
+        most = {chunk.seq: len(chunk.drafts) for chunk in in_flight.chunks}
+        found = candidates_of(queues)
+        moves = {seq: most.get(seq, 0) for seq, _ in found}
+        candidates = [DraftCandidate(seq, max(0, left - moves[seq])) for seq, left in found]
+        if not candidates:
+            return {}, {}
+        drafts = self._proposer.propose_ahead(in_flight, candidates, self._room(0))
+        for seq, move in moves.items() if drafts else ():
+            sequence = queues.running[seq]
+            if not _grow(sequence.table, sequence.num_due + move, queues, self._blocks):
+                return {}, {}
+        return drafts, moves
 
 
 def with_drafts(

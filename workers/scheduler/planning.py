@@ -10,14 +10,13 @@ A step may be planned while the one before is computed. If a block changes hands
 owner writes to it first, because steps take effect in order.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import structs
 
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.drafting import to_draft, with_drafts
+from workers.scheduler.drafting import StepDrafts, to_draft, with_drafts
 from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.plan_starts import PlanStarts
@@ -43,25 +42,21 @@ def choose(
     blocks: BlockManager,
     limits: SchedulerLimits,
     pace: PromptPace,
-    drafts: Mapping[int, tuple[int, ...]],
-    draft_depth: int,
-    moves: Mapping[int, int],
+    drafting: StepDrafts,
     loads: HostLoads | None = None,
 ) -> StepChoice:
     """The chunks of the next step. Allocates their blocks and moves sequences between the queues.
 
-    Decodes carry `drafts` (by sequence) to verify. The drafting network makes `draft_depth` drafts
-    behind the tokens that the step samples. `moves` (by sequence) are the drafts of the step in
-    flight that may be accepted; if there are any, all running sequences decode and hold the blocks.
+    Decodes carry the drafts of `drafting` to verify.
     """
     chunks: list[Chunk] = []
     if blocks.windows is not None:
         blocks.windows.pass_all()
     prefills, num_preempted = _decode(queues, blocks, chunks)
-    if moves:
+    if moves := drafting.moves:
         chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
-    if drafts:
-        chunks = with_drafts(chunks, drafts, queues, blocks)
+    if drafting.drafts:
+        chunks = with_drafts(chunks, drafting.drafts, queues, blocks)
     # A preempted sequence is at the head of the queue now. The step in flight may still compute it,
     # so it starts again only when that step is committed and all its tokens are known.
     may_start = num_preempted == 0 and len(queues.waiting) > 0
@@ -70,8 +65,8 @@ def choose(
         starts = PlanStarts(queues, blocks, limits.max_running if may_start else 0, loads)
         chunks += _prompts(prefills, starts, chunks, limits, pace, blocks)
         started = starts.started
-    if draft_depth:
-        chunks = to_draft(chunks, draft_depth, queues, blocks, limits.context_length)
+    if drafting.depth:
+        chunks = to_draft(chunks, drafting.depth, queues, blocks, limits.context_length)
     if blocks.windows is not None:
         chunks = [_with_window(chunk, queues) for chunk in chunks]
     return StepChoice(chunks, started, num_preempted)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
@@ -31,14 +31,13 @@ from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionRead
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
-from workers.scheduler.drafting import Proposer, candidates_of, drafts_ahead
+from workers.scheduler.drafting import DraftPlans, NoDraftPlans, Proposer
 from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.loading import HostLoads
 from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
-from workers.scheduler.planning import StepChoice, choose
-from workers.scheduler.prompt_budget import LEAST_TOKENS
+from workers.scheduler.planning import choose
 from workers.scheduler.prompt_pace import PromptPace
 from workers.scheduler.queues import Queues
 from workers.scheduler.retention import ReturnExpectation
@@ -83,12 +82,14 @@ class Scheduler:
         self.expects_growth = True
         self._limits = limits
         self._blocks = blocks
-        self._proposer = proposer
-        if blocks.states is not None:
-            blocks.states.grows_ahead = proposer is not None
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
-        self._queues = Queues()
+        self._queues = queues = Queues()
+        self._drafts = (
+            NoDraftPlans()
+            if proposer is None
+            else DraftPlans(proposer, queues, blocks, limits.token_budget)
+        )
         self._loads = None if blocks.tier is None else HostLoads(blocks, blocks.tier)
         self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
@@ -198,23 +199,11 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
-        moves: Mapping[int, int] = {}
-        if in_flight and self._proposer is not None and self._waits(self._proposer, in_flight[-1]):
-            drafts, moves = drafts_ahead(
-                self._proposer, in_flight[-1], self._queues, self._blocks, self._draft_room(0)
-            )
-            if not drafts:
-                return None
-        else:
-            drafts = self._drafts()
+        drafts = self._drafts.of_step(in_flight[-1] if in_flight else None)
+        if drafts is None:
+            return None
         self._expect_growth()
-        depth = 0
-        if self._proposer is not None:
-            num_sequences = max(1, len(self._queues.running))
-            depth = self._proposer.num_to_draft(num_sequences, self._draft_room(0))
-        choice = choose(
-            self._queues, self._blocks, self._limits, self._pace, drafts, depth, moves, self._loads
-        )
+        choice = choose(self._queues, self._blocks, self._limits, self._pace, drafts, self._loads)
         self._num_preemptions += choice.num_preempted
         if choice.started and self._loads is not None:
             begun = [self._queues.running[start.seq] for start in choice.started]
@@ -228,10 +217,7 @@ class Scheduler:
             return None
         ended, self._ended = self._ended, []
         self._num_steps += 1
-        chunks, takes_in = choice.chunks, True
-        if self._proposer is not None:
-            self._show_started(self._proposer, choice)
-            chunks, takes_in = self._proposer.take_in(chunks)
+        chunks, takes_in = self._drafts.take_in(choice.started, choice.chunks)
         swap = self._blocks.swap
         plan = StepPlan(
             self._num_steps,
@@ -244,14 +230,6 @@ class Scheduler:
         in_flight.append(plan)
         return plan
 
-    def _show_started(self, proposer: Proposer, choice: StepChoice) -> None:
-        """Show the proposer the sequences that start; embeddings have no tokens to draft."""
-        for start in choice.started:
-            sequence = self._queues.running[start.seq]
-            if not sequence.embeds:
-                shared_from = None if sequence.is_private else sequence.num_cached
-                proposer.start(start.seq, sequence.token_ids, shared_from)
-
     def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
         """Take the result of `plan`. Returns acceptances, one `Tokens` per link, endings and block
         events, in this order.
@@ -262,8 +240,7 @@ class Scheduler:
         if plan is not oldest or result.step != plan.step:
             raise ValueError(f"result of step {result.step} does not answer {oldest}")
         self._in_flight.popleft()
-        if self._proposer is not None:
-            self._proposer.learn(plan, result)
+        self._drafts.learn(plan, result)
         outcome = apply(plan, result, self._queues, self._blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
@@ -329,10 +306,7 @@ class Scheduler:
 
     def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
         """Tell the proposer how long a committed step took; see `Proposer.took`."""
-        if self._proposer is not None:
-            num_tokens = sum([len(item.ids) for item in result.sampled])
-            drafting = result.drafting
-            self._proposer.took(plan, num_tokens, seconds, is_ahead=is_ahead, drafting=drafting)
+        self._drafts.took(plan, result, seconds, is_ahead=is_ahead)
 
     def take_events(self) -> tuple[Outgoing, ...]:
         """Block events not handed out yet. `commit` hands out all, also those that plans caused."""
@@ -362,7 +336,7 @@ class Scheduler:
             step_ms=step_ms,
             prefill_tokens_per_s=prefill_tokens_per_s,
             places=self._concurrency.places,
-            drafting=None if self._proposer is None else self._proposer.summary(),
+            drafting=self._drafts.summary(),
             cache=self._cache_use(),
             evicted_blocks=self._blocks.evictions.num_evicted,
             recomputed_tokens=self._blocks.evictions.num_again * self._blocks.block_size,
@@ -478,29 +452,6 @@ class Scheduler:
             num_needed += max(0, needed - len(one.table.window.held))
         return num_needed
 
-    def _waits(self, proposer: Proposer, in_flight: StepPlan) -> bool:
-        """Whether the next plan depends on the tokens of the step in flight: on how many drafts it
-        accepts, or on the tokens behind which to draft.
-        """
-        if any(chunk.drafts or chunk.num_to_draft for chunk in in_flight.chunks):
-            return True
-        return proposer.waits(candidates_of(self._queues))
-
-    def _drafts(self) -> Mapping[int, tuple[int, ...]]:
-        """The drafts, by sequence, that the next step verifies; none while a step is in flight."""
-        if self._proposer is None or self._in_flight:
-            return {}
-        candidates, queues = candidates_of(self._queues), self._queues
-        if not candidates:
-            return {}
-        num_prompts = len(queues.running) - len(candidates) + len(queues.waiting)
-        return self._proposer.propose(candidates, self._draft_room(num_prompts))
-
-    def _draft_room(self, num_prompts: int) -> int:
-        """How many drafts a step of all running sequences may verify."""
-        room = self._limits.token_budget - len(self._queues.running)
-        return max(0, room - (LEAST_TOKENS if num_prompts else 0))
-
     def _find(self, key: Key) -> Sequence | None:
         queued = self._queues.find(key) or self._intake_queue.find(key)
         return queued or self._compiling.get(key)
@@ -536,8 +487,7 @@ class Scheduler:
                 self._blocks.swap.forget(sequence)
             if sequence.is_started:
                 self._ended.append(sequence.seq)
-                if self._proposer is not None:
-                    self._proposer.end(sequence.seq)
+                self._drafts.end(sequence.seq)
                 if sequence.link != SUPERVISOR:  # its health probes are no answers
                     self._concurrency.ended(sequence.num_outputs)
         self._admit_followers()

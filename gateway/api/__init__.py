@@ -9,6 +9,7 @@ from gateway.api.api_format import (
     DONE,
     AnswerHead,
     ApiFormat,
+    UsageObject,
     with_continuous_usage,
     with_herma,
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.api.errors import ApiError
 from gateway.api.events import (
@@ -107,13 +108,14 @@ class CompletionDetails(msgspec.Struct):
 
 
 class UsageObject(msgspec.Struct):
-    """Tokens over all choices."""
+    """Tokens over all choices. `is_estimate`: the upstream has counted nothing."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails
+    is_estimate: bool | UnsetType = UNSET
 
     @staticmethod
     def of(usage: Usage) -> "UsageObject":
@@ -123,6 +125,7 @@ class UsageObject(msgspec.Struct):
             usage.prompt_tokens + usage.completion_tokens,
             PromptDetails(usage.cached_tokens),
             CompletionDetails(usage.reasoning_tokens),
+            usage.is_estimate or UNSET,
         )
 
 

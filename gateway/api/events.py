@@ -115,7 +115,7 @@ class ChoiceFinished(_Event, frozen=True, gc=False):
 
 class Usage(_Event, frozen=True, gc=False):
     """Tokens of the turn, over all choices. `accepted_tokens` of the completion were drafts, of
-    `drafted_tokens` that a worker verified.
+    `drafted_tokens` that a worker verified. `is_estimate`: the upstream has counted nothing.
     """
 
     prompt_tokens: int
@@ -124,6 +124,7 @@ class Usage(_Event, frozen=True, gc=False):
     reasoning_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    is_estimate: bool = False
 
 
 @final

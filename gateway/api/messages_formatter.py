@@ -87,19 +87,24 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
 
 
 class MessageUsage(msgspec.Struct):
-    """Tokens; those of the prompt that were found in a cache are not among `input_tokens`."""
+    """Tokens; those of the prompt that were found in a cache are not among `input_tokens`.
+    `is_estimate`: the upstream has counted nothing.
+    """
 
     input_tokens: int
     output_tokens: int
     cache_read_input_tokens: int
     cache_creation_input_tokens: int = 0
+    is_estimate: bool | UnsetType = UNSET
 
     @staticmethod
     def of(usage: Usage | None) -> "MessageUsage":
         if usage is None:
             return MessageUsage(0, 0, 0)
         rest = usage.prompt_tokens - usage.cached_tokens
-        return MessageUsage(rest, usage.completion_tokens, usage.cached_tokens)
+        counted = MessageUsage(rest, usage.completion_tokens, usage.cached_tokens)
+        counted.is_estimate = usage.is_estimate or UNSET
+        return counted
 
 
 class ContextManagement(msgspec.Struct):

@@ -51,13 +51,14 @@ class OutputDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """The tokens of a response."""
+    """The tokens of a response. `is_estimate`: the upstream has counted nothing."""
 
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
+    is_estimate: bool | UnsetType = UNSET
 
     @staticmethod
     def of(usage: Usage) -> "ResponseUsage":
@@ -67,6 +68,7 @@ class ResponseUsage(msgspec.Struct):
             usage.completion_tokens,
             OutputDetails(usage.reasoning_tokens),
             usage.prompt_tokens + usage.completion_tokens,
+            usage.is_estimate or UNSET,
         )
 
 

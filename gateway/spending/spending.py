@@ -124,8 +124,9 @@ class Bill:
         return self
 
     def note_usage(self, usage: Usage) -> None:
-        """Keep what the provider has counted so far."""
-        self._usage = usage
+        """Keep what the provider has counted so far. What it only estimates pays no bill."""
+        if not usage.is_estimate:
+            self._usage = usage
 
     def complete(self) -> None:
         """Take the last usage as final: the whole answer is here."""

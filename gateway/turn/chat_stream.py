@@ -7,13 +7,15 @@ which upstream is asked, or what it costs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.api import Started, UpstreamChunk, Usage
+from gateway.api import DONE, Started, UpstreamChunk, Usage
 from gateway.turn.open_turns import Emit
 from gateway.upstream import (
+    AnswerFiltered,
     CallsMade,
     ContinuedStream,
     Header,
@@ -24,13 +26,79 @@ from gateway.upstream import (
     ProviderRequest,
     ProviderUnavailable,
     StopReached,
+    asks_for_usage,
     ended_by_length,
     limit_of,
+    said_in,
     stops_of,
+    usage_chunk_of,
+    with_usage,
 )
+
+_OK: Final = 200
+_END: Final = slice(-len(DONE), None)
 
 if TYPE_CHECKING:
     from gateway.turn.text_resumption import Resumption
+
+
+class _Counting:
+    """The usage of one answer on its way to the client. If the upstream reports none, the end of a
+    stream is held until it is estimated. The client gets the estimate if it asked for the usage, or
+    by an API whose answers always have it; a chat in one piece passes unchanged. For the books of
+    our own workers (`is_ours`) it is made in any case.
+    """
+
+    def __init__(
+        self,
+        sent: ProviderRequest,
+        emit: Emit,
+        on_usage: Callable[[Usage], None],
+        resumption: Resumption,
+        *,
+        is_ours: bool,
+    ) -> None:
+        self._asked = sent.request
+        self._is_ours = is_ours
+        self._emit = emit
+        self._on_usage = on_usage
+        self._resumption = resumption
+        self.awaits = True
+        self._is_held = False
+
+    def note(self, usage: Usage) -> None:
+        """The upstream has counted."""
+        self.awaits = False
+        self._on_usage(usage)
+
+    def hold_end(self, events: bytes) -> bytes:
+        """`events`, which end the stream, without their end."""
+        self._is_held = True
+        return events[: -len(DONE)]
+
+    async def end(self) -> None:
+        """The stream is over: emit what was held."""
+        if not self._is_held:
+            return
+        end, answer = DONE, self._resumption.sent
+        asked = self._asked
+        is_shown = bool(asked.translated_from) or asks_for_usage(asked.raw)
+        if self.awaits and (is_shown or self._is_ours):
+            answer.read()
+            said = answer.text + answer.reasoning
+            usage = await self._resumption.estimate(said, answer.num_tokens)
+            end = usage_chunk_of(answer.head, usage) + DONE if is_shown else DONE
+        self._emit(UpstreamChunk(end))
+
+    async def counted(self, answer: ProviderAnswer) -> ProviderAnswer:
+        """A whole answer with a usage."""
+        is_translated = bool(self._asked.translated_from)
+        if not (self.awaits and (is_translated or self._is_ours)) or answer.status != _OK:
+            return answer
+        usage = await self._resumption.estimate(said_in(answer.body))
+        if not is_translated:
+            return answer
+        return replace(answer, body=with_usage(answer.body, usage))
 
 
 async def ask_chat(
@@ -46,10 +114,13 @@ async def ask_chat(
     """The answer in one piece; or None after a stream was emitted, which begins with `started`.
     Raises `ProviderUnavailable` or `ProviderCut`.
     """
+    is_ours = started.served_by == "worker"
+    counting = _Counting(sent, emit, on_usage, resumption, is_ours=is_ours)
     if not sent.request.stream:
-        return await provider.complete(
-            sent.request.raw, model, on_usage, headers=sent.headers, on_calls=on_calls
+        whole = await provider.complete(
+            sent.request.raw, model, counting.note, headers=sent.headers, on_calls=on_calls
         )
+        return await counting.counted(whole)
     answer = resumption.sent
     answer.upstream_model = model
 
@@ -61,22 +132,30 @@ async def ask_chat(
         if not answer.has_begun:
             answer.has_begun = True
             emit(started)
-        # An operator, which costs no call for each chunk.
+        # Operators, which cost no call for each chunk.
+        if counting.awaits and events[_END] == DONE:
+            events = counting.hold_end(events)
         answer.chunks += (events,)
         answer.room -= 1
         if not answer.room:
             answer.read()
         emit(UpstreamChunk(events))
 
-    return await provider.stream(
-        sent.request.raw,
-        model,
-        pass_on,
-        on_usage,
-        headers=sent.headers,
-        on_headers=note_headers,
-        on_calls=on_calls,
-    )
+    try:
+        refusal = await provider.stream(
+            sent.request.raw,
+            model,
+            pass_on,
+            counting.note,
+            headers=sent.headers,
+            on_headers=note_headers,
+            on_calls=on_calls,
+        )
+    except AnswerFiltered:
+        await counting.end()
+        raise
+    await counting.end()
+    return refusal
 
 
 async def go_on(

@@ -331,6 +331,13 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
     return min(request.max_tokens or rest, rest)
 
 
+async def encoded_prompt(
+    services: Services, text: ModelText, request: ChatRequest, caller: Caller
+) -> bytes:
+    """The packed ids of the prompt of `request`, as they are; for counting. Raises `ApiError`."""
+    return (await _encode(services, text, request, caller, None))[0]
+
+
 async def _encode(
     services: Services, text: ModelText, request: ChatRequest, caller: Caller, window: int | None
 ) -> tuple[bytes, str]:

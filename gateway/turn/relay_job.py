@@ -70,7 +70,7 @@ class RelayJob(msgspec.Struct, frozen=True):
 
 def chat_job(request: ChatRequest, caller: Caller, view: ModelView) -> RelayJob:
     """The job of a chat."""
-    text = _text_of(request.raw)
+    text = text_of(request.raw)
     prompt_tokens = max(_LEAST_TOKENS, len(text) // TOKEN_BYTES)
     rest = max(1, (view.context_length or prompt_tokens + 1) - prompt_tokens)
     salt = caller.key.encode() if caller.private_cache else b""
@@ -102,7 +102,7 @@ def other_job(model: str, session: str | None, caller: Caller, body: bytes) -> R
     )
 
 
-def _text_of(raw: Mapping[str, Any]) -> bytes:
+def text_of(raw: Mapping[str, Any]) -> bytes:
     """Roughly what a template would write, so that the text of the next turn begins with the same
     bytes. Tools come first, as in most templates.
     """

@@ -97,7 +97,8 @@ class _RelayedChat:
         if not run.has_begun:
             return
         sent_tokens = self._resumption.sent.tokens if self._resumption.is_cut else 0
-        usage = run.usage or Usage(job.prompt_tokens, 0, sent_tokens)
+        counted = run.usage or self._resumption.estimated
+        usage = counted or Usage(job.prompt_tokens, 0, sent_tokens)
         services.spending.record_local(job.caller.key, job.model, usage, job.caller.trace.turn)
         services.counters.count(usage)
 

@@ -8,13 +8,15 @@ know which upstream is asked next, or HTTP.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import msgspec
 
 from config import FallbackConfig, ParamsConfig, ProviderConfig
-from gateway.api import ApiError, ChatRequest, connection_lost
+from gateway.api import ApiError, ChatRequest, Usage, connection_lost
 from gateway.telemetry import EventFeed, GatewayCounters, Resumed
+from gateway.turn.estimated_usage import UsageEstimate
 from gateway.upstream import (
     CannotContinue,
     ProviderCut,
@@ -35,9 +37,19 @@ _log = logging.getLogger("herma.turn")
 
 @final
 class Resumption:
-    """One chat. `name` identifies it in events."""
+    """One chat. `name` identifies it in events; `estimate` makes what counts for upstreams that
+    do not, and `estimated` is what it has counted.
+    """
 
-    def __init__(self, request: ChatRequest, counters: GatewayCounters, feed: EventFeed) -> None:
+    def __init__(
+        self,
+        request: ChatRequest,
+        counters: GatewayCounters,
+        feed: EventFeed,
+        estimate: Callable[[], UsageEstimate],
+    ) -> None:
+        self._estimate = estimate
+        self.estimated: Usage | None = None
         self._request = request
         self._counters = counters
         self._feed = feed
@@ -46,6 +58,11 @@ class Resumption:
         self._words = ""
         self.sent = SentAnswer()
         self.name = ""
+
+    async def estimate(self, said: str, num_events: int = 0) -> Usage:
+        """The usage of an answer that says `said`, of which the upstream counts nothing."""
+        self.estimated = await self._estimate().of(said, num_events)
+        return self.estimated
 
     @property
     def raw(self) -> dict[str, Any]:

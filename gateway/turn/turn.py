@@ -27,6 +27,7 @@ from gateway.routing import ModelView, RouteRequest, UseProvider
 from gateway.spending import UNCAPPED_TOKENS, most_tokens
 from gateway.telemetry import TurnTrace
 from gateway.turn.caller import Caller
+from gateway.turn.estimated_usage import UsageEstimate
 from gateway.turn.fallback_chain import answer_by_chain
 from gateway.turn.open_turns import Emit, RetryClaim
 from gateway.turn.preparation import (
@@ -183,7 +184,10 @@ class Turn:
         """What is kept of an answer of text, which several upstreams may give."""
         if self._resumption is None:
             services = self._services
-            self._resumption = Resumption(self._request, services.counters, services.feed)
+            # Most answers need none.
+            estimate = partial(UsageEstimate, services, self._request, self._caller, self._model)
+            given = self._request, services.counters, services.feed
+            self._resumption = Resumption(*given, estimate)
             self._caller.trace.turn.outputs.append(self._resumption.sent)
         return self._resumption
 

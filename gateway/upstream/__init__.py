@@ -35,4 +35,10 @@ from gateway.upstream.sent_answer import SentAnswer
 from gateway.upstream.sse import ProviderEventSplitter
 from gateway.upstream.thinking_switch import switch_at
 from gateway.upstream.thoughts import field_at
-from gateway.upstream.usage import UsageTail
+from gateway.upstream.usage import (
+    UsageTail,
+    asks_for_usage,
+    said_in,
+    usage_chunk_of,
+    with_usage,
+)

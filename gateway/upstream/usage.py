@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, final
 
 import msgspec
 
-from gateway.api import Usage
+from gateway.api import Usage, UsageObject
 from gateway.upstream.sse import data_of, event_of, split_events
-from protocol.reading import FAULTS
+from protocol.reading import FAULTS, objects_in
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
 
@@ -23,6 +23,7 @@ MAX_TAIL_BYTES: Final = 2**18
 T = TypeVar("T")
 
 MAX_COUNT: Final = 2**31 - 1
+_SAID: Final = ("content", "reasoning_content", "reasoning", "refusal", "text")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
 
 
@@ -54,6 +55,7 @@ def _read_usage(given: object) -> Usage | None:
         prompt_tokens=prompt,
         cached_tokens=min(prompt, cached),
         completion_tokens=max(said or 0, (total or 0) - prompt),
+        is_estimate=given.get("is_estimate") is True,
     )
 
 
@@ -179,3 +181,24 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
         return decode(data)
     except FAULTS:
         return None
+
+
+def usage_chunk_of(head: Mapping[str, Any], usage: Usage) -> bytes:
+    """The last chunk of a stream, which says its usage; `head` has what all chunks say."""
+    return event_of({**head, "choices": [], "usage": msgspec.to_builtins(UsageObject.of(usage))})
+
+
+def with_usage(body: bytes, usage: Usage) -> bytes:
+    """A whole answer, a JSON object, with that usage."""
+    return msgspec.json.encode({**_decode_any(body), "usage": UsageObject.of(usage)})
+
+
+def said_in(body: bytes) -> str:
+    """What the messages of a whole answer say, with their thoughts and calls."""
+    choices = objects_in(_decode_any(body).get("choices"))
+    messages = objects_in([choice.get("message") for choice in choices])
+    calls = [call for one in messages for call in objects_in(one.get("tool_calls"))]
+    functions = objects_in([call.get("function") for call in calls])
+    texts = [message.get(name) for message in messages for name in _SAID]
+    texts += [one.get(name) for one in functions for name in ("name", "arguments")]
+    return " ".join(one for one in texts if isinstance(one, str))

@@ -14,6 +14,7 @@ from gateway.output.detokenizer import (
     StreamTokenBytes,
     TokenBytes,
 )
+from gateway.output.reasoning import ReasoningFormat
 from gateway.output.sequence_output import (
     EventSink,
     OutputPipeline,

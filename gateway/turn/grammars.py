@@ -20,7 +20,7 @@ from gateway.api import (
     invalid,
     schema_source,
 )
-from gateway.output import AnswerFormat
+from gateway.output import AnswerFormat, ReasoningFormat
 from gateway.output.tools import CallableTool, CallGrammar, call_syntax
 from gateway.prompt import ModelText
 from gateway.schemas import LeftOut
@@ -59,9 +59,9 @@ def grammar_of(
     reasoning = form.reasoning
     if beginning.opening or reasoning is None or (calls is not None and calls.reads_thoughts):
         return Grammar(kind, source)
-    closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.first)
-    if closing_id is None or opening_id is None:
+    if (around := _around(reasoning, text)) is None:
         return Grammar(kind, source)
+    closing_id, opening_id = around
     if beginning.is_thinking:
         return Grammar(kind, source, closing_id)
     if not form.past_reasoning(beginning.end):
@@ -87,7 +87,17 @@ def skips_reasoning(request: ChatRequest, text: ModelText, form: AnswerFormat) -
     calls = calls_of(request, text, form)
     if calls is not None and calls.reads_thoughts:
         return False
-    return text.lone_id(reasoning.close) is None or text.lone_id(reasoning.first) is None
+    return _around(reasoning, text) is None
+
+
+def _around(reasoning: ReasoningFormat, text: ModelText) -> tuple[int, int] | None:
+    """The closing and the opening token of reasoning; None if an engine cannot tell the answer by
+    them, which may be behind further tags.
+    """
+    closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.first)
+    if closing_id is None or opening_id is None or reasoning.answer:
+        return None
+    return closing_id, opening_id
 
 
 def not_served(wanted: OutputGrammar) -> ApiError:

@@ -66,6 +66,10 @@ UNSUPPORTED: Final = frozenset(
     }
 )
 """Codes of errors that come from our own engines' limits: a provider may be able to answer."""
+_END_SEGMENTS: Final = 8
+"""How many segments the end of a prompt has: each begins with a control token, and tags that open
+an answer are made of up to four.
+"""
 _CACHED_TOOLS: Final = {ToolSchema}
 
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
@@ -341,8 +345,8 @@ async def encoded_prompt(
 async def _encode(
     services: Services, text: ModelText, request: ChatRequest, caller: Caller, window: int | None
 ) -> tuple[bytes, str]:
-    """The packed ids of the prompt, and the last segment of the rendered template, which may open
-    the reasoning. Segments that are not cached are encoded, in a thread if they are long.
+    """The packed ids of the prompt, and the end of the rendered template, which may open the
+    reasoning. Segments that are not cached are encoded, in a thread if they are long.
     """
     salt = caller.key.encode() if caller.private_cache else b""
     if request.prompt is not None:
@@ -364,11 +368,11 @@ async def _encode(
         if num_chars > STEP_CHARS:
             long = LongPrompt(services.encoding, text, request, window)
             work = StepwiseDraft(text.prompts, draft)
-            return await long.encode(caller, num_chars, work), segments[-1]
+            return await long.encode(caller, num_chars, work), "".join(segments[-_END_SEGMENTS:])
         missing = partial(text.prompts.encode, draft)
         is_short = num_chars <= INLINE_SIZE
         encoded = missing() if is_short else await services.encoding.run(caller, num_chars, missing)
-    return text.prompts.finish(draft, encoded), segments[-1]
+    return text.prompts.finish(draft, encoded), "".join(segments[-_END_SEGMENTS:])
 
 
 async def _encode_raw(

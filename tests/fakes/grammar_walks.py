@@ -59,6 +59,22 @@ class Walker:
         tokens = self._tokenizer.tokenize_str(text, parse_special=True)
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
+    def accepts_pieces(self, grammar: str, pieces: Iterable[tuple[str, bool]]) -> bool:
+        """The same of an answer in pieces: tags are tokens in those that are markup, and spelled
+        in others.
+        """
+        matcher = self._lark_matcher(grammar)
+        for text, is_markup in pieces:
+            parts = [text] if is_markup else text
+            tokens = [
+                token
+                for part in parts
+                for token in self._tokenizer.tokenize_str(part, parse_special=True)
+            ]
+            if matcher.try_consume_tokens(tokens) != len(tokens):
+                return False
+        return bool(matcher.is_accepting())
+
     def accepts_schema(self, schema_text: str, text: str) -> bool:
         """Whether a schema allows an answer of exactly this text."""
         matcher = self._matcher(schema_text)

@@ -2,6 +2,7 @@
 sentences, ChatML control tokens, and a tools template of the Hermes form."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -98,9 +99,12 @@ def make_tokenizer(vocab_size: int = 512) -> Tokenizer:
     return tokenizer
 
 
-def make_text_files(vocab_size: int = 512, template: str = CHAT_TEMPLATE) -> dict[str, bytes]:
-    """The files that a worker sends for `GetFiles`, by name."""
+def make_text_files(
+    vocab_size: int = 512, template: str = CHAT_TEMPLATE, tokens: Sequence[str] = ()
+) -> dict[str, bytes]:
+    """The files that a worker sends for `GetFiles`, by name; with further control `tokens`."""
     tokenizer = make_tokenizer(vocab_size)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in tokens])
     end_ids = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

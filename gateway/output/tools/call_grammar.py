@@ -1,15 +1,15 @@
 """Tool calls as a grammar, so that a model can write no other.
 
 Owns the grammars (llguidance's Lark) of answers with calls: calls alone, or text and calls. What a
-call looks like in each format is in `call_syntax.py`. Must not know tokens beyond the ids of tags,
-nor requests.
+call looks like in each format is in `json_syntaxes.py` and `value_syntaxes.py`. Must not know
+tokens beyond the ids of tags, nor requests.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from gateway.output.tools.call_syntax import CallSyntax
 from gateway.output.tools.parameter_grammar import UnenforcedKeyword
+from gateway.output.tools.syntax_parts import CallSyntax
 
 ARGUMENTS: Final = "arguments_"
 """The rule of a tool's arguments, with the tool's index behind it. Engines name it in errors."""
@@ -44,8 +44,7 @@ class CallGrammar:
         if not begun:
             start = f"call {syntax.more}"
             if syntax.channels is not None:
-                thought = f"TEXT {syntax.channels.end}" if is_thinking else ""
-                start = f"{thought} ({syntax.channels.thought})* {start}".strip()
+                start = syntax.channels.calls(syntax.more, is_thinking=is_thinking)
                 return self._grammar(start, tools) + _ANY_TEXT
         elif len(tools) == 1 and syntax.is_named(begun, tools[0].name):
             start = f"{syntax.rest} {ARGUMENTS}0 end {syntax.more}"

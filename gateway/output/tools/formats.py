@@ -167,7 +167,12 @@ _ALL: Final = (
         minicpm.read,
         (minicpm.FUNCTION,),
         ends=(minicpm.END_FUNCTION,),
-        inner=(minicpm.PARAMETER, minicpm.END_PARAMETER, minicpm.END_QUOTED),
+        inner=(
+            minicpm.PARAMETER,
+            minicpm.END_PARAMETER,
+            minicpm.QUOTED,
+            minicpm.END_QUOTED,
+        ),
     ),
     ToolFormat(
         "solar_open",

@@ -31,10 +31,10 @@ END_CALLS: Final = f"{CLOSE}tools{SEP}"
 CALL: Final = f"{OPEN}call "
 _END_CALL: Final = f"{CLOSE}call{SEP}"
 _ARGUMENT: Final = f"{OPEN}argument "
-_END_ARGUMENT: Final = f"{CLOSE}argument{SEP}"
+END_ARGUMENT: Final = f"{CLOSE}argument{SEP}"
 _OBJECT: Final = f"{OPEN}json"
 _END_OBJECT: Final = f"{CLOSE}json{SEP}"
-_VALUE_ENDS: Final[tuple[Path, ...]] = ((_END_ARGUMENT, _ARGUMENT), (_END_ARGUMENT, _END_CALL))
+_VALUE_ENDS: Final[tuple[Path, ...]] = ((END_ARGUMENT, _ARGUMENT), (END_ARGUMENT, _END_CALL))
 _ATTRIBUTE: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -80,3 +80,8 @@ def _attributes() -> Read[dict[str, str]]:
             raise NotACall
     found = _ATTRIBUTE.findall(text)
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in found}
+
+
+def escaped(value: str) -> str:
+    """The value of an attribute as it is written."""
+    return value.replace("&", "&amp;").replace('"', "&quot;")

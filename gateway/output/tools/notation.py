@@ -15,10 +15,9 @@ from gateway.output.tools.parameter_grammar import (
     UnenforcedKeyword,
     decoded,
     pattern_of,
-    quoted,
-    slashed,
 )
 from gateway.output.tools.schema_parts import alternatives, flat, options
+from gateway.output.tools.value_tags import quoted, slashed
 
 Json = dict[str, Any]
 

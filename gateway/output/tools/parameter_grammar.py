@@ -5,12 +5,12 @@ parameters come in the order of the schema. Must not know a format beyond the ta
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from gateway.output.tools.schema_parts import alternatives
+from gateway.output.tools.value_tags import ValueTags, slashed
 from gateway.schemas import FORMAT_PATTERNS
 
 OPTIONS: Final = "x-guidance"
@@ -26,6 +26,13 @@ _OTHER: Final = ("properties", "required", "additionalProperties", "items", "pre
 
 _EMPTY: Final = '""'
 _NULL: Final = "null"
+_STRING: Final = "string"
+_JSON_TYPES: Final = ("number", "boolean", "null", "array", "object")
+_KEYWORDS: Final = {
+    "array": ("items", "prefixItems"),
+    "object": ("properties", "required", "additionalProperties"),
+}
+"""The keywords of a schema that names no type and is about these."""
 
 
 class UnenforcedKeyword(NamedTuple):
@@ -35,40 +42,23 @@ class UnenforcedKeyword(NamedTuple):
     keyword: str
 
 
-class ParameterTags(NamedTuple):
-    """Before a name, between name and value, and behind the value: texts, or with `are_tokens` in
-    Lark, where no text holds `never` (a regular expression).
-    """
+class Parameters(NamedTuple):
+    """Arguments that come one by one, between these tags."""
 
-    before: str
-    named: str
-    end: str
-    are_tokens: bool = False
-    never: str = ""
+    tags: ValueTags
 
     def rules(self, rule: str, schema: str) -> Sequence[str]:
         """The lines of `rule` for arguments of the schema, which is JSON."""
-        return _compiled(self, rule, schema)[0]
+        return _compiled(self.tags, rule, schema)[0]
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What the rules of such a schema leave out."""
-        return _compiled(self, "limits", schema)[1]
-
-    def key(self, name: str) -> str:
-        """All that is before the value of a parameter."""
-        if self.are_tokens:
-            return f"{self.before} {quoted(name)} {self.named}"
-        return quoted(f"{self.before}{name}{self.named}")
-
-    def pieces(self) -> tuple[str, str, str]:
-        """The tags in Lark."""
-        tags = self.before, self.named, self.end
-        return tags if self.are_tokens else (quoted(tags[0]), quoted(tags[1]), quoted(tags[2]))
+        return _compiled(self.tags, "limits", schema)[1]
 
 
 @lru_cache(maxsize=512)
 def _compiled(
-    tags: ParameterTags, rule: str, schema: str
+    tags: ValueTags, rule: str, schema: str
 ) -> tuple[tuple[str, ...], tuple[UnenforcedKeyword, ...]]:
     """The lines of `rule` and what they leave out: agents repeat their tools with every turn."""
     rules = _Rules(tags, rule, decoded(schema))
@@ -79,7 +69,7 @@ def _compiled(
 class _Rules:
     """The rules of one tool's arguments."""
 
-    def __init__(self, tags: ParameterTags, rule: str, root: dict[str, Any]) -> None:
+    def __init__(self, tags: ValueTags, rule: str, root: dict[str, Any]) -> None:
         self._tags = tags
         self._rule = rule
         self._root = root
@@ -89,15 +79,18 @@ class _Rules:
 
     def write(self) -> None:
         """All rules; those of the arguments come first."""
-        for keyword in _WHOLE:
-            if keyword in self._root:
-                self._leave_out("", keyword)
         given = {key: value for key, value in self._root.items() if key not in _SHARED}
         found = list(alternatives(given, self._root, partial(self._leave_out, "")))
-        if any(isinstance(one.get("properties"), dict) for one in found):
-            parts = [self._parameters(one) for one in found]
-        else:
-            parts = [self._any_parameters()]
+        has_names = any(isinstance(one.get("properties"), dict) for one in found)
+        says_more = [keyword for keyword in _WHOLE if keyword in self._root]
+        whole = f"{self._rule}_json"
+        if (says_more or not has_names) and (written := self._tags.whole(whole)):
+            self.limits.clear()
+            self.lines = [f"{self._rule}: {written}", self._json(whole, self._root)]
+            return
+        for keyword in says_more:
+            self._leave_out("", keyword)
+        parts = [self._parameters(one) for one in found] if has_names else [self._any_parameters()]
         self.lines.insert(0, f"{self._rule}: {' | '.join(parts)}")
 
     def _leave_out(self, at: str, keyword: str) -> None:
@@ -113,58 +106,70 @@ class _Rules:
             part = f"{self._rule}_{self._num_values}"
             self._num_values += 1
             parts.append(part if name in required else f"{part}?")
-            self.lines.append(f"{part}: {self._value(part, name, value)}")
+            at = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
+            ways = list(alternatives(value, self._root, partial(self._leave_out, at)))
+            write = self._typed if self._tags.is_typed else self._untyped
+            self.lines.append(f"{part}: {write(part, name, value, ways or [{}], at)}")
         return " ".join(parts) or _EMPTY
 
-    def _value(self, rule: str, name: str, schema: object) -> str:
+    def _untyped(
+        self, rule: str, name: str, schema: object, ways: Sequence[Mapping[str, Any]], at: str
+    ) -> str:
         """A parameter: texts stand as they are, what cannot be a text is JSON."""
-        before, end = self._tags.key(name), self._tags.pieces()[2]
-        at = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
-        ways = list(alternatives(schema, self._root, partial(self._leave_out, at)))
         texts = [one for one in ways if _is_text(one)]
         if not texts:
-            shown = {**schema, **self._shared()} if isinstance(schema, dict) else self._shared()
-            self.lines.append(f"{rule}_json: %json {json.dumps(shown, ensure_ascii=False)}")
-            return f"{before} {rule}_json {end}"
-        forms = [f"({form}) {end}" for one in texts if (form := self._exact(one, at))]
+            self.lines.append(self._json(f"{rule}_json", schema))
+            return f"{self._tags.key(name, '')} {rule}_json {self._tags.end}"
+        forms = self._texts(rule, texts, at)
         if any(_is_null(one) for one in ways):
-            forms.append(f"{quoted(_NULL)} {end}")
-        for index, one in enumerate(one for one in texts if not _is_exact(one)):
+            forms.append(self._tags.literal(_NULL))
+        return f"{self._tags.key(name, _STRING)} ({' | '.join(dict.fromkeys(forms))})"
+
+    def _typed(
+        self, rule: str, name: str, schema: object, ways: Sequence[Mapping[str, Any]], at: str
+    ) -> str:
+        """A parameter whose tag says the type of its value."""
+        forms = []
+        if texts := [one for one in ways if _is_text(one)]:
+            parts = " | ".join(dict.fromkeys(self._texts(rule, texts, at)))
+            forms.append(f"{self._tags.key(name, _STRING)} ({parts})")
+        for kind in _JSON_TYPES:
+            if any(kind in _json_types(one) for one in ways):
+                forms.append(f"{self._tags.key(name, kind)} {rule}_{kind} {self._tags.end}")
+                self.lines.append(self._json(f"{rule}_{kind}", _of_type(schema, kind)))
+        return " | ".join(forms)
+
+    def _json(self, rule: str, schema: object) -> str:
+        """The rule of a value that is JSON."""
+        shared = {name: self._root[name] for name in _SHARED if name in self._root}
+        shown = {**schema, **shared} if isinstance(schema, dict) else shared
+        return f"{rule}: %json {json.dumps(shown, ensure_ascii=False)}"
+
+    def _texts(self, rule: str, texts: Sequence[Mapping[str, Any]], at: str) -> list[str]:
+        """The forms of a text with their ends. Notes what they leave out."""
+        forms: list[str] = []
+        for index, schema in enumerate(texts):
+            if choices := _choices(schema):
+                written = [one for choice in choices if (one := self._tags.literal(choice))]
+                forms += written
+                if written:
+                    continue
+                self._leave_out(at, "const" if "const" in schema else "enum")
+            pattern = pattern_of(schema)
+            for keyword in _LENGTHS if pattern is not None else ("pattern",):
+                if keyword in schema:
+                    self._leave_out(at, keyword)
             text = f"{rule}_text{index or ''}"
             forms.append(text)
-            self.lines += self._text(text, _times(one))
-        return f"{before} ({' | '.join(dict.fromkeys(forms))})"
-
-    def _exact(self, schema: Mapping[str, Any], at: str) -> str:
-        """The choices or the pattern of a text; empty if it has neither. Notes what is left out."""
-        if choices := _choices(schema):
-            return " | ".join(map(quoted, choices))
-        pattern = pattern_of(schema)
-        for keyword in _LENGTHS if pattern is not None else ("pattern",):
-            if keyword in schema:
-                self._leave_out(at, keyword)
-        return "" if pattern is None else f"/{slashed(f'({pattern})')}/"
+            of_length = rf"(.|\n){_times(schema)}"
+            regex = of_length if pattern is None else slashed(f"({pattern})")
+            self.lines += self._tags.text(text, regex)
+        return forms
 
     def _any_parameters(self) -> str:
-        before, named, _ = self._tags.pieces()
         text = f"{self._rule}_text"
-        self.lines += self._text(text, "*")
-        return f"({before} /[A-Za-z0-9_.-]+/ {named} {text})*"
-
-    def _text(self, rule: str, times: str) -> list[str]:
-        """Any text of so many characters, and the first end behind it."""
-        tags = self._tags
-        if not tags.are_tokens:
-            return [f"{rule}[lazy]: /(.|\\n){times}{slashed(tags.end)}/"]
-        text = rule.upper()
-        return [
-            f"{rule}: {text} {tags.end}",
-            f"{text}: /(.|\\n){times}/ & ~/(.|\\n)*{slashed(tags.never)}(.|\\n)*/",
-        ]
-
-    def _shared(self) -> dict[str, Any]:
-        """The keywords of the root that the schema of a part needs beside its own."""
-        return {name: self._root[name] for name in _SHARED if name in self._root}
+        self.lines += self._tags.text(text, r"(.|\n)*")
+        return f"({self._tags.any_key()} {text})*"
 
 
 def pattern_of(schema: Mapping[str, Any]) -> str | None:
@@ -182,11 +187,6 @@ def _times(schema: Mapping[str, Any]) -> str:
     return f"{{{least},{most}}}" if least or most != "" else "*"
 
 
-def slashed(pattern: str) -> str:
-    """As it stands between the slashes of the grammar."""
-    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", pattern).replace("\n", "\\n")
-
-
 def _is_text(schema: Mapping[str, Any]) -> bool:
     """Whether a value may be a string, which stands without quotes; so does a value of any type."""
     kinds = schema.get("type")
@@ -197,16 +197,43 @@ def _is_text(schema: Mapping[str, Any]) -> bool:
     return kinds is not None or not any(keyword in schema for keyword in _OTHER)
 
 
+def _json_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The types of JSON, other than texts, that a value may have."""
+    kinds = schema.get("type")
+    if (values := _values(schema)) is not None:
+        found = {_type_of(one) for one in values}
+    elif kinds is None:
+        words = [kind for kind, keys in _KEYWORDS.items() if any(key in schema for key in keys)]
+        found = set(words or _JSON_TYPES)
+    else:
+        found = set(_JSON_TYPES)
+    if kinds is not None:
+        named = kinds if isinstance(kinds, list) else [kinds]
+        found &= {"number" if kind == "integer" else kind for kind in named}
+    return frozenset(found)
+
+
+def _type_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = {str: _STRING, list: "array", dict: "object", type(None): "null"}
+    return kinds.get(type(value), "number")
+
+
+def _of_type(schema: object, kind: str) -> object:
+    """The schema of those values that have this type."""
+    names = (kind, "integer") if kind == "number" else (kind,)
+    if isinstance(schema, dict) and schema.get("type") in names:
+        return schema
+    return {"allOf": [schema, {"type": kind}]}
+
+
 def _is_null(schema: Mapping[str, Any]) -> bool:
     """Whether a value may be null by name."""
     if (values := _values(schema)) is not None:
         return None in values
     kinds = schema.get("type")
     return kinds == "null" or (isinstance(kinds, list) and "null" in kinds)
-
-
-def _is_exact(schema: Mapping[str, Any]) -> bool:
-    return bool(_choices(schema)) or pattern_of(schema) is not None
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
@@ -225,8 +252,3 @@ def decoded(schema: str) -> dict[str, Any]:
     """The schema of a tool."""
     found = json.loads(schema)
     return found if isinstance(found, dict) else {}
-
-
-def quoted(text: str) -> str:
-    """A literal of the grammar; its escapes are JSON's."""
-    return json.dumps(text, ensure_ascii=False)

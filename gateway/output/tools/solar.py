@@ -25,6 +25,12 @@ NAME: Final = "<|tool_call:name|>"
 ARGUMENTS: Final = "<|tool_call:args|>"
 END_CALL: Final = "<|tool_call:end|>"
 
+BEGIN: Final = "<|begin|>"
+THINK: Final = "<|think|>"
+CONTENT: Final = "<|content|>"
+END: Final = "<|end|>"
+"""Of messages that are no calls."""
+
 
 def read(calls: CallSink, _marker: str) -> Read[None]:
     """The message behind its opening tag."""

@@ -3,12 +3,15 @@ are read, and how a demanded call begins.
 """
 
 import json
+import re
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
+from tokenizers import Tokenizer
 
-from protocol.messages import Submit
-from tests.fakes.text_files import make_text_files, make_tokenizer
+from protocol.messages import ENFORCES_GRAMMARS, Submit
+from tests.fakes.text_files import make_text_files
 from tests.fakes.tool_answers import TOOL
 from tests.fakes.whole_gateway import whole_gateway
 from tests.fakes.worker import FakeWorker, prompt_ids
@@ -87,19 +90,69 @@ CASES = {
         "</parameter>\n</function>\n</seed:tool_call>",
         "</seed:think>\n\n<seed:tool_call>\n<function=f>\n",
     ),
+    "Hy3": Case(
+        "'<arg_key{}>' '<think{}>'",
+        "Assistant",
+        "<think:opensource>Hm</think:opensource><tool_calls:opensource>\n<tool_call:opensource>f"
+        "<tool_sep:opensource>\n<arg_key:opensource>count</arg_key:opensource>\n"
+        "<arg_value:opensource>1</arg_value:opensource>\n</tool_call:opensource>\n"
+        "</tool_calls:opensource>",
+        "<think:opensource></think:opensource><tool_calls:opensource>\n<tool_call:opensource>f"
+        "<tool_sep:opensource>\n",
+    ),
+    "Kimi K3": Case(
+        "'<|open|>'",
+        "<|open|>think<|sep|>",
+        "Hm<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>"
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="count" '
+        'type="number"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+        "<|close|>message<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>"
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>',
+    ),
+    "MiniCPM5": Case(
+        '<function name="f"> </think>',
+        "assistant\n",
+        '<think>\nHm\n</think>\n\n<function name="f"><param name="count">1</param></function>',
+        '<think>\n\n</think>\n\n<function name="f',
+    ),
+    "Solar Open": Case(
+        "<|tool_call:args|> <|begin|>assistant<|think|>",
+        "<|begin|>assistant",
+        "<|think|>Hm<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5"
+        '<|tool_call:name|>f<|tool_call:args|>{"count": 1}<|tool_call:end|><|calls|>',
+        "<|begin|>assistant<|tool_calls|><|tool_call:begin|>call_0<|tool_call:name|>f"
+        "<|tool_call:args|>",
+    ),
+    "GigaChat 3.1": Case(
+        "<|function_call|> </think>",
+        "assistant<|role_sep|>\n",
+        '<think>Hm</think><|function_call|>{"name": "f", "arguments": {"count": 1}}<|message_sep|>',
+        '<|function_call|>{"name": "f", "arguments":',
+    ),
 }
 
 
-def _files(case: Case) -> dict[str, bytes]:
-    template = f"{{# {case.sign} #}}{{{{ messages[-1].content }}}}{{{{ {json.dumps(case.end)} }}}}"
-    return make_text_files(template=template)
+def tags_in(answer: str) -> tuple[str, ...]:
+    """Tags of an answer that a tokenizer may have as tokens: those without a name in them."""
+    found = re.findall(r"<\|?/?[\w:]+\|?>|\[/?[A-Z_]+\]|]<]minimax\[>\[", answer)
+    return tuple(sorted(set(found) - {"<f>"}))
 
 
+def _template(case: Case) -> str:
+    return f"{{# {case.sign} #}}{{{{ messages[-1].content }}}}{{{{ {json.dumps(case.end)} }}}}"
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
 @pytest.mark.parametrize("name", CASES)
-async def test_calls_and_thoughts_are_no_text(name: str) -> None:
-    """Whole and streamed, and a demanded call begins as the family writes it."""
+async def test_calls_and_thoughts_are_no_text(name: str, *, has_tokens: bool) -> None:
+    """Whole and streamed, and a demanded call begins as the family writes it; whether or not its
+    tags are tokens.
+    """
     case = CASES[name]
-    worker = FakeWorker(text=case.answer, files=_files(case))
+    tokens = tags_in(case.answer) if has_tokens else ()
+    files = make_text_files(template=_template(case), tokens=tokens)
+    worker = FakeWorker(text=case.answer, files=files)
     asked: dict[str, Any] = {"model": "alpha", "messages": USER, "tools": [TOOL]}
     async with whole_gateway(worker) as whole:
         (choice,) = (await whole.post("/v1/chat/completions", **asked)).json["choices"]
@@ -115,5 +168,64 @@ async def test_calls_and_thoughts_are_no_text(name: str) -> None:
     deltas = [one["choices"][0]["delta"] for one in events[:-1] if one["choices"]]
     assert "".join(delta.get("content") or "" for delta in deltas) == ""
     assert "".join(delta.get("reasoning") or "" for delta in deltas) == "Hm"
-    prompt = make_tokenizer().decode(prompt_ids(demanded), skip_special_tokens=False)
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    prompt = tokenizer.decode(prompt_ids(demanded), skip_special_tokens=False)
     assert prompt.endswith(case.demanded)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+STRICT_TOOL: Any = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+MESSAGE_TAGS = {
+    "Kimi K3": ("<|open|>", "<|close|>", "<|sep|>"),
+    "Solar Open": (
+        "<|begin|>",
+        "<|think|>",
+        "<|content|>",
+        "<|end|>",
+        "<|tool_calls|>",
+        "<|calls|>",
+        "<|tool_call:begin|>",
+        "<|tool_call:name|>",
+        "<|tool_call:args|>",
+        "<|tool_call:end|>",
+    ),
+}
+"""Families whose text stands between tags, as their calls do."""
+
+ANSWER = {
+    "Kimi K3": "<|close|>think<|sep|><|open|>response<|sep|>",
+    "Solar Open": "<|begin|>assistant<|content|>",
+}
+
+
+async def _submitted(name: str, **fields: Any) -> tuple[Submit, str]:
+    """What a worker that enforces grammars is asked, and the text of the prompt."""
+    files = make_text_files(tokens=MESSAGE_TAGS[name], template=_template(CASES[name]))
+    worker = FakeWorker(text="ok", files=files)
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=(ENFORCES_GRAMMARS,))
+    async with whole_gateway(worker) as whole:
+        await whole.post("/v1/chat/completions", model="alpha", messages=USER, **fields)
+        submit = await worker.wait(Submit)
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    return submit, tokenizer.decode(prompt_ids(submit), skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", MESSAGE_TAGS)
+async def test_json_is_enforced_behind_the_tags_of_the_answer(name: str) -> None:
+    """An engine that knows only where the thoughts end would forbid the tags behind them."""
+    submit, prompt = await _submitted(name, response_format=JSON)
+    assert prompt.endswith(ANSWER[name])
+    assert submit.grammar is not None
+    assert (submit.grammar.kind, submit.grammar.closing_id) == ("json_schema", None)
+
+
+@pytest.mark.parametrize("name", MESSAGE_TAGS)
+async def test_the_grammar_of_calls_begins_with_the_thoughts(name: str) -> None:
+    """So a model may think before a strict call; what it thinks is free."""
+    submit, prompt = await _submitted(name, tools=[STRICT_TOOL])
+    assert prompt.endswith(CASES[name].end)
+    assert submit.grammar is not None
+    assert (submit.grammar.kind, submit.grammar.closing_id) == ("lark", None)
+    start = submit.grammar.text.partition("\n")[0]
+    assert " TEXT <[" in start

@@ -48,14 +48,38 @@ TEMPLATES: Final = {
     "gemma4": "<|tool_call>call:",
     "function_gemma": "<start_function_call>call:",
     "lfm2": "<|tool_call_start|>",
+    "hy3": "'<arg_key{}>'",
+    "kimi_k3": "'<|open|>'",
+    "minicpm5": '<function name="',
+    "solar_open": "<|tool_call:args|> <|begin|>assistant<|think|>",
+    "gigachat": "<|function_call|>",
 }
 """What a chat template of each format has in it."""
 
 PLAIN: Final = ("<function=", "<parameter=", "</parameter>", "</function>")
 """Tags that are text in the tokenizers of their models."""
 
-_ALL_TAGS: Final = {tag for name in TEMPLATES for tag in TOOL_FORMATS[name.partition(" ")[0]].tags}
-TAGS: Final = (*sorted(_ALL_TAGS.difference(PLAIN)), "<|return|>")
+_BUILT: Final = {"kimi_k3", "minicpm5"}
+_ALL_TAGS: Final = {
+    tag
+    for name in TEMPLATES
+    if name not in _BUILT
+    for tag in TOOL_FORMATS[name.partition(" ")[0]].tags
+}
+TAGS: Final = (
+    *sorted(_ALL_TAGS.difference(PLAIN)),
+    "<|return|>",
+    "<|begin|>",
+    "<|think|>",
+    "<|content|>",
+    "<|open|>",
+    "<|close|>",
+    "<|sep|>",
+)
+MINICPM_TAGS: Final = ("<function", "</function>", "<param", "</param>")
+"""Tokens of a vocabulary of its own: others have the same tags as text. Some of its tags begin with
+one of these, as those of Kimi K3 are built of three.
+"""
 
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "read_file": {
@@ -95,8 +119,12 @@ NUM_WALKS: Final = 12
 
 
 @cache
-def walker() -> Walker:
-    return Walker(tokenizer=with_tokens(builtin_dir("builtin:herma-tiny"), TAGS))
+def walker(name: str = "") -> Walker:
+    """With the tokenizer of a format."""
+    if name and name != "minicpm5":
+        return walker()
+    tags = MINICPM_TAGS if name else TAGS
+    return Walker(tokenizer=with_tokens(builtin_dir("builtin:herma-tiny"), tags))
 
 
 @cache
@@ -106,7 +134,7 @@ def form_of(name: str) -> AnswerFormat:
 
 def grammar_of(name: str) -> CallGrammar:
     form = form_of(name)
-    syntax = call_syntax(form.tools, TEMPLATES[name], walker().token)
+    syntax = call_syntax(form.tools, TEMPLATES[name], walker(name).token)
     assert syntax is not None
     return CallGrammar(syntax)
 
@@ -145,6 +173,9 @@ _ENDS: Final = {
     "gemma4": '<|"|>',
     "function_gemma": "<escape>",
     "lfm2": "'",
+    "hy3": "</arg_value:opensource>",
+    "kimi_k3": "<|close|>argument<|sep|>",
+    "minicpm5": "</param>",
 }
 
 
@@ -174,7 +205,7 @@ def test_a_demanded_call_can_only_be_one(name: str, names: tuple[str, ...]) -> N
     grammar = grammar_of(name).forced(callable_tools(names), opening.text)
     num_ended = 0
     for seed in range(NUM_WALKS):
-        text = walker().walk_lark(grammar, random.Random(seed), end_of_text=_end(name))
+        text = walker(name).walk_lark(grammar, random.Random(seed), end_of_text=_end(name))
         if text is None:
             continue
         num_ended += 1
@@ -193,10 +224,13 @@ def test_what_begins_as_a_call_becomes_one(name: str) -> None:
     begin = {
         "llama3_json": '{"name":',
         "harmony": f"{THOUGHT}<|channel|>commentary to=",
+        "kimi_k3": "See:<|close|>response<|sep|><|open|>tools<|sep|>",
     }.get(name, form_of(name).tools.markers[0])  # type: ignore[union-attr]
     begin = "<seed:tool_call>" if name.endswith("seed") else begin
     for seed in range(NUM_WALKS // 2):
-        text = walker().walk_lark(grammar, random.Random(seed), begin=begin, end_of_text=_end(name))
+        text = walker(name).walk_lark(
+            grammar, random.Random(seed), begin=begin, end_of_text=_end(name)
+        )
         if text is not None:
             calls, _ = calls_in(name, text)
             assert calls, text
@@ -209,8 +243,12 @@ def test_an_answer_without_calls_is_allowed(name: str) -> None:
     text = "It is done: see {a} and [b].\n\nBye."
     if name == "harmony":
         text = f"{THOUGHT}<|channel|>final<|message|>{text}"
+    elif name == "solar_open":
+        text = f"<|think|>Hm.<|end|><|begin|>assistant<|content|>{text}<|end|>"
+    elif name == "kimi_k3":
+        text = f"{text}<|close|>response<|sep|><|close|>message<|sep|>"
     grammar = grammar_of(name).optional(callable_tools(("set",)), None)
-    assert walker().accepts(grammar, text)
+    assert walker(name).accepts(grammar, text)
 
 
 def test_harmony_goes_on_in_thoughts_that_the_prompt_has_opened() -> None:
@@ -287,7 +325,44 @@ def test_plain_values_have_their_pattern_and_length(name: str) -> None:
     assert not accepts()
 
 
-NOT_JSON: Final = ("qwen3_coder", "qwen3_coder seed", "glm", "gemma4", "function_gemma", "lfm2")
+@pytest.mark.parametrize("name", ["qwen3_coder", "qwen3_coder seed", "minicpm5"])
+def test_plain_values_end_where_they_are_read_to_end(name: str) -> None:
+    """A pattern does not swallow the end, and a length does not skip one."""
+    gap = "\n" if name == "qwen3_coder" else ""
+    outer = "seed:tool_call" if name.endswith("seed") else "tool_call"
+
+    def call(value: str) -> str:
+        if name == "minicpm5":
+            return f'<function name="keep"><param name="a">{value}</param></function>'
+        inner = f"<parameter=a>{gap}{value}{gap}</parameter>\n"
+        return f"<{outer}>\n<function=keep>\n{inner}</function>\n</{outer}>"
+
+    def accepts(value: str, **schema: Any) -> bool:
+        tool = CallableTool("keep", json.dumps({"properties": {"a": schema}, "required": ["a"]}))
+        grammar = grammar_of(name).optional([tool], None)
+        return walker(name).accepts(grammar, call(value))
+
+    text = {"type": "string"}
+    assert accepts("abc", **text, pattern="^[^0-9]+$")
+    assert not accepts("abc1", **text, pattern="^[^0-9]+$")
+    inner = f"ab{gap}</parameter>\n<parameter=a>{gap}more"
+    inner = 'ab</param><param name="a">more' if name == "minicpm5" else inner
+    assert not accepts(inner, **text, minLength=12)
+    assert not accepts(inner, **text, pattern="^[^0-9]+$")
+    assert accepts("ab or more", **text, minLength=8)
+
+
+NOT_JSON: Final = (
+    "qwen3_coder",
+    "qwen3_coder seed",
+    "glm",
+    "gemma4",
+    "function_gemma",
+    "lfm2",
+    "hy3",
+    "kimi_k3",
+    "minicpm5",
+)
 """Formats whose arguments are no JSON: their grammars follow a schema by rules of their own."""
 
 COLOUR: Final = {"type": "string", "enum": ["red", "blue"]}
@@ -367,7 +442,7 @@ def count_valid(name: str, schema: dict[str, Any], num_walks: int) -> int:
     tools = ({"type": "function", "function": {"name": "keep", "parameters": schema}},)
     num_ended = 0
     for seed in range(num_walks):
-        text = walker().walk_lark(lark, random.Random(seed), end_of_text=_end(name))
+        text = walker(name).walk_lark(lark, random.Random(seed), end_of_text=_end(name))
         if text is None:
             continue
         num_ended += 1

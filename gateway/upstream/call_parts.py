@@ -3,7 +3,8 @@
 Owns which part belongs to which call, and what a client gets instead of parts that it could not
 read: every call has a number, an id of its own, a name in its first part, and arguments. Servers
 leave out the index or repeat it, send ids late, empty or twice (also in a later turn), the name
-behind the arguments or in pieces, and no arguments at all. Must not know chunks or APIs.
+behind the arguments or in pieces, no arguments at all, or an empty object in front of them. Must
+not know chunks or APIs.
 """
 
 import hashlib
@@ -17,8 +18,9 @@ import msgspec
 
 from gateway.api import is_numbered, numbered_on
 from gateway.upstream.mended_json import mended
-from protocol.reading import read_json, read_object
+from protocol.reading import objects_in, read_json, read_object
 
+_EMPTY_CHARS: Final = len("{}")
 NAMELESS: Final = "sent a tool call without a name"
 MAX_CALLS: Final = 1024
 MAX_ARGUMENTS_CHARS: Final = 2**23
@@ -88,6 +90,16 @@ class CallIds:
                 return name
         return text
 
+    def has_fields(self, name: str) -> bool:
+        """Whether a tool of the request has fields: arguments may follow an empty object then."""
+        name = self.name_of(name)
+        for tool in objects_in(self._raw.get("tools")):
+            function = tool.get("function")
+            if isinstance(function, dict) and function.get("name") == name:
+                schema = function.get("parameters")
+                return isinstance(schema, dict) and bool(schema.get("properties"))
+        return False
+
     def may_name(self, text: str) -> bool:
         """Whether `text` is a tool of the request, or the beginning of one's name."""
         return self.begins_name(text) or text in (self.tools or ())
@@ -149,6 +161,9 @@ class _Call:
             self.arguments = ["".join(self.arguments)]
         return self.arguments[0] if self.arguments else ""
 
+    def replace(self, text: str) -> None:
+        self.arguments, self.num_chars = [text], len(text)
+
     def add(self, text: str) -> None:
         if text and self.num_chars <= MAX_ARGUMENTS_CHARS:
             self.num_chars += len(text)
@@ -162,6 +177,10 @@ class CallParts:
         self._ids = ids or CallIds()
         self._calls: list[_Call] = []
         self.num_begun = 0
+        self._held: _Call | None = None
+        """A call whose arguments are an empty object that the client has not got yet: behind it
+        some servers send the arguments (LiteLLM, proxies of Bedrock's and Anthropic's models).
+        """
         self.begun: list[tuple[str, dict[str, Any]]] = []
         """The id and the unknown fields of each call that has begun."""
 
@@ -200,7 +219,9 @@ class CallParts:
         call of that number, whose arguments have begun as an object.
         """
         return any(
-            call.number == number == call.index and call.num_chars and not call.is_quoted
+            call.number == number == call.index
+            and call.num_chars
+            and not (call.is_quoted or call is self._held)
             for call in self._calls[-1:]
         )
 
@@ -215,7 +236,7 @@ class CallParts:
             elif call.is_quoted and call.number is not None:
                 call.is_quoted = False
                 rest.append(CallPart(call.number, call.text))
-        return rest
+        return self._taken_held() + rest
 
     def flaw(self) -> str:
         """Why a client could not make the calls of an answer that is over; "" if it can: the
@@ -257,17 +278,31 @@ class CallParts:
             call.name = call.name or name
         call.extra |= {key: value for key, value in part.items() if key not in _KNOWN}
         if call.number is not None:
-            if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
-                return []  # sent once more as a whole
-            is_first = not call.num_chars
-            call.add(arguments)
-            if call.is_quoted or (is_first and arguments.startswith('"')):
-                arguments = _unquoted(call)
-            return [CallPart(call.number, arguments)] if arguments else []
+            return self._more(call, call.number, arguments)
         call.add(arguments)
         if not call.name or (not call.text and self._ids.begins_name(call.name)):
             return []  # the name, or the rest of it, may follow
-        return [self._begin(call)]
+        if self._held is None:
+            return [self._begin(call)]
+        return [*self._taken_held(), self._begin(call)]
+
+    def _more(self, call: _Call, number: int, arguments: str) -> list[CallPart]:
+        """More arguments of a call that has begun."""
+        if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
+            return []  # sent once more as a whole
+        is_first = not call.num_chars
+        if call is self._held and arguments.strip():
+            self._held, is_first = None, True
+            if not arguments.lstrip().startswith("{"):
+                arguments = call.text + arguments
+            call.replace("")
+        call.add(arguments)
+        if is_first and call.num_chars == _EMPTY_CHARS and self._may_be_none(call):
+            self._held = call
+            return []
+        if call.is_quoted or (is_first and arguments.startswith('"')):
+            arguments = _unquoted(call)
+        return [CallPart(number, arguments)] if arguments else []
 
     def _begin(self, call: _Call) -> CallPart:
         """The first part of a call for the client."""
@@ -279,7 +314,18 @@ class CallParts:
         if tools is None or (tools and name not in tools):
             name = self._ids.name_of(name)
         text = _unquoted(call) if call.text.startswith('"') else call.text
+        if call.num_chars == _EMPTY_CHARS and self._may_be_none(call):
+            self._held, text = call, ""
         return CallPart(call.number, text, own, name, dict(call.extra))
+
+    def _may_be_none(self, call: _Call) -> bool:
+        """Whether the arguments so far are an empty object that others may follow."""
+        return call.text == "{}" and self._ids.has_fields(call.name)
+
+    def _taken_held(self) -> list[CallPart]:
+        """The empty object that was the arguments after all, if one is held."""
+        held, self._held = self._held, None
+        return [] if held is None or held.number is None else [CallPart(held.number, held.text)]
 
     def _goes_on(self, call: _Call, call_id: str, name: str) -> bool:
         """Whether `name` is a further piece of the name of `call`."""
@@ -293,10 +339,14 @@ class CallParts:
         self, index: object, call_id: str, name: str, arguments: str, at: int | None
     ) -> _Call | None:
         """The call that a part belongs to, which may be a new one; None for one call too many."""
+        if isinstance(index, str) and index.isdecimal():
+            index = int(index[:4])
         number = index if isinstance(index, int) and not isinstance(index, bool) else None
         found = self._latest(number, call_id, at)
         if found is not None and (
-            not _is_another(found, call_id, name, arguments) or self._goes_on(found, call_id, name)
+            (found is self._held and call_id and (call_id, name) == (found.source_id, found.name))
+            or not _is_another(found, call_id, name, arguments)
+            or self._goes_on(found, call_id, name)
         ):
             return found
         if len(self._calls) >= MAX_CALLS:
@@ -344,14 +394,17 @@ def _unquoted(call: _Call) -> str:
     if call.is_quoted:
         return ""
     found = object_in(text) or text
-    call.arguments, call.num_chars = [found], len(found)
+    call.replace(found)
     return found
 
 
 def _arguments(value: object) -> str:
     if isinstance(value, dict):
         return _encode(value).decode()
-    return value if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    is_twice = value[:_EMPTY_CHARS] == "{}" and value[_EMPTY_CHARS:].lstrip().startswith("{")
+    return value[_EMPTY_CHARS:] if is_twice else value
 
 
 def _is_whole(text: str) -> bool:

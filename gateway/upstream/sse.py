@@ -19,7 +19,7 @@ from protocol.reading import FAULTS, read_object
 
 MAX_EVENT_BYTES: Final = 8 * 2**20
 
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\"?\[(?:DONE|done)\]")

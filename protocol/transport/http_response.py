@@ -21,7 +21,31 @@ chunk.
 
 _NO_BODY: Final = frozenset({101, 204, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
-_COMPRESSED: Final = frozenset({b"gzip", b"deflate"})
+_COMPRESSED: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
+_MEMBER: Final = b"\x1f"
+"""Begins a member of gzip."""
+
+
+@final
+class _Inflater:
+    """Decompresses a body in pieces. One of gzip may have several members, as of servers that
+    compress each event alone; what follows the last one and is none is left out.
+    """
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def decompress(self, data: bytes) -> bytes:
+        """What `data` goes on with. Raises `zlib.error`."""
+        found: list[bytes] = []
+        while data:
+            if self._member.eof:
+                if not data.startswith(_MEMBER):
+                    break
+                self._member = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            found.append(self._member.decompress(data))
+            data = self._member.unused_data
+        return b"".join(found)
 
 
 @final
@@ -124,7 +148,7 @@ class ResponseParser:
         self._ends_with_connection = not is_framed
         encodings = self._values(b"content-encoding")
         if encodings and encodings[-1] in _COMPRESSED:
-            self._decode = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
+            self._decode = _Inflater().decompress
         if self._is_head_request:
             self.on_message_complete()
 

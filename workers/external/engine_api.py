@@ -28,7 +28,7 @@ _MOST: Final = 2**31 - 1
 MAX_EVENT_BYTES: Final = 64 * 2**20
 """By default SGLang repeats all ids of an answer in each event."""
 
-_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
 _LINE: Final = re.compile(rb"[^\r\n]+")
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+(\S+)")
 

@@ -394,28 +394,30 @@ async def test_ends_by_other_names_are_ends(api: str, finish: str, end: dict[str
     assert last_of(api, reply, stream=True) == (finish if api == "chat" else end[api])
 
 
-def _calls(*deltas: dict[str, Any]) -> bytes:
+def calls_in(*deltas: dict[str, Any]) -> bytes:
     told = [chunk({"tool_calls": [delta]}) for delta in deltas]
     return b"".join([*told, chunk({}, "tool_calls"), DONE])
 
 
 ARGUMENTS = '{"city":"x"}'
 PIECES: dict[str, Callable[[], bytes]] = {
-    "name": lambda: _calls(
+    "name": lambda: calls_in(
         {"index": 0, "id": "a", "function": {"name": "get_", "arguments": ""}},
         {"index": 0, "function": {"name": "weather", "arguments": ""}},
         {"index": 0, "function": {"arguments": ARGUMENTS}},
     ),
-    "three": lambda: _calls(
+    "three": lambda: calls_in(
         {"index": 0, "id": "a", "function": {"name": "ge"}},
         {"index": 0, "id": "a", "function": {"name": "t_"}},
         {"index": 0, "function": {"name": "weather", "arguments": ARGUMENTS}},
     ),
-    "repeated": lambda: _calls(
+    "repeated": lambda: calls_in(
         {"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": ""}},
         {"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": ARGUMENTS}},
     ),
-    "flat": lambda: _calls({"index": 0, "id": "a", "name": "get_weather", "arguments": ARGUMENTS}),
+    "flat": lambda: calls_in(
+        {"index": 0, "id": "a", "name": "get_weather", "arguments": ARGUMENTS}
+    ),
     "object": lambda: b"".join(
         [
             chunk(
@@ -446,7 +448,7 @@ async def test_a_call_in_odd_pieces_is_one(api: str, name: str) -> None:
 @each_api
 async def test_two_tools_may_be_called_by_names_that_begin_alike(api: str) -> None:
     """A whole name is not the beginning of another."""
-    told = _calls(
+    told = calls_in(
         {"index": 0, "id": "a", "function": {"name": "get", "arguments": ""}},
         {"index": 0, "function": {"arguments": ARGUMENTS}},
         {"index": 1, "id": "b", "function": {"name": "get_weather", "arguments": ARGUMENTS}},
@@ -480,7 +482,7 @@ async def test_a_call_without_a_name_is_an_error(api: str, stream: bool) -> None
     """No client can run such a call, and the answer without it would say something else."""
     call = {"index": 0, "id": "a", "type": "function", "function": {"arguments": ARGUMENTS}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    fake = OddProvider(body=whole(message, "tool_calls"), streamed=_calls(call))
+    fake = OddProvider(body=whole(message, "tool_calls"), streamed=calls_in(call))
     reply = await asked(api, fake, stream=stream, tools=TOOLS[api])
     assert last_of(api, reply, stream=stream) in ("error", "failed")
 

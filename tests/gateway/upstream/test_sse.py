@@ -61,6 +61,18 @@ def test_events_are_told_apart_by_any_line_end(events: list[tuple[list[bytes], b
         assert data_of(text) == b"\n".join(datas)
 
 
+@given(st.lists(st.integers(0, 30), max_size=4))
+def test_a_blank_line_may_end_in_another_way(cuts: list[int]) -> None:
+    """The standard allows each line its own end."""
+    stream = b'data: {"a":1}\n\r\ndata: [DONE]\n\r\n'
+    splitter = ProviderEventSplitter()
+    edges = [0, *sorted(cuts), len(stream)]
+    whole = b"".join(splitter.push(stream[a:b]) for a, b in itertools.pairwise(edges))
+    assert whole == stream
+    assert [data_of(event) for event in split_events(whole)] == [b'{"a":1}', b"[DONE]"]
+    assert splitter.is_done
+
+
 def test_a_broken_event_is_held_back() -> None:
     """What was not finished is never passed on."""
     splitter = ProviderEventSplitter()

@@ -83,17 +83,28 @@ def test_a_response_to_head_has_no_body(length: bytes) -> None:
     assert parser.is_complete
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
 def test_a_compressed_body(coding: str) -> None:
     """It is decompressed as it comes; nonsense is an error."""
     data = bytes(range(256)) * 40
-    packed = gzip.compress(data) if coding == "gzip" else zlib.compress(data)
+    packed = zlib.compress(data) if coding == "deflate" else gzip.compress(data)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n".encode()
     parser = ResponseParser("POST")
     assert body_of(parser, head, *(bytes([byte]) for byte in packed), b"") == data
     assert parser.is_complete
     with pytest.raises(RemoteProtocolError, match="decompressed"):
         body_of(ResponseParser("POST"), head + b"nonsense")
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0\0", b"words"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_body_of_several_members(behind: bytes, is_whole: bool) -> None:
+    """Some servers compress each event alone, which gzip allows; what is no member is none."""
+    events = [b"data: %d\n\n" % number for number in range(5)]
+    packed = b"".join(map(gzip.compress, events)) + behind
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
+    pieces = [packed] if is_whole else [bytes([byte]) for byte in packed]
+    assert body_of(ResponseParser("POST"), head, *pieces, b"") == b"".join(events)
 
 
 @pytest.mark.parametrize(

@@ -515,18 +515,19 @@ def _with_errors(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
+@pytest.mark.parametrize("blank", ["\r\n\r\n", "\n\r\n"])
 @pytest.mark.parametrize(
     "change", [_as_text, _as_float, _without_lists, _without_counts, _without_ends]
 )
 def test_what_a_proxy_makes_of_an_event_costs_no_answer(
-    kind: str, size: int, change: Callable[[str, Any], Any]
+    kind: str, size: int, blank: str, change: Callable[[str, Any], Any]
 ) -> None:
     """Numbers as texts, null for an empty list, no end as an empty text; a byte order mark, an
-    error in which nothing is, and a last event without its blank line.
+    error in which nothing is, and a last event without its blank line; blank lines of other ends.
     """
     events = [_with_errors(_each(change, one)) for one in _events(kind)]
     lines = [one if isinstance(one, str) else json.dumps(one) for one in events]
-    text = "".join(f"data: {line}\r\n\r\n" for line in lines)
+    text = "".join(f"data: {line}{blank}" for line in lines)
     answer = _told(kind, b"\xef\xbb\xbf" + text.encode().rstrip(), size)
     assert (answer.num_outputs, answer.reason, answer.cached_tokens) == (len(SCRIPT), "stop", 2)
 

@@ -100,6 +100,9 @@ class WorkerApp:
         self._identity = WorkerId(os.urandom(ID_BYTES))
         self._links: dict[str, GatewayLink] = {}
         self._nursery: trio.Nursery | None = None
+        # A restart and a reload read the file and change the configuration one after another: one
+        # that had read the file before would bring back what the other has replaced.
+        self._changing = trio.Lock()
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
         self._group = open_group(config, log)
@@ -306,6 +309,10 @@ class WorkerApp:
         """Restart the engine with the current configuration file. Raises `ConfigError`, and changes
         nothing, if that is impossible.
         """
+        async with self._changing:
+            return await self._restart_alone(ask)
+
+    async def _restart_alone(self, ask: AskRestart) -> Done:
         if ask.version:
             self._hold.check("start a version")
         try:
@@ -331,6 +338,10 @@ class WorkerApp:
         """Apply the changes that need no restart. Raises `ConfigError`, and changes nothing, for an
         invalid file.
         """
+        async with self._changing:
+            return await self._reload_alone()
+
+    async def _reload_alone(self) -> Reloaded:
         new = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
         config, reloaded = take_changes(self._config, new)
         added = config.gateways[len(self._config.gateways) :] if config.rank == 0 else ()

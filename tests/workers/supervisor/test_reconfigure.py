@@ -1,11 +1,22 @@
 """What a restart and a reload take from a file that has changed."""
 
+import io
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
 import msgspec
 import pytest
+import trio
 
 from config import WorkerConfig, builtin_config
+from protocol.control_messages import AskRestart
 from protocol.errors import ConfigError
+from tests.fakes.worker_process import BOUND_S
+from workers.supervisor.app import WorkerApp
 from workers.supervisor.identity import changed_keys, take_changes
+from workers.supervisor.log import WorkerLog
 
 (WORKER,) = builtin_config().workers
 
@@ -58,3 +69,37 @@ def test_gateways_are_added_and_not_taken_away() -> None:
     assert kept == f"gateways, those that are gone: {way}"
     again, reloaded = take_changes(config, _with(gateways=(third, first, second)))
     assert (again, reloaded.taken, reloaded.kept) == (config, (), ())
+
+
+async def test_a_reload_beside_a_restart_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart has read the file before it changed, and ends after the reload was asked for."""
+    stall_s = [3.0]
+    has_read, may_go_on = Event(), Event()
+
+    def reread() -> WorkerConfig:
+        config = _with(gateways=(), device="cpu", stall_s=stall_s[0])
+        if not has_read.is_set():
+            has_read.set()
+            may_go_on.wait(BOUND_S)
+        return config
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with TemporaryDirectory(prefix="reload-") as folder, trio.fail_after(BOUND_S):
+        monkeypatch.setenv("HERMA_RUNTIME_DIR", folder)
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        config = _with(gateways=(), device="cpu", stall_s=3.0)
+        app = WorkerApp(config, WorkerLog("local", io.StringIO()), command, reread)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app.run)
+            await trio.testing.wait_all_tasks_blocked()
+            async with trio.open_nursery() as asked:
+                asked.start_soon(app._restart, AskRestart(force=True))
+                await trio.to_thread.run_sync(has_read.wait, BOUND_S)
+                stall_s[0] = 7.0
+                asked.start_soon(app._reload)
+                await trio.sleep(0.2)  # time for a reload that does not wait
+                may_go_on.set()
+            assert (app._config.stall_s, app._engine._next_config.stall_s) == (7.0, 7.0)
+            nursery.cancel_scope.cancel()

@@ -113,6 +113,11 @@ def make_scratch(what: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=this_process().name(f"{what}-")))
 
 
+def lasting(file: str) -> str:
+    """The path of a file that outlives its process; "" for one in a directory of `make_scratch`."""
+    return "" if owner_of(Path(file).parent.name) is not None else file
+
+
 def sweep(folders: Iterable[Path]) -> list[Path]:
     """Remove what dead processes have left in `folders`; returns what is gone. Blocks: call it in
     a thread.

@@ -32,7 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
         return show_prefixes(arguments)
     config = load_config(arguments.config) if arguments.config is not None else Config()
     host = dataclasses.replace(
-        this_host(), gateways=gateways, ask_shared_limits=ask_shared_limits, workers=supervisors
+        this_host(arguments.config),
+        gateways=gateways,
+        ask_shared_limits=ask_shared_limits,
+        workers=supervisors,
     )
     findings = examine(host, config)
     if arguments.json:

@@ -60,7 +60,7 @@ def _serve(arguments: Namespace) -> int:
     if arguments.config is not None:
         check_process_ports(config.gateway)
     setproctitle("herma up")
-    for finding in examine(this_host(), config):
+    for finding in examine(this_host(arguments.config), config):
         # The start itself reports a taken port.
         if finding.level == "error" and finding.check != "ports":
             say(f"herma: {finding.what}; {finding.remedy}")

@@ -42,7 +42,7 @@ from housekeeping.state_file import held_alone
 from protocol.control_messages import ModelCover, WorkerStatus
 from protocol.errors import ConfigError
 from workers.engine_extra import missing_packages
-from workers.starts import load_starts, record_path
+from workers.starts import StartRecord, config_file_of, load_starts, record_of, starts_dir
 from workers.versions import HERMA, PLACEHOLDER, Installation, InstalledVersion, installation_of
 
 EXIT_BACK: Final = 1
@@ -186,7 +186,7 @@ class _Command:
     def _launch_words(self) -> list[str]:
         """The command line of an engine of the installation, from its latest start."""
         for status in self._statuses():
-            launch = _latest(status.name).get("launch") or {}
+            launch = _latest_table(status).get("launch") or {}
             if argv := launch.get("argv"):
                 return list(argv)
         return []
@@ -206,7 +206,7 @@ class _Command:
             assert before is not None
             self._smoke.herma(environment, before, _config_files(self._statuses()))
         else:
-            kinds = {str(_latest(status.name).get("engine", "")) for status in self._statuses()}
+            kinds = {str(_latest_table(status).get("engine", "")) for status in self._statuses()}
             for kind in sorted(kinds):
                 if version.kind == "image":
                     before_image = "" if old is None else old.reference
@@ -260,9 +260,15 @@ def _cover(url: str | None, key_env: str | None) -> Iterable[ModelCover]:
     return [ModelCover(row.name, row.ready_workers, bool(row.providers)) for row in rows]
 
 
-def _latest(worker: str) -> dict[str, Any]:
+def _latest(status: WorkerStatus) -> StartRecord | None:
+    """A worker's latest start; None if there is no record. Raises `ConfigError`."""
+    path = record_of(starts_dir(os.environ), status.name, status.config or "")
+    return None if path is None else load_starts(path).latest
+
+
+def _latest_table(status: WorkerStatus) -> dict[str, Any]:
     """The configuration table of a worker's latest start; empty if there is no record."""
-    record = load_starts(record_path(worker, os.environ)).latest
+    record = _latest(status)
     return {} if record is None else record.config
 
 
@@ -270,15 +276,14 @@ def _config_files(statuses: Sequence[WorkerStatus]) -> list[Path]:
     """The configuration files of the workers."""
     found: set[Path] = set()
     for status in statuses:
-        record = load_starts(record_path(status.name, os.environ)).latest
-        if record is not None and "--config" in record.arguments[:-1]:
-            word = record.arguments[record.arguments.index("--config") + 1]
-            found.add(Path(record.folder) / word)
+        record = _latest(status)
+        if record is not None and (file := config_file_of(record)):
+            found.add(Path(file))
     return sorted(found)
 
 
 def _tokenizer_of(status: WorkerStatus) -> Callable[[str], Sequence[int]] | None:
-    record = load_starts(record_path(status.name, os.environ)).latest
+    record = _latest(status)
     path = Path(record.model_dir) / _TOKENIZER if record is not None and record.model_dir else None
     if path is None or not path.exists():
         return None

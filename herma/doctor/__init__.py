@@ -11,4 +11,4 @@ from herma.doctor.finding import Finding, Fix, worst
 from herma.doctor.gpu import is_ours
 from herma.doctor.host import Host, QueryOutput, this_host
 from herma.doctor.network import holder_of
-from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
+from herma.doctor.starts import Change, folder_of, recorded, since_last_good

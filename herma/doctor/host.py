@@ -48,7 +48,7 @@ class Host:
     is the folder of the installed Python packages. `gateways` and `workers` ask those that run.
     `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
     `free_bytes` is what the disk of a folder has left for this user, `unix_time` what its clock
-    shows.
+    shows. `config_file` is the absolute path of the configuration that is looked at, "" for none.
     """
 
     root: Path
@@ -60,6 +60,7 @@ class Host:
     workers: Callable[[], Iterable[Supervisor]] = tuple
     free_bytes: Callable[[Path], int] = _free_bytes
     unix_time: Callable[[], float] = time.time
+    config_file: str = ""
     _answers: dict[tuple[str, ...], QueryOutput | None] = field(default_factory=dict)
 
     def path(self, name: str | Path) -> Path:
@@ -118,8 +119,14 @@ class Host:
         )
 
 
-def this_host() -> Host:
-    return Host(Path("/"), os.environ, _query, Path(sysconfig.get_paths()["purelib"]))
+def this_host(config_file: Path | None = None) -> Host:
+    return Host(
+        Path("/"),
+        os.environ,
+        _query,
+        Path(sysconfig.get_paths()["purelib"]),
+        config_file="" if config_file is None else str(config_file.absolute()),
+    )
 
 
 def _query(argv: Sequence[str]) -> QueryOutput | None:

@@ -18,6 +18,7 @@ from herma.doctor.host import Host
 from protocol.errors import ConfigError
 from workers.starts import (
     MachineOrigin,
+    RecordedWorker,
     StartDifference,
     StartRecord,
     StartRecords,
@@ -25,7 +26,7 @@ from workers.starts import (
     gather,
     load_starts,
     model_folder,
-    record_path,
+    record_of,
     recorded_workers,
     starts_dir,
     this_origin,
@@ -35,8 +36,8 @@ _SETTINGS: Final = ("environment", "arguments", "config")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The differences `now` from the start `good` of `worker`. `unread` says why its configuration
-    cannot be read, if so; that is one of the differences.
+    """The differences `now` from the start `good` of `worker`, whose record is at `path`. `unread`
+    says why its configuration cannot be read, if so; that is one of the differences.
     """
 
     worker: str
@@ -44,43 +45,48 @@ class Change(msgspec.Struct, frozen=True):
     now: StartRecord
     differences: tuple[StartDifference, ...]
     unread: str = ""
+    path: Path = Path()
 
 
 def check_starts(host: Host, config: Config) -> Iterator[Finding]:
     """Report preloaded libraries and settings that have changed since the last good start."""
     try:
-        known = recorded_names(host)
+        known = recorded(host, config)
     except ConfigError:
         return  # without a home there are no records
-    for name in [one.name for one in config.workers] or known:
-        if name not in known:
-            continue
+    for one in known:
         try:
-            change = since_last_good(host, name, config.worker(name))
+            change = since_last_good(host, one, config.worker(one.worker))
         except ConfigError as error:
-            what, why = f"worker `{name}`: {error}", "its starts cannot be compared"
+            what, why = f"worker `{one.worker}`: {error}", "its starts cannot be compared"
             yield Finding("warning", "settings", what, why, "correct or remove the file")
             continue
         if change is not None:
             yield from _libraries(change)
             yield from _settings(change)
             if change.unread:
-                yield _unread(change, host.path(record_path(name, host.environ)))
+                yield _unread(change)
 
 
-def recorded_names(host: Host) -> list[str]:
-    """Workers whose starts are recorded. Raises `ConfigError` without a home."""
-    return recorded_workers(host.path(starts_dir(host.environ)))
+def recorded(host: Host, config: Config) -> list[RecordedWorker]:
+    """The workers of `config`, if it names any, else of this host, whose starts are recorded.
+    Raises `ConfigError` without a home.
+    """
+    folder = host.path(starts_dir(host.environ))
+    if not config.workers:
+        return recorded_workers(folder)
+    found = [(one.name, record_of(folder, one.name, host.config_file)) for one in config.workers]
+    return [RecordedWorker(name, path) for name, path in found if path is not None]
 
 
 def since_last_good(
-    host: Host, name: str, config: WorkerConfig | None, *, before: bool = False
+    host: Host, recorded: RecordedWorker, config: WorkerConfig | None, *, before: bool = False
 ) -> Change | None:
     """The changes since the last good start, or with `before` since the good start before that one;
     None if there is no such start. `config` None means the configuration that the latest start's
     command names. Raises `ConfigError`.
     """
-    starts = load_starts(host.path(record_path(name, host.environ)))
+    starts = load_starts(recorded.path)
     good = starts.good[-2:-1] if before else starts.good[-1:]
     if not good:
         return None
@@ -88,7 +94,7 @@ def since_last_good(
     found = differences(good[0], now)
     if unread:
         found.insert(0, StartDifference("config", unread))
-    return Change(name, good[0], now, tuple(found), unread)
+    return Change(recorded.worker, good[0], now, tuple(found), unread, recorded.path)
 
 
 def _now(host: Host, starts: StartRecords, config: WorkerConfig | None) -> tuple[StartRecord, str]:
@@ -160,7 +166,7 @@ def _settings(change: Change) -> Iterator[Finding]:
         )
 
 
-def _unread(change: Change, record: Path) -> Finding:
+def _unread(change: Change) -> Finding:
     """The worker's file is gone or broken, or the worker is no longer in it."""
     name = change.worker
     return Finding(
@@ -169,7 +175,7 @@ def _unread(change: Change, record: Path) -> Finding:
         f"the configuration of worker `{name}`'s latest start: {change.unread}",
         "what a start would change cannot be told; a worker that is no more leaves its record",
         f"put the file back or correct it, or start `{name}` from another one; if there is no such "
-        f"worker any more: rm {shlex.quote(str(record))}",
+        f"worker any more: rm {shlex.quote(str(change.path))}",
     )
 
 

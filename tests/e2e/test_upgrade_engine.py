@@ -140,6 +140,6 @@ async def test_an_interrupted_command_goes_back(tmp_path: Path) -> None:
 async def _versions(fleet: Upgrades) -> set[str]:
     """The versions that the running engines have said of themselves."""
     folder = Path(fleet.environ["XDG_STATE_HOME"]) / "herma" / "starts"
-    latest = [load_starts(path).latest for path in folder.glob("w?.json")]
+    latest = [load_starts(path).latest for path in folder.glob("w?@*.json")]
     assert latest
     return {record.engine_version for record in latest if record is not None}

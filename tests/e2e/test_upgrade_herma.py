@@ -108,6 +108,6 @@ async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str
 def _versions(fleet: Upgrades) -> set[str]:
     """The versions of the workers, as their latest starts have recorded them."""
     folder = Path(fleet.environ["XDG_STATE_HOME"]) / "herma" / "starts"
-    latest = [load_starts(path).latest for path in folder.glob("w?.json")]
+    latest = [load_starts(path).latest for path in folder.glob("w?@*.json")]
     assert latest
     return {record.versions["herma"] for record in latest if record is not None}

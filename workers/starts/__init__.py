@@ -15,12 +15,21 @@ from workers.starts.gather import (
     read_weights,
     this_origin,
 )
-from workers.starts.record import Library, StartRecord, StartRecords, WeightFile
+from workers.starts.record import (
+    Library,
+    StartRecord,
+    StartRecords,
+    WeightFile,
+    config_file_of,
+)
 from workers.starts.speed_watch import SpeedWatch
 from workers.starts.store import (
+    RecordedWorker,
     StartVerdict,
+    claim_record,
     judged,
     load_starts,
+    record_of,
     record_path,
     recorded_workers,
     save_starts,

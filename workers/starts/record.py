@@ -3,6 +3,7 @@
 Owns the fields and the bound. Reads no files.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +60,16 @@ class StartRecord(msgspec.Struct, frozen=True):
     libraries: dict[str, Library] = {}
     speed: StartSpeed = StartSpeed()
     steps: dict[str, float] = {}
+
+
+def config_file_of(record: StartRecord) -> str:
+    """The absolute path of the configuration file that the command of the start names; "" for
+    none.
+    """
+    words = record.arguments
+    if "--config" not in words[:-1]:
+        return ""
+    return str(Path(record.folder) / words[words.index("--config") + 1])
 
 
 class StartRecords(msgspec.Struct, frozen=True):

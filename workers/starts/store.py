@@ -5,24 +5,29 @@ last good one serves, but is not kept as good, because it would be the measure o
 supervisor writes. Blocks.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from config import state_dir
+from housekeeping.leftovers import lasting
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
 from workers.ipc import StartSpeed
 from workers.starts.compare import StartDifference, differences, slower_than
-from workers.starts.record import StartRecord, StartRecords
+from workers.starts.deep import hashes_path
+from workers.starts.record import StartRecord, StartRecords, config_file_of
 
 MAX_SHOWN: Final = 8
 """Differences in one line of the log."""
 MAX_SHOWN_LETTERS: Final = 200
+_ID_CHARS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +57,60 @@ def starts_dir(environ: Mapping[str, str]) -> Path:
     return state_dir(environ) / "starts"
 
 
-def record_path(worker: str, environ: Mapping[str, str]) -> Path:
-    """The file of a worker's starts. Raises `ConfigError` without a home."""
-    return starts_dir(environ) / f"{quote(worker, safe='')}.json"
+def record_path(worker: str, environ: Mapping[str, str], file: str = "") -> Path:
+    """The file of the starts of a worker of the configuration file `file`: two fleets of one host
+    may have workers of one name. Raises `ConfigError` without a home.
+    """
+    return starts_dir(environ) / _record_name(worker, file)
 
 
-def recorded_workers(folder: Path) -> list[str]:
-    """The names of the workers that have a record in `folder`."""
-    names = (path.name for path in sorted(folder.glob("*.json")))
-    return [
-        unquote(name.removesuffix(".json")) for name in names if not name.endswith(".hashes.json")
-    ]
+class RecordedWorker(NamedTuple):
+    """A worker with a record, at `path`."""
+
+    worker: str
+    path: Path
+
+
+def recorded_workers(folder: Path) -> list[RecordedWorker]:
+    """The workers that have a record in `folder`."""
+    paths = [path for path in sorted(folder.glob("*.json")) if ".hashes" not in path.suffixes]
+    return [RecordedWorker(_worker_of(path), path) for path in paths]
+
+
+def record_of(folder: Path, worker: str, file: str) -> Path | None:
+    """Where the starts of a worker of `file` are recorded in `folder`; None without a record. Until
+    its next start that may be the record by its name alone, of an earlier version.
+    """
+    paths = (folder / _record_name(worker, file), folder / _record_name(worker, ""))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def claim_record(path: Path, file: str) -> None:
+    """Take over the record by the worker's name alone, of an earlier version, if its latest start
+    was of `file`. Raises `ConfigError` if it cannot be read.
+    """
+    old = path.with_name(_record_name(_worker_of(path), ""))
+    if path.exists() or old == path:
+        return
+    starts = load_starts(old)
+    latest = starts.latest or starts.last_good
+    if latest is not None and config_file_of(latest) == file:
+        for before, after in ((hashes_path(old), hashes_path(path)), (old, path)):
+            with suppress(OSError):
+                before.replace(after)
+
+
+def _record_name(worker: str, file: str) -> str:
+    """With "@", which a quoted name has not, before what stands for the file. `herma up` makes a
+    file of its words for each start: it stands for nothing.
+    """
+    file = lasting(file)
+    of_file = f"@{hashlib.sha256(file.encode()).hexdigest()[:_ID_CHARS]}" if file else ""
+    return f"{quote(worker, safe='')}{of_file}.json"
+
+
+def _worker_of(path: Path) -> str:
+    return unquote(path.name.removesuffix(".json").partition("@")[0])
 
 
 def load_starts(path: Path) -> StartRecords:

@@ -18,6 +18,7 @@ from setproctitle import setproctitle
 
 from config import EXTERNAL_ENGINES, WorkerConfig, state_dir
 from housekeeping.audit import FILE_NAME, Act, AuditFile
+from housekeeping.leftovers import lasting
 from housekeeping.log_lines import log_style
 from housekeeping.own_code import own_entry
 from housekeeping.service_manager import ServiceManager
@@ -118,6 +119,7 @@ class WorkerApp:
             command=engine_command,
             group=self._group,
             arguments=arguments,
+            file=file,
             hold=self._hold,
             cache=self._cache,
             turns=self._turns_of(config),
@@ -143,13 +145,14 @@ class WorkerApp:
         is_seen = memory.is_card and memory.can_read and not is_attached
         if config.rank or not (is_on_demand or is_seen):
             return None
+        file = lasting(self._file)
         try:
-            record = record_path(records_dir(os.environ), config.name, self._file)
+            record = record_path(records_dir(os.environ), config.name, file)
         except ConfigError:
             record = None
 
         def seat(lifecycle: Lifecycle) -> TurnTaker:
-            return TurnTaker(config, lifecycle, memory, self._log, record, self._file)
+            return TurnTaker(config, lifecycle, memory, self._log, record, file)
 
         return seat
 

@@ -76,7 +76,8 @@ class EngineSupervisor:
     engine; only this class changes it.
 
     `command` starts an engine; the supervisor appends its own options. `arguments` are the words
-    that started the worker, for the record of starts. `cache` keeps prefixes beyond each engine.
+    that started the worker, and `file` is its configuration file, for the record of starts. `cache`
+    keeps prefixes beyond each engine.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class EngineSupervisor:
         policy: RestartPolicy | None = None,
         group: Group | None = None,
         arguments: Sequence[str] = (),
+        file: str = "",
         hold: WorkerHold | None = None,
         cache: HostCache | None = None,
         turns: TurnsOf | None = None,
@@ -107,7 +109,7 @@ class EngineSupervisor:
         self._command = command
         self._group = group
         self._waits_for = ""
-        self._journal = StartJournal(arguments, log)
+        self._journal = StartJournal(arguments, log, file)
         self._memory = memory_of(config)
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None

@@ -21,6 +21,7 @@ from workers.starts import (
     StartRecord,
     StartRecords,
     StartVerdict,
+    claim_record,
     gather,
     judged,
     load_starts,
@@ -39,10 +40,13 @@ LOOK_EVERY_S: Final = 10.0
 
 @final
 class StartJournal:
-    """The journal of one worker. `arguments` are the words of the worker's command."""
+    """The journal of one worker of the configuration file `file`. `arguments` are the words of the
+    worker's command.
+    """
 
-    def __init__(self, arguments: Sequence[str], log: WorkerLog) -> None:
+    def __init__(self, arguments: Sequence[str], log: WorkerLog, file: str = "") -> None:
         self._arguments = arguments
+        self._file = file
         self._log = log
 
     async def follow(self, life: EngineLife, config: WorkerConfig) -> None:
@@ -51,7 +55,7 @@ class StartJournal:
         """
         is_native = config.engine not in EXTERNAL_ENGINES
         try:
-            path = record_path(config.name, os.environ)
+            path = record_path(config.name, os.environ, self._file)
             record = await trio.to_thread.run_sync(self._begun, path, config)
             await life.proven.wait()
             assert life.loaded is not None
@@ -113,6 +117,7 @@ class StartJournal:
             at=time.time(),
             folder=str(Path.cwd()),
         )
+        claim_record(path, self._file)
         save_starts(path, StartRecords(load_starts(path).good, record))
         return record
 

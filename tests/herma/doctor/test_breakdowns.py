@@ -117,7 +117,7 @@ async def test_drifted_settings(tmp_path: Path) -> None:
     (one,) = json.loads(differs.stdout)
     assert [found["boundary"] for found in one["differences"]] == ["arguments", "arguments"]
 
-    record = state / "herma" / "starts" / "w.json"
+    (record,) = (state / "herma" / "starts").glob("w@*.json")
     kept = file.rename(tmp_path / "moved.toml")
     lines = herma("doctor", state=state).stdout.splitlines()
     (at,) = [at for at, line in enumerate(lines) if line.startswith("! settings: ")]

@@ -4,12 +4,24 @@ from pathlib import Path
 
 import msgspec
 
+from housekeeping.leftovers import make_scratch, remove
 from protocol.messages import SpeedLoss
 from tests.fakes.foreign_process import foreign_process
 from tests.fakes.gateway_end import open_gateway_end
 from tests.fakes.worker_process import worker_process
 from workers.ipc import StartSpeed
-from workers.starts import StartRecord, StartRecords, judged, load_starts, record_path, save_starts
+from workers.starts import (
+    StartRecord,
+    StartRecords,
+    claim_record,
+    hashes_path,
+    judged,
+    load_starts,
+    record_of,
+    record_path,
+    recorded_workers,
+    save_starts,
+)
 
 GOOD = StartSpeed(79.4, 1000.0, 8192)
 PATH = Path("/state/w.json")
@@ -62,7 +74,7 @@ def test_the_records_are_bounded() -> None:
 async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) -> None:
     """It serves all the same."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    path = record_path("w", environ)
+    path = record_path("w", environ, str(tmp_path / "herma.toml"))
     save_starts(path, starts_of(StartSpeed(1e9, 1e9, 64)))
     keys = {"engine": "vllm", "model": "builtin:herma-tiny", "probe_context": 64}
     with foreign_process() as engine:
@@ -89,7 +101,7 @@ async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) ->
 async def test_a_record_that_cannot_be_read_or_kept_is_said(tmp_path: Path) -> None:
     """It costs the comparison and nothing else."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    path = record_path("w", environ)
+    path = record_path("w", environ, str(tmp_path / "herma.toml"))
     path.parent.mkdir(parents=True)
     path.write_text("{")
     async with open_gateway_end() as gateway:
@@ -97,6 +109,51 @@ async def test_a_record_that_cannot_be_read_or_kept_is_said(tmp_path: Path) -> N
             await gateway.wait_ready()
             line = await worker.wait_line("starts are not compared")
             assert f"remove {path}" in line
+
+
+def _of_file(file: Path) -> StartRecord:
+    """A start by that configuration file."""
+    words = ("--config", file.name, "--name", "w")
+    return StartRecord(1.0, arguments=words, folder=str(file.parent))
+
+
+def test_workers_of_two_files_have_records_of_their_own(tmp_path: Path) -> None:
+    """Although they have one name. A file that `herma up` makes of its words lasts for one start:
+    all such starts have one record.
+    """
+    environ = {"HOME": "/h"}
+    one, two = record_path("w", environ, "/etc/a.toml"), record_path("w", environ, "/etc/b.toml")
+    assert one != two
+    assert {path.name[:2] for path in (one, two)} == {"w@"}
+    scratch = make_scratch("up")
+    try:
+        path = record_path("w", environ, str(scratch / "herma.toml"))
+    finally:
+        remove(scratch)
+    assert path == record_path("w", environ)
+
+
+def test_the_record_of_before_goes_to_the_file_of_its_latest_start(tmp_path: Path) -> None:
+    """With the hashes of its model's files. Until then commands find it by the name alone."""
+    old, one, two = tmp_path / "w.json", tmp_path / "one.toml", tmp_path / "two.toml"
+    save_starts(old, StartRecords().with_good(_of_file(one)))
+    hashes_path(old).write_text("{}")
+    assert record_of(tmp_path, "w", str(one)) == old
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    mine, other = (tmp_path / record_path("w", environ, str(file)).name for file in (one, two))
+    claim_record(other, str(two))
+    claim_record(tmp_path / "v@0.json", str(one))
+    assert not other.exists()
+    claim_record(mine, str(one))
+    assert load_starts(mine).good == (_of_file(one),)
+    assert not old.exists()
+    assert hashes_path(mine).read_text() == "{}"
+    assert record_of(tmp_path, "w", str(one)) == mine
+    assert record_of(tmp_path, "w", str(two)) is None
+    assert recorded_workers(tmp_path) == [("w", mine)]
+    save_starts(old, StartRecords())
+    claim_record(mine, str(one))
+    assert load_starts(mine).good == (_of_file(one),)
 
 
 def test_any_name_is_a_file_of_its_own(tmp_path: Path) -> None:

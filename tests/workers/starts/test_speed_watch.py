@@ -161,7 +161,7 @@ def test_steps_are_kept_with_the_record() -> None:
 async def test_a_native_engine_that_got_slower_says_so(tmp_path: Path) -> None:
     """Over real processes: in the log, in the status, and to the gateway."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    path = record_path("w", environ)
+    path = record_path("w", environ, str(tmp_path / "herma.toml"))
     async with open_gateway_end() as gateway:
         settings = {"environ": environ, "step_ms": 20.0}
         with worker_process(tmp_path, gateway.address, **settings) as worker:  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ class HostTierBench:
     def loaded_bytes(self) -> int:
         """Bytes that were loaded from the host so far."""
         assert self.drive.tier is not None
-        return self.drive.tier.counts.loaded_pages * self.drive.tier.room.page_bytes
+        return self.drive.tier.num_loaded * self.drive.tier.room.page_bytes
 
     def settle(self) -> None:
         """Step until nothing runs and nothing is copied."""

@@ -30,8 +30,8 @@ from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
 from workers.scheduler.saving import PrefixStates
-from workers.scheduler.swapping import SwapSpace
-from workers.scheduler.tier import EntryKind, HostTier, Name
+from workers.scheduler.swapping import NoSwapSpace, SwapSpace
+from workers.scheduler.tier import EntryKind, HostTier, Name, NoHostTier
 from workers.scheduler.windows import WindowPool
 
 _NOT_CACHED: Final = -1
@@ -105,12 +105,12 @@ class BlockManager:
         self.promised = 0
         self.planned = PlannedBlocks()
         self.states = states
-        self.swap = swap
-        self.tier = tier
+        self.swap = NoSwapSpace() if swap is None else swap
+        self.tier = NoHostTier() if tier is None else tier
         self.windows = windows
         if states is not None:
             states.pool.events = self._events
-            states.pool.tier = tier
+            states.pool.tier = self.tier
         if windows is not None:
             if states is None or tier is not None or swap is not None:
                 raise ValueError("windows need snapshots, and no host tier")
@@ -243,8 +243,7 @@ class BlockManager:
         """Forget all cached blocks that no sequence holds, on all tiers. Returns how many entries
         went.
         """
-        num_gone = self.clear_card()
-        return num_gone + (0 if self.tier is None else self.tier.clear())
+        return self.clear_card() + self.tier.clear()
 
     def clear_card(self) -> int:
         """Forget all cached blocks of the card that no sequence holds. Returns how many went."""
@@ -329,7 +328,7 @@ class BlockManager:
         if self.windows is not None:
             self.windows.clear(table.window)
         chain = table.digests[: table.num_stored]
-        if is_use and self.tier is not None and not table.is_private:
+        if is_use and not table.is_private:
             self.tier.used(chain, name, self.now)
         num_stored, block_ids = table.num_stored, table.clear()
         num_holders = self._num_holders
@@ -346,9 +345,7 @@ class BlockManager:
         `KeptChains`.
         """
         is_known = self._kept.retain(name, conversation, expected)
-        if self.tier is not None and self.tier.retain(name, conversation, expected):
-            return True
-        return is_known
+        return self.tier.retain(name, conversation, expected) or is_known
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """What changed in the prefix cache since the last call, oldest first."""
@@ -359,7 +356,7 @@ class BlockManager:
         snapshot must not follow it.
         """
         saved = [] if self.states is None else self.states.pool.saved
-        if self.tier is None:
+        if not isinstance(self.tier, HostTier):
             return self._events.snapshot(self._by_digest, saved)
         blocks, states = self.tier.known()
         return self._events.snapshot(
@@ -416,11 +413,11 @@ class BlockManager:
             self.evictions.computed(digest)
             if index:
                 self._kept.stored_behind(table.digests[index - 1])
-            if self.tier is None or table.is_private:
+            before = table.digests[index - 1] if index else table.root
+            if table.is_private or not self.tier.computed(
+                digest, block_id, before, block, is_first=index == 0
+            ):
                 self._events.stored(digest)
-            else:
-                before = table.digests[index - 1] if index else table.root
-                self.tier.computed(digest, block_id, before, block, is_first=index == 0)
         elif self._holds(twin, block, parent):
             self._hold((twin,), (digest,))
             self._let_go_blank((table.replace(index, twin),))
@@ -480,7 +477,7 @@ class BlockManager:
                 digest = evicted.digest
                 del self._by_digest[digest]
                 self._cached[block_id] = None
-                if tier is None or not tier.left(EntryKind.BLOCK, digest):
+                if not tier.left(EntryKind.BLOCK, digest):
                     self._events.dropped(digest)
                     self.evictions.evicted(digest)
                 if self.states is not None:

@@ -51,6 +51,24 @@ class _Found(NamedTuple):
 
 
 @final
+class NoHostLoads:
+    """`HostLoads` of an engine without a host tier."""
+
+    tables: Final[Many[BlockTable]] = ()
+
+    def is_coming(self, sequence: Sequence) -> bool:  # noqa: ARG002 - the loads'
+        """False."""
+        return False
+
+    def waits(self, sequence: Sequence, hit: PrefixHit, reserve: int) -> bool:  # noqa: ARG002
+        """False: it begins from what the card has."""
+        return False
+
+    def check_integrity(self) -> None:
+        """Nothing can be wrong."""
+
+
+@final
 class HostLoads:
     """The loads under way over one block manager with a host tier, in order of their begin."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
 from workers.scheduler.block_manager import BlockManager, PrefixHit
-from workers.scheduler.loading import HostLoads
+from workers.scheduler.loading import HostLoads, NoHostLoads
 from workers.scheduler.plan import SequenceStart
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
@@ -55,7 +55,7 @@ class PlanStarts:
         queues: Queues,
         blocks: BlockManager,
         max_running: int,
-        loads: HostLoads | None = None,
+        loads: HostLoads | NoHostLoads,
     ) -> None:
         self._loads = loads
         self.started: list[SequenceStart] = []
@@ -99,8 +99,7 @@ class PlanStarts:
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
         if self._blocks.windows is not None:
             self._begin_window(sequence, self._blocks.windows, hit)
-        if self._blocks.swap is not None:
-            self._blocks.swap.bring_back(sequence, len(hit.block_ids))
+        self._blocks.swap.bring_back(sequence, len(hit.block_ids))
         sequence.num_planned = num_cached
         sequence.num_loads = 0
         if not sequence.is_started:
@@ -143,8 +142,7 @@ class PlanStarts:
                 continue
             if not blocks.can_admit(hit, num_tokens, reserve, sequence.table):
                 return None
-            if blocks.swap is not None:
-                num_cached = blocks.swap.num_kept(sequence, num_cached)
+            num_cached = blocks.swap.num_kept(sequence, num_cached)
             if sequence.swapped is None:
                 self._prepare_states(sequence, hit)
             return StartCandidate(sequence, hit, num_cached, num_tokens - num_cached)
@@ -155,7 +153,7 @@ class PlanStarts:
         hit = self._blocks.match(sequence.table, sequence.token_ids)
         if sequence.num_top is not None:
             return _NO_HIT  # the cache holds no logits
-        if self._loads is not None and self._loads.waits(sequence, hit, reserve):
+        if self._loads.waits(sequence, hit, reserve):
             return None
         return hit
 
@@ -163,7 +161,7 @@ class PlanStarts:
         """Whether what a sequence waits for is under way: a block of another, or a load."""
         if sequence.awaits is not None and sequence.awaits in self._blocks.planned:
             return True
-        return self._loads is not None and self._loads.is_coming(sequence)
+        return self._loads.is_coming(sequence)
 
     def _prepare_states(self, sequence: Sequence, hit: PrefixHit) -> None:
         """Pin the recurrent state that the sequence begins with, so that no other start of this

@@ -17,7 +17,7 @@ from msgspec import structs
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.drafting import StepDrafts, to_draft, with_drafts
-from workers.scheduler.loading import HostLoads
+from workers.scheduler.loading import HostLoads, NoHostLoads
 from workers.scheduler.plan import Chunk, SequenceStart
 from workers.scheduler.plan_starts import PlanStarts
 from workers.scheduler.prompt_pace import PromptPace
@@ -43,7 +43,7 @@ def choose(
     limits: SchedulerLimits,
     pace: PromptPace,
     drafting: StepDrafts,
-    loads: HostLoads | None = None,
+    loads: HostLoads | NoHostLoads,
 ) -> StepChoice:
     """The chunks of the next step. Allocates their blocks and moves sequences between the queues.
 
@@ -179,8 +179,7 @@ def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence, num_tok
     num_preempted = 0
     while not blocks.grow(sequence.table, num_tokens):
         latest = queues.put_back_latest()
-        if blocks.swap is not None:
-            blocks.swap.put_out(latest, blocks.now)
+        blocks.swap.put_out(latest, blocks.now)
         blocks.release(latest.table)
         latest.num_planned = 0
         num_preempted += 1

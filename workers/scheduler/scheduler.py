@@ -17,7 +17,6 @@ from typing import final
 
 from protocol.messages import (
     BlocksSnapshot,
-    CacheUse,
     Embed,
     Load,
     Rejected,
@@ -35,15 +34,15 @@ from workers.scheduler.drafting import DraftPlans, NoDraftPlans, Proposer
 from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
-from workers.scheduler.loading import HostLoads
-from workers.scheduler.plan import NO_MOVES, StepPlan, StepResult
+from workers.scheduler.loading import HostLoads, NoHostLoads
+from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.planning import choose
 from workers.scheduler.prompt_pace import PromptPace
 from workers.scheduler.queues import Queues
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.sequence import Key, Sequence, SequenceEnd
 from workers.scheduler.step_cost import StepCost
-from workers.scheduler.tier import Transfer, Transferred
+from workers.scheduler.tier import HostTier, Transfer, Transferred
 from workers.scheduler.windows import WindowPool
 
 
@@ -90,7 +89,8 @@ class Scheduler:
             if proposer is None
             else DraftPlans(proposer, queues, blocks, limits.token_budget)
         )
-        self._loads = None if blocks.tier is None else HostLoads(blocks, blocks.tier)
+        tier = blocks.tier
+        self._loads = HostLoads(blocks, tier) if isinstance(tier, HostTier) else NoHostLoads()
         self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
         # These have a place but no blocks yet.
@@ -205,7 +205,7 @@ class Scheduler:
         self._expect_growth()
         choice = choose(self._queues, self._blocks, self._limits, self._pace, drafts, self._loads)
         self._num_preemptions += choice.num_preempted
-        if choice.started and self._loads is not None:
+        if choice.started:
             begun = [self._queues.running[start.seq] for start in choice.started]
             self._num_hit += sum([one.num_cached for one in begun])
             self._num_hit_on_host += sum([one.num_cached_on_host for one in begun])
@@ -218,13 +218,12 @@ class Scheduler:
         ended, self._ended = self._ended, []
         self._num_steps += 1
         chunks, takes_in = self._drafts.take_in(choice.started, choice.chunks)
-        swap = self._blocks.swap
         plan = StepPlan(
             self._num_steps,
             tuple(choice.started),
             tuple(chunks),
             tuple(ended),
-            NO_MOVES if swap is None else swap.take_moves(),
+            self._blocks.swap.take_moves(),
             takes_in,
         )
         in_flight.append(plan)
@@ -248,31 +247,28 @@ class Scheduler:
     @property
     def is_loading(self) -> bool:
         """Whether a load from the host is under way."""
-        return self._blocks.tier is not None and self._blocks.tier.is_loading
+        return self._blocks.tier.is_loading
 
     @property
     def is_copying(self) -> bool:
         """Whether copies from or to the host are under way, or can begin."""
         tier = self._blocks.tier
-        return tier is not None and (tier.is_copying or tier.has_to_store)
+        return tier.is_copying or tier.has_to_store
 
     def transfers(self) -> list[Transfer]:
         """The copies from and to the host that begin now; call it when the steps that are planned
         are launched, and before the next is planned.
         """
-        tier = self._blocks.tier
-        return [] if tier is None else tier.transfers(self._blocks.now)
+        return self._blocks.tier.transfers(self._blocks.now)
 
     def transferred(self, over: Iterable[Transferred], now: float) -> None:
         """Take copies that are over at the time `now`, in seconds."""
-        assert self._blocks.tier is not None
         self._blocks.now = now
         for transfer in over:
             self._blocks.tier.over(transfer, self._blocks.now)
 
     def open_pages(self, pages: range) -> None:
         """These pages of the host can be used from now on."""
-        assert self._blocks.tier is not None
         self._blocks.tier.open(pages)
 
     def clear_cache(self) -> int:
@@ -284,7 +280,7 @@ class Scheduler:
     @property
     def is_clearing(self) -> bool:
         """Whether something that `clear_cache` was to forget is still copied."""
-        return self._blocks.tier is not None and self._blocks.tier.is_clearing
+        return self._blocks.tier.is_clearing
 
     def clear_card(self) -> int:
         """Forget cached prefixes of the card that no sequence uses. Returns how many went."""
@@ -337,30 +333,9 @@ class Scheduler:
             prefill_tokens_per_s=prefill_tokens_per_s,
             places=self._concurrency.places,
             drafting=self._drafts.summary(),
-            cache=self._cache_use(),
+            cache=self._blocks.tier.use(self._num_hit, self._num_hit_on_host, self._num_prompt),
             evicted_blocks=self._blocks.evictions.num_evicted,
             recomputed_tokens=self._blocks.evictions.num_again * self._blocks.block_size,
-        )
-
-    def _cache_use(self) -> CacheUse | None:
-        """The figures of the host tier, if there is one."""
-        tier = self._blocks.tier
-        if tier is None:
-            return None
-        counts, each = tier.counts, tier.room.page_bytes
-        return CacheUse(
-            num_bytes=counts.num_pages * each,
-            held_bytes=counts.used_pages * each,
-            stored_bytes=counts.stored_pages * each,
-            loaded_bytes=counts.loaded_pages * each,
-            hit_tokens=self._num_hit,
-            loaded_tokens=self._num_hit_on_host,
-            evicted=counts.evicted,
-            spoilt=counts.spoilt,
-            recovered=counts.recovered,
-            prompt_tokens=self._num_prompt,
-            block_bytes=each,
-            load_bytes_per_s=tier.load_bytes_per_s,
         )
 
     def signs_of_life(self) -> tuple[Outgoing, ...]:
@@ -383,12 +358,10 @@ class Scheduler:
             chunk.seq for plan in self._in_flight for chunk in plan.chunks if chunk.samples
         )
         self._queues.check_progress(pending)
-        loading = [] if self._loads is None else self._loads.tables
-        self._blocks.check_integrity([*[one.table for one in running.values()], *loading])
-        if self._loads is not None:
-            self._loads.check_integrity()
-        if self._blocks.swap is not None:
-            self._blocks.swap.check_integrity(self._queues.waiting.values())
+        tables = [one.table for one in running.values()]
+        self._blocks.check_integrity([*tables, *self._loads.tables])
+        self._loads.check_integrity()
+        self._blocks.swap.check_integrity(self._queues.waiting.values())
 
     def _take(self, link: int, message: Submit | Embed | Score, now: float) -> Sequence:
         if self._find((link, message.request_id, message.attempt)) is not None:
@@ -483,8 +456,7 @@ class Scheduler:
             self._blocks.release(sequence.table, sequence.key)
             if sequence.expected is not None:
                 self._blocks.retain(sequence.key, *sequence.expected)
-            if self._blocks.swap is not None:
-                self._blocks.swap.forget(sequence)
+            self._blocks.swap.forget(sequence)
             if sequence.is_started:
                 self._ended.append(sequence.seq)
                 self._drafts.end(sequence.seq)

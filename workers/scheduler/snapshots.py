@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from protocol.ids import BlockDigest
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.integrity import require
-from workers.scheduler.tier import EntryKind, HostTier
+from workers.scheduler.tier import EntryKind, HostTier, NoHostTier
 
 
 class Hit(NamedTuple):
@@ -129,7 +129,7 @@ class SnapshotPool:
 
     def __init__(self, num_slots: int) -> None:
         self.events = BlockEvents()
-        self.tier: HostTier | None = None
+        self.tier: HostTier | NoHostTier = NoHostTier()
         self.released: Callable[[int], None] | None = None
         self.num_slots = num_slots
         self._free = list(range(num_slots))[::-1]
@@ -185,8 +185,7 @@ class SnapshotPool:
             if found is not None and found.is_saved:
                 if is_next and found.place.is_unsure:
                     found.place = SnapshotPlace.END
-                    if self.tier is not None:
-                        self.tier.settled(digest)
+                    self.tier.settled(digest)
                 found.used_at = self._num_saved
                 found.pins += 1
                 return Hit(found.num_blocks, found.slot)
@@ -220,7 +219,7 @@ class SnapshotPool:
         if self._snapshots.get(found.digest) is found:
             found.is_saved = True
             is_final = found.place is not SnapshotPlace.ANSWER
-            if self.tier is None or not self.tier.saved(found.digest, slot, is_final=is_final):
+            if not self.tier.saved(found.digest, slot, is_final=is_final):
                 self.events.saved(found.digest)
             self._give_up_for(found)
         if not found.place.is_unsure:  # an answer's snapshots are one that moves on
@@ -312,9 +311,7 @@ class SnapshotPool:
     def _remove(self, found: _Snapshot) -> None:
         """Make a snapshot unfindable. Its slot is free once it is not pinned any more."""
         del self._snapshots[found.digest]
-        if found.is_saved and (
-            self.tier is None or not self.tier.left(EntryKind.STATE, found.digest)
-        ):
+        if found.is_saved and not self.tier.left(EntryKind.STATE, found.digest):
             self.events.forgotten(found.digest)
         if found.parent is not None:
             found.parent.children.remove(found)

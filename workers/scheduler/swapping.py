@@ -20,6 +20,31 @@ from workers.scheduler.tier import HostTier
 
 
 @final
+class NoSwapSpace:
+    """`SwapSpace` of an engine that keeps nothing of preempted sequences."""
+
+    def put_out(self, sequence: Sequence, now: float) -> None:
+        """Keep nothing."""
+
+    def num_kept(self, sequence: Sequence, num_cached: int) -> int:  # noqa: ARG002 - the space's
+        """What is in the prefix cache."""
+        return num_cached
+
+    def bring_back(self, sequence: Sequence, num_found: int) -> None:
+        """Nothing was kept."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing was kept."""
+
+    def take_moves(self) -> SequenceMoves:
+        """None."""
+        return NO_MOVES
+
+    def check_integrity(self, waiting: Iterable[Sequence]) -> None:
+        """Nothing can be wrong."""
+
+
+@final
 class SwapSpace:
     """The pages of `tier` that preempted sequences have, for blocks of `block_size` tokens."""
 

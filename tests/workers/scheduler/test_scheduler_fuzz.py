@@ -256,12 +256,11 @@ class SchedulerLife(RuleBasedStateMachine):
         assert found <= use.hit_tokens
         tier, runner = scheduler._blocks.tier, self.engine.runner
         assert tier is not None
-        counts = tier.counts
         moving = sum(len(one.pages) for what in tier._under_way.values() for one, _ in what.items)
-        assert counts.stored_pages <= runner.num_stored <= counts.stored_pages + moving
-        assert counts.loaded_pages <= runner.num_loaded <= counts.loaded_pages + moving
-        assert counts.spoilt == counts.recovered == 0
-        assert counts.used_pages <= counts.num_pages == self.host_pages
+        assert tier.num_stored <= runner.num_stored <= tier.num_stored + moving
+        assert tier.num_loaded <= runner.num_loaded <= tier.num_loaded + moving
+        assert tier.num_spoilt == tier.num_recovered == 0
+        assert tier.pool.num_used <= tier.pool.num_usable == self.host_pages
 
     def teardown(self) -> None:
         """Once nothing new comes, everything ends in a bounded number of steps; no block leaks."""

@@ -7,6 +7,7 @@ is copied next. Must not know tensors, devices or a clock.
 from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.host_tier import HostTier, TierRoom
 from workers.scheduler.tier.index import Index, PageRecord, TierLayout
+from workers.scheduler.tier.no_tier import NoHostTier
 from workers.scheduler.tier.pool import TierPool
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
 from workers.scheduler.tier.where import BlockEvent, Where, follow

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol, final
 
 from protocol.ids import BlockDigest
-from protocol.messages import Tier
+from protocol.messages import CacheUse, Tier
 from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.load_meter import LoadMeter
@@ -46,18 +46,6 @@ class TierRoom(NamedTuple):
     state_pages: int = 0
     transfer_pages: int = 16
     page_bytes: int = 0
-
-
-class TierCounts(NamedTuple):
-    """Since the start of the engine, except the first two: pages in use and pages in all."""
-
-    used_pages: int
-    num_pages: int
-    stored_pages: int
-    loaded_pages: int
-    evicted: int
-    spoilt: int
-    recovered: int
 
 
 @dataclass(slots=True)
@@ -117,6 +105,7 @@ class HostTier:
     tier had comes into one, or leaves the last; `moved(digest, tier)` when a block that stays is on
     the host alone from now on, or on the card again. The block manager sets both, and announces it.
     `pin_state` and `unpin_state` keep a slot of the card while it is read. `source` has the loads.
+    Counted are the pages that were stored and loaded, and the entries that came back spoilt.
     """
 
     def __init__(self, room: TierRoom, pool: TierPool) -> None:
@@ -133,7 +122,7 @@ class HostTier:
         self._number = 0
         self._lacks_room = False
         self._to_forget: list[Name] = []
-        self._num_stored = self._num_loaded = self._num_spoilt = 0
+        self.num_stored = self.num_loaded = self.num_spoilt = 0
         self.num_recovered = 0
         self._meter = LoadMeter()
         self.pin_state: Callable[[int], None] = _ignore
@@ -167,29 +156,30 @@ class HostTier:
         """Whether something waits to be stored that had room when that was tried last."""
         return bool(self._to_store) and not self._lacks_room
 
-    @property
-    def counts(self) -> TierCounts:
-        """The counters."""
-        pool = self.pool
-        return TierCounts(
-            pool.num_used,
-            pool.num_usable,
-            self._num_stored,
-            self._num_loaded,
-            pool.num_evicted,
-            self._num_spoilt,
-            self.num_recovered,
-        )
-
-    @property
-    def load_bytes_per_s(self) -> float:
-        """The rate of the latest loads, with their waits for steps; 0 before the first."""
-        return self._meter.bytes_per_s
-
     def on_host_alone(self) -> list[BlockDigest]:
         """The digests of the blocks that the card does not have."""
         names = [name for name in self.pool.names if name.kind is EntryKind.BLOCK]
         return [name.digest for name in names if name not in self._card]
+
+    def use(self, num_hit: int, num_loaded: int, num_prompt: int) -> CacheUse:
+        """The figures for operators. Of `num_prompt` tokens of prompts that began, `num_hit` were
+        cached, `num_loaded` of these here.
+        """
+        each, pool = self.room.page_bytes, self.pool
+        return CacheUse(
+            num_bytes=pool.num_usable * each,
+            held_bytes=pool.num_used * each,
+            stored_bytes=self.num_stored * each,
+            loaded_bytes=self.num_loaded * each,
+            hit_tokens=num_hit,
+            loaded_tokens=num_loaded,
+            evicted=pool.num_evicted,
+            spoilt=self.num_spoilt,
+            recovered=self.num_recovered,
+            prompt_tokens=num_prompt,
+            block_bytes=each,
+            load_bytes_per_s=self._meter.bytes_per_s,
+        )
 
     def known(self) -> tuple[list[BlockDigest], list[BlockDigest]]:
         """The digests of all blocks, and of all states, that a tier has."""
@@ -201,9 +191,10 @@ class HostTier:
 
     def computed(
         self, digest: BlockDigest, place: int, before: BlockDigest, packed: bytes, *, is_first: bool
-    ) -> None:
+    ) -> bool:
         """A block came into the card's prefix cache. `before` is the digest of the block before it,
-        of the root if it `is_first`; `packed` are its tokens.
+        of the root if it `is_first`; `packed` are its tokens. True: the tier announces it, unless
+        it is behind a collision.
         """
         parent = None if is_first else Name(EntryKind.BLOCK, before)
         proof, depth = b"", 0
@@ -212,9 +203,10 @@ class HostTier:
         elif (found := self._card.get(parent)) is not None:
             proof, depth = found.proof, found.depth
         else:
-            return  # behind a collision
+            return True  # behind a collision
         here = _OnCard(place, before, parent, next_proof(proof, packed), depth + 1)
         self._came(Name(EntryKind.BLOCK, digest), here)
+        return True
 
     def saved(self, digest: BlockDigest, slot: int, *, is_final: bool) -> bool:
         """A state came into a slot of the card. One that is not `is_final` is about to be replaced,
@@ -524,7 +516,7 @@ class HostTier:
             for gone in self.pool.end(entry, BlockEvent.FAILED):
                 self._forgot(gone)
             return
-        self._num_stored += len(entry.pages)
+        self.num_stored += len(entry.pages)
         for gone in self.pool.stored(entry, sums):
             self._forgot(gone)
 
@@ -537,7 +529,7 @@ class HostTier:
         elif sums != entry.checksums:
             load.bad.add(entry.name)
         else:
-            self._num_loaded += len(entry.pages)
+            self.num_loaded += len(entry.pages)
 
     def _end_load(self, load: TierLoad, now: float) -> None:
         self._num_loads -= 1
@@ -551,7 +543,7 @@ class HostTier:
         for entry, _ in [*load.blocks, *([] if load.state is None else [load.state])]:
             gone: list[TierEntry] = []
             if entry.name in load.bad:
-                self._num_spoilt += 1
+                self.num_spoilt += 1
                 gone = self.pool.end(entry, BlockEvent.SPOILT)
             elif entry.where is Where.TWICE:
                 gone = self.pool.loaded(entry, now)

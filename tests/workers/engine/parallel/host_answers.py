@@ -41,12 +41,11 @@ def host_answers(model_dir: Path, num_ranks: int, host_bytes: int) -> dict[str, 
         while drive.step() is not None or drive.is_copying:
             sleep(1e-4)  # other ranks' copies end in their own time
     drive.finish()
-    counts = None if drive.tier is None else drive.tier.counts
     return {
         "tokens": [answer.outputs for answer in drive.answers.values()],
         "found": sum([answer.cached_tokens for answer in drive.answers.values()]),
         "preempted": drive.num_preemptions,
-        "loaded": 0 if counts is None else counts.loaded_pages,
+        "loaded": 0 if drive.tier is None else drive.tier.num_loaded,
     }
 
 

@@ -105,7 +105,7 @@ def test_what_comes_back_from_the_host_says_the_same(
     assert warm == cold
     assert many > few + 5 * 80
     assert drive.tier is not None
-    assert drive.tier.counts.loaded_pages > 20
+    assert drive.tier.num_loaded > 20
     again = _runner(host, on)
     tier = tier_for(again, NUM_PAGES, fd)
     request.addfinalizer(tier.close)
@@ -183,7 +183,7 @@ def test_a_flipped_bit_is_never_used(tmp_path: Path, request: pytest.FixtureRequ
     drive.finish()
     assert drive.answers[number].outputs == expected
     assert drive.answers[number].cached_tokens == 2 * BLOCK
-    assert drive.tier.counts.spoilt == 1
+    assert drive.tier.num_spoilt == 1
     assert page in [one.pages[0] for one in third if one.pages] or drive.tier.pool.num_free
     drive.check()
 
@@ -201,7 +201,7 @@ def test_private_prefixes_never_leave_the_card(
     drive.finish()
     assert drive.num_preemptions > 0
     assert drive.tier is not None
-    assert drive.tier.counts.stored_pages == 0
+    assert drive.tier.num_stored == 0
     assert not tier.region.pages.any()
 
 

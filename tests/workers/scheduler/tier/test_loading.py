@@ -71,7 +71,7 @@ def test_what_is_spoilt_in_a_later_part_ends_the_load_there() -> None:
     assert engine.ledger.accepted[2].cached_tokens == 13 * 4
     tier = engine.scheduler._blocks.tier
     assert tier is not None
-    assert tier.counts.spoilt == 1
+    assert tier.num_spoilt == 1
     assert engine.scheduler._blocks.promised == 0
 
 
@@ -203,7 +203,7 @@ def test_what_will_not_open_is_computed() -> None:
     engine.scheduler.open_pages(range(0))
     tier = engine.scheduler._blocks.tier
     assert tier is not None
-    assert len(tier.pool) == tier.counts.num_pages == 11
+    assert len(tier.pool) == tier.pool.num_usable == 11
     engine.ledger.hear(engine.scheduler.take_events())
     assert len(engine.ledger.on_host) == 11, "what cannot come back is told to nobody"
     engine.drain()
@@ -211,4 +211,4 @@ def test_what_will_not_open_is_computed() -> None:
     for _ in range(40):
         engine.step()
     assert not engine.scheduler.is_copying
-    assert tier.counts.used_pages <= 11
+    assert tier.pool.num_used <= 11

@@ -235,7 +235,7 @@ class World:
     def kill(self) -> None:
         """The engine is killed with its copies under way; the next one begins."""
         self.num_kills += 1
-        self.num_spoilt += self.tier.counts.spoilt
+        self.num_spoilt += self.tier.num_spoilt
         self.attach()
 
     def check(self) -> None:

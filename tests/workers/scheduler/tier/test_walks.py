@@ -180,14 +180,14 @@ class TierWalk(RuleBasedStateMachine):
         assert found <= use.hit_tokens
         if not self.live:
             assert found <= use.hit_tokens <= found + seen["leave"] * BLOCK * TURNS
-        counts, runner = self.tier.counts, self.engine.runner
+        tier, runner = self.tier, self.engine.runner
         under_way = self.tier._under_way.values()
         moving = sum(len(one.pages) for what in under_way for one, _ in what.items)
-        assert counts.stored_pages <= runner.num_stored <= counts.stored_pages + moving
-        lost = runner.num_loaded - counts.loaded_pages
-        assert counts.spoilt <= lost + moving
-        assert 0 <= lost <= counts.spoilt + moving
-        assert counts.used_pages == len(self.tier.pool._owners) <= counts.num_pages
+        assert tier.num_stored <= runner.num_stored <= tier.num_stored + moving
+        lost = runner.num_loaded - tier.num_loaded
+        assert tier.num_spoilt <= lost + moving
+        assert 0 <= lost <= tier.num_spoilt + moving
+        assert tier.pool.num_used == len(self.tier.pool._owners) <= tier.pool.num_usable
 
     def teardown(self) -> None:
         """What waits is served, whatever has changed on the host, and nothing stays held."""
@@ -211,7 +211,7 @@ class TierWalk(RuleBasedStateMachine):
         seen["served"] += len(self.engine.ledger.finished)
         self.engine.scheduler.clear_cache()
         assert self.tier.pool.names == []
-        assert self.tier.counts.used_pages == 0
+        assert self.tier.pool.num_used == 0
 
     def _settle(self) -> None:
         ledger = self.engine.ledger

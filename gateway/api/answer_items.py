@@ -4,10 +4,12 @@ Owns the items, and the events of a stream that make each. A whole answer has th
 stream would end with: both are made by the same steps. Must not know the response object.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
+from gateway.api import client_items
 from gateway.api.compaction import sealed_summary
 from gateway.api.custom_tools import input_of
 from gateway.api.errors import ApiError
@@ -39,6 +41,9 @@ _PREFIXES: Final = {
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
     "tool_search_call": "tsc_",
+    "shell_call": "sh_",
+    "local_shell_call": "lsh_",
+    "apply_patch_call": "apc_",
     "compaction": "cmp_",
 }
 _NO_SUMMARY: Final = "The model wrote no summary of the conversation; nothing was compacted."
@@ -139,6 +144,9 @@ class AnswerItems:
             case "tool_search_call":
                 item.fields["arguments"] = _json_of(text)
                 events = []
+            case kind if kind in client_items.CALLS:
+                item.fields |= client_items.fields_of(kind, text)
+                events = [_item_added(item), *_commands(item)]
             case _:
                 item.fields["arguments"] = text
                 done = {**item.place, "name": item.fields["name"], "arguments": text}
@@ -201,13 +209,15 @@ class AnswerItems:
     def _call(self, event: ToolCallStart) -> list[Event]:
         name = self._asked.names.get(event.name) or ToolName("function", event.name)
         fields: Fields = {"call_id": event.id, "name": name.name}
+        if name.namespace is not None:
+            fields["namespace"] = name.namespace
         if name.kind == "custom":
             return self._begin("custom_tool_call", {**fields, "input": ""})[1]
         if name.kind == "tool_search":
             fields = {"call_id": event.id, "execution": "client", "arguments": {}}
             return self._begin("tool_search_call", fields)[1]
-        if name.namespace is not None:
-            fields["namespace"] = name.namespace
+        if (kind := client_items.CALL_OF.get(name.kind)) is not None:
+            return self._begin_held(kind, {"call_id": event.id})
         return self._begin("function_call", {**fields, "arguments": ""})[1]
 
     def _arguments(self, text: str) -> list[Event]:
@@ -216,20 +226,29 @@ class AnswerItems:
         if item is None:
             return []
         item.texts.append(text)
-        if item.kind in {"custom_tool_call", "tool_search_call"}:
+        if item.kind != "function_call":
             return []
         return [("response.function_call_arguments.delta", {**item.place, "delta": text})]
+
+    def _begin_held(self, kind: str, fields: Fields) -> list[Event]:
+        """Open an item that is told when it is whole: what it asks for has no empty form."""
+        events = self.close("completed")
+        self._new(kind, fields)
+        return events
+
+    def _new(self, kind: str, fields: Fields) -> _Open:
+        index = len(self.done)
+        own = {"id": f"{_PREFIXES[kind]}{self._suffix}_{index}", "type": kind}
+        self._open = _Open(kind, index, {**own, **fields, "status": "in_progress"})
+        return self._open
 
     def _begin(
         self, kind: str, fields: Fields, part: Fields | None = None
     ) -> tuple[_Open, list[Event]]:
         """Open an item, with its first part if it has parts."""
         events = self.close("completed")
-        index = len(self.done)
-        own = {"id": f"{_PREFIXES[kind]}{self._suffix}_{index}", "type": kind}
-        item = self._open = _Open(kind, index, {**own, **fields, "status": "in_progress"})
-        added = {"output_index": index, "item": {**item.fields}}
-        events.append(("response.output_item.added", added))
+        item = self._new(kind, fields)
+        events.append(_item_added(item))
         if part is not None:
             events.append(_part_event("added", {**item.place, "content_index": 0}, part))
         return item, events
@@ -242,6 +261,21 @@ def _part_event(verb: str, place: Fields, part: Fields) -> Event:
 def _text_part(text: str, logprobs: list[TokenLogprob], annotations: list[Annotation]) -> Fields:
     said = {"text": text, "annotations": annotations, "logprobs": logprobs}
     return {"type": "output_text", **said}
+
+
+def _item_added(item: _Open) -> Event:
+    return "response.output_item.added", {"output_index": item.index, "item": {**item.fields}}
+
+
+def _commands(item: _Open) -> Iterator[Event]:
+    """The commands of a shell, one by one."""
+    if item.kind != "shell_call":
+        return
+    for at, command in enumerate(item.fields["action"]["commands"]):
+        place = {"output_index": item.index, "command_index": at}
+        yield "response.shell_call_command.added", {**place, "command": ""}
+        yield "response.shell_call_command.delta", {**place, "delta": command}
+        yield "response.shell_call_command.done", {**place, "command": command}
 
 
 def _item_done(item: _Open) -> Event:

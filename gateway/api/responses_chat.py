@@ -40,7 +40,8 @@ class ResponsesChat:
     """The messages and tools of a chat, item by item. All output of the model between two inputs is
     one message. `names` are the tools by the names that the model knows. Without `may_defer` all
     tools of the request are shown from the beginning. `dropped` are the types of the items and
-    parts that were left out, in their order.
+    parts that were left out, in their order; `doubled` names tools whose name another kind of tool
+    has already.
     """
 
     def __init__(self, signer: Signer) -> None:
@@ -52,6 +53,7 @@ class ResponsesChat:
         self.has_references = False
         self.compacts = False
         self.dropped: dict[str, None] = {}
+        self.doubled: dict[str, None] = {}
 
     def take_tools(
         self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
@@ -69,6 +71,8 @@ class ResponsesChat:
                 flat = name.name if name.namespace is None else flat_name(name.namespace, name.name)
                 found.append(flat)
                 if flat in self.names:
+                    if self.names[flat] != name:
+                        self.doubled[f"tools ({flat}, twice)"] = None
                     continue
                 self.names[flat] = name
                 entry: dict[str, Any] = {"type": "function", "function": {"name": flat, **function}}

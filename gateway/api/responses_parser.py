@@ -6,7 +6,7 @@ request fail, whatever arguments its calls have. The items that a response conti
 are arguments. Must not know HTTP, nor where items are stored.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -32,6 +32,8 @@ from gateway.api.responses_chat import ResponsesChat
 from gateway.api.responses_tools import (
     CHOICES,
     ToolName,
+    inner_tools,
+    is_in_namespace,
     is_known,
     is_search_by_server,
     tool_choice,
@@ -42,6 +44,9 @@ from protocol.sampling import MAX_LOGPROBS
 ENCRYPTED: Final = "reasoning.encrypted_content"
 LOGPROBS: Final = "message.output_text.logprobs"
 
+_INCLUDED: Final = (ENCRYPTED, LOGPROBS)
+_USUAL_VERBOSITY: Final = "medium"
+_MAX_SHOWN: Final = 64
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
@@ -230,9 +235,43 @@ def _ignored(typed: ResponsesBody, raw: Mapping[str, Any], said: ResponsesChat) 
         for at, tool in enumerate(typed.tools or ())
         if not is_known(tool)
     ]
+    tools += [
+        f"tools[{at}].tools[{place}] ({one.get('type')})"
+        for at, tool in enumerate(typed.tools or ())
+        for place, one in enumerate(inner_tools(tool))
+        if not is_in_namespace(one)
+    ]
+    tools += [
+        f"tools[{at}].{name}"
+        for at, tool in enumerate(typed.tools or ())
+        for name in _unmet_marks(tool)
+    ]
     dropped = (f"input ({kind})" for kind in said.dropped)
     fields = not_served(raw, _NOT_SERVED)
-    return (*tools, *fields, *_unmet_choice(typed.tool_choice, said), *dropped)
+    fields += tuple(_unmet_values(typed, raw))
+    return (*tools, *said.doubled, *fields, *_unmet_choice(typed.tool_choice, said), *dropped)
+
+
+def _unmet_marks(tool: Item) -> Iterator[str]:
+    """Fields of a tool that runs here, on which its calls would depend."""
+    if tool.get("async") is True:
+        yield "async"
+    callers = tool.get("allowed_callers")
+    if isinstance(callers, list) and callers and "direct" not in callers:
+        yield "allowed_callers"
+
+
+def _unmet_values(typed: ResponsesBody, raw: Mapping[str, Any]) -> Iterator[str]:
+    """Values of fields that are read only in part, or not at all."""
+    if raw.get("truncation") == "auto":
+        yield "truncation (auto)"
+    text = raw.get("text")
+    verbosity = text.get("verbosity") if isinstance(text, dict) else None
+    if isinstance(verbosity, str) and verbosity != _USUAL_VERBOSITY:
+        yield f"text.verbosity ({verbosity[:_MAX_SHOWN]})"
+    for name in typed.include or ():
+        if name not in _INCLUDED:
+            yield f"include ({name[:_MAX_SHOWN]})"
 
 
 def _unmet_choice(choice: str | dict[str, Any] | None, said: ResponsesChat) -> tuple[str, ...]:

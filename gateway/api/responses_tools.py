@@ -9,10 +9,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from gateway.api import client_items
 from gateway.api.client_functions import function_fields
 from gateway.api.custom_tools import custom_function
 from gateway.api.deferred_tools import DEFER
 from gateway.api.errors import invalid
+from protocol.reading import objects_in
 
 NAMESPACE_SEPARATOR: Final = "__"
 SEARCH: Final = "tool_search"
@@ -26,7 +28,7 @@ Item = dict[str, Any]
 class ToolName(msgspec.Struct, frozen=True):
     """A tool as the client knows it."""
 
-    kind: Literal["function", "custom", "tool_search"]
+    kind: Literal["function", "custom", "tool_search", "shell", "local_shell", "apply_patch"]
     name: str
     namespace: str | None = None
 
@@ -61,10 +63,32 @@ def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]
 
 def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
     space, inner = _name(tool, where), tool.get("tools")
+    described = tool.get("description")
     for at, one in enumerate(inner if isinstance(inner, list) else ()):
-        if isinstance(one, dict) and one.get("type", "function") == "function":
-            for name, function in _function(one, f"{where}.tools[{at}]"):
-                yield ToolName("function", name.name, space), function
+        write = _IN_NAMESPACES.get(kind_of(one)) if isinstance(one, dict) else None
+        for name, function in () if write is None else write(one, f"{where}.tools[{at}]"):
+            words = f"{space}: {described}" if isinstance(described, str) and described else ""
+            # A chat has no place for the words of a namespace, so its first tool has them.
+            described = None
+            yield ToolName(name.kind, name.name, space), _with_words(words, function)
+
+
+def _with_words(words: str, function: dict[str, Any]) -> dict[str, Any]:
+    if not words:
+        return function
+    own = function.get("description") or ""
+    rest = {name: value for name, value in function.items() if name != "description"}
+    return {"description": f"{words}\n\n{own}".rstrip(), **rest}
+
+
+def inner_tools(tool: Item) -> list[Item]:
+    """The tools of a namespace."""
+    return objects_in(tool.get("tools")) if tool.get("type") == "namespace" else []
+
+
+def is_in_namespace(tool: Item) -> bool:
+    """Whether a tool of a namespace runs here."""
+    return kind_of(tool) in _IN_NAMESPACES
 
 
 def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
@@ -78,6 +102,12 @@ def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]
     yield ToolName("tool_search", SEARCH), _described(tool)
 
 
+def _own(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  # noqa: ARG001
+    """A tool of the API itself that the client runs."""
+    if client_items.is_run_by_client(tool):
+        yield ToolName(tool["type"], tool["type"]), client_items.function_of(tool)
+
+
 def is_search_by_server(tool: Item) -> bool:
     """Whether the server would run the search. None runs here, so that the tools which it would
     find are shown from the beginning.
@@ -85,10 +115,17 @@ def is_search_by_server(tool: Item) -> bool:
     return tool.get("type") == SEARCH and tool.get("execution") != "client"
 
 
-TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom, SEARCH: _search}
+_IN_NAMESPACES: Final = {"function": _function, "custom": _custom}
+TOOLS: Final = {
+    **_IN_NAMESPACES,
+    "namespace": _namespace,
+    SEARCH: _search,
+    **dict.fromkeys(client_items.CALL_OF, _own),
+}
 KNOWN_TOOLS: Final = TOOLS.keys()
 CHOICES: Final = frozenset(
     {"function", "custom", "tool", "allowed_tools", "auto", "any", "none", "required", SEARCH}
+    | client_items.CALL_OF.keys()
 )
 """Types of choices among tools that run here."""
 _NAMED: Final = frozenset({"function", "custom", "tool"})
@@ -96,7 +133,7 @@ _NAMED: Final = frozenset({"function", "custom", "tool"})
 
 def is_known(tool: Item) -> bool:
     """Whether a tool is one that runs here."""
-    return kind_of(tool) in KNOWN_TOOLS
+    return kind_of(tool) in KNOWN_TOOLS and client_items.is_run_by_client(tool)
 
 
 def kind_of(tool: Item) -> str:
@@ -120,13 +157,14 @@ def tool_choice(
         listed = given.get("tools")
         tools = listed if isinstance(listed, list) else []
         mode = given.get("mode")
-        return mode if isinstance(mode, str) else "auto", {
+        own = {kind_of(one) for one in objects_in(tools)} & client_items.CALL_OF.keys()
+        return mode if isinstance(mode, str) else "auto", own | {
             str(one.get("name"))
-            for one in tools
-            if isinstance(one, dict) and str(one.get("type", "function")) in _NAMED
+            for one in objects_in(tools)
+            if str(one.get("type", "function")) in _NAMED
         }
-    if kind == SEARCH:
-        return {"type": "function", "function": {"name": SEARCH}}, None
+    if kind == SEARCH or kind in client_items.CALL_OF:
+        return {"type": "function", "function": {"name": kind}}, None
     if kind not in _NAMED:
         return "auto", None  # of a tool that a server would run
     name = given.get("name")

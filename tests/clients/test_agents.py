@@ -176,3 +176,25 @@ def test_opencode_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
     assert done.stdout.strip() == "It is done."
     assert "cat note.txt" in done.stderr
     assert _num_answers(herma) >= 2
+
+
+ASKED = {
+    "shell": "asked ['cat note.txt', 'pwd']",
+    "local_shell": "asked ['cat', 'note.txt']",
+    "apply_patch": "asked create_file a.py '+x = 1'",
+}
+
+
+@pytest.mark.parametrize("tool", sorted(ASKED))
+def test_own_tools_of_the_responses_api_run_at_the_client(
+    herma: HermaProcess, tmp_path: Path, tool: str
+) -> None:
+    """By openai-agents: the model calls a function, the client gets the item that it knows, and the
+    model its result.
+    """
+    program = ENVIRONMENTS / "openai-agents/bin/python"
+    argv: list[str | Path] = [program, HERE / "drive_own_tools.py", tool, herma.base_url]
+    done = _run(tmp_path, argv)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [ASKED[tool], "It is done."]
+    assert _num_answers(herma) == 2

@@ -22,9 +22,14 @@ PREFIXES: Final = {
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
     "tool_search_call": "tsc_",
+    "shell_call": "sh_",
+    "local_shell_call": "lsh_",
+    "apply_patch_call": "apc_",
     "compaction": "cmp_",
 }
-TEXTLESS: Final = ("tool_search_call", "compaction")
+TEXTLESS: Final = (
+    "tool_search_call", "compaction", "shell_call", "local_shell_call", "apply_patch_call",
+)  # fmt: skip
 """Items whose content comes at once, at their end."""
 TEXTS: Final = {
     "message": ("output_text", "content"),
@@ -51,6 +56,7 @@ class ResponsesChecker:
         self._open: dict[str, Any] | None = None
         self._sum = ""
         self._annotations: list[Any] = []
+        self._commands: list[str] = []
         self._is_text_done = False
         self._has_part = False
         self._is_over = False
@@ -121,11 +127,14 @@ class ResponsesChecker:
             self._check(item["id"] not in [one["id"] for one in self.items], "an id twice")
             self._check(item["status"] == "in_progress", f"the status {item['status']}")
             self._open, self._sum, self._annotations = item, "", []
+            self._commands = []
             self._is_text_done = self._has_part = False
             return
         opened = self._of_open(fields["item"]["id"], index)
         for same in ("type", "id", "call_id", "name"):
             self._check(item.get(same) == opened.get(same), f"{same} of {item} changed")
+        if item["type"] == "shell_call":
+            self._check(item["action"]["commands"] == self._commands, "other commands than came")
         if item["type"] in TEXTLESS:
             self.items.append(item)
             self._open = None
@@ -151,7 +160,23 @@ class ResponsesChecker:
         self._check(told == self._annotations, "a part with other annotations than came")
         self._has_part = is_added
 
+    def _take_command(self, name: str, fields: dict[str, Any]) -> None:
+        assert self._open is not None
+        self._check(self._open["type"] == "shell_call", f"{name} outside of a shell's call")
+        self._check(fields["output_index"] == len(self.items), f"the index of {name}")
+        if name.endswith("added"):
+            self._check(fields["command_index"] == len(self._commands), f"{fields}")
+            self._commands.append(fields["command"])
+            return
+        self._check(fields["command_index"] == len(self._commands) - 1, f"{fields}")
+        if name.endswith("delta"):
+            self._commands[-1] += fields["delta"]
+        self._check(fields.get("command", self._commands[-1]) == self._commands[-1], f"{fields}")
+
     def _take_text(self, name: str, fields: dict[str, Any]) -> None:
+        if name.startswith("shell_call_command."):
+            self._take_command(name, fields)
+            return
         item = self._of_open(fields["item_id"], fields["output_index"])
         if name == "output_text.annotation.added":
             self._check(self._has_part and not self._is_text_done, f"{name} outside of its part")

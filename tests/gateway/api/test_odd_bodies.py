@@ -265,7 +265,7 @@ PATCH = {"type": "create_file", "path": "a.py", "diff": "+x = 1"}
             {"type": "local_shell_call", "id": "lsh_1", "call_id": "c1", "action": EXEC},
             {"type": "local_shell_call_output", "id": "c1", "output": '{"output": "a.py"}'},
             "local_shell",
-            EXEC,
+            {"command": ["ls"]},  # without what the server has added
             '{"output": "a.py"}',
         ),
         (

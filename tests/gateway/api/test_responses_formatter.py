@@ -34,11 +34,16 @@ BODY: dict[str, Any] = {
         {"type": "function", "name": "book"},
         {"type": "custom", "name": "patch"},
         {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "look_up"}]},
+        {"type": "shell"},
+        {"type": "local_shell"},
+        {"type": "apply_patch"},
     ],
 }
 ASKED = parse_responses(msgspec.json.encode(BODY), SIGNER)
 FORMAT = responses_format(ASKED, SIGNER)
-NAMES = ("book", "patch", "mcp__look_up", "invented")
+NAMES = (
+    "book", "patch", "mcp__look_up", "invented", "shell", "local_shell", "apply_patch",
+)  # fmt: skip
 
 
 def streamed(events: list[TurnEvent], error: ApiError | None = None) -> ResponsesChecker:

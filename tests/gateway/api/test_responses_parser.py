@@ -160,7 +160,7 @@ def test_tools_of_every_kind() -> None:
         tools=[
             BOOK,
             {"type": "web_search"},
-            {"type": "local_shell"},
+            {"type": "code_interpreter"},
             {"type": "image_generation", "size": "big"},
             {
                 "type": "custom",

@@ -166,7 +166,7 @@ async def test_what_the_request_says_is_repeated() -> None:
         "text": {"format": {"type": "text"}},
     }
     ignored = {"service_tier": "flex", "truncation": "auto", "max_tool_calls": 3, "odd": [1]}
-    hosted = [{"type": "web_search"}, {"type": "image_generation"}, {"type": "local_shell"}]
+    hosted = [{"type": "web_search"}, {"type": "image_generation"}, {"type": "mcp"}]
     async with whole_gateway() as whole:
         body = await asked(whole, "Hi", tools=[*hosted, TOOL], **fields, **ignored)
     assert {name: body[name] for name in fields} == fields

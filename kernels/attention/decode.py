@@ -287,6 +287,7 @@ def _row(
     WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
     SINKS: tl.constexpr,  # whether heads have a score of no key
     SHARED: tl.constexpr,  # whether the row may share tokens
+    REACH: tl.constexpr,  # as in `decode_shares`
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
@@ -324,9 +325,10 @@ def _row(
     is_own = is_first & (group >= 0)[:, None]
     fading = tl.where((tokens == seen_from)[None, :] & is_own, 1.0, 0.0)
     mixed = tl.where(is_own, own_value[None, :], 0.0)
-    if SINKS:  # a score of no key, which belongs to the part that begins at position 0
+    if SINKS:  # a score of no key, which belongs to the part that begins with the first one
         sink = tl.load(sinks_ptr + kv * (H // KV) + group, mask=group < H // KV, other=0.0)
-        sink = tl.where(begin == 0, sink * 1.4426950408889634, -float("inf"))  # in powers of two
+        is_ground = begin == (skipped if REACH else 0)
+        sink = tl.where(is_ground, sink * 1.4426950408889634, -float("inf"))  # in powers of two
         above = tl.maximum(top, sink)
         ground = tl.where(above == -float("inf"), 0.0, above)
         fade = tl.exp2(top - ground)[:, None]
@@ -392,6 +394,7 @@ def _decode_kernel(
     WINDOW: tl.constexpr,  # tokens that a row sees; 0: all
     SINKS: tl.constexpr,  # whether heads have a score of no key
     SHARED_WORDS: tl.constexpr,  # words of what a row shares; 0: nothing
+    REACH: tl.constexpr,  # as in `decode_shares`; not if rows share
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
@@ -408,6 +411,8 @@ def _decode_kernel(
     skipped, next_skipped = 0, 0
     if SHARED_WORDS:
         skipped = load_shared_end(shared_ptr + row * SHARED_WORDS, row < num_rows)
+    if REACH:
+        skipped = tl.maximum(position + 1 - REACH, 0)
     while (num_left > 0) & (row < num_rows):
         # The next row's are here when this one is done: one wait less per row.
         next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=-1)
@@ -415,6 +420,8 @@ def _decode_kernel(
         if SHARED_WORDS:
             ahead = shared_ptr + (row + 1) * SHARED_WORDS
             next_skipped = load_shared_end(ahead, row + 1 < num_rows)
+        if REACH:
+            next_skipped = tl.maximum(next_position + 1 - REACH, 0)
         cost = row_cost(position - skipped, TILE, START)
         taken = tl.minimum(cost - passed, num_left)
         if taken > 0:
@@ -430,7 +437,7 @@ def _decode_kernel(
                 scale, kv,
                 number + row, first + row, count, skipped, begin, end, position, H, KV, D,
                 BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, BORROWS, WINDOW, SINKS,
-                SHARED_WORDS > 0, PDL,
+                SHARED_WORDS > 0, REACH, PDL,
             )  # fmt: skip
         num_left -= taken
         place += taken
@@ -481,7 +488,7 @@ def decode(
         sinks is not None,
     )  # fmt: skip
     num_normed = 0 if qk_norm is None else qk_norm.shape[0]
-    ready = _ready(config, rows, sizes, eps, num_normed, behind)
+    ready = _ready(config, rows, sizes, eps, num_normed, behind, plan.reach)
     ready.launch(
         ready.grid,
         (
@@ -511,6 +518,7 @@ def _ready(
     eps: float,
     num_normed: int,
     behind: int,
+    reach: int,
 ) -> _Ready:
     """`behind` slots of partial results of shared tokens, or `_NOT_SHARED`."""
     num_heads, num_kv, head_dim = sizes.num_heads, sizes.num_kv, sizes.head_dim
@@ -522,7 +530,7 @@ def _ready(
     first = max(0, behind) * per_slot
     parts = scratch(sizes.device, first + slots * per_slot)[first:]
     return _Ready(
-        _launch_of(config, sizes, eps, num_normed, is_shared),
+        _launch_of(config, sizes, eps, num_normed, reach, is_shared=is_shared),
         (num_kv, programs, 1),
         parts,
         parts[slots * num_heads * head_dim :],
@@ -532,7 +540,13 @@ def _ready(
 
 @cache
 def _launch_of(
-    config: DecodeConfig, sizes: AttentionSizes, eps: float, num_normed: int, is_shared: bool
+    config: DecodeConfig,
+    sizes: AttentionSizes,
+    eps: float,
+    num_normed: int,
+    reach: int,
+    *,
+    is_shared: bool,
 ) -> Launch:
     num_heads, num_kv, borrows = sizes.num_heads, sizes.num_kv, sizes.scope.borrows
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, sizes.head_dim))
@@ -542,7 +556,7 @@ def _launch_of(
         "FAN": min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
         "NORMED": num_normed, "BORROWS": borrows,
         "ROW": (num_heads if borrows else num_heads + 2 * num_kv) * sizes.head_dim,
-        "SHARED_WORDS": SHARED_WORDS if is_shared else 0,
+        "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "REACH": reach,
     }  # fmt: skip
     return Launch(_decode_kernel, constants, num_warps=config.warps, num_stages=config.stages)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, library
-from kernels.attention.config import LIBRARY_GRAIN
+from kernels.attention.config import LIBRARY_GRAIN, DecodeConfig
 from kernels.attention.decode import decode
 from kernels.attention.plan import ExtendSegment, PagedPlan, PrefillWork, Scope, SharedRun
 from kernels.attention.prefill import prefill
@@ -34,7 +34,7 @@ def prepared(
         is_scoped=is_scoped,
     )
     shared = None if work is None else work.shared
-    shares = plan_decodes(plan.positions, plan.num_decodes, keys, shared, plan.longest)
+    shares = plan_decodes(plan.positions, plan.num_decodes, keys, shared, plan.longest, plan.reach)
     return replace(plan, work=work, shares=shares)
 
 
@@ -82,15 +82,17 @@ def plan_decodes(
     keys: Tensor,
     shared: Tensor | None = None,
     longest: int = 0,
+    reach: int = 0,
 ) -> Tensor | None:
     """`PagedPlan.shares` of the rows [0, num_decodes) at `positions`, of which `shared` says what
-    they share, with up to `longest` cached tokens; None if there are none.
+    they share, with up to `longest` cached tokens, of which they see `reach`; None if there are
+    none.
     """
     if not num_decodes:
         return None
-    num_kv, head_dim = keys.shape[2:]
-    config = choose.decode_config(num_decodes, num_kv, head_dim, keys.dtype, longest)
-    return decode_shares(positions, num_decodes, num_kv, config, shared)
+    num_kv = keys.shape[2]
+    config = _decode_config(num_decodes, keys, longest, reach)
+    return decode_shares(positions, num_decodes, num_kv, config, shared, reach)
 
 
 def attend(
@@ -162,6 +164,12 @@ def _decode(
 ) -> None:
     keys, plan = operands[4], operands[-1]
     if plan.num_decodes:
-        sizes = plan.num_decodes, *keys.shape[2:]
-        config = choose.decode_config(*sizes, keys.dtype, plan.longest)
+        config = _decode_config(plan.num_decodes, keys, plan.longest, plan.reach)
         decode(*operands, config, out, scope, sinks)
+
+
+def _decode_config(num_rows: int, keys: Tensor, longest: int, reach: int) -> DecodeConfig:
+    """Of so many decodes, which read up to `longest` cached tokens and see up to `reach`."""
+    num_kv, head_dim = keys.shape[2:]
+    read = min([most for most in (longest, reach) if most], default=0)
+    return choose.decode_config(num_rows, num_kv, head_dim, keys.dtype, read)

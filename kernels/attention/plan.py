@@ -94,7 +94,8 @@ class PagedPlan:
     network has such; entries of what is behind the window are never read. `others` are the same
     rows prepared for the other kinds of heads of a network. With `invariant` a row's result is bit
     for bit the same in every plan; then all rows are those of segments. No decode has more than
-    `longest` cached tokens; 0: any number.
+    `longest` cached tokens; 0: any number. No layer sees more than `reach` tokens of a row, its own
+    among them; 0: all. `shares` are then of those alone.
     """
 
     positions: Tensor
@@ -109,6 +110,7 @@ class PagedPlan:
     others: tuple["PagedPlan", ...] = ()
     window_tables: Tensor | None = None
     longest: int = 0
+    reach: int = 0
 
     @property
     def first_prepared(self) -> int:

@@ -70,12 +70,15 @@ def _shares_kernel(
     ROWS: tl.constexpr,  # a power of two, at least `num_rows`
     NUMBERS: tl.constexpr,  # words of a share
     SHARED_WORDS: tl.constexpr,  # words of what a row shares; 0: nothing
+    REACH: tl.constexpr,  # tokens that a row sees, its own among them; 0: all
 ):
     number = tl.program_id(0)
     rows = tl.arange(0, ROWS)
     past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=-1)
     if SHARED_WORDS:
         past -= load_shared_end(shared_ptr + rows * SHARED_WORDS, rows < num_rows)
+    if REACH:
+        past = tl.minimum(past, REACH - 1)
     costs = row_cost(past, TILE, START)
     share = tl.maximum(tl.cdiv(tl.sum(costs, 0), programs), 1)
     ends = tl.cumsum(costs, 0)
@@ -91,16 +94,18 @@ def decode_shares(
     num_kv: int,
     config: DecodeConfig,
     shared: Tensor | None = None,
+    reach: int = 0,
 ) -> Tensor:
     """The shares of rows [0, num_rows) at `positions` int32. A row at position p reads p cached
-    tokens, without those that `shared` (`PrefillWork.shared`) leaves to items.
+    tokens, without those that `shared` (`PrefillWork.shared`) leaves to items, or the last of them
+    if it sees only `reach` tokens, its own among them.
 
     Returns int32 [programs per key head, `SHARE_NUMBERS`]. Launch it ahead of a step's first layer.
     """
     programs = config.programs(num_kv)
     shares = torch.empty((programs, SHARE_NUMBERS), dtype=torch.int32, device=positions.device)
     words = 0 if shared is None else SHARED_WORDS
-    _launch_of(config.tile, config.start, config.slack, config.rows, words)(
+    _launch_of(config.tile, config.start, config.slack, config.rows, words, reach)(
         (programs, 1, 1),
         (positions, positions if shared is None else shared, shares),
         (num_rows, programs),
@@ -109,9 +114,9 @@ def decode_shares(
 
 
 @cache
-def _launch_of(tile: int, start: int, slack: int, rows: int, words: int) -> Launch:
+def _launch_of(tile: int, start: int, slack: int, rows: int, words: int, reach: int) -> Launch:
     constants = {
         "TILE": tile, "START": start, "SLACK": slack, "ROWS": rows, "NUMBERS": SHARE_NUMBERS,
-        "SHARED_WORDS": words,
+        "SHARED_WORDS": words, "REACH": reach,
     }  # fmt: skip
     return Launch(_shares_kernel, constants, num_warps=4)

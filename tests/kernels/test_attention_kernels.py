@@ -37,15 +37,15 @@ def check_case(case: Case, out: torch.Tensor) -> None:
 
 
 def run_decode(
-    case: Case, config: DecodeConfig, positions: torch.Tensor | None = None
+    case: Case, config: DecodeConfig, positions: torch.Tensor | None = None, reach: int = 0
 ) -> torch.Tensor:
     shape = case.shape
     out = torch.full_like(case.qkv[:, : shape.heads * shape.dim], torch.nan)
     plan = case.paged_plan()
     if positions is not None:
         plan = dataclasses.replace(plan, positions=positions)
-    shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config)
-    plan = dataclasses.replace(plan, shares=shares)
+    shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config, reach=reach)
+    plan = dataclasses.replace(plan, shares=shares, reach=reach)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     decode(*args, config, out, shape.scope, shape.sink_scores(out.device))
     return out

@@ -1,9 +1,11 @@
 """Attention with windows, scales of its own, and heads that are normed in float32 or not at all."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from kernels.attention import attend, choose
+from kernels.attention import attend, choose, paged
 from tests.kernels.attention_cases import (
     EPS,
     Segments,
@@ -67,6 +69,43 @@ def test_decodes_equal_the_definition(shape: Shape, target: int, device: torch.d
     """Rows that are cut have parts that lie before their windows."""
     case = make_case(((3, 1), (150, 1), (1, 1), (31, 1), (16, 1)), shape).to(device)
     check_case(case, run_decode(case, SMALL._replace(target=max(shape.kv, target))))
+
+
+WINDOWS = [(shape, shape.window + over) for shape in SCOPES if shape.window for over in (0, 7)]
+
+
+@pytest.mark.parametrize(("shape", "reach"), WINDOWS)
+@pytest.mark.parametrize("target", [1, 16])
+@pytest.mark.parametrize("start", [0, 2])
+def test_decodes_are_cut_by_what_they_see(
+    shape: Shape, reach: int, target: int, start: int, device: torch.device
+) -> None:
+    """The longest of the windows says how long rows are: what lies before is in no program's share,
+    and its blocks may be anything. Sinks belong to the first part that is left.
+    """
+    case = make_case(((3, 1), (150, 1), (1, 1), (31, 1), (0, 1), (reach, 1)), shape).to(device)
+    for row, (position, _) in enumerate(case.segments):
+        case.tables[row, : max(0, position + 1 - reach) // shape.block_size] = 2**30
+    config = SMALL._replace(target=max(shape.kv, target), start=start)
+    out = run_decode(case, config, reach=reach)
+    wanted = expected(make_case(case.segments, shape))[0]
+    assert distance(out.cpu(), wanted) < {1e-6: 1e-5}.get(ROUNDED[shape.dtype], 3e-2)
+
+
+@pytest.mark.parametrize("reach", [64, 300])
+def test_a_plan_of_windows_takes_launches_for_short_contexts(
+    reach: int, device: torch.device
+) -> None:
+    """However many tokens are cached; plan and launch both know."""
+    shape = Shape(heads=6, kv=2, dim=48, window=reach, norms="none", dtype=torch.bfloat16)
+    case = make_case(((350, 1), (3, 1)), shape).to(device)
+    plan = replace(case.paged_plan(), reach=reach)
+    plan = paged.prepared(plan, shape.heads, case.keys, shape.dtype, is_scoped=True)
+    short = choose.decode_config(2, 2, 48, torch.bfloat16, 256 if reach <= 256 else 512)
+    assert plan.shares is not None
+    assert plan.shares.shape[0] == short.programs(2)
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    check_case(case, paged.attend(*args, shape.scope))
 
 
 @pytest.mark.parametrize(("shape", "target"), MOSTLY)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.drive import Drive, fresh_runner
-from kernels.attention import kept_from
+from kernels.attention import PagedPlan, kept_from
 from protocol.sampling import SamplingParams
 from tests.fakes.drafts import HostDrafts, Mood
 from tests.fakes.tiny_families import write_family
@@ -16,6 +16,7 @@ from tests.fakes.tiny_models import load_tiny
 from tests.workers.engine.step_cases import as_on_card
 from workers.engine.graphs.capture import run_again
 from workers.engine.memory import window_size
+from workers.engine.models import network
 from workers.engine.runner import ModelRunner
 from workers.engine.step.host_steps import HostSteps
 from workers.scheduler import WindowSizes, first_kept, most_kept
@@ -141,6 +142,25 @@ def test_invariant_rows_are_equal_to_the_bit(case: Case) -> None:
             start, begin = start + size, ()
         found.append(hidden[-1])
     assert torch.equal(*found)
+
+
+def test_what_is_prepared_for_windows_says_how_far_they_reach(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that programs share what is seen, not what is cached."""
+    found: list[tuple[int, bool]] = []
+
+    def see(plan: PagedPlan, *_: object, **_named: object) -> PagedPlan:
+        found.append((plan.reach, plan.block_tables is tables[1]))
+        return plan
+
+    monkeypatch.setattr(network, "prepared", see)
+    tables = [torch.zeros(1, 4, dtype=torch.int32) for _ in range(2)]
+    rows = torch.zeros(1, dtype=torch.int32)
+    plan = PagedPlan(rows, rows, tables[0], 1, window_tables=tables[1])
+    model = case.runner.model
+    model.prepared(plan, case.runner.cache)
+    assert found == [(0, False), (model.config.kept_window, True)]
 
 
 def test_scheduler_and_kernels_agree_on_what_is_kept() -> None:

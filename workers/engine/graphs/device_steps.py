@@ -454,10 +454,11 @@ def _can_share(model: Network) -> bool:
 
 def _short_contexts(model: Network, cache: KvCache) -> dict[int, tuple[int, ...]]:
     """By the number of decodes, for which contexts they have graphs of their own: where all layers
-    have the same heads, and reading a layer's weights does not outlast what such a graph saves.
+    have the same heads, with windows or without, and reading a layer's weights does not outlast
+    what such a graph saves.
     """
     config = model.config
-    if config.is_latent or len(config.head_sizes) != 1:
+    if config.is_latent or len({sizes[:3] for sizes in config.head_sizes}) != 1:
         return {}
     most = _SHORT_BYTES * config.num_layers
     found = short_contexts(cache.keys_of(0))

@@ -179,8 +179,9 @@ class Network:
         plans = [plan, *(plan.others or [plan] * (len(self.config.head_sizes) - 1))]
         tables = plan.window_tables
         if tables is not None:
+            reach = self.config.kept_window
             plans = [
-                replace(each, block_tables=tables) if sizes.in_window else each
+                replace(each, block_tables=tables, reach=reach) if sizes.in_window else each
                 for each, sizes in zip(plans, self.config.head_sizes, strict=True)
             ]
         first, *others = [

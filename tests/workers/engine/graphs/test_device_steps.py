@@ -27,7 +27,7 @@ from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.graphs.capture_order import CaptureOrder
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.models.description import Dense, Experts
+from workers.engine.models.description import Dense, Experts, HeadSizes
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import ModelRunner
 from workers.engine.step.draft_pass import NoDraftPass
@@ -220,6 +220,28 @@ def test_long_layers_have_no_graphs_for_short_contexts(
     monkeypatch.setattr(device_steps, "CaptureOrder", order)
     as_on_card(host)
     assert asked == [found]
+
+
+@pytest.mark.parametrize(
+    ("heads", "found"),
+    [
+        ([HeadSizes(4, 2, 8), HeadSizes(4, 2, 8, in_window=True)], _SHORT),
+        ([HeadSizes(4, 2, 8), HeadSizes(4, 1, 8, in_window=True)], {}),
+        ([HeadSizes(4, 2, 8), HeadSizes(4, 2, 16)], {}),
+    ],
+)
+def test_windows_do_not_keep_short_contexts_from_graphs_of_their_own(
+    host: ModelRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    heads: list[HeadSizes],
+    found: dict[int, tuple[int, ...]],
+) -> None:
+    """Heads of other sizes do: what is measured for one of them need not be right for the other."""
+    config = SimpleNamespace(is_latent=False, head_sizes=heads, num_layers=1)
+    model: Any = SimpleNamespace(config=config)
+    monkeypatch.setattr(device_steps, "_read_bytes", lambda *_: 0)
+    monkeypatch.setattr(device_steps, "short_contexts", lambda _: _SHORT)
+    assert device_steps._short_contexts(model, host.cache) == found
 
 
 @pytest.mark.parametrize("form", ["16 bits", "MXFP4", "both"])

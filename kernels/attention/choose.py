@@ -39,12 +39,13 @@ class _Short(NamedTuple):
 
 _ONE: Final = _Short(tile=256, warps=8, stages=1, programs=8)
 _HALF: Final = _Short(tile=128, warps=8, stages=1, programs=16)
+_WHOLE: Final = _Short(tile=256, warps=8, stages=1, programs=16)
 _QUARTERS: Final = _Short(tile=64, warps=4, stages=2, programs=64)
 
 _FEW_KEY_HEADS: Final = 4
 _SHORT: Final[Mapping[int, Mapping[int, _Short]]] = {
-    1: {256: _ONE, 512: _HALF, 1024: _QUARTERS},
-    2: {256: _ONE, 512: _HALF, 1024: _QUARTERS},
+    1: {256: _ONE, 512: _HALF, 1024: _WHOLE},
+    2: {256: _ONE, 512: _HALF, 1024: _WHOLE},
     4: {256: _ONE, 512: _HALF},
     8: {256: _ONE, 512: _HALF},
 }
@@ -58,7 +59,10 @@ _SHORT_OF_MANY_HEADS: Final[Mapping[int, Mapping[int, _Short]]] = {
 Programs without a share cost too, and so does the merge of parts. Steps of one H200, ms, at 129 to
 256 and at 257 to 384 tokens, by any context's launch or the next longer one, and by these: the 30B
 mixture in 8 bits (4 heads) 1.80 / 2.31 and 1.80 / 1.92 at one row, 2.64 / 3.24 and 2.64 / 2.83 at
-two, 6.11 / 6.31 and 5.96 / 6.10 at 8; four rows were not timed. With 8 heads `_HALF` is slower than
+two, 6.11 / 6.31 and 5.96 / 6.10 at 8; four rows were not timed. At 600 and at 1,000 tokens a layer
+of it by blocks (`python -m benchmarks.kernels mixture_chain`) takes 45.2 us at one row by `_WHOLE`,
+46.3 by twice as many programs of 128 tokens, and 56.3 and 60.8 by `_QUARTERS`; at two rows 63.0,
+64.8 and 68.7. With 8 heads `_HALF` is slower than
 `_QUARTERS` (0.6B, one row: 0.74 and 0.68), four rows gain up to 256 tokens (8B in 8 bits 3.08 to
 2.90, 0.6B nothing) and 8 rows up to 512 (0.6B 0.92 / 0.95 and 0.79 / 0.92)."""
 

@@ -9,7 +9,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from workers.turns import NO_PAUSES, Member, MemberState, SharedCard, TurnPolicy, with_pause
+from msgspec.structs import replace
+
+from workers.turns import Member, MemberState, PauseWatch, SharedCard, TurnPolicy
 
 
 @dataclass
@@ -32,8 +34,6 @@ class Model:
     queue: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)
     is_closing: bool = False
-    worked_until: float | None = None
-    pauses: tuple[float, ...] = NO_PAUSES
 
     def member(self, now: float) -> Member:
         """What the policy sees."""
@@ -52,7 +52,6 @@ class Model:
             since=self.since,
             idle_since=self.idle_since,
             idle_s=self.idle_s,
-            pauses=self.pauses,
         )
 
     @property
@@ -79,6 +78,7 @@ class TurnsWorld:
         self.sleeps: list[tuple[float, str, str]] = []
         self._events: list[tuple[float, int, str, str]] = []
         self._numbers = itertools.count()
+        self._pauses = PauseWatch()
         self._next_at: float | None = None
         self._loops: dict[str, tuple[float, Iterator[tuple[str, float]]]] = {}
         for model in models:
@@ -121,13 +121,11 @@ class TurnsWorld:
             return
         match what:
             case "arrive":
-                if model.worked_until is not None and not model.running and not model.queue:
-                    model.pauses = with_pause(model.pauses, self.now - model.worked_until)
                 model.queue.append(self.now)
             case "end":
                 model.running.pop(0)
                 if not model.running and not model.queue:
-                    model.idle_since = model.worked_until = self.now
+                    model.idle_since = self.now
                 if name in self._loops:
                     pause_s, steps = self._loops.pop(name)
                     self._step(self.now + pause_s, steps)
@@ -139,6 +137,8 @@ class TurnsWorld:
             case "woke":
                 model.state, model.since, model.is_measured = "awake", self.now, True
                 model.idle_since = self.now
+        has_work, is_awake = bool(model.queue or model.running), model.state == "awake"
+        self._pauses.see(name, has_work=has_work, is_awake=is_awake, now=self.now)
         self._serve(model)
 
     def _serve(self, model: Model) -> None:
@@ -151,7 +151,10 @@ class TurnsWorld:
             self.at(self.now + model.service_s, "end", model.name)
 
     def _decide(self) -> None:
-        members = [model.member(self.now) for model in self.models.values()]
+        members = [
+            replace(model.member(self.now), pauses=self._pauses.counts(name))
+            for name, model in self.models.items()
+        ]
         plan = self.policy.decide(members, self.card, self.now)
         for name in plan.sleep:
             model = self.models[name]

@@ -24,6 +24,7 @@ from workers.turns import (
     Change,
     Member,
     Order,
+    PauseWatch,
     SharedCard,
     TurnPlan,
     TurnPolicy,
@@ -76,6 +77,7 @@ class TurnTable:
         self._memory = memory
         self._log = log
         self._policy = TurnPolicy()
+        self._pauses = PauseWatch()
         self._seats: dict[int, _Seat] = {}
         self._numbers = 0
         self._changed = trio.Event()
@@ -93,7 +95,7 @@ class TurnTable:
         try:
             async with stream:
                 async for line in lines_of(stream):
-                    self._hear(seat, line)
+                    self._hear(number, seat, line)
         except (trio.BrokenResourceError, trio.ClosedResourceError, WireError) as error:
             self._log(f"a worker has left the table of turns: {error}")
         finally:
@@ -103,6 +105,7 @@ class TurnTable:
         """The worker has no seat any more, if it had one."""
         if (seat := self._seats.pop(number, None)) is None:
             return
+        self._pauses.forget(_seat_name(number))
         one = seat.member
         if one is not None and (one.held_bytes or one.state not in ("asleep", "away")):
             self._settles_at = self._read_again_at = trio.current_time() + SETTLE_S
@@ -128,10 +131,12 @@ class TurnTable:
             if late_at <= now and number in self._seats:
                 await self._dismiss(number, f"it took no order for {TAKEN_WITHIN_S:g} s")
 
-    def _hear(self, seat: _Seat, line: bytes) -> None:
+    def _hear(self, number: int, seat: _Seat, line: bytes) -> None:
         """Raises `WireError`."""
         now = trio.current_time()
         one = seat.member = decode_report(line, now)
+        is_awake = one.state == "awake"
+        self._pauses.see(_seat_name(number), has_work=one.has_work, is_awake=is_awake, now=now)
         seat.heard_at, seat.taken = now, one.order
         if one.state == "asleep" and one.must_wait_until > now:
             self._read_again_at = one.must_wait_until
@@ -171,8 +176,9 @@ class TurnTable:
             waited_s, state = one.waited_s + one.waiting * (now - seat.heard_at), one.state
             if seat.taken < seat.number:
                 state = "waking" if seat.do == "wake" else "falling asleep"
+            name = _seat_name(number)
             yield msgspec.structs.replace(
-                one, name=_seat_name(number), waited_s=waited_s, state=state
+                one, name=name, waited_s=waited_s, state=state, pauses=self._pauses.counts(name)
             )
 
     async def _tell(self, number: int, seat: _Seat, plan: TurnPlan) -> None:

@@ -33,7 +33,6 @@ from workers.supervisor.seat_states import (
 )
 from workers.supervisor.turn_table import TurnTable, lines_of, lock_of, opened_at
 from workers.turns import (
-    NO_PAUSES,
     Change,
     Member,
     MemberState,
@@ -42,7 +41,6 @@ from workers.turns import (
     encode_report,
     engine_id,
     read_record,
-    with_pause,
     write_record,
 )
 
@@ -131,8 +129,6 @@ class TurnTaker:
         self._changed = trio.Event()
         self._state = self._see()
         self._since = self._idle_since = now
-        self._worked_until: float | None = None
-        self._pauses: tuple[float, ...] = NO_PAUSES
         self._order_number = 0
         self._wish: Change | None = None
         self._waits_until = float("-inf")
@@ -427,7 +423,6 @@ class TurnTaker:
             must_wait_until=max(now, self._waits_until),
             wants_look=self.is_on_demand and self._wants_look,
             order=self._order_number,
-            pauses=self._pauses,
         )
 
     @property
@@ -463,11 +458,8 @@ class TurnTaker:
         return any(one.waiting or one.running for one, _ in self._demand.values())
 
     def _note_work(self, had_work: bool) -> None:
-        now, has_work = trio.current_time(), self._has_work
-        if had_work and not has_work:
-            self._idle_since = self._worked_until = now
-        elif has_work and not had_work and self._worked_until is not None:
-            self._pauses = with_pause(self._pauses, now - self._worked_until)
+        if had_work and not self._has_work:
+            self._idle_since = trio.current_time()
         self.note()
 
     def _see(self) -> MemberState:

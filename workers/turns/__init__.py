@@ -13,7 +13,7 @@ from workers.turns.messages import (
     encode_order,
     encode_report,
 )
-from workers.turns.pauses import NO_PAUSES, with_pause
+from workers.turns.pauses import PauseWatch
 from workers.turns.policy import (
     Change,
     Member,

@@ -1,13 +1,15 @@
 """The pauses of a model between its work, and so whether it is in use while it has none.
 
-Owns their counts by length, and the share of them that end soon. Must not know what is decided by
-it. Old pauses count less with each new one, so that the counts follow a change of use.
+Owns their counts by length, which of them count, and the share that ends soon. Must not know what
+is decided by it. Old pauses count less with each new one, so that the counts follow a change of
+use.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, final
 
 EDGES_S: Final = (*[2.0**power for power in range(-5, 11)], inf)
 """The longest pause of each count: 31 ms, twice as long each, 17 minutes, and all longer ones."""
@@ -17,12 +19,59 @@ _KEPT: Final = 0.9
 _SAME_S: Final = 1e-6
 """Times that are sums differ by less than this from what they are to be."""
 
-NO_PAUSES: Final = (0.0,) * len(EDGES_S)
+
+@dataclass
+class _Watched:
+    """A model. `rested_at`: when its last work ended, None while it has some or had none yet.
+    `stayed`: it has been awake since. `is_last`: no other model has ended work since.
+    """
+
+    counts: tuple[float, ...] = ()
+    has_work: bool = False
+    rested_at: float | None = None
+    stayed: bool = True
+    is_last: bool = True
+
+
+@final
+class PauseWatch:
+    """The pauses of the models of one device, by name.
+
+    One who asks two models in turns asks the first again after the second has answered, however
+    long that took. So a pause in which a model lost its place, and in which another one was served,
+    says nothing of when work comes to it by itself, and does not count.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+
+    def counts(self, name: str) -> tuple[float, ...]:
+        """The counts of its pauses, by length."""
+        found = self._watched.get(name)
+        return () if found is None else found.counts
+
+    def see(self, name: str, *, has_work: bool, is_awake: bool, now: float) -> None:
+        """Take where a model is at `now`, as often as that may have changed."""
+        one = self._watched.setdefault(name, _Watched())
+        one.stayed = one.stayed and is_awake
+        if has_work and not one.has_work and one.rested_at is not None:
+            if one.stayed or one.is_last:
+                one.counts = with_pause(one.counts, now - one.rested_at)
+            one.rested_at = None
+        if one.has_work and not has_work:
+            one.rested_at, one.stayed, one.is_last = now, is_awake, True
+            for other in self._watched.values():
+                other.is_last = other.is_last and other is one
+        one.has_work = has_work
+
+    def forget(self, name: str) -> None:
+        """It is gone."""
+        self._watched.pop(name, None)
 
 
 def with_pause(counts: Sequence[float], pause_s: float) -> tuple[float, ...]:
     """The counts with one more pause."""
-    kept = [_KEPT * count for count in counts or NO_PAUSES]
+    kept = [_KEPT * count for count in counts or (0.0,) * len(EDGES_S)]
     kept[bisect_left(EDGES_S, pause_s)] += 1.0
     return tuple(kept)
 

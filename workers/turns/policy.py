@@ -30,7 +30,7 @@ import msgspec
 
 from housekeeping.sizes import bytes_text
 from protocol.messages import Count
-from workers.turns.pauses import NO_PAUSES, changes_after, share_ending
+from workers.turns.pauses import changes_after, share_ending
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
@@ -65,7 +65,8 @@ class Member(msgspec.Struct, frozen=True):
     the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
     came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
     an operator asks for. `must_wait_until`: its last change failed. `order` is the number of the
-    last order that it has taken. `pauses` are the counts of its pauses between work, by length.
+    last order that it has taken. `pauses` are counts of its pauses between work, by length, which
+    the one that decides fills in.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Member(msgspec.Struct, frozen=True):
     must_wait_until: Instant = float("-inf")
     wants_look: bool = False
     order: Count = 0
-    pauses: PauseCounts = NO_PAUSES
+    pauses: PauseCounts = ()
 
     @property
     def has_work(self) -> bool:

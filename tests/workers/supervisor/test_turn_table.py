@@ -19,6 +19,7 @@ from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.supervisor.turn_table import (
     MAX_LINE_BYTES,
     TurnTable,
+    _Seat,
     card_of,
     lines_of,
     opened_at,
@@ -33,6 +34,7 @@ from workers.turns import (
     encode_report,
     policy,
 )
+from workers.turns.pauses import with_pause
 
 
 class Worker:
@@ -103,6 +105,33 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
         await worker.say("asleep", order=first.number, waits_s=0.05)
         (order,) = await worker.news()
         assert (order.do, "other processes hold 79.00 GiB" in order.why) == (None, True)
+
+
+async def test_the_policy_is_told_the_pauses_that_the_table_has_seen(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """Of each seat its own: two workers may have one name. They are forgotten with the seat."""
+    one = TurnTable(cast("CardMemory", FixedCard(tmp_path)), lambda _: None)
+    seats = [_Seat(cast("trio.SocketStream", None)) for _ in range(2)]
+    one._seats = dict(enumerate(seats))
+
+    def hear(number: int, running: int) -> None:
+        said = encode_report(Member("w", "awake", running=running, must_wait_until=0.0), 0.0)
+        one._hear(number, seats[number], said.rstrip())
+
+    def pauses() -> list[tuple[float, ...]]:
+        return [member.pauses for member in one._members(trio.current_time())]
+
+    for pause_s in (3.0, 0.5):
+        hear(0, 1)
+        hear(1, 1)
+        hear(0, 0)
+        await trio.sleep(pause_s)
+    hear(0, 1)
+    assert pauses() == [with_pause(with_pause((), 3.0), 0.5), ()]
+    one._lose(0)
+    one._seats[0] = seats[0]
+    assert pauses() == [(), ()]
 
 
 async def test_workers_of_two_files_may_have_the_same_name(tmp_path: Path) -> None:

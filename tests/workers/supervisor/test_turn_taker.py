@@ -18,7 +18,7 @@ from workers.supervisor.lifecycle import SHOWN, EngineState, Lifecycle, LifeEven
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.seat_states import SleepTrial, TrialEvent
 from workers.supervisor.turn_taker import _SEEN, TurnTaker
-from workers.turns import Change, MemberState, Order, encode_order, with_pause
+from workers.turns import Change, MemberState, Order, encode_order
 
 _CONFIG = WorkerConfig(
     name="w",
@@ -275,21 +275,3 @@ async def test_only_measurements_of_the_same_engine_count(tmp_path: Path, engine
 async def _wait_for(path: Path) -> None:
     while not path.exists():  # noqa: ASYNC110, ASYNC240 (a file has no event)
         await trio.sleep(0.01)
-
-
-async def test_pauses_between_work_are_told_to_the_table(autojump_clock: object) -> None:
-    """Of all gateways together, and also those in which it slept."""
-    seat = _seat(Lifecycle(begins_asleep=True))
-    work, none = Wanted(0, 1, 0.0, 0.5), Wanted(0, 0, 0.0, 0.0)
-    seat.wanted(1, work)
-    seat.wanted(2, work)
-    seat.wanted(1, none)
-    await trio.sleep(9.0)  # the other gateway still has work
-    seat.wanted(2, none)
-    await trio.sleep(3.0)
-    seat.wanted(1, Wanted(1, 0, 0.0, 0.0))
-    assert seat.report(trio.current_time()).pauses == with_pause((), 3.0)
-    seat.gone(1)
-    await trio.sleep(0.5)
-    seat.wanted(2, work)
-    assert seat.report(trio.current_time()).pauses == with_pause(with_pause((), 3.0), 0.5)

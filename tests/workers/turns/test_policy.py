@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.fakes.turns_world import Model, TurnsWorld
-from workers.turns import Member, SharedCard, TurnPolicy, with_pause
-from workers.turns.pauses import share_ending
+from workers.turns import Member, PauseWatch, SharedCard, TurnPolicy
+from workers.turns.pauses import share_ending, with_pause
 
 GIB = 2**30
 CARD = 80 * GIB
@@ -49,37 +49,48 @@ def test_nobody_waits_longer_than_a_change_and_the_own_queue() -> None:
 
 
 SLOW = {"wake_s": 4.5, "sleep_s": 11.0, "service_s": 1.0}
+QUICK = {"wake_s": 0.05, "sleep_s": 0.1, "service_s": 1.0}
+"""The driver's checkpoint of a vLLM, and an engine of our own."""
 
 
-def test_one_person_who_alternates_waits_for_the_changes_alone() -> None:
-    """Three questions each, with 2 s between them and 5 s before the other model: by then the one
-    that was left is in use no more, although its return would cost 15 s.
+@pytest.mark.parametrize("rest_s", [1.0, 5.0, 20.0], ids=lambda rest_s: f"{rest_s} s")
+@pytest.mark.parametrize("other", [SLOW, QUICK], ids=["slow and slow", "slow and quick"])
+def test_one_person_who_alternates_waits_for_the_changes_alone(
+    rest_s: float, other: dict[str, float]
+) -> None:
+    """Three questions each, with half a second between them, then the other model: nobody waits for
+    the one that was left. That its next question comes soon behind the other's answer is no sign
+    that it was in use, although its return would cost 15 s.
     """
-    world = TurnsWorld([Model("a", 60 * GIB, **SLOW), Model("b", 60 * GIB, **SLOW)], CARD)
-    world.loop(0.0, [(name, pause_s) for name in "ababab" for pause_s in (2.0, 2.0, 5.0)])
+    world = TurnsWorld([Model("a", 60 * GIB, **SLOW), Model("b", 60 * GIB, **other)], CARD)
+    steps = [(name, pause_s) for name in "ababab" for pause_s in (0.5, 0.5, rest_s)]
+    world.loop(0.0, steps)
     world.run()
-    waits = [began - came for _, came, began in world.served]
-    assert max(waits) <= 15.5 + 1e-6
+    a, b = world.models["a"], world.models["b"]
+    change_s = {"a": b.sleep_s + a.wake_s, "b": a.sleep_s + b.wake_s}
+    assert all(began - came <= change_s[name] + 1e-6 for name, came, began in world.served)
     assert switches(world) == 6
 
 
 @pytest.mark.parametrize("pause_s", [0.2, 2.0, 5.0], ids=lambda pause_s: f"{pause_s} s")
-@pytest.mark.parametrize("times", [SLOW, {"service_s": 1.0}], ids=["slow changes", "quick changes"])
+@pytest.mark.parametrize("times", [SLOW, {"service_s": 1.0}], ids=["slow", "middling"])
+@pytest.mark.parametrize("other", [None, QUICK], ids=["alike", "beside a quick one"])
 def test_two_agents_beside_each_other_neither_thrash_nor_starve(
-    pause_s: float, times: dict[str, float]
+    pause_s: float, times: dict[str, float], other: dict[str, float] | None
 ) -> None:
     """Each asks again after a pause, all the time: the one that waits takes its turn, and the
     changes take no more than three fifths of the time.
     """
     source = random.Random(f"agents {pause_s}")
-    world = TurnsWorld([Model("a", 60 * GIB, **times), Model("b", 60 * GIB, **times)], CARD)
+    models = [Model("a", 60 * GIB, **times), Model("b", 60 * GIB, **(other or times))]
+    world = TurnsWorld(models, CARD)
     for at, name in ((0.0, "a"), (5.0, "b")):
         world.loop(at, [(name, source.expovariate(1 / pause_s)) for _ in range(150)])
     world.run()
-    one = world.models["a"]
+    change_s = sum(one.change_s for one in models) / 2
     assert len(world.served) == 300
-    assert switches(world) * one.change_s <= 0.6 * world.now
-    assert max(began - came for _, came, began in world.served) <= 3 * 2 * one.change_s
+    assert switches(world) * change_s <= 0.6 * world.now
+    assert max(began - came for _, came, began in world.served) <= 3 * 2 * change_s
 
 
 def test_models_that_fit_together_never_switch() -> None:
@@ -446,6 +457,39 @@ def test_pauses_put_a_change_off_for_no_longer_than_the_return_costs(
     one = replace(WAITS, waiting=waiting, sleep_s=sleep_s)
     at = begins_at(one, victim, 100.0)
     assert 100.0 <= at <= 100.0 + (sleep_s + wake_s) / waiting + 1e-5
+
+
+def test_pauses_in_which_it_lost_its_place_and_another_was_served_do_not_count() -> None:
+    watch = PauseWatch()
+
+    def see(at: float, name: str, has_work: bool, is_awake: bool = True) -> None:
+        watch.see(name, has_work=has_work, is_awake=is_awake, now=at)
+
+    see(0.0, "a", True)
+    see(1.0, "a", False)
+    see(3.0, "a", True)  # awake all the while
+    expected = with_pause((), 2.0)
+    assert watch.counts("a") == expected
+    see(4.0, "a", False)
+    see(4.5, "b", True)
+    see(5.0, "b", False)
+    see(9.0, "a", True)  # another was served beside it
+    expected = with_pause(expected, 5.0)
+    assert watch.counts("a") == expected
+    see(10.0, "a", False)
+    see(10.5, "a", False, False)
+    see(11.0, "a", True, False)  # its place is taken, and nobody was served yet
+    expected = with_pause(expected, 1.0)
+    assert watch.counts("a") == expected
+    see(14.0, "a", True)
+    see(15.0, "a", False)
+    see(15.5, "a", False, False)
+    see(16.0, "b", True)
+    see(17.0, "b", False)
+    see(18.0, "a", True, False)
+    assert watch.counts("a") == expected
+    watch.forget("a")
+    assert watch.counts("a") == ()
 
 
 def test_old_pauses_count_less() -> None:

@@ -225,6 +225,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         tools, tool_choice = _chosen_tools(typed, tools, has_others=bool(foreign_tool))
     others: list[OtherPart] = []
     messages = _messages(typed.messages, others)
+    if others:
+        messages = _in_results(messages, typed.messages)
     grammar = None
     if typed.response_format is not None:
         messages = instructed(messages, typed.response_format)
@@ -309,6 +311,28 @@ def _is_past(bodies: list[MessageBody], at: int) -> bool:
         return True
     last = len(bodies) - 1 - (bodies[-1].role == "assistant")
     return at < last and role in ("user", "assistant")
+
+
+def _in_results(messages: tuple[Message, ...], bodies: list[MessageBody]) -> tuple[Message, ...]:
+    """The messages; what the user's turn behind a result says of pictures alone, that they were
+    left out, belongs to the result. A turn of the user would end the thoughts of an agent that goes
+    on, in templates that show only those since the user's last word.
+    """
+    found: list[Message] = []
+    for message, body in zip(messages, bodies, strict=True):
+        last = found[-1] if found else None
+        if last is not None and (last.role, body.role) == ("tool", "user") and _is_no_text(body):
+            text = "\n".join(one for one in (last.content, message.content) if one)
+            found[-1] = msgspec.structs.replace(last, content=text)
+        else:
+            found.append(message)
+    return tuple(found)
+
+
+def _is_no_text(body: MessageBody) -> bool:
+    parts = body.content if isinstance(body.content, list) else ()
+    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
+    return bool(kinds) and all(kind in _WORDS for kind in kinds)
 
 
 def _first(others: list[OtherPart]) -> OtherPart:

@@ -11,7 +11,16 @@ from typing import Final
 
 from gateway.output.reasoning import Split, State
 from gateway.output.tags import find_first, tag_overlap
-from gateway.output.tools.harmony import CALL, CHANNEL, END, MESSAGE, RECIPIENT, RETURN, START
+from gateway.output.tools.harmony import (
+    CALL,
+    CHANNEL,
+    END,
+    MESSAGE,
+    RECIPIENT,
+    RETURN,
+    START,
+    TO_NO_TOOL,
+)
 
 ANALYSIS: Final = "analysis"
 _ENDS: Final = (END, CALL, RETURN, START, CHANNEL)
@@ -86,7 +95,7 @@ class HarmonySplitter:
             return ""
         head, self._pending = text[:at], text[at + len(MESSAGE) :]
         recipient = RECIPIENT.search(head)
-        if recipient is not None and recipient[1] != "assistant":
+        if recipient is not None and recipient[1] not in TO_NO_TOOL:
             self.state, self._is_call = "final", True
             return f"{CHANNEL}commentary to={recipient[1]}{MESSAGE}"
         self._is_call = False

@@ -51,6 +51,11 @@ class TagScan:
         """Whether the text so far ends in what may become a tag."""
         return bool(self._held)
 
+    @property
+    def rest(self) -> str:
+        """What is held, which is text if nothing follows."""
+        return self._held
+
     def feed(self, char: str) -> str:
         """The text that is certain now; `found` is the tag once it is complete."""
         if not self._held and char not in self._first:

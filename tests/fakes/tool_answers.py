@@ -435,10 +435,7 @@ def _harmony() -> list[Answer]:
         answer(f"Sure.{call('g', '{}')}{call('f', '{}')}", "Sure.", ("g", "{}"), ("f", "{}")),
         answer(_up_to(call("f", '{"text": "ab"}'), "ab"), *_cut("ab")),
         answer(other, other),
-        answer(
-            call("g", "{}").replace("functions.g", "browser.open"),
-            call("g", "{}").replace("functions.g", "browser.open"),
-        ),
+        answer(call("g", "{}").replace("functions.g", "browser.open"), ("browser.open", "{}")),
     ]
 
 

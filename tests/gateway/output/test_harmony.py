@@ -38,6 +38,16 @@ OLD_CALL = (
     '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"count": 19}<|call|>'
 )
 SAID = ("f", '{"count": 19}')
+BUILTIN = "<|start|>assistant to={}<|channel|>analysis code<|message|>{}"
+"""A call of a tool that the model knows by itself, and no request has."""
+
+SEARCH = '{"query": "19"}<|call|>'
+SEARCHED = ("browser.search", '{"query": "19"}')
+CODE_TEXT = 'print("x")'
+CODE = r'{"code": "print(1 < 2)\n<|ca"}'
+CODE_ONLY = r'{"code": "print(\"x\")"}'
+COUNTED = CODE_ONLY.replace("code", "count")
+"""The same as the text of a tool's first parameter."""
 
 
 def split(parts: Sequence[str], *, is_open: bool = False) -> tuple[str, str]:
@@ -92,6 +102,11 @@ def run(
             "I look.",
             [SAID],
         ),
+        (f"{ANALYSIS}{BUILTIN.format('browser.search', SEARCH)}", "12 + 7 is 19", "", [SEARCHED]),
+        (BUILTIN.format("python", "print(1 < 2)\n<|ca"), "", "", [("python", CODE)]),
+        (f"{BUILTIN.format('python', CODE_TEXT)}<|call|>", "", "", [("python", CODE_ONLY)]),
+        (f"{BUILTIN.format('f', CODE_TEXT)}<|call|>", "", "", [("f", COUNTED)]),
+        (FINAL.replace("assistant", "assistant to=user"), "", "It is 19.", []),
         (f"{ANALYSIS}<|start|>assistant{ANALYSIS}{FINAL}", None, "It is 19.", []),
         (ANALYSIS.removesuffix("<|end|>") + FINAL, "12 + 7 is 19", "It is 19.", []),
         (ANALYSIS.removesuffix("<|end|>"), "12 + 7 is 19", "", []),

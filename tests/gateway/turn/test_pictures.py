@@ -59,6 +59,19 @@ async def test_a_picture_in_the_history_ends_no_session(where: str) -> None:
         assert tokenizer.decode(list(ids)).count(line) == 1
 
 
+async def test_a_tools_picture_is_left_out_of_its_result() -> None:
+    """Not as a turn of the user, who said nothing."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask(messages=PAST["a tool's picture as the user's"])
+        (submit,) = worker.all_of(Submit)
+    tokenizer = Tokenizer.from_str(make_text_files()["tokenizer.json"].decode())
+    shown = tokenizer.decode(list(array("I", submit.prompt_ids)), skip_special_tokens=False)
+    assert shown.count("<|im_start|>user") == 2
+    line = "[A picture was here. It was left out, because this model reads only text.]"
+    assert f"<tool_response>\ndone\n{line}\n</tool_response><|im_end|>\n" in shown
+
+
 async def test_a_model_may_refuse_pictures_in_the_history() -> None:
     """Its configuration says so."""
     model = ModelConfig(name="alpha", pictures="refuse")

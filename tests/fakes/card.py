@@ -160,14 +160,13 @@ class FakeRunner:
             prefix_after(block_id)
         if self._windows is not None:
             self._check_snapshots(blocks, self._windows)
-        elif blocks.states is not None:
+        else:
             for digest, found in blocks.states.pool._snapshots.items():
                 if found.is_saved:
                     assert self._kept[found.slot] == prefix_after(blocks._by_digest[digest])
 
     def _check_snapshots(self, blocks: BlockManager, windows: WindowPool) -> None:
         """Each snapshot keeps the window blocks that its prefix has computed."""
-        assert blocks.states is not None
         for digest, found in blocks.states.pool._snapshots.items():
             at = blocks._by_digest.get(digest) if found.is_saved else None
             kept = windows._kept[found.slot][::-1]

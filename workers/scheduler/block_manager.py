@@ -29,10 +29,10 @@ from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
 from workers.scheduler.planned_blocks import PlannedBlocks
 from workers.scheduler.retention import EvictionMeter, KeptChains, ReturnExpectation
-from workers.scheduler.saving import PrefixStates
+from workers.scheduler.saving import NoPrefixStates, PrefixStates
 from workers.scheduler.swapping import NoSwapSpace, SwapSpace
 from workers.scheduler.tier import EntryKind, HostTier, Name, NoHostTier
-from workers.scheduler.windows import WindowPool
+from workers.scheduler.windows import NoWindowPool, WindowPool
 
 _NOT_CACHED: Final = -1
 
@@ -104,24 +104,22 @@ class BlockManager:
         self._num_taken = 0
         self.promised = 0
         self.planned = PlannedBlocks()
-        self.states = states
+        self.states = NoPrefixStates() if states is None else states
         self.swap = NoSwapSpace() if swap is None else swap
         self.tier = NoHostTier() if tier is None else tier
-        self.windows = windows
-        if states is not None:
-            states.pool.events = self._events
-            states.pool.tier = self.tier
+        self.windows = NoWindowPool() if windows is None else windows
+        slots = self.states.pool
+        slots.events, slots.tier = self._events, self.tier
         if windows is not None:
             if states is None or tier is not None or swap is not None:
                 raise ValueError("windows need snapshots, and no host tier")
             states.windows = windows
-            states.pool.released = windows.drop
-            windows.evict = states.pool.evict_least
+            slots.released = windows.drop
+            windows.evict = slots.evict_least
         if tier is not None:
             tier.changed, tier.moved = self._announce, self._announce_tier
             tier.pool.returns.block_size = block_size
-            if states is not None:
-                tier.pin_state, tier.unpin_state = states.pool.pin, states.pool.unpin
+            tier.pin_state, tier.unpin_state = slots.pin, slots.unpin
 
     def __repr__(self) -> str:
         return (
@@ -156,10 +154,7 @@ class BlockManager:
         contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
         _, packed, parents = zip(*contents, strict=True) if contents else ((), (), ())
         num_equal = min(_num_equal(packed, blocks), _num_equal(parents, (table.root, *block_ids)))
-        num_hit = num_equal
-        if self.states is not None:
-            num_hit = self.states.depth(table.digests[:num_equal])
-        hit = tuple(block_ids[:num_hit])
+        hit = tuple(block_ids[: self.states.depth(table.digests[:num_equal])])
         num_free = [self._num_holders[block_id] for block_id in hit].count(0)
         return PrefixHit(hit, num_free, num_equal)
 
@@ -178,19 +173,17 @@ class BlockManager:
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
         if num_new + hit.num_free + reserve <= num_free:
             return True
-        if self.windows is not None:
-            self.windows.promised = 0
+        self.windows.promised = 0
         return False
 
     def _windows_admit(self, hit: PrefixHit, num_tokens: int, table: BlockTable | None) -> bool:
-        windows, states = self.windows, self.states
-        if windows is None or states is None:
+        if not isinstance(self.windows, WindowPool):
             return True
         assert table is not None
-        num_hit = len(hit.block_ids)
-        own = states.pool.slot_of(table.digests[num_hit - 1]) if num_hit else None
+        num_hit, pool = len(hit.block_ids), self.states.pool
+        own = pool.slot_of(table.digests[num_hit - 1]) if num_hit else None
         num_new = num_tokens - num_hit * self.block_size
-        return windows.can_admit(states.pool.pinned, num_new, own)
+        return self.windows.can_admit(pool.pinned, num_new, own)
 
     def expect(self, growth: int, each: int) -> None:
         """Set how many blocks `can_admit` leaves free: `growth` for the tables that hold blocks and
@@ -264,21 +257,13 @@ class BlockManager:
 
     def held_counts(self) -> HeldCounts:
         """How much of the card holds prefixes."""
-        windows, states = self.windows, self.states
-        return HeldCounts(
-            len(self._by_digest),
-            0 if windows is None else len(windows.kept),
-            0 if states is None else len(states.pool.used),
-        )
+        used = self.states.pool.used
+        return HeldCounts(len(self._by_digest), len(self.windows.kept), len(used))
 
     def held_places(self) -> HeldPlaces:
         """What of the card holds prefixes."""
-        windows, states = self.windows, self.states
-        return HeldPlaces(
-            tuple(sorted(self._by_digest.values())),
-            () if windows is None else windows.kept,
-            () if states is None else tuple(states.pool.used),
-        )
+        block_ids, used = tuple(sorted(self._by_digest.values())), tuple(self.states.pool.used)
+        return HeldPlaces(block_ids, self.windows.kept, used)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, with nothing changed, if too few blocks are
@@ -287,7 +272,7 @@ class BlockManager:
         num_new = self.num_needed(num_tokens) - len(table.block_ids)
         if num_new > self.num_free:
             return False
-        if self.windows is not None and not self.windows.extend(table.window, num_tokens):
+        if not self.windows.extend(table.window, num_tokens):
             return False
         if num_new > 0:
             table.extend(self._allocate(num_new))
@@ -325,8 +310,7 @@ class BlockManager:
         is that of their chain, for `retain`. Without `is_use` the host's copies are not used by it.
         """
         self.planned.withdraw(table)
-        if self.windows is not None:
-            self.windows.clear(table.window)
+        self.windows.clear(table.window)
         chain = table.digests[: table.num_stored]
         if is_use and not table.is_private:
             self.tier.used(chain, name, self.now)
@@ -355,7 +339,7 @@ class BlockManager:
         """All digests of the prefix cache. Call `take_events` first: events from before the
         snapshot must not follow it.
         """
-        saved = [] if self.states is None else self.states.pool.saved
+        saved = self.states.pool.saved
         if not isinstance(self.tier, HostTier):
             return self._events.snapshot(self._by_digest, saved)
         blocks, states = self.tier.known()
@@ -371,11 +355,9 @@ class BlockManager:
         check_blocks(self._num_holders, self._cached, self._by_digest, free, tables)
         self._kept.check_integrity(self._parents())
         self.planned.check_integrity(tables, self._found_at_once)
-        if self.states is not None:
-            self.states.pool.check_integrity(self._by_digest)
-            if self.windows is not None:
-                slots = self.states.pool.used
-                self.windows.check_integrity([table.window for table in tables], slots)
+        slots = self.states.pool
+        slots.check_integrity(self._by_digest)
+        self.windows.check_integrity([table.window for table in tables], slots.used)
 
     def _announce(self, name: Name, is_known: bool) -> None:
         """A block or a state came into the first tier that has it, or left the last."""
@@ -397,7 +379,7 @@ class BlockManager:
         """Blocks that no sequence waits for: the cached ones. In a model with recurrent states none
         are, because sequences wait for the states behind cached blocks.
         """
-        return self._by_digest if self.states is None else ()
+        return () if self.states.has_any else self._by_digest
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
         """Put one block into the cache, or hold its cached twin instead. False if another content
@@ -470,7 +452,7 @@ class BlockManager:
 
     def _evict(self, block_ids: Sequence[int]) -> None:
         """Forget what these blocks cached."""
-        tier = self.tier
+        tier, states = self.tier, self.states.pool
         for block_id in block_ids:
             evicted = self._cached[block_id]
             if evicted is not None:
@@ -480,8 +462,7 @@ class BlockManager:
                 if not tier.left(EntryKind.BLOCK, digest):
                     self._events.dropped(digest)
                     self.evictions.evicted(digest)
-                if self.states is not None:
-                    self.states.pool.forget(digest)
+                states.forget(digest)
 
     def _let_go_blank(self, block_ids: Sequence[int]) -> None:
         """Take back blocks without content: they are reused first, the last of them before all."""

@@ -61,12 +61,12 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         seq = chunk.seq
         sequence = running.get(seq) or queues.live(seq)
         if sequence is None:
-            _settle(chunk, None, blocks)
+            blocks.states.settle(chunk, None)
             continue
         if not sequence.is_accepted:
             accepted.append(_accept(sequence))
         if seq in failed:
-            _settle(chunk, None, blocks)
+            blocks.states.settle(chunk, None)
             reason: FinishReason = "grammar" if seq in result.ungrammatical else "error"
             ended.append((sequence, SequenceEnd(reason, detail=failed[seq])))
             continue
@@ -87,13 +87,8 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         # overwrites what this step wrote.
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
-        _settle(chunk, sequence, blocks)
-    return StepOutcome([*accepted, *_tokens(plan.step, items)], ended)
-
-
-def _settle(chunk: Chunk, sequence: Sequence | None, blocks: BlockManager) -> None:
-    if blocks.states is not None:
         blocks.states.settle(chunk, sequence)
+    return StepOutcome([*accepted, *_tokens(plan.step, items)], ended)
 
 
 def _end(sequence: Sequence, chunk: Chunk) -> int:

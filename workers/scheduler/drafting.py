@@ -173,8 +173,7 @@ class DraftPlans:
         self.learn = proposer.learn
         self.end = proposer.end
         self.summary = proposer.summary
-        if blocks.states is not None:
-            blocks.states.grows_ahead = True
+        blocks.states.grows_ahead = True
 
     def of_step(self, in_flight: StepPlan | None) -> StepDrafts | None:
         """What the next step drafts; None: it waits for the result of the step `in_flight`."""
@@ -238,7 +237,7 @@ class DraftPlans:
         no recurrent states, and there are blocks for all drafts that may be accepted.
         """
         queues, running = self._queues, self._queues.running.values()
-        if queues.waiting or self._blocks.states is not None:
+        if queues.waiting or self._blocks.states.has_any:
             return {}, {}
         if any(one.reads_tokens or one.num_due - one.num_planned > 1 for one in running):
             return {}, {}
@@ -278,8 +277,7 @@ def _carrying(chunk: Chunk, own: tuple[int, ...], queues: Queues, blocks: BlockM
     if sequence.grammar is not None and own[0] != ON_CARD:
         grammar = cast("GrammarState", sequence.grammar)
         own = own[: grammar.num_allowed(sequence.token_ids[sequence.num_prompt :], own)]
-    if blocks.states is not None:
-        own = own[: blocks.states.most_drafts(sequence, end)]
+    own = own[: blocks.states.most_drafts(sequence, end)]
     if not _grow(table, end + len(own), queues, blocks):
         own = own[: len(table.block_ids) * blocks.block_size - end]
     block_ids = table.ids or table.freeze()

@@ -151,8 +151,6 @@ class HostLoads:
         """The longest prefix that the card can have after a load; None if it has that already."""
         tier, states = self._tier, self._blocks.states
         end = num_cached + tier.num_held(digests, num_cached)
-        if states is None:
-            return _Found(end, num_cached, None) if end > num_cached else None
         on_card = states.depth(digests[:end])
         for num_blocks in range(end, on_card, -1):
             state = tier.state(digests[num_blocks - 1])
@@ -171,7 +169,6 @@ class HostLoads:
             return False
         slot: int | None = None
         if state is not None:
-            assert blocks.states is not None
             slot = blocks.states.pool.reserve(digests, SnapshotPlace.END)
             if slot is None:
                 return False
@@ -241,7 +238,6 @@ class HostLoads:
             return
         blocks, table = self._blocks, load.table
         if load.slot is not None:
-            assert blocks.states is not None
             pool = blocks.states.pool
             is_whole = table.num_stored == load.num_blocks
             (pool.save if load.has_state and is_whole else pool.drop)(load.slot)

@@ -22,8 +22,8 @@ from workers.scheduler.block_manager import BlockManager, PrefixHit
 from workers.scheduler.loading import HostLoads, NoHostLoads
 from workers.scheduler.plan import SequenceStart
 from workers.scheduler.queues import Queues
+from workers.scheduler.saving import PrefixStates
 from workers.scheduler.sequence import Sequence
-from workers.scheduler.windows import WindowPool
 
 _WORTH_WAITING: Final = 4
 """A sequence waits for another that computes at least a quarter of what it needs: to wait for the
@@ -83,11 +83,10 @@ class PlanStarts:
 
     def close(self) -> None:
         """End the starts of this plan: unpin the state of a candidate that did not start."""
-        if self._blocks.states is not None and self._pinned is not None:
+        if self._pinned is not None:
             self._blocks.states.pool.unpin(self._pinned)
             self._pinned = None
-        if self._blocks.windows is not None:
-            self._blocks.windows.promised = 0
+        self._blocks.windows.promised = 0
 
     def start(self, candidate: StartCandidate) -> Sequence:
         """Let the candidate run and hold its blocks."""
@@ -97,8 +96,7 @@ class PlanStarts:
             sequence.state.restores, self._pinned = self._pinned, None
         self._queues.start(sequence)
         self._blocks.admit(sequence.table, hit, len(sequence.token_ids))
-        if self._blocks.windows is not None:
-            self._begin_window(sequence, self._blocks.windows, hit)
+        self._begin_window(sequence, hit)
         self._blocks.swap.bring_back(sequence, len(hit.block_ids))
         sequence.num_planned = num_cached
         sequence.num_loads = 0
@@ -108,8 +106,9 @@ class PlanStarts:
             self.started.append(sequence.start())
         return sequence
 
-    def _begin_window(self, sequence: Sequence, windows: WindowPool, hit: PrefixHit) -> None:
+    def _begin_window(self, sequence: Sequence, hit: PrefixHit) -> None:
         """Let layers with a window go on from the snapshot, with the blocks that were promised."""
+        windows = self._blocks.windows
         windows.promised = 0
         table, num_hit = sequence.table.window, len(hit.block_ids)
         if num_hit:
@@ -168,7 +167,7 @@ class PlanStarts:
         plan evicts it, and set the positions at which the sequence saves states.
         """
         states, size, table = self._blocks.states, self._blocks.block_size, sequence.table
-        if states is None:
+        if not isinstance(states, PrefixStates):
             return
         digests = table.digests[: len(hit.block_ids)]
         found = states.pool.hit(digests, is_next=not sequence.is_started)
@@ -193,13 +192,12 @@ class PlanStarts:
         digests = sequence.table.digests[: (len(sequence.token_ids) - 1) // size]
         num_found = len(hit.block_ids)
         end = planned.end_of_coming(digests, num_found, hit.num_matched)
-        if states is not None:
-            end = states.num_usable(end)
+        end = states.num_usable(end)
         num_coming = end - num_found
         if num_coming <= 0 or _WORTH_WAITING * num_coming * size < num_left:
             return False
         if digests[end - 1] not in planned:
             return False  # its sequence has computed that block and saves no state there any more
-        planned.await_until(digests, end, needs_state=states is not None)
+        planned.await_until(digests, end, needs_state=states.has_any)
         sequence.awaits = digests[end - 1]
         return True

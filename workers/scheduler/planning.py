@@ -50,8 +50,7 @@ def choose(
     Decodes carry the drafts of `drafting` to verify.
     """
     chunks: list[Chunk] = []
-    if blocks.windows is not None:
-        blocks.windows.pass_all()
+    blocks.windows.pass_all()
     prefills, num_preempted = _decode(queues, blocks, chunks)
     if moves := drafting.moves:
         chunks = [structs.replace(chunk, may_move=moves[chunk.seq]) for chunk in chunks]
@@ -67,7 +66,7 @@ def choose(
         started = starts.started
     if drafting.depth:
         chunks = to_draft(chunks, drafting.depth, queues, blocks, limits.context_length)
-    if blocks.windows is not None:
+    if blocks.windows.has_any:
         chunks = [_with_window(chunk, queues) for chunk in chunks]
     return StepChoice(chunks, started, num_preempted)
 
@@ -110,7 +109,7 @@ def _decode(
     each that decodes. Returns the sequences that need more than one token, and the number of
     sequences that were preempted.
     """
-    block_size, windows = blocks.block_size, blocks.windows
+    block_size, has_windows = blocks.block_size, blocks.windows.has_any
     prefills: list[Sequence] = []
     grown: list[Sequence] = []
     num_preempted = 0
@@ -122,7 +121,7 @@ def _decode(
             continue  # the step in flight samples its last possible token
         table = sequence.table
         lacks = len(table.block_ids) * block_size < end
-        if lacks or (windows is not None and len(table.window.ids) * block_size < end):
+        if lacks or (has_windows and len(table.window.ids) * block_size < end):
             num_preempted += _grow(queues, blocks, sequence, start, end)
             if not table.block_ids:
                 break
@@ -135,7 +134,7 @@ def _decode(
         sequence.num_planned = end
         if end < sequence.max_due:
             sequence.num_due = end + 1
-    if blocks.states is not None:
+    if isinstance(blocks.states, PrefixStates):
         if blocks.states.grows_ahead:
             grown = [queues.running[chunk.seq] for chunk in chunks]
         _save_along(chunks, grown, blocks, blocks.states)
@@ -163,10 +162,8 @@ def _grow(queues: Queues, blocks: BlockManager, sequence: Sequence, start: int, 
     Returns how many sequences were preempted, perhaps this one too.
     """
     windows = blocks.windows
-    if windows is not None:
-        windows.pass_by(sequence.table.window, start)
-        end = min(end, start + windows.least)
-    return _make_room(queues, blocks, sequence, end)
+    windows.pass_by(sequence.table.window, start)
+    return _make_room(queues, blocks, sequence, min(end, start + windows.least))
 
 
 def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence, num_tokens: int) -> int:

@@ -113,21 +113,18 @@ class _Shares:
         window lack blocks.
         """
         start, due = sequence.num_planned, sequence.num_due
-        if self._windows is not None:
-            window = sequence.table.window
-            length = self._windows.fill(window, start + length) - start
-            if length == 0:
-                return
-            # Its last token is computed again if the step samples none.
-            self._windows.pass_later(window, start + length - 1)
+        window = sequence.table.window
+        length = self._windows.fill(window, start + length) - start
+        if length == 0:
+            return
+        # Its last token is computed again if the step samples none.
+        self._windows.pass_later(window, start + length - 1)
         end = sequence.num_planned = start + length
         if end == due < sequence.max_due:
             sequence.num_due = end + 1
         block_ids = sequence.table.leading(-(-end // self._block_size))
         chunk = Chunk(sequence.seq, start, length, block_ids, end == due)
-        if self._states is not None:
-            chunk = self._states.with_slots(chunk, sequence)
-        self.chunks.append(chunk)
+        self.chunks.append(self._states.with_slots(chunk, sequence))
 
 
 def _num_left(sequence: Sequence) -> int:

@@ -13,6 +13,7 @@ scheduler that plans a step ahead.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from typing import Final, NamedTuple, final
 
 import msgspec
@@ -23,7 +24,7 @@ from workers.scheduler.integrity import require
 from workers.scheduler.plan import NO_SLOT, Chunk
 from workers.scheduler.sequence import NEVER, Sequence
 from workers.scheduler.snapshots import SnapshotPlace, SnapshotPool
-from workers.scheduler.windows import WindowPool
+from workers.scheduler.windows import NoWindowPool, WindowPool
 
 _GRAIN: Final = 64
 """Tokens. A state is saved only where a chunk of the delta rule and a block end."""
@@ -87,11 +88,45 @@ def positions_to_save(
 
 
 @final
+class NoPrefixStates:
+    """`PrefixStates` of a model without recurrent layers, whose sequences can begin behind any
+    block.
+    """
+
+    has_any: Final = False
+
+    def __init__(self) -> None:
+        self.pool = SnapshotPool(0)
+        self.grows_ahead = False
+
+    def depth(self, digests: Many[BlockDigest]) -> int:
+        """All of them."""
+        return len(digests)
+
+    def num_usable(self, num_blocks: int) -> int:
+        """All of them."""
+        return num_blocks
+
+    def most_drafts(self, sequence: Sequence, end: int) -> int:  # noqa: ARG002 - the states'
+        """Any number."""
+        return NEVER
+
+    def with_slots(self, chunk: Chunk, sequence: Sequence) -> Chunk:  # noqa: ARG002 - the states'
+        """The chunk as it is."""
+        return chunk
+
+    def settle(self, chunk: Chunk, sequence: Sequence | None) -> None:
+        """Keep nothing."""
+
+
+@final
 class PrefixStates:
     """The states that an engine keeps for prefixes, at ends of blocks of `block_size` tokens. The
     scheduler sets `grows_ahead`: sequences hold blocks for tokens that are only drafted. With
     `windows` a snapshot is not a copied state but what their pool keeps for it.
     """
+
+    has_any: Final = True
 
     def __init__(self, num_slots: int, block_size: int, policy: SavePolicy | None = None) -> None:
         self.policy = policy or SavePolicy(grain=max(_GRAIN, block_size))
@@ -99,7 +134,7 @@ class PrefixStates:
         self.pool = SnapshotPool(num_slots)
         self._size = block_size
         self.grows_ahead = False
-        self.windows: WindowPool | None = None
+        self.windows: WindowPool | NoWindowPool = NoWindowPool()
 
     @classmethod
     def of(
@@ -110,9 +145,9 @@ class PrefixStates:
         """
         return None if num_slots is None else cls(num_slots, block_size, policy)
 
-    def depth(self, digests: Iterable[BlockDigest]) -> int:
+    def depth(self, digests: Many[BlockDigest]) -> int:
         """How many blocks of a prefix its deepest state covers."""
-        return self.pool.depth([*digests])
+        return self.pool.depth(digests)
 
     def num_usable(self, num_blocks: int) -> int:
         """The most leading blocks, up to `num_blocks`, behind which a state may be saved."""
@@ -194,9 +229,7 @@ class PrefixStates:
     def _reserve(self, table: BlockTable, place: int, kind: SnapshotPlace) -> int | None:
         num_blocks = place // self._size
         slot = self.pool.reserve(table.digests[:num_blocks], kind)
-        if slot is None or self.windows is None:
-            return slot
-        if self.windows.keep(slot, table.window, num_blocks):
+        if slot is None or self.windows.keep(slot, table.window, num_blocks):
             return slot
         self.pool.drop(slot)
         return None

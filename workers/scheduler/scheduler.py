@@ -387,7 +387,7 @@ class Scheduler:
         left = self._concurrency.tokens_left(head.num_outputs, head.max_outputs)
         each = self._blocks.num_needed(left)
         self._blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
-        if self._blocks.windows is not None:
+        if isinstance(self._blocks.windows, WindowPool):
             self._blocks.windows.expected = self._window_growth(
                 (*self._queues.running.values(), head), self._blocks.windows
             )
@@ -408,7 +408,7 @@ class Scheduler:
     def _most_in_windows(self, num_running: int) -> int:
         """How many sequences like the running ones have room in the windows' pool."""
         windows = self._blocks.windows
-        if windows is None or not num_running:
+        if not isinstance(windows, WindowPool) or not num_running:
             return self._limits.max_seqs
         num_needed = windows.num_held + self._window_growth(self._queues.running.values(), windows)
         return max(1, num_running * windows.num_blocks // max(1, num_needed))

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, final
 from workers.scheduler.block_table import WindowTable
 from workers.scheduler.integrity import require
 from workers.scheduler.prompt_budget import LEAST_TOKENS
+from workers.scheduler.sequence import NEVER
 
 GRAIN: Final = 128
 """Tokens. What a sequence keeps begins at a multiple of this at or before the first token that it
@@ -50,12 +51,54 @@ def most_kept(window: int, block_size: int, grain: int = GRAIN) -> int:
 
 
 @final
+class NoWindowPool:
+    """`WindowPool` of a model whose layers all see everything."""
+
+    has_any: Final = False
+    least: Final = NEVER
+    kept: Final[tuple[int, ...]] = ()
+    promised = 0
+
+    def extend(self, table: WindowTable, num_tokens: int) -> bool:  # noqa: ARG002 - the pool's
+        """True: no block is needed."""
+        return True
+
+    def fill(self, table: WindowTable, num_tokens: int) -> int:  # noqa: ARG002 - the pool's
+        """All of them."""
+        return num_tokens
+
+    def pass_by(self, table: WindowTable, start: int) -> None:
+        """Let nothing go."""
+
+    def pass_later(self, table: WindowTable, start: int) -> None:
+        """Let nothing go."""
+
+    def pass_all(self) -> None:
+        """Let nothing go."""
+
+    def clear(self, table: WindowTable) -> None:
+        """Let nothing go."""
+
+    def keep(self, slot: int, table: WindowTable, num_blocks: int) -> bool:  # noqa: ARG002 - the pool's
+        """True: the state in the slot is all."""
+        return True
+
+    def begin(self, table: WindowTable, slot: int, num_blocks: int) -> None:
+        """Hold nothing."""
+
+    def check_integrity(self, tables: Collection[WindowTable], slots: Collection[int]) -> None:
+        """Nothing can be wrong."""
+
+
+@final
 class WindowPool:
     """The blocks of `sizes`, of `block_size` tokens each. `evict` frees what the least snapshot
     keeps; it returns whether there was one. `expected` is how many more blocks the tables that hold
     some should come to need, `promised` how many stay free for the sequence that starts next. There
     is room for `least` tokens of each prompt before a step is shared, so that each goes on.
     """
+
+    has_any: Final = True
 
     def __init__(
         self, sizes: WindowSizes, block_size: int, grain: int = GRAIN, least: int = LEAST_TOKENS

@@ -285,9 +285,8 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["restored"] += self.engine.runner.num_restored
         seen["swapped"] += self.engine.runner.num_swapped
         seen["loaded"] += self.engine.runner.num_loaded
-        if (states := self.engine.scheduler._blocks.states) is not None:
-            assert not states.pool.pinned
-        if (windows := self.engine.scheduler._blocks.windows) is not None:
+        assert not self.engine.scheduler._blocks.states.pool.pinned
+        if isinstance(windows := self.engine.scheduler._blocks.windows, WindowPool):
             assert windows.num_held == 0
         seen["moved"] += self.engine.runner.num_moved
         seen["finished"] += len(self.engine.ledger.finished)

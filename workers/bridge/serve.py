@@ -22,6 +22,7 @@ from workers.bridge.engine_client import EngineClient, EngineGone
 from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
+from workers.bridge.model_window import with_models_window
 from workers.bridge.outbox import Outbox
 from workers.bridge.prefill import prefill_form, with_form
 from workers.bridge.readiness import (
@@ -157,6 +158,7 @@ class _Service:
         is_launched = self._engine is not None
         await wait_answering(self._client, self._reports, is_launched=is_launched)
         limits = await self._client.limits()
+        limits = await trio.to_thread.run_sync(with_models_window, self._config, limits)
         api = self._api
         forms = frozenset[GrammarForm]() if isinstance(api, OpenAiApi) else api.grammar_forms
         facts = facts_of(self._config, limits, forms)

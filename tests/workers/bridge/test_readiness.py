@@ -1,10 +1,14 @@
 """What a start tells, and which facts the gateways get."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
+from workers.bridge.model_window import with_models_window
 from workers.bridge.readiness import StartReports, facts_of
 from workers.external import EngineLimits, SglangApi, phase_of
 
@@ -110,3 +114,49 @@ def test_a_window_that_the_memory_does_not_hold_is_none(info: dict[str, int], wi
     assert facts_of(CONFIG, limits).context_length == window
     stated = msgspec.structs.replace(CONFIG, context_length=60_000)
     assert facts_of(stated, limits).context_length == min(window, 60_000)
+
+
+WINDOWS: dict[str, tuple[dict[str, object], int | None]] = {
+    "plain": ({"max_position_embeddings": 2048}, 2048),
+    "of its text": (
+        {"max_position_embeddings": 16, "text_config": {"max_position_embeddings": 4096}},
+        4096,
+    ),
+    "by GPT's name": ({"n_positions": 1024}, 1024),
+    "none": ({"model_type": "mamba"}, None),
+    "no number": ({"max_position_embeddings": "many"}, None),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(WINDOWS))
+@pytest.mark.parametrize("place", ["directory", "hub cache"])
+def test_a_text_engine_without_a_window_has_that_of_its_model(
+    kind: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`transformers serve` names none. Where the file came from is said."""
+    file, window = WINDOWS[kind]
+    (tmp_path / "config.json").write_text(json.dumps(file))
+    model = str(tmp_path)
+    if place == "hub cache":
+        model = "house/model"
+        monkeypatch.setattr("workers.hub.cached", lambda *_: tmp_path)
+    config = msgspec.structs.replace(CONFIG, engine="openai", model=model)
+    assert with_models_window(config, EngineLimits()).context_length == window
+    assert (str(tmp_path / "config.json") in caplog.text) == (window is not None)
+    stated = msgspec.structs.replace(config, context_length=7)
+    assert with_models_window(stated, EngineLimits()).context_length is None
+    assert with_models_window(config, EngineLimits(context_length=5)).context_length == 5
+
+
+def test_a_model_that_is_not_here_has_no_window(tmp_path: Path) -> None:
+    """Nor has an engine of tokens, which says its own."""
+    for engine, model in (("openai", "nobody/has-this"), ("openai", "a name"), ("vllm", "x/y")):
+        config = msgspec.structs.replace(CONFIG, engine=engine, model=model)
+        assert with_models_window(config, EngineLimits()).context_length is None
+    (tmp_path / "config.json").write_text("half {")
+    config = msgspec.structs.replace(CONFIG, engine="openai", model=str(tmp_path))
+    assert with_models_window(config, EngineLimits()).context_length is None

@@ -168,12 +168,16 @@ class AnswerItems:
         item.texts.append(event.text)
         return events
 
-    def _text(self, event: TextDelta) -> list[Event]:
-        opening: list[Event] = []
+    def _message(self) -> tuple[_Open, list[Event]]:
+        """The open message, and the events that opened it if none was."""
         item = self._open
-        if item is None or item.kind != "message":
-            fields = {"role": "assistant", "content": []}
-            item, opening = self._begin("message", fields, _text_part("", [], []))
+        if item is not None and item.kind == "message":
+            return item, []
+        fields = {"role": "assistant", "content": []}
+        return self._begin("message", fields, _text_part("", [], []))
+
+    def _text(self, event: TextDelta) -> list[Event]:
+        item, opening = self._message()
         item.texts.append(event.text)
         logprobs = event.logprobs or ()
         item.logprobs += logprobs
@@ -181,11 +185,12 @@ class AnswerItems:
         return [*opening, ("response.output_text.delta", delta)]
 
     def _annotated(self, annotations: tuple[Annotation, ...]) -> list[Event]:
-        """What the open text refers to. The API knows where; without a place it is the end."""
-        item = self._open
-        if item is None or item.kind != "message":
+        """What the open text refers to. The API knows where; without a place it is the end. What
+        comes behind a call has a message without text.
+        """
+        if not annotations:
             return []
-        events: list[Event] = []
+        item, events = self._message()
         for given in annotations:
             end = sum(map(len, item.texts))
             place = {"title": "", "start_index": end, "end_index": end}

@@ -58,6 +58,24 @@ def streamed(events: list[TurnEvent], error: ApiError | None = None) -> Response
     return check_responses(b"".join([*parts, last]))
 
 
+def test_what_comes_behind_a_call_has_a_message_of_its_own() -> None:
+    """Pages that a server names at the end of an answer whose last part is a call."""
+    page = {"type": "url_citation", "url": "https://a.example"}
+    events: list[TurnEvent] = [
+        ToolCallStart(0, 0, "call_1", "book"),
+        ToolCallArguments(0, 0, "{}"),
+        ToolCallEnd(0, 0),
+        TextDelta(0, "", annotations=(page,)),
+        ChoiceFinished(0, "tool_calls"),
+    ]
+    call, message = streamed(events).items
+    assert (call["type"], message["type"]) == ("function_call", "message")
+    (part,) = message["content"]
+    place = {"title": "", "start_index": 0, "end_index": 0}
+    assert (part["text"], part["annotations"]) == ("", [{**place, **page}])
+    assert whole(events)["output"] == [call, message]
+
+
 def whole(events: list[TurnEvent]) -> dict[str, Any]:
     builder = FORMAT.whole(HEAD)
     for event in events:

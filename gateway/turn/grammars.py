@@ -166,12 +166,21 @@ def _source_of(function: dict[str, Any], field: str, *, is_strict: bool) -> Sche
     source = known.get(is_strict)
     if not isinstance(source, SchemaSource):
         schema = function.get("parameters")
-        given = schema if isinstance(schema, dict) and schema else {"type": "object"}
-        if "nullable" in given:  # arguments are an object, whatever else is said of them
-            given = {key: value for key, value in given.items() if key != "nullable"}
+        given = _of_objects(schema if isinstance(schema, dict) else {})
         source = schema_source(given, field, is_strict=is_strict, is_lenient=not is_strict)
         known[is_strict] = source
     return source
+
+
+def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of parameters: arguments are an object, whatever else is said of them."""
+    kind = schema.get("type")
+    if kind == "object" and "nullable" not in schema:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "nullable"}
+    if kind is None or (isinstance(kind, list) and "object" in kind):
+        return {**rest, "type": "object"}
+    return rest
 
 
 def _tell_of(left_out: tuple[LeftOut, ...], owner: str, field: str, *, is_required: bool) -> None:

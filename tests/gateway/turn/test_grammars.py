@@ -88,6 +88,23 @@ async def test_arguments_that_may_be_null_by_their_schema_are_an_object() -> Non
     assert schema["properties"]["a"]["type"] == ["integer", "null"]
 
 
+OF_OBJECTS: dict[str, dict[str, Any]] = {
+    "a list of types": {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}},
+    "no type": {"properties": {"a": {"type": "integer"}}},
+    "alternatives": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OF_OBJECTS))
+async def test_arguments_are_an_object_whatever_their_schema_says(kind: str) -> None:
+    """Null or a number is no call that a client can make."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": OF_OBJECTS[kind]}}
+    grammar = await _grammar(tools=[tool], tool_choice=NAMED)
+    assert grammar is not None
+    line = next(one for one in grammar.text.splitlines() if one.startswith("arguments_0:"))
+    assert msgspec.json.decode(line.partition("%json ")[2])["type"] == "object"
+
+
 async def test_an_engine_may_enforce_some_forms() -> None:
     """A schema goes there, calls of strict tools are left to the model, the rest is refused."""
     worker = FakeWorker(text='{"a": 1}')

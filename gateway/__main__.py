@@ -30,7 +30,7 @@ from housekeeping.process_start import ProcessStart
 from housekeeping.service_manager import say
 from housekeeping.signals import outlive_hangups
 from protocol.errors import ConfigError, HermaError
-from protocol.transport import enable_inline_reads
+from protocol.transport import enable_inline_reads, use_name_lookups
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)
 """A request makes some thousand objects; at Python's own threshold of 700 the collector would run
@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     async def serve() -> None:
         enable_inline_reads()
+        use_name_lookups()
         await run_gateway(config, os.environ, _announce, gateway_index, reread, start, file)
 
     _raise_config_error(lambda: trio.run(serve))

@@ -27,6 +27,7 @@ from protocol.transport.inline_reads import enable_inline_reads
 from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
+from protocol.transport.name_lookups import use_name_lookups
 from protocol.transport.router import RouterSocket, RouterStatistics
 from protocol.transport.sockets import check_ipc_is_free
 from protocol.transport.subscriber import Subscriber

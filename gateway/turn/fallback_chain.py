@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -69,6 +69,10 @@ _REMEDIES: Final = {
 _OF_MODEL: Final = frozenset({400, 403, 404, 410, 413, 415, 422, 451})
 """Statuses by which a provider refuses us one model, or what we want of it, and not all models."""
 
+PAUSE_WAIT_S: Final = 20.0
+"""A rest of a pause that is waited for: pi asks four times within 14 s, providers ask for 30 s."""
+MAX_WAITING: Final = 256
+"""Requests that wait for the end of a pause; others are refused with the rest of it."""
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
@@ -157,7 +161,7 @@ async def ask_chain(
     caller.trace.turn.model = model
     failures: list[ProviderUnavailable] = []
     refusals: list[ApiError] = []
-    found, pause_s = services.health.in_order(route.chain)
+    found, pause_s = await in_time(services, route.chain)
     if pause_s is not None:
         return busy("No provider takes requests now: each asked for a pause.", math.ceil(pause_s))
     targets = deque(found)
@@ -195,6 +199,25 @@ async def ask_chain(
         return None
     what = None if path is None else f"Model {model} has nothing at /v1{path}"
     return _none_answered(failures, refusals, what)
+
+
+async def in_time(
+    services: Services, chain: Sequence[FallbackConfig]
+) -> tuple[list[FallbackConfig], float | None]:
+    """The providers in their order, or how long all of them are left alone: a short rest of a pause
+    is waited for here. Some clients ask again after seconds of their own and give up, whatever
+    `Retry-After` says.
+    """
+    health = services.health
+    found, pause_s = health.in_order(chain)
+    if pause_s is None or pause_s > PAUSE_WAIT_S or health.num_waiting >= MAX_WAITING:
+        return found, pause_s
+    health.num_waiting += 1
+    try:
+        await trio.sleep(pause_s)
+    finally:
+        health.num_waiting -= 1
+    return health.in_order(chain)
 
 
 def _asked(

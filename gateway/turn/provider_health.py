@@ -24,6 +24,8 @@ class ProviderHealth:
         self._names: tuple[str, ...] = ()
         self._breakers: dict[str, Breaker] = {}
         self._of_models: dict[tuple[str, str], Breaker] = {}
+        self.num_waiting = 0
+        """Requests that wait for the end of a pause."""
         self.reconfigure(names)
 
     def reconfigure(self, names: Iterable[str], changed: Iterable[str] = ()) -> None:

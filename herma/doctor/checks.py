@@ -19,6 +19,7 @@ from herma.doctor.memory import (
     check_control_group,
     check_gpu_limits,
     check_host_caches,
+    check_huge_pages,
     check_page_cache,
     check_shared_memory,
 )
@@ -55,6 +56,7 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_certificate,
     check_control_group,
     check_host_caches,
+    check_huge_pages,
     check_models,
     check_settings,
     check_ranks,

@@ -33,6 +33,30 @@ _SHM: Final = "/dev/shm"  # noqa: S108 -- looked through, never written to
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
+_HUGE_PAGES: Final = "/sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def check_huge_pages(host: Host, config: Config) -> Iterator[Finding]:
+    """Check whether the memory into which the driver moves a sleeping engine has huge pages."""
+    sleepers = [
+        one.name
+        for one in config.workers
+        if one.residency == "on-demand" and one.launch is not None and one.device != "cpu"
+    ]
+    found = re.search(r"\[(\w+)\]", host.text(_HUGE_PAGES))
+    if sleepers and found is not None and found[1] != "always":
+        yield Finding(
+            "note",
+            CHECK,
+            f"transparent huge pages of this host are `{found[1]}`, and engines of others sleep "
+            f"here ({', '.join(sleepers)})",
+            "the driver's checkpoint takes its memory in pages of 4 KiB then: a sleep and a wake "
+            "take about twice as long",
+            f"echo always > {_HUGE_PAGES}, if it suits what else runs here; "
+            "transparent_hugepage=always among the kernel's parameters lasts",
+        )
+
+
 def check_gpu_limits(host: Host) -> Iterator[Finding]:
     """Check limits of HAMi's kind, which drivers and runtime libraries read differently."""
     totals = [row[0] for row in host.table(*_query("memory.total"))]

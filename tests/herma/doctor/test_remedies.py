@@ -240,6 +240,14 @@ def _pair(
     return plant
 
 
+def _huge_pages(setting: str) -> Callable[[Machine], None]:
+    def plant(machine: Machine) -> None:
+        plant_model(machine)
+        machine.write("/sys/kernel/mm/transparent_hugepage/enabled", f"{setting}\n")
+
+    return plant
+
+
 def _no_p2p(machine: Machine) -> None:
     _pair()(machine)
     machine.environ["NCCL_P2P_DISABLE"] = "1"
@@ -249,6 +257,9 @@ NATIVE = HEAD
 TWO_CARDS = HEAD + "tensor_parallel = 2\n"
 CACHING = HEAD + 'cache = { host = "64GiB" }\n'
 LAUNCHED = HEAD + ENGINE
+RESIDENCY = 'residency = "on-demand"\n'
+ON_DEMAND = LAUNCHED.replace("[[workers]]", RESIDENCY + "[[workers]]") + 'device = "cuda:0"\n'
+ON_DEMAND = ON_DEMAND.format('"serve"')
 CASES = {
     "proxy on the host": Case("X-Forwarded-For", _proxy),
     "no rights": Case("as a user that may read it", _no_rights),
@@ -294,6 +305,11 @@ CASES = {
         "lower cache.host",
         lambda machine: machine.write("/proc/meminfo", f"MemTotal: {8 * GIB_KB} kB\n"),
         CACHING,
+    ),
+    "small pages": Case(
+        "echo always > /sys/kernel/mm/transparent_hugepage/enabled",
+        _huge_pages("always [madvise] never"),
+        ON_DEMAND,
     ),
     "stale segments": Case(
         "herma doctor --fix", lambda machine: machine.write("/dev/shm/psm_stale", b"s")
@@ -396,6 +412,20 @@ def test_a_fault_is_found_with_its_remedy(name: str, tmp_path: Path) -> None:
     assert one.what
     assert one.why
     assert "\n" not in one.what + one.why + one.remedy
+
+
+@pytest.mark.parametrize(
+    ("setting", "config"),
+    [("[always] madvise never", "on demand"), ("always [madvise] never", "always resident")],
+)
+def test_small_pages_are_nothing_to_say_where_nothing_sleeps_in_them(
+    tmp_path: Path, setting: str, config: str
+) -> None:
+    machine = Machine(tmp_path)
+    _huge_pages(setting)(machine)
+    text = ON_DEMAND if config == "on demand" else ON_DEMAND.replace(RESIDENCY, "")
+    found = examine(machine.host, parse_config(text, Path("herma.toml")))
+    assert not [one for one in found if "huge" in one.what]
 
 
 def test_ranks_on_the_cpu_need_no_card(tmp_path: Path) -> None:

@@ -25,7 +25,14 @@ from gateway.api import (
 from gateway.http.edge import Edge
 from gateway.http.error_responses import json_bytes
 from gateway.http.exchange import Exchange
-from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
+from gateway.prompt import (
+    END_SEGMENTS,
+    ModelText,
+    checked_ids,
+    decode_raw,
+    encode_raw,
+    token_strings,
+)
 from gateway.turn import Caller, KnownText
 
 
@@ -106,13 +113,13 @@ def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "ar
     is_past = request.other_part is not None and request.other_part.is_past
     if not is_past and (refusal := request.refused_locally) is not None:
         raise refusal
-    now = datetime.now(tz=UTC).astimezone()
+    now = datetime.now(tz=UTC).astimezone().replace(tzinfo=None)
     given = request.messages, request.prompt_tools, request.template_kwargs, now
     if not request.answer_start:
         return lambda: text.encode_chat(*given)
 
     def encode() -> "array[int]":
-        end = text.render_chat(*given)[-1]
+        end = "".join(text.render_chat(*given)[-END_SEGMENTS:])
         start = text.encode_answer_start(text.answer_format(), end, request.answer_start)
         return text.encode_chat(*given) + start
 

@@ -4,6 +4,7 @@ Owns how a model's text files are read and used. Must not know running requests,
 Pure; its callers run it in threads.
 """
 
+from gateway.prompt.control_tokens import END_SEGMENTS
 from gateway.prompt.model_text import (
     ModelText,
     check_template,

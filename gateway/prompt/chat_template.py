@@ -7,6 +7,7 @@ threads may render at once. Must not know tokenizers: control tokens come as str
 """
 
 import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
@@ -24,11 +25,13 @@ from jinja2.visitor import NodeTransformer
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text, shown_tool
 from gateway.output.tools import detect_tool_format
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
+from gateway.prompt.efforts import EFFORT, other_efforts
 from gateway.prompt.filled_tools import filled_tools, typed_tools
 from gateway.prompt.said_beside import SaidBeside
 from gateway.prompt.strict_turns import (
     alternating_turns,
     answered_turns,
+    instructed_turns,
     settled_turns,
     spoken_turns,
 )
@@ -61,6 +64,10 @@ _PROBE_TURNS: Final = (
     {"role": "user", "content": "c"},
 )
 
+
+_COMPILED: Final = "<template>"
+"""The file of a compiled template, by Jinja."""
+_REMEDY: Final = "Send them in another form, or set 'chat_template' in [[models]]."
 
 _TOOLS_IN_SYSTEM: Final = "'tools' in message"
 """In the template of Phi-4-mini, which looks for tools in a field of the system turn only."""
@@ -112,7 +119,8 @@ class ChatTemplate:
     def remarks(self) -> list[str]:
         """What an operator should know of the template, a line each."""
         if not self._traits.is_usable:
-            return [f"it refuses every question: {self._refusal}"]
+            place = "" if self._refusal is None else self._place_of(self._refusal)
+            return [f"it refuses every question: {self._refusal}{place}"]
         remarks = []
         if not self._traits.shows_tools:
             remarks.append("it does not show the tools of a request")
@@ -148,32 +156,53 @@ class ChatTemplate:
         except _REFUSALS as error:
             # Of all refusals the first one names what the client wrote.
             refusal = error
-        for form in self._stricter(given, now):
+        for form in self._stricter(given):
             try:
                 return self._segments(form, now)
             except _REFUSALS:
                 continue
-        text = f"The chat template of the model cannot use these messages: {refusal}"
+        told = f"{refusal}{self._place_of(refusal)}"
+        text = f"The chat template of the model cannot use these messages: {told}. {_REMEDY}"
         raise invalid("messages", text, code="template_refused") from refusal
+
+    def _place_of(self, refusal: BaseException) -> str:
+        """In which line of the template the refusal was raised; empty if in none."""
+        lines = [
+            line
+            for frame, line in traceback.walk_tb(refusal.__traceback__)
+            if frame.f_code.co_filename == _COMPILED
+        ]
+        if not lines:
+            return ""
+        return f" (line {self._template.get_corresponding_lineno(lines[-1])} of the template)"
 
     def _segments(self, given: dict[str, Any], now: datetime) -> list[str]:
         if self._builds_tokens:
             return self._control.split_broken(self._run(self._control.break_up(given), now))
         return self._run(given, now).split(MARK)
 
-    def _stricter(self, given: dict[str, Any], now: datetime) -> Iterator[dict[str, Any]]:
-        """The forms to try instead of `given`, the mildest one first. Tools change only if it is
-        them that the template refuses.
+    def _stricter(self, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The forms to try instead of `given`, the mildest one first. The effort and the tools
+        change only if it is them that the template refuses.
         """
+        if EFFORT in given and not self._takes(given):
+            given = next(filter(self._takes, other_efforts(given)), given)
+            yield given
         for form in (filled_tools, typed_tools) if given["tools"] else ():
-            question = {**given, "messages": list(_PROBE_TURNS[:1])}
-            try:
-                self._run(question, now)
-            except _REFUSALS:
+            if not self._takes(given):
                 given = {**given, "tools": form(given["tools"])}
                 yield given
         for stricter in (settled_turns, answered_turns, alternating_turns, spoken_turns):
             yield {**given, "messages": stricter(given["messages"])}
+        yield {**given, "messages": instructed_turns(given["messages"])}
+
+    def _takes(self, given: dict[str, Any]) -> bool:
+        """Whether the template takes a lone question with all that is given beside it."""
+        try:
+            self._run({**given, "messages": list(_PROBE_TURNS[:1])}, _PROBE_TIME)
+        except _REFUSALS:
+            return False
+        return True
 
     def _shown(
         self, turns: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None

@@ -16,6 +16,11 @@ from gateway.api import ToolSchema
 
 MARK: Final = "\ufdd0"
 
+END_SEGMENTS: Final = 8
+"""How many segments are the end of a prompt: each begins with a control token, and tags that open
+an answer are made of up to four.
+"""
+
 _REPLACEMENT: Final = "\ufffd"
 _ARRAYS: Final = (list, tuple)
 

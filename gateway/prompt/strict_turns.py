@@ -55,6 +55,13 @@ def spoken_turns(turns: Sequence[Turn]) -> list[Turn]:
     return alternating_turns(all_text(turns))
 
 
+def instructed_turns(turns: Sequence[Turn]) -> list[Turn]:
+    """As `alternating_turns`, behind a system turn, with nothing in it if there was none."""
+    found = alternating_turns(turns)
+    has_system = bool(found) and found[0]["role"] == "system"
+    return found if has_system else [{"role": "system", "content": ""}, *found]
+
+
 def all_text(turns: Sequence[Turn]) -> list[Turn]:
     """Calls are text of the assistant and results text of the user, in the tags of Hermes' models;
     nothing else changes.

@@ -25,7 +25,14 @@ from gateway.api import (
 )
 from gateway.output import AUTO, NONE, AnswerFormat
 from gateway.output.tools import Opening, forced_opening
-from gateway.prompt import STEP_CHARS, ModelText, StepwiseDraft, StepwiseText, encode_raw
+from gateway.prompt import (
+    END_SEGMENTS,
+    STEP_CHARS,
+    ModelText,
+    StepwiseDraft,
+    StepwiseText,
+    encode_raw,
+)
 from gateway.routing import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.grammars import (
@@ -66,10 +73,6 @@ UNSUPPORTED: Final = frozenset(
     }
 )
 """Codes of errors that come from our own engines' limits: a provider may be able to answer."""
-_END_SEGMENTS: Final = 8
-"""How many segments the end of a prompt has: each begins with a control token, and tags that open
-an answer are made of up to four.
-"""
 _CACHED_TOOLS: Final = {ToolSchema}
 
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
@@ -368,11 +371,11 @@ async def _encode(
         if num_chars > STEP_CHARS:
             long = LongPrompt(services.encoding, text, request, window)
             work = StepwiseDraft(text.prompts, draft)
-            return await long.encode(caller, num_chars, work), "".join(segments[-_END_SEGMENTS:])
+            return await long.encode(caller, num_chars, work), "".join(segments[-END_SEGMENTS:])
         missing = partial(text.prompts.encode, draft)
         is_short = num_chars <= INLINE_SIZE
         encoded = missing() if is_short else await services.encoding.run(caller, num_chars, missing)
-    return text.prompts.finish(draft, encoded), "".join(segments[-_END_SEGMENTS:])
+    return text.prompts.finish(draft, encoded), "".join(segments[-END_SEGMENTS:])
 
 
 async def _encode_raw(
@@ -392,8 +395,10 @@ async def _encode_raw(
 
 @lru_cache(maxsize=1)
 def _local_time(unix_s: int) -> datetime:
-    """The local time for templates, cached for a second: finding the time zone takes 2 us."""
-    return datetime.fromtimestamp(unix_s, UTC).astimezone()
+    """The local time for templates, without its zone as in transformers, cached for a second:
+    finding the time zone takes 2 us.
+    """
+    return datetime.fromtimestamp(unix_s, UTC).astimezone().replace(tzinfo=None)
 
 
 def _num_chars(request: ChatRequest) -> int:

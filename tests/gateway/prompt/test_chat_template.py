@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from gateway.api.errors import ApiError
 from gateway.api.request import Message
 from gateway.api.tool_schemas import ToolSchema
 from gateway.prompt.chat_template import ChatTemplate, compile_template
@@ -126,3 +127,57 @@ def test_names_are_defined_where_transformers_defines_them(source: str) -> None:
     messages = [Message("user", "a"), Message("assistant", "b")]
     segments = ChatTemplate(source, ControlTokens({})).render(messages, [], datetime.now(UTC))
     assert "".join(segments) == theirs[0]
+
+
+EFFORTS = (
+    "{% if reasoning_effort is defined and reasoning_effort not in ['high', 'low'] %}"
+    "{{ raise_exception('effort: ' ~ reasoning_effort) }}{% endif %}"
+    "{{ reasoning_effort }}:{{ messages[-1].content }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("high", "high"),
+        ("medium", "high"),
+        ("minimal", "low"),
+        ("xhigh", "high"),
+        ("max", "high"),
+        ("none", ""),
+        ("as you like", ""),
+    ],
+)
+def test_an_effort_that_a_template_refuses_is_the_nearest_one(given: str, shown: str) -> None:
+    """Clients send `medium` unless they are told otherwise; Hy3 knows three others."""
+    template = ChatTemplate(EFFORTS, ControlTokens(()))
+    kwargs = {"reasoning_effort": given}
+    messages = (Message("user", "a"),)
+    rendered_text = template.render(messages, (), datetime.fromtimestamp(0, UTC), kwargs)
+    assert rendered_text == [f"{shown}:a"]
+
+
+def test_a_system_turn_that_a_template_demands_has_nothing_in_it() -> None:
+    """For clients that send none; one that is there stays as it is."""
+    source = (
+        "{% if messages[0].role != 'system' %}{{ raise_exception('System first.') }}{% endif %}"
+        "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
+    )
+    template = ChatTemplate(source, ControlTokens(()))
+    now = datetime.fromtimestamp(0, UTC)
+    asked = (Message("user", "a"),)
+    assert template.render(asked, (), now) == ["system=;user=a;"]
+    told = (Message("system", "b"), *asked)
+    assert template.render(told, (), now) == ["system=b;user=a;"]
+
+
+def test_a_refusal_says_in_which_line_it_was_and_what_helps() -> None:
+    """Words of Python alone do not tell what of a template they mean."""
+    source = "{% for m in messages %}\n{{ m.role }}\n{{ m.nothing + 'b' }}\n{% endfor %}"
+    template = ChatTemplate(source, ControlTokens(()))
+    with pytest.raises(ApiError) as refused:
+        template.render((Message("user", "a"),), (), datetime.fromtimestamp(0, UTC))
+    assert refused.value.message.endswith(
+        "(line 3 of the template). Send them in another form, or set 'chat_template' in [[models]]."
+    )
+    assert template.remarks[0].endswith("(line 3 of the template)")

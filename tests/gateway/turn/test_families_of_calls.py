@@ -229,3 +229,31 @@ async def test_the_grammar_of_calls_begins_with_the_thoughts(name: str) -> None:
     assert (submit.grammar.kind, submit.grammar.closing_id) == ("lark", None)
     start = submit.grammar.text.partition("\n")[0]
     assert " TEXT <[" in start
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_the_beginning_of_an_answer_is_behind_its_tags(path: str) -> None:
+    """Thoughts that the prompt has opened with a tag of several tokens are closed before it."""
+    name = "Kimi K3"
+    files = make_text_files(tokens=MESSAGE_TAGS[name], template=_template(CASES[name]))
+    worker = FakeWorker(text="ok", files=files)
+    asked = [*USER, {"role": "assistant", "content": "Yes"}]
+    fields = {"messages": asked, "continue_final_message": True, "add_generation_prompt": False}
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    async with whole_gateway(worker) as whole:
+        reply = await whole.post(path, model="alpha", **fields)
+        ids = reply.json["tokens"] if path == "/tokenize" else prompt_ids(await worker.wait(Submit))
+    shown = tokenizer.decode(list(ids), skip_special_tokens=False)
+    assert shown.endswith(f"<|open|>think<|sep|>{ANSWER[name]}Yes")
+
+
+async def test_a_template_sees_the_time_without_its_zone() -> None:
+    """As in transformers, whose time has none."""
+    files = make_text_files(template="{{ strftime_now('[%Y%Z%z]') }}{{ messages[-1].content }}")
+    worker = FakeWorker(text="ok", files=files)
+    async with whole_gateway(worker) as whole:
+        await whole.post("/v1/chat/completions", model="alpha", messages=USER)
+        submit = await worker.wait(Submit)
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    shown = tokenizer.decode(prompt_ids(submit), skip_special_tokens=False)
+    assert re.fullmatch(r"\[20\d\d]Hi", shown)

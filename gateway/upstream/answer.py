@@ -22,7 +22,7 @@ from gateway.upstream.sse import says_end, tells_error
 from gateway.upstream.stream_end import ends_by_calls
 from gateway.upstream.usage import usage_in
 from protocol.errors import HermaError
-from protocol.reading import FAULTS, read_json
+from protocol.reading import FAULTS, objects_in, read_json
 
 
 class ProviderUnavailable(HermaError):
@@ -132,7 +132,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
             raise NotAnAnswer("sent no JSON") from error
         return check_answer(status, readable, raw)
     if not isinstance(answer, dict):
-        raise NotAnAnswer("sent no JSON object")
+        raise _no_object(answer)
     if status != 200:
         return CheckedAnswer(body)
     if tells_error(answer.get("error")):
@@ -212,6 +212,12 @@ def _calls_made(first: Mapping[str, Any]) -> CallsMade | None:
     calls.take([{**call, "index": at} for at, call in enumerate(given) if isinstance(call, dict)])
     reasoning, field = reasoning_in([message])
     return CallsMade(tuple(calls.begun), reasoning, field)
+
+
+def _no_object(answer: object) -> NotAnAnswer:
+    """The failure for a body that is no object. Google's errors are in a list."""
+    error = next((one.get("error") for one in objects_in(answer)), None)
+    return _told(error) if tells_error(error) else NotAnAnswer("sent no JSON object")
 
 
 def _told(value: object) -> NotAnAnswer:

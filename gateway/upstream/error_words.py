@@ -300,7 +300,11 @@ def _message(value: object, depth: int = 0) -> str:
             return text
     if value.get("status_code"):
         return _message(value.get("status_msg"), depth + 1)
-    return _message(value.get("base_resp"), depth + 1)
+    if (text := _message(value.get("base_resp"), depth + 1)) or len(value) != 1:
+        return text
+    named, inner = next(iter(value.items()))
+    is_exception = named.endswith("Exception") and isinstance(inner, dict)  # Amazon's
+    return _message(inner.get("message"), depth + 1) if is_exception else ""
 
 
 def _problem(value: object, depth: int) -> str:

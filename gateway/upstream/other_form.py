@@ -93,6 +93,7 @@ def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
     try:
         relay.take(splitter.push(body))
         relay.take(splitter.flush())
+        relay.note_rest(splitter.rest)
     except BadStream as error:
         if error.filtered is None:
             raise

@@ -324,6 +324,7 @@ class Provider:
         """
         if not splitter.is_done:
             relay.take(splitter.flush())
+            relay.note_rest(splitter.rest)
         if splitter.is_done:
             return
         if not (relay.is_whole or (tells_end and relay.has_begun and relay.is_finished)):

@@ -198,8 +198,10 @@ class StreamRelay:
                 and not self._begin(self._begins_as)
             ):
                 return
-            if kind is EventKind.HOLLOW:
-                # The standard says to ignore such an event, but some clients parse it as JSON.
+            is_chunk = kind in _CHUNKS
+            if kind is EventKind.HOLLOW or (is_odd and is_chunk and self._is_no_chunk(event)):
+                # The standard says to ignore an event without data, but some clients parse it as
+                # JSON; and they take any object for a chunk, and fail at one without choices.
                 continue
             if self._state is not HELD or kind is not EventKind.COMMENT:
                 good.append(checked)
@@ -287,10 +289,21 @@ class StreamRelay:
             raise BadStream("ended the answer by its filter", filtered=held)
         raise BadStream("said that it calls a tool, and called none")
 
+    def _is_no_chunk(self, event: bytes) -> bool:
+        """Whether an object in a stream is no chunk, as a ping, or an exception in a
+        form that is no known error.
+        """
+        is_read = self._is_chat or self._is_raw
+        return is_read and event.find(b'"choices"') < 0 and event.find(b'"usage"') < 0
+
+    def note_rest(self, rest: bytes) -> None:
+        """Keep the words of what stands behind the last event, for an end that is none."""
+        if (error := error_of(400, rest)) is not None:
+            self._words = quoted(error.message)
+
     def _note_words(self, event: bytes) -> None:
         """Keep the words of an event that is no chunk, for an end that is none."""
-        if (error := error_of(400, data_of(event))) is not None:
-            self._words = quoted(error.message)
+        self.note_rest(data_of(event))
 
     def _checked_end(self) -> bytes:
         if self._state is HELD:

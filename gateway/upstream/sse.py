@@ -23,6 +23,8 @@ _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\"?\[(?:DONE|done)\]")
+_LISTED_ERROR: Final = re.compile(rb"\[\s*\{\s*\"error\"\s*:")
+"""Google's errors are in a list."""
 _ERROR_EVENT: Final = re.compile(rb"(?:^|[\r\n])event: ?error[ \t]*(?:[\r\n]|\Z)")
 
 
@@ -48,6 +50,8 @@ class ProviderEventSplitter:
         self._has_begun = False
         self.is_done = False
         self.is_between_events = True
+        self.rest = b""
+        """What `flush` has found that is no event."""
 
     @property
     def is_new(self) -> bool:
@@ -96,7 +100,10 @@ class ProviderEventSplitter:
         rest = bytes(self._pending).rstrip(b"\r\n") + b"\n\n"
         self._pending.clear()
         self.is_done = self.is_done or _has_done(rest)
-        return rest if _has_done(rest) or read_object(data_of(rest)) is not None else b""
+        if _has_done(rest) or read_object(data_of(rest)) is not None:
+            return rest
+        self.rest = b"" if data_of(rest) else rest
+        return b""
 
 
 def split_events(events: bytes) -> list[bytes]:
@@ -176,7 +183,7 @@ def kind_of(event: bytes) -> EventKind:
     try:
         chunk = _decode_chunk(data)
     except FAULTS:
-        return EventKind.GARBAGE
+        return EventKind.ERROR if _LISTED_ERROR.match(said) else EventKind.GARBAGE
     if tells_error(chunk.error) or "error" in (chunk.form, chunk.type):
         return EventKind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []

@@ -293,6 +293,8 @@ ERRORS = {
     "detail": b'data: {"detail": "It is hot."}\n\n',
     "minimax": event(choices=None, base_resp={"status_code": 1008, "status_msg": "It is hot."}),
     "choice": chunk({}, "error", error={"code": 502, "message": "It is hot."}),
+    "list": b'data: [{"error": {"code": 503, "message": "It is hot.", "status": "X"}}]\n\n',
+    "exception": b'data: {"modelStreamErrorException": {"message": "It is hot."}}\n\n',
 }
 
 
@@ -311,9 +313,29 @@ async def test_an_error_in_a_stream_keeps_its_words(api: str, name: str, has_beg
 
 
 @each_api
+@pytest.mark.parametrize("rest", [b'{"error": {"message": "It is hot."}}\n', b"It is hot."])
+async def test_words_behind_the_last_event_are_told(api: str, rest: bytes) -> None:
+    """Some proxies write their error there as it is."""
+    reply = await asked(api, OddProvider(streamed=TOLD[0] + rest), stream=True)
+    assert b"It is hot" in reply.body
+    assert last_of(api, reply, stream=True) in ("error", "failed")
+
+
+@pytest.mark.parametrize("ping", [b'{"type": "ping"}', b"{}", b'{"event": "x", "choice": 1}'])
+async def test_an_object_that_is_no_chunk_does_not_pass(ping: bytes) -> None:
+    """Clients take each object for a chunk with choices."""
+    event = b"data: " + ping + b"\n\n"
+    told = b"".join([event, TOLD[0], event, *TOLD[1:], event, chunk({}, "stop"), event, DONE])
+    reply = await asked("chat", OddProvider(streamed=told), stream=True)
+    assert said_of("chat", reply, stream=True)["text"] == "Hello from afar"
+    assert b"data: " + ping not in reply.body
+
+
+@each_api
 @pytest.mark.parametrize(
     "body",
     [
+        b'[{"error": {"code": 503, "message": "It is hot.", "status": "UNAVAILABLE"}}]',
         b'{"choices": null, "base_resp": {"status_code": 1008, "status_msg": "It is hot."}}',
         whole({"role": "assistant", "content": ""}, "error", error={"message": "It is hot."}),
     ],

@@ -116,6 +116,22 @@ def blocks_map(address: int, num_rows: int, depth: int, box_rows: int, box_block
     return _map(address, sizes, (box_rows, box_blocks), strides)
 
 
+@lru_cache(_KEPT_MAPS)
+def box_map(
+    address: int,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    *,
+    line_bytes: int = 0,
+) -> Any:  # noqa: ANN401
+    """How what has these `sizes` and `strides`, from the innermost on and in bytes, is read in
+    boxes of `COLUMNS` bfloat16 by `box`, swizzled; with `line_bytes` of so many bytes, as they lie.
+    Dimensions may overlap. See `tile_map`.
+    """
+    return _map(address, sizes, box, strides, line_bytes=line_bytes)
+
+
 def _map(
     address: int,
     sizes: Sequence[int],
@@ -123,22 +139,26 @@ def _map(
     strides: Sequence[int] | None = None,
     *,
     cached_bytes: int = 128,
+    line_bytes: int = 0,
 ) -> Any:  # noqa: ANN401
     """`sizes` from the innermost on, `strides` in bytes, of contiguous memory if not given; `box`
-    without the innermost.
+    without the innermost, which is that of bfloat16, or `line_bytes` bytes.
     """
+    types, swizzles = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
     wide, narrow = driver.cuuint64_t, driver.cuuint32_t
     strides = strides or list(accumulate(sizes[:-1], mul, initial=2))
     result = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        types.CU_TENSOR_MAP_DATA_TYPE_UINT8
+        if line_bytes
+        else types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         len(sizes),
         address,
         [wide(size) for size in sizes],
         [wide(stride) for stride in islice(strides, 1, None)],
-        [narrow(size) for size in (COLUMNS, *box)],
+        [narrow(size) for size in (line_bytes or COLUMNS, *box)],
         [narrow(1)] * len(sizes),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        swizzles.CU_TENSOR_MAP_SWIZZLE_NONE if line_bytes else swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
         _PROMOTIONS[cached_bytes],
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

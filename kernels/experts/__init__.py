@@ -172,7 +172,7 @@ def _on_card(
     invariant: bool,
 ) -> Tensor:
     """`mix` by the kernels that `choose` names."""
-    from kernels.experts import choose, few, listed, many, mxfp4
+    from kernels.experts import choose, few, listed, many, mxfp4, wide
 
     width, num_pairs = down.shape[1], routed.experts.numel()
     count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
@@ -204,6 +204,12 @@ def _on_card(
         assert isinstance(down, Fp8Weight)
         in_8_bits = gate_up, down, weights, routed, count, activation, residual
         return many.mix_rounded(x, *in_8_bits)
+    if way is choose.Way.WIDE:
+        assert isinstance(gate_up, Tensor | Mxfp4Weight)
+        assert isinstance(down, Tensor | Mxfp4Weight)
+        pairs = many.pair_list(routed.experts, count, wide.ROWS)
+        gated = wide.gate_up(x, gate_up, up_bias, pairs, num_pairs, width, activation)
+        return wide.down(gated, down, down_bias, pairs, routed, residual)
     pairs = many.pair_list(routed.experts, count)
     gated = many.gate_up(x, gate_up, up_bias, pairs, num_pairs, width, activation)
     return many.down(gated, down, down_bias, pairs, routed, residual)

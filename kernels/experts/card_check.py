@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from kernels.experts import listed, reference
+from kernels.experts import listed, many, reference, wide
 from kernels.experts.shapes import Activation, Routed, Routing
 from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
@@ -53,10 +53,11 @@ Products = Callable[[CheckedMixture, MixtureInputs, int], tuple[Tensor, Tensor]]
 0: each pair is alone.
 """
 
-_MXFP4_CASES: Final = ((1, 0), (3, 0), (8, 2), (64, 2))
 _CASES: Final = ((8, 1), (8, 2), (64, 1), (64, 2))
+_MXFP4_CASES: Final = ((1, 0), (3, 0), (8, 2), (64, 2), (200, wide.ROWS // 8))
 """Rows, and eights of pairs in a tile: together they launch each kernel of a model's steps. Of 64
-rows experts have several tiles, which several programs share.
+rows experts have several tiles, which several programs share; of 200 tiles that are full and tiles
+that are not.
 """
 
 _EXPERTS: Final = 2
@@ -80,6 +81,8 @@ def by_kernel(mixture: CheckedMixture, inputs: MixtureInputs, eights: int) -> tu
         gated = mxfp4.gate_up(inputs.x, gates, *behind)
         return gated, mxfp4.down(gated, downs, down_bias, inputs.routed, inputs.residual)
     count, form = inputs.routing.num_experts, mixture.form
+    if 8 * eights == wide.ROWS:
+        return _by_list(mixture, inputs)
     sizes = mixture.hidden, mixture.width, mixture.active, mixture.has_bias
     up = listed.ListedProduct(True, form, count, *sizes)
     down = listed.ListedProduct(False, form, count, sizes[1], sizes[0], *sizes[2:])
@@ -87,6 +90,17 @@ def by_kernel(mixture: CheckedMixture, inputs: MixtureInputs, eights: int) -> tu
     gated = listed.gate_up(*first, listed.tiles_of(up, eights))
     second = gated, downs, down_bias, inputs.routed, inputs.residual
     return gated, listed.down(*second, listed.tiles_of(down, eights))
+
+
+def _by_list(mixture: CheckedMixture, inputs: MixtureInputs) -> tuple[Tensor, Tensor]:
+    (gates, downs), (up_bias, down_bias), routed = inputs.stacks, inputs.biases, inputs.routed
+    assert isinstance(gates, Tensor | Mxfp4Weight)
+    assert isinstance(downs, Tensor | Mxfp4Weight)
+    pairs = many.pair_list(routed.experts, inputs.routing.num_experts, wide.ROWS)
+    first = inputs.x, gates, up_bias, pairs, routed.experts.numel(), mixture.width
+    gated = wide.gate_up(*first, mixture.activation)
+    out = wide.down(gated, downs, down_bias, pairs, routed, inputs.residual)
+    return wide.natural(gated, gates), out
 
 
 def first_fault(

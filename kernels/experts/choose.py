@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import listed, mxfp4, row_tiles, verdict, widened
+from kernels.experts import listed, mxfp4, row_tiles, verdict, wide, widened
 from kernels.experts.tiles import stored
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
@@ -37,7 +37,7 @@ pairs, which only those for few rows have, saves three launches."""
 class Way(StrEnum):
     """Kernels for few rows, a program a pair, or for many, by a list of pairs; on ordinary lanes or
     by Triton's products, the latter also of experts that are widened or of rows that are rounded
-    first, or in CUDA C++, where programs count the pairs themselves.
+    first, or in CUDA C++, where programs count the pairs themselves, or take many by the list.
     """
 
     FEW = "few"
@@ -46,6 +46,7 @@ class Way(StrEnum):
     ROUNDED = "rounded"
     FEW_MXFP4 = "few mxfp4"
     LISTED = "listed"
+    WIDE = "wide"
 
 
 def way(
@@ -76,6 +77,9 @@ def way(
         return Way.LISTED
     if is_few:
         return Way.FEW
+    # In 16 bits Triton's products of many rows are as fast or faster (docs/log.md).
+    if in_cuda and form == "mxfp4" and wide.suits(x, gate_up, down):
+        return Way.WIDE
     if widened.widens(x, gate_up, num_pairs, num_experts):
         return Way.WIDENED
     is_rounded = row_tiles.rounds(x, gate_up, down, num_pairs, num_experts)

@@ -1,0 +1,443 @@
+// The two products of a mixture by a list of pairs, for Hopper: one warp group fetches, others
+// multiply tiles of pairs by tiles of weights. Gates and ups: `out[pair] = activated(x W^T + bias)`.
+// Down: each pair's product, which a launch behind this one sums.
+//
+// Owns what one program does. Must not know which shape wants which constants (macros):
+//   UP       it is the product of gates and ups; else the one that is down
+//   PACKED   the stack is in MXFP4, else in bfloat16
+//   DEPTH    columns of the stack, whole tiles of 64
+//   OUT      gates of an expert, or its outputs; 64 divides it, and in bfloat16 so do all gates of a
+//            program
+//   ACTIVE   pairs of a row: pair t ACTIVE + j is row t with its expert j
+//   BIAS     the experts have biases
+//   GROUPS   warp groups that multiply, two fragments of 64 weight rows each
+//   ROWS     pairs of a tile; of its last ones as many are multiplied as there are, by 32
+//   STAGES   tiles of 64 columns on their way
+//   PROGRAMS that a multiprocessor holds at once
+//
+// Weights are the left side of products, rows of x the right one. In bfloat16 the tensor cores read
+// both from shared memory. Numbers of MXFP4 come to shared memory as they are, become bfloat16 in
+// registers, and are multiplied from there. A lane has 16 columns of 64 then, with one power, so x has
+// its columns in another order, in blocks of 64: column 16 t + 8 k + 4 h + i, lane t's, is at
+// 32 k + 8 i + 2 t + h. Gates leave in that order too, for the product that is down.
+//
+// A fragment of UP has eight gates and their eight ups in each 16 rows, so that a thread has both. Row
+// 8 (2 w + m) + g of a group's gates is row g of warp w in fragment m: eight warps' 16 gates follow
+// each other, as the columns of what leaves.
+//
+// Programs take units, (tile of pairs, tile of weights), by turns; a grid may be of any size.
+
+#include "hopper.h"
+#include "multiply.h"
+
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+constexpr int COLUMNS = 64, FRAGMENTS = 2;
+constexpr int OWN = 64 * FRAGMENTS;    // weight rows of a group
+constexpr int TILE = OWN * GROUPS;     // of a program
+constexpr int FEATURES = UP ? TILE / 2 : TILE;
+constexpr int PARTS = (OUT + FEATURES - 1) / FEATURES;
+constexpr int STEPS = DEPTH / COLUMNS;
+constexpr int LINE = PACKED ? COLUMNS / 2 : COLUMNS * 2;  // bytes of a weight row in a stage
+constexpr int WEIGHT_BYTES = TILE * LINE, X_BYTES = ROWS * COLUMNS * 2;
+constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
+constexpr int EXPERT_ROWS = UP ? 2 * OUT : OUT;
+constexpr int POWERS = DEPTH / 32;     // of a weight row
+constexpr int POWER_BYTES = PACKED ? TILE * POWERS : 0;
+constexpr int FETCHERS = 128, WARPS = 4 * GROUPS;
+constexpr int LAG = STAGES > 5 ? 3 : STAGES > 3 ? 2 : 1;  // stages whose copies are waited for later
+constexpr int PITCH = 48, AT_ONCE = 32;  // bytes of a pair in what a warp turns, and pairs
+constexpr int STAGED_BYTES = PITCH * AT_ONCE;
+constexpr int LINES = ROWS / 16;       // rows of x that a fetching thread has a chunk of
+constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
+constexpr u32 SIGNS = 0x80008000;      // two zeros that leave the sign of what is added
+constexpr float UNSCALED = PACKED ? 18446744073709551616.0f : 1.0f;  // 2^64, see `factor_of`
+static_assert(DEPTH % COLUMNS == 0 && OUT % 64 == 0 && ROWS % 32 == 0, "whole tiles");
+static_assert(PACKED || !UP || OUT % FEATURES == 0, "whole programs of gates");
+
+// Start to copy 16 bytes.
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+               : "memory");
+}
+
+// The copies since the last call become one group.
+__device__ __forceinline__ void close_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Wait for this thread's groups but the last `LEFT`, and show them to the tensor cores.
+template <int LEFT>
+__device__ __forceinline__ void wait_groups() {
+  asm volatile("cp.async.wait_group %0;\nfence.proxy.async.shared::cta;" ::"n"(LEFT) : "memory");
+}
+
+__device__ __forceinline__ void fetch_box(u32 to, const Map* map, u32 barrier, int a, int b, int c,
+                                          int d, int e) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d), "r"(e)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch_line(u32 to, const void* from, u32 barrier, u32 bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Four matrices of 8 x 8, turned: lane l gives the place of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_turned(u32 address, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_words(u32 address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ u32 load_byte(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void close_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Wait for this warp group's products but the last `LEFT` groups.
+template <int LEFT>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// a b + c of two pairs, rounded once.
+__device__ __forceinline__ u32 multiply_add(u32 a, u32 b, u32 c) {
+  u32 v;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+  return v;
+}
+
+// Two numbers of a power p, times 2^126 because of what `pair_of` makes of them, and times 2^-64 so
+// that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
+__device__ __forceinline__ u32 factor_of(u32 power) { return (power + 62) * 0x00800080u; }
+
+// Two numbers of four bits, in the low bits of both halves of `bits` if `SHIFT` is 0, or above four
+// others if it is 4. One multiplication puts sign and size where a bfloat16 that is 2^-126 as large
+// has them (it may be subnormal); the product with the factor is exact.
+template <int SHIFT>
+__device__ __forceinline__ u32 pair_of(u32 bits, u32 factor) {
+  const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
+  return multiply_add(both & BFLOATS, factor, SIGNS);
+}
+
+// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
+__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
+                                           float limit, float cubic) {
+  if (limit > 0.0f) gate = min(gate, limit), up = min(max(up, -limit), limit);
+  const float share = max(slope * (gate + cubic * gate * gate * gate), -80.0f);
+  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
+}
+
+__device__ __forceinline__ float wide(u16 bits) { return __uint_as_float((u32)bits << 16); }
+
+// The gate at a place of a group's 64.
+__device__ __forceinline__ int gate_at(int place) {
+  if (!PACKED) return place;
+  const int chunk = place / 8, lane = place % 8;
+  return lane / 2 * 16 + chunk / 4 * 8 + lane % 2 * 4 + chunk % 4;
+}
+
+// How many of a tile's pairs are multiplied: as many as there are, by 32.
+__device__ __forceinline__ int shown_of(const int* pairs, int num_pairs) {
+  int count = 32;
+#pragma unroll
+  for (int i = 32; i < ROWS; i += 32) count += pairs[i] < num_pairs ? 32 : 0;
+  return count;
+}
+
+// Where a thread that multiplies finds what it reads: `first_power` are its group's, of this unit.
+struct Own {
+  u32 base, full, empty;
+  int own, lane;
+  u32 first_power;
+};
+
+// Sums with the products of all columns and the first `COUNT` pairs; the tile of columns behind the
+// last of `n`.
+template <int COUNT>
+__device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], const Own& at,
+                                           const int (&rows)[FRAGMENTS][2],
+                                           const int (&natural)[FRAGMENTS][2], int n) {
+  for (int step = 0; step < STEPS; ++step, ++n) {
+    const int s = n % STAGES;
+    const u32 stage = at.base + s * STAGE_BYTES, own = stage + at.own * OWN * LINE;
+    const u64 right = matrix(stage + WEIGHT_BYTES);
+    if (PACKED) {
+      u32 factors[FRAGMENTS][2];
+#pragma unroll
+      for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          factors[m][half] =
+              factor_of(load_byte(at.first_power + natural[m][half] * POWERS + 2 * step));
+      wait(at.full + 8 * s, (n / STAGES) & 1);
+      uint2 words[FRAGMENTS][2];
+#pragma unroll
+      for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          words[m][half] = load_words(own + rows[m][half] * LINE + at.lane % 4 * 8);
+#pragma unroll
+      for (int k = 0; k < COLUMNS / 16; ++k) {
+        u32 left[FRAGMENTS][4];
+#pragma unroll
+        for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const u32 word = k < 2 ? words[m][half].x : words[m][half].y;
+            const u32 bits = k % 2 ? word >> 8 : word;
+            left[m][half] = pair_of<0>(bits, factors[m][half]);
+            left[m][2 + half] = pair_of<4>(bits, factors[m][half]);
+          }
+        begin_products();
+#pragma unroll
+        for (int m = 0; m < FRAGMENTS; ++m)
+          multiply<COUNT>(sums[m], left[m][0], left[m][1], left[m][2], left[m][3], right + 2 * k);
+        close_products();
+        // The registers of the products before these are free.
+        wait_products<1>();
+        if (k == 0 && step > 0 && at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+      }
+    } else {
+      wait(at.full + 8 * s, (n / STAGES) & 1);
+      const u64 left = matrix(own);
+      begin_products();
+#pragma unroll
+      for (int k = 0; k < COLUMNS / 16; ++k)
+#pragma unroll
+        for (int m = 0; m < FRAGMENTS; ++m)
+          multiply_tiles<COUNT>(sums[m], left + m * (64 * LINE >> 4) + 2 * k, right + 2 * k);
+      close_products();
+      if (step > 0) {
+        // The products before these are done with their stage.
+        wait_products<1>();
+        if (at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+      }
+    }
+  }
+  wait_products<0>();
+  if (at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+  return n;
+}
+
+extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
+    wide_experts(const __grid_constant__ Map weight_map,
+                 const u16* __restrict__ x,        // UP: [rows, DEPTH], else [pairs, DEPTH]
+                 const int* __restrict__ pairs,    // [tiles, ROWS], those from `num_pairs` on fill one
+                 const int* __restrict__ experts,  // [tiles]
+                 const int* __restrict__ num_tiles,
+                 const u8* __restrict__ powers,    // [E EXPERT_ROWS, POWERS], read if PACKED
+                 const u16* __restrict__ bias,     // [E, EXPERT_ROWS], read if BIAS
+                 u16* out,                         // [pairs, OUT]
+                 int num_pairs, int num_rows, int slope, int shift, int limit, int cubic) {
+  extern __shared__ __align__(1024) char memory[];
+  const u32 base = shared_address(memory);
+  const u32 scales = base + STAGES * STAGE_BYTES, turned = scales + 2 * POWER_BYTES;
+  const u32 full = turned + WARPS * STAGED_BYTES, empty = full + 8 * STAGES;
+  const u32 scaled = empty + 8 * STAGES, unscaled = scaled + 16;
+  const int thread = threadIdx.x, lane = thread % 32;
+  const int warp = __shfl_sync(0xffffffff, thread / 32, 0);
+  const int group = warp / 4;
+  if (thread == 0) {
+    for (int s = 0; s < STAGES; ++s)
+      init_barrier(full + 8 * s, FETCHERS / 32 + 1), init_barrier(empty + 8 * s, WARPS);
+    for (int s = 0; s < 2; ++s) init_barrier(scaled + 8 * s, 1), init_barrier(unscaled + 8 * s, WARPS);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    prefetch_map(&weight_map);
+  }
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  __syncthreads();
+  const int units = *num_tiles * PARTS;
+
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
+    const int chunk = thread % 8, line = thread / 8;
+    const u32 to_chunk = WEIGHT_BYTES + line * 128 + ((chunk ^ (line % 8)) << 4);
+    int n = 0, turn = 0;  // tiles of columns, units
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x, ++turn) {
+      const int tile = unit / PARTS, feature = (unit - tile * PARTS) * FEATURES;
+      const int count = shown_of(pairs + tile * ROWS, num_pairs);
+      u32 from[LINES];  // what is no pair has the first row's numbers, and leaves nothing
+#pragma unroll
+      for (int i = 0; i < LINES; ++i) {
+        const int pair = pairs[tile * ROWS + 16 * i + line];
+        from[i] = (pair < num_pairs ? UP ? pair / ACTIVE : pair : 0) * (DEPTH / 8) + chunk;
+      }
+      const int row = experts[tile] * EXPERT_ROWS + feature;
+      if (PACKED && thread == 0) {
+        const int b = turn % 2;
+        if (turn >= 2) wait(unscaled + 8 * b, (turn / 2 - 1) & 1);
+        const u32 to = scales + b * POWER_BYTES;
+        if (UP) {
+          const int ups = min(FEATURES, num_rows - row - OUT);
+          expect(scaled + 8 * b, (FEATURES + ups) * POWERS);
+          fetch_line(to, powers + (long)row * POWERS, scaled + 8 * b, FEATURES * POWERS);
+          fetch_line(to + FEATURES * POWERS, powers + (long)(row + OUT) * POWERS, scaled + 8 * b,
+                     ups * POWERS);
+        } else {
+          const int rows = min(FEATURES, num_rows - row);
+          expect(scaled + 8 * b, rows * POWERS);
+          fetch_line(to, powers + (long)row * POWERS, scaled + 8 * b, rows * POWERS);
+        }
+      }
+      for (int step = 0; step < STEPS; ++step, ++n) {
+        const int s = n % STAGES;
+        const u32 to = base + s * STAGE_BYTES;
+        if (n >= STAGES) wait(empty + 8 * s, (n / STAGES - 1) & 1);
+        if (thread == 0) {
+          expect(full + 8 * s, WEIGHT_BYTES);
+#pragma unroll
+          for (int g = 0; g < GROUPS; ++g) {
+            const u32 own = to + g * OWN * LINE;
+            if (UP && PACKED) {
+              const int gates = row + g * OWN / 2;
+              fetch_box(own, &weight_map, full + 8 * s, step * LINE, 0, gates / 16, 0, 0);
+              fetch_box(own + OWN / 2 * LINE, &weight_map, full + 8 * s, step * LINE, 0,
+                        (gates + OUT) / 16, 0, 0);
+            } else if (UP) {
+              const int gates = row + g * OWN / 2;
+              fetch_box(own, &weight_map, full + 8 * s, step * COLUMNS, 0, 0, gates / 16, 0);
+            } else {
+              fetch_box(own, &weight_map, full + 8 * s, step * (PACKED ? LINE : COLUMNS),
+                        row + g * OWN, 0, 0, 0);
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < LINES; ++i)
+          if (16 * i < count) copy16(to + to_chunk + i * 16 * 128, x + (u64)(from[i] + step * 8) * 8);
+        close_group();
+        if (n >= LAG) {
+          wait_groups<LAG>();
+          __syncwarp();
+          if (lane == 0) arrive(full + 8 * ((n - LAG) % STAGES));
+        }
+      }
+    }
+    wait_groups<0>();
+    __syncwarp();
+    for (int last = max(0, n - LAG); last < n; ++last)
+      if (lane == 0) arrive(full + 8 * (last % STAGES));
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
+    const int own = group - 1, w = warp % 4, g = lane / 4, t = lane % 4;
+    const u32 staged = turned + (warp - 4) * STAGED_BYTES;
+    const u32 to_turn = staged + ((lane / 16) * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;
+    const u32 from_turn = staged + lane / 2 * PITCH + lane % 2 * 16;
+    // Rows of a fragment, in a group's weights: of PACKED in shared memory, of powers in the stack.
+    int rows[FRAGMENTS][2], natural[FRAGMENTS][2];
+#pragma unroll
+    for (int m = 0; m < FRAGMENTS; ++m) {
+      const int place = 8 * (FRAGMENTS * w + m) + g, plain = 64 * m + 16 * w + g;
+      rows[m][0] = UP ? place : plain;
+      rows[m][1] = UP ? OWN / 2 + place : plain + 8;
+      natural[m][0] = UP ? own * OWN / 2 + gate_at(place) : own * OWN + plain;
+      natural[m][1] = natural[m][0] + (UP ? FEATURES : 8);
+    }
+    int n = 0, turn = 0;
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x, ++turn) {
+      const int tile = unit / PARTS, feature = (unit - tile * PARTS) * FEATURES;
+      const int expert = experts[tile];
+      float sums[FRAGMENTS][ROWS / 2];
+#pragma unroll
+      for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; ++j) sums[m][j] = 0.0f;
+      const int count = shown_of(pairs + tile * ROWS, num_pairs), b = turn % 2;
+      const Own at = {base, full, empty, own, lane, scales + b * POWER_BYTES + t / 2};
+      if (PACKED) wait(scaled + 8 * b, turn / 2 & 1);
+      if (count == 32) n = add_columns<32>(sums, at, rows, natural, n);
+      else if (count == 64) n = add_columns<ROWS < 64 ? ROWS : 64>(sums, at, rows, natural, n);
+      else if (count == 96) n = add_columns<ROWS < 96 ? ROWS : 96>(sums, at, rows, natural, n);
+      else n = add_columns<ROWS>(sums, at, rows, natural, n);
+      if (PACKED && lane == 0) arrive(unscaled + 8 * b);
+      int places[ROWS / 16];
+#pragma unroll
+      for (int i = 0; i < ROWS / 16; ++i) places[i] = pairs[tile * ROWS + 16 * i + lane / 2];
+      float biases[FRAGMENTS][2];
+#pragma unroll
+      for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = feature + natural[m][UP ? 0 : half];
+          const bool is_read = BIAS && at < OUT;
+          biases[m][half] = is_read ? wide(bias[(long)expert * EXPERT_ROWS + at + (UP ? half * OUT : 0)]) : 0.0f;
+        }
+      // A warp's 16 gates of both fragments, or 16 outputs of one after the other.
+#pragma unroll
+      for (int part = 0; part < (UP ? 1 : FRAGMENTS); ++part) {
+        const int column = feature + (UP ? own * OWN / 2 : own * OWN + 64 * part) + 16 * w;
+        if (column >= OUT) continue;
+#pragma unroll
+        for (int first = 0; first < ROWS / 8; first += AT_ONCE / 8) {
+          if (8 * first >= count) continue;
+#pragma unroll
+          for (int j = first; j < first + AT_ONCE / 8; j += 2) {
+            u32 both[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int eight = 4 * (j + i / 2), half = i % 2;
+              float a, b;
+              if (UP) {
+                const float* v = &sums[half][eight];
+                a = activated(v[0] * UNSCALED + biases[half][0], v[2] * UNSCALED + biases[half][1],
+                              __int_as_float(slope), __int_as_float(shift), __int_as_float(limit),
+                              __int_as_float(cubic));
+                b = activated(v[1] * UNSCALED + biases[half][0], v[3] * UNSCALED + biases[half][1],
+                              __int_as_float(slope), __int_as_float(shift), __int_as_float(limit),
+                              __int_as_float(cubic));
+              } else {
+                const float* v = &sums[part][eight + 2 * half];
+                a = v[0] * UNSCALED + biases[part][half], b = v[1] * UNSCALED + biases[part][half];
+              }
+              both[i] = packed(a, b);
+            }
+            store_turned(to_turn + (j - first) * 8 * PITCH, both[0], both[1], both[2], both[3]);
+          }
+          __syncwarp();
+#pragma unroll
+          for (int i = 0; i < AT_ONCE / 16; ++i) {
+            const uint4 v = load_shared(from_turn + 16 * i * PITCH);
+            const int pair = places[first / 2 + i];
+            if (pair < num_pairs) *(uint4*)(out + (long)pair * OUT + column + lane % 2 * 8) = v;
+          }
+          __syncwarp();
+        }
+      }
+    }
+  }
+}

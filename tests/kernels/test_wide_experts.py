@@ -1,0 +1,220 @@
+"""Experts of many pairs in CUDA C++: the source on an emulated card, how products are cut up, and
+on a Hopper card the answers.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.experts import Activation, choose, many, wide
+from kernels.experts.choose import Way
+from kernels.experts.wide import WideProduct
+from kernels.recorder import record_launches
+from tests.kernels import emulated_ampere, emulated_wide
+from tests.kernels.drawn_mixtures import (
+    Inputs,
+    Mixture,
+    drawn_inputs,
+    exact_down,
+    exact_gated,
+    relative_error,
+)
+
+TOLERANCE: Final = 4e-3
+"""Of bfloat16, which is rounded to once."""
+
+KIB: Final = 1024
+
+EMULATED: Final = (
+    ("mxfp4", Mixture(60, 192, 128, 5, 2, "unchosen"), 64),
+    ("mxfp4", Mixture(9, 320, 192, 2, 1, "same"), 32),
+    ("plain", Mixture(60, 128, 128, 5, 2, "unchosen"), 64),
+    ("plain", Mixture(9, 192, 128, 2, 1, "same", has_bias=False, activation=Activation()), 32),
+)
+"""Form, mixture and pairs of a tile: tiles that are full and nearly empty, widths that programs do
+not divide."""
+
+emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g++")
+
+
+class Both:
+    """Both products of a mixture on an emulated card."""
+
+    def __init__(self, form: str, mixture: Mixture, rows: int, room: Path) -> None:
+        self.mixture, self.room = mixture, room
+        self.inputs: Inputs = drawn_inputs(mixture, form)
+        self.listed = many.pair_list(self.inputs.routed.experts, mixture.count, rows)
+        sizes = mixture.active, mixture.has_bias, rows
+        is_packed = form == "mxfp4"
+        self.up = WideProduct(True, is_packed, mixture.hidden, mixture.width, *sizes)
+        self.down = WideProduct(False, is_packed, mixture.width, mixture.hidden, *sizes)
+
+    def gated(self, groups: int = 2, **how: int) -> Tensor:
+        """As `wide.gate_up` leaves them."""
+        x = wide.turned(self.inputs.x) if self.up.is_packed else self.inputs.x
+        given = x, self.inputs.stacks[0], self.inputs.biases[0], self.listed
+        num_pairs, product = self.inputs.routed.experts.numel(), self.up._replace(groups=groups)
+        behind = num_pairs, self.mixture.activation, self.room
+        return emulated_wide.run(product, *given, *behind, **how)
+
+    def products(self, gated: Tensor, groups: int = 2, **how: int) -> Tensor:
+        """Those that `wide.down` sums."""
+        given = gated, self.inputs.stacks[1], self.inputs.biases[1], self.listed
+        product = self.down._replace(groups=groups)
+        return emulated_wide.run(product, *given, len(gated), None, self.room, **how)
+
+    def off(self, gated: Tensor, products: Tensor) -> tuple[float, float]:
+        """Relative errors of both."""
+        natural = wide.natural(gated, self.inputs.stacks[0])
+        weights = self.inputs.routed.weights
+        parts = products.float().unflatten(0, weights.shape) * weights.unsqueeze(-1)
+        out = parts.sum(1) + self.inputs.residual.float()
+        return (
+            relative_error(natural, exact_gated(self.mixture, self.inputs)),
+            relative_error(out, exact_down(self.mixture, self.inputs, natural)),
+        )
+
+
+@emulated
+@pytest.mark.parametrize(("form", "mixture", "rows"), EMULATED, ids=str)
+def test_products_are_as_defined(form: str, mixture: Mixture, rows: int, tmp_path: Path) -> None:
+    """With copies as early and as late as they may be, threads from both ends, by few programs and
+    by many, by one warp group and by two: the same bits.
+    """
+    both = Both(form, mixture, rows, tmp_path)
+    answers = []
+    for groups, grid, is_late in ((2, 2, True), (1, 7, False)):
+        how = {"grid": grid, "is_eager": not is_late, "is_back": not is_late}
+        gated = both.gated(groups, **how)
+        products = both.products(gated, groups, **how)
+        assert max(both.off(gated, products)) < TOLERANCE
+        answers.append((gated, products))
+    for one, other in zip(*answers, strict=True):
+        assert torch.equal(one, other)
+
+
+MISTAKES: Final = (
+    ("wait_groups<LAG>();", "wait_groups<LAG + 1>();"),
+    ("wait_groups<0>();", ""),
+    ("arrive(full + 8 * ((n - LAG) % STAGES))", "arrive(full + 8 * (n % STAGES))"),
+    ("if (n >= STAGES) wait(empty", "if (n > STAGES) wait(empty"),
+    ("wait(at.full + 8 * s, (n / STAGES) & 1);\n      uint2", "uint2"),
+    ("k == 0 && step > 0 && at.lane == 0", "k == 3 && at.lane == 0"),
+    ("gate_at(place)", "place"),
+    ("pair < num_pairs ? UP", "true ? UP"),
+    ("pair < num_pairs) *(uint4*)", "true) *(uint4*)"),
+    ("turn / 2 & 1", "turn & 1"),
+    ("num_rows - row - OUT", "FEATURES"),
+    ("chunk ^ (line % 8)", "chunk"),
+)
+
+
+@emulated
+@pytest.mark.parametrize(("right", "wrong"), MISTAKES)
+def test_an_emulated_card_sees_mistakes(
+    right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    text = wide.wide_experts.path.read_text()
+    assert right in text
+    source = tmp_path / "wide.cu"
+    source.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(wide.wide_experts, "path", source)
+    both = Both("mxfp4", Mixture(40, 320, 192, 3, 1), 32, tmp_path)
+    is_right = []
+    for is_late in (True, False):
+        how = {"grid": 1, "is_eager": not is_late, "is_back": not is_late}
+        try:
+            gated = both.gated(**how)
+            is_right.append(max(both.off(gated, both.products(gated, **how))) < TOLERANCE)
+        except AssertionError:
+            is_right.append(False)
+    assert not all(is_right)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("is_packed", "hidden", "width"), [(True, 2880, 2880), (False, 2048, 768), (False, 2048, 512)]
+)
+def test_what_serves_fits_into_an_h200(
+    hidden: int, width: int, groups: int, *, is_packed: bool
+) -> None:
+    """With copies that are waited for later than they are asked for."""
+    for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
+        product = WideProduct(is_up, is_packed, depth, out, 4, is_packed, wide.ROWS, groups)
+        assert product.stages > 2
+        assert product.programs * (product.shared_bytes + KIB) <= 228 * KIB
+
+
+def test_hopper_serves_what_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond what programs list themselves; where it can be compiled, and the card was right."""
+    monkeypatch.setattr(wide, "runs_on", lambda _: True)
+
+    def way(form: str, num_pairs: int, *, in_cuda: bool = True, invariant: bool = False) -> Way:
+        inputs = drawn_inputs(Mixture(1, 256, 128, 8, 2), form)
+        given = inputs.x.expand(num_pairs // 2, -1), *inputs.stacks, num_pairs, 8
+        return choose.way(*given, invariant=invariant, in_cuda=in_cuda)
+
+    assert way("mxfp4", 130) is Way.WIDE
+    assert way("plain", 130) is Way.MANY
+    assert way("mxfp4", 290, in_cuda=False) is Way.WIDENED
+    assert way("plain", 290, in_cuda=False) is Way.MANY
+    assert way("rows", 60) is Way.MANY
+    assert way("plain", 130, invariant=True) is Way.FEW
+    monkeypatch.setattr(wide, "runs_on", lambda _: False)
+    assert way("mxfp4", 130) is Way.MANY
+
+
+def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
+    """Once for all numbers of rows and experts."""
+    meta = torch.device("meta")
+    with record_launches() as recorded:
+        for num_rows, count in ((40, 8), (50, 12)):
+            inputs = drawn_inputs(Mixture(num_rows, 256, 128, count, 2), "plain")
+            experts, stack = inputs.routed.experts.to(meta), inputs.stacks[0]
+            assert isinstance(stack, Tensor)
+            listed = many.PairList(experts, experts, experts, wide.ROWS)
+            sizes = listed, experts.numel(), 128, Activation()
+            gated = wide.gate_up(inputs.x.to(meta), stack.to(meta), None, *sizes)
+            assert gated.shape == (2 * num_rows, 128)
+    (kernel,) = recorded.values()
+    assert kernel.name == "wide_experts"
+
+
+_IS_HOPPER: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+ON_CARD: Final = (
+    *(Mixture(num_rows, 512, 256, 6, 3) for num_rows in (1, 33, 64, 100, 257, 600)),
+    Mixture(300, 512, 512, 5, 2, "unchosen"),
+    Mixture(200, 768, 256, 4, 2, "same"),
+    Mixture(70, 768, 256, 4, 2, "same", has_bias=False, activation=Activation()),
+    Mixture(600, 2048, 768, 64, 8),
+)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.gpu
+@pytest.mark.skipif(not _IS_HOPPER or find_spec("cuda") is None, reason="needs a Hopper card")
+@pytest.mark.parametrize("form", ["mxfp4", "plain"])
+@pytest.mark.parametrize("mixture", ON_CARD, ids=str)
+def test_products_on_a_card(mixture: Mixture, form: str) -> None:
+    """Against float32, in tiles of all sizes; each answer twice."""
+    host, card = drawn_inputs(mixture, form), drawn_inputs(mixture, form, "cuda")
+    exact = exact_gated(mixture, host)
+    for rows, groups in ((wide.ROWS, 2), (64, 1), (32, 2)):
+        listed = many.pair_list(card.routed.experts, mixture.count, rows)
+        sizes = listed, exact.shape[0], mixture.width, mixture.activation
+        answers = []
+        for _ in range(2):
+            gated = wide.gate_up(card.x, card.stacks[0], card.biases[0], *sizes, groups)
+            behind = card.biases[1], listed, card.routed, card.residual, groups
+            answers.append((gated, wide.down(gated, card.stacks[1], *behind)))
+        natural = wide.natural(gated, card.stacks[0]).cpu()
+        assert relative_error(natural, exact) < TOLERANCE
+        assert relative_error(answers[0][1], exact_down(mixture, host, natural)) < TOLERANCE
+        for one, other in zip(*answers, strict=True):
+            assert torch.equal(one, other)

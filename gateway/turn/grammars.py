@@ -137,9 +137,8 @@ def _tell_of_format(request: ChatRequest, form: AnswerFormat) -> None:
     """Write a line for the operator, once, if strict tools cannot be enforced."""
     name = form.tools.name if form.tools is not None else "none"
     key = f"the calls of {request.model!r}", ()
-    if key in _told or not any(map(is_strict_tool, request.tools)):
+    if not any(map(is_strict_tool, request.tools)) or not _is_news(key):
         return
-    _told.add(key)
     _log.warning(
         "%s are not enforced: the format %s has no grammar, or a tag of it is no token",
         key[0],
@@ -192,13 +191,20 @@ def _tell_of(left_out: tuple[LeftOut, ...], owner: str, field: str, *, is_requir
         text = f"'{field}' of {owner}: '{keyword}' at {pointer} cannot be enforced: {why}."
         raise invalid(field, text, code="invalid_grammar")
     key = owner, left_out
-    if key in _told:
+    if not _is_news(key):
         return
+    words = "; ".join(f"{keyword!r} at {pointer} ({why})" for pointer, keyword, why in left_out)
+    _log.info("the schema of %s is enforced without %s", owner, words)
+
+
+def _is_news(key: tuple[str, tuple[LeftOut, ...]]) -> bool:
+    """Whether the log has not been told of that, which it is now. Names in it are a client's."""
+    if key in _told:
+        return False
     if len(_told) >= _MOST_TOLD:
         _told.clear()
     _told.add(key)
-    words = "; ".join(f"{keyword!r} at {pointer} ({why})" for pointer, keyword, why in left_out)
-    _log.info("the schema of %s is enforced without %s", owner, words)
+    return True
 
 
 def is_strict_tool(tool: dict[str, Any]) -> bool:

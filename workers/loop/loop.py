@@ -96,6 +96,8 @@ COMPILING_POLL_S: Final = 0.001
 
 COPYING_POLL_S: Final = 0.0005
 """How often an engine without a step checks for the end of copies: one of 64 MiB takes 1.2 ms."""
+MAX_COMPILING: Final = 1024
+"""Grammars that wait to be compiled, those of sequences that were aborted meanwhile among them."""
 _FIRST_CONTROL_TAG: Final = 64
 
 
@@ -369,6 +371,10 @@ class EngineLoop(Generic[InFlight]):
                 assert_never(message)
 
     def _submit(self, link: int, message: Submit) -> None:
+        if message.grammar is not None and self._num_compiling >= MAX_COMPILING:
+            ids, text = (message.request_id, message.attempt), "too many grammars wait for a thread"
+            self._queue([Outgoing(link, Rejected(*ids, "busy", text))])
+            return
         answer = self._scheduler.submit(link, message, self._clock())
         self._queue(answer)
         if message.grammar is not None and self._compiler is not None and not answer:

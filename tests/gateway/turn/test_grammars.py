@@ -1,11 +1,14 @@
 """What of a request an engine is asked to enforce, and what happens where it cannot."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from gateway.api import chat_request
 from gateway.routing.breaker import FAILURES
+from gateway.turn import grammars
 from protocol.messages import ENFORCES_GRAMMARS, Grammar, Submit
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.text_files import make_tokenizer
@@ -186,3 +189,20 @@ async def test_a_grammar_that_breaks_on_a_resume_says_why() -> None:
         await wait_until(asked.over.is_set)
         assert asked.error is not None
         assert asked.error.code == "invalid_grammar"
+
+
+async def test_what_the_log_was_told_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a model in it is a client's, by an alias with a wildcard."""
+    monkeypatch.setattr(grammars, "_MOST_TOLD", 4)
+    monkeypatch.setattr(grammars, "_told", set())
+    form = SimpleNamespace(tools=None)
+    for number in range(20):
+        request = chat_request(
+            {
+                "model": f"claude-{number}",
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [STRICT_TOOL],
+            }
+        )
+        grammars._tell_of_format(request, form)  # type: ignore[arg-type]
+        assert len(grammars._told) <= 4

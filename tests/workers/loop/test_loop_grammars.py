@@ -8,11 +8,11 @@ from array import array
 import msgspec
 import pytest
 
-from protocol.messages import Finished, Grammar, Rejected, Submit
+from protocol.messages import Abort, Finished, Grammar, Rejected, Submit
 from tests.fakes.gateway_end import submission
 from tests.workers.loop.test_loop import CountingRunner, LoopEnd
 from workers.ipc.messages import Drained, DrainEngine
-from workers.loop import CompiledGrammar
+from workers.loop import CompiledGrammar, loop
 from workers.scheduler import Key
 
 A, B = b"a" * 16, b"b" * 16
@@ -87,5 +87,27 @@ def test_a_draining_engine_waits_for_the_compiler() -> None:
     compiler.done.put(CompiledGrammar(key, object()))
     engine.finished(A)
     engine.until(Drained)
+    engine.leave()
+    engine.close()
+
+
+def test_grammars_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients come and leave while the thread compiles: what they wanted still waits there."""
+    monkeypatch.setattr(loop, "MAX_COMPILING", 3)
+    compiler = SlowCompiler()
+    engine = LoopEnd(CountingRunner(), compiler=compiler)
+    for name in (bytes([n]) * 16 for n in range(3)):
+        engine.send(1, _with_grammar(name))
+        engine.send(1, Abort(name, 1))
+    engine.send(1, _with_grammar(A))
+    rejected = engine.until(Rejected)
+    assert (rejected.request_id, rejected.reason) == (A, "busy")
+    keys = [compiler.begun.get(timeout=20)[0] for _ in range(3)]
+    for key in keys:
+        compiler.done.put(CompiledGrammar(key, object()))
+    engine.send(1, submission(B))
+    engine.finished(B)
+    engine.send(1, msgspec.structs.replace(_with_grammar(A), attempt=2))
+    assert compiler.begun.get(timeout=20)[0] == (1, A, 2)
     engine.leave()
     engine.close()

@@ -35,8 +35,8 @@ class _Answer(msgspec.Struct):
 class DriverSleep:
     """Puts the processes of the engine, whose first is `pid`, to sleep, and wakes them. `close` it.
 
-    The helper stays between the calls: a wake would otherwise wait for the start of Python and of
-    the driver. `note` says what its last call took.
+    Where the driver can do it the helper stays between the calls: a wake would otherwise wait for
+    the start of Python and of the driver. `note` says what its last call took.
     """
 
     name = CHECKPOINT
@@ -51,7 +51,9 @@ class DriverSleep:
     async def refusal(self) -> str:
         """Why these processes cannot sleep so, as far as the driver says before; "" if they can."""
         with trio.move_on_after(_ASK_S):
-            return (await self._helped("ask", self._pid)).why
+            if why := (await self._helped("ask", self._pid)).why:
+                await self.close()
+            return why
         return f"the driver did not answer within {_ASK_S:g} s"
 
     async def sleep(self) -> str:

@@ -323,6 +323,7 @@ async def test_what_the_driver_says_before_is_no_surprise_later(
 async def test_a_host_without_a_driver_says_so(engine: "subprocess.Popen[bytes]") -> None:
     async with _closed(DriverSleep(engine.pid, "libnothing-of-this-name.so.1")) as sleep:
         why = await sleep.refusal()
+        assert sleep._helper is None
     assert why.startswith("there is no CUDA driver here (libnothing-of-this-name.so.1")
 
 

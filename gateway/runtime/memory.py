@@ -43,23 +43,32 @@ async def return_memory() -> None:
     library = _glibc()
     if library is None or not _STATM.exists():
         return
-    least, period_s = resident_bytes(), _PERIOD_S
+    # Open all the time: it must be read while clients have taken all descriptors.
+    statm = os.open(_STATM, os.O_RDONLY)
+    try:
+        await _return_memory(library, statm)
+    finally:
+        os.close(statm)
+
+
+async def _return_memory(library: ctypes.CDLL, statm: int) -> None:
+    least, period_s = _resident_bytes(statm), _PERIOD_S
     while True:
         await coalesced_tick(period_s)
-        before = resident_bytes()
+        before = _resident_bytes(statm)
         least = min(least, before)
         if before - least < _GROWTH_BYTES:
             period_s = _PERIOD_S
             continue
         trim: Callable[[int], int] = library.malloc_trim
         await trio.to_thread.run_sync(trim, 0)
-        gain = before - resident_bytes()
+        gain = before - _resident_bytes(statm)
         period_s = _PERIOD_S if gain >= _MIN_GAIN_BYTES else min(2 * period_s, _MAX_PERIOD_S)
 
 
-def resident_bytes() -> int:
+def _resident_bytes(statm: int) -> int:
     """The memory of this process that is resident, on Linux."""
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(os.pread(statm, 256, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _glibc() -> ctypes.CDLL | None:

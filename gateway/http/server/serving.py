@@ -6,11 +6,13 @@ a failure to bind. Must not know HTTP.
 
 import errno
 import logging
+import os
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import trio
 from starlette.types import ASGIApp
@@ -32,6 +34,11 @@ SILENT_PEER_S: Final = 30.0
 _MAX_ACCEPTS: Final = 64
 """Connections accepted in one cycle of the loop, so that a burst of them does not stop streams."""
 _NO_ROOM_S: Final = 0.1
+_LEAST_KEPT: Final = 32
+_KEPT_SHARE: Final = 4
+"""One descriptor of four, and 32 at least, are not for clients: workers, providers and files need
+some, and idle clients would take all.
+"""
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _LEFT: Final = frozenset(
@@ -110,9 +117,10 @@ async def _accept(
     lacks_room = False
     while True:
         await trio.lowlevel.wait_readable(listener)
-        for _ in range(_MAX_ACCEPTS):
+        room = _room(listener)
+        for _ in range(min(_MAX_ACCEPTS, max(1, room))):
             try:
-                accepted, peer = listener.accept()
+                accepted, peer = _accepted(listener, room)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -130,6 +138,26 @@ async def _accept(
             else:
                 handle = connections.handle
                 handlers.start_soon(error_of, serve_tls, accepted, peer[:2], certificates, handle)
+
+
+def _accepted(listener: socket.socket, room: int) -> tuple[socket.socket, Any]:
+    """A connection and its peer. Raises `OSError`, also without `room`."""
+    if room <= 0:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return listener.accept()
+
+
+def _room(listener: socket.socket) -> int:
+    """How many connections may be accepted without a descriptor that is not for clients. The kernel
+    gives the lowest one that is free.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        next_one = os.dup(listener.fileno())
+    except OSError:
+        return 0
+    os.close(next_one)
+    return soft - max(_LEAST_KEPT, soft // _KEPT_SHARE) - next_one
 
 
 def _hint(error: OSError) -> str:

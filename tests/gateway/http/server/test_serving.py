@@ -99,6 +99,36 @@ async def test_a_storm_of_connections_is_served() -> None:
     assert answered == [200] * 200
 
 
+async def test_clients_leave_descriptors_to_the_rest_of_the_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However many connect: workers, providers and files need some. Those who left make room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 400
+    async with _served(Echo()) as url:
+        port, clients = int(url.rsplit(":", 1)[1]), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        try:
+            # Both ends of a connection are in this process.
+            while "cannot accept a connection" not in caplog.text:
+                late = socket.socket()
+                late.connect(("127.0.0.1", port))
+                clients.append(late)
+                await trio.sleep(0.001)
+            free = socket.socket()
+            clients.append(free)
+            assert most * 3 // 4 <= free.fileno() < most * 3 // 4 + 16
+            for taken in clients[: len(clients) // 2]:
+                taken.close()
+            async with connected(url) as client:
+                assert (await client.ask("GET", "/")).status == 200
+            assert "connections are accepted again" in caplog.text
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for taken in clients:
+                taken.close()
+
+
 async def test_without_descriptors_the_server_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,11 +47,6 @@ class TagScan:
         self.found = ""
 
     @property
-    def is_holding(self) -> bool:
-        """Whether the text so far ends in what may become a tag."""
-        return bool(self._held)
-
-    @property
     def rest(self) -> str:
         """What is held, which is text if nothing follows."""
         return self._held

@@ -162,6 +162,3 @@ class FairShares:
         """Whether a sequence of this session waits or runs."""
         member = self._keys.members.get(key)
         return member is not None and session in member.sessions.members
-
-    def num_active(self) -> int:
-        return self._keys.num_active

@@ -227,10 +227,6 @@ class PrefixIndex:
         for worker_id in open_.values():
             del match[worker_id]
 
-    def holds(self, worker_id: WorkerId, digest: BlockDigest) -> bool:
-        part = self._parts.get(worker_id)
-        return part is not None and bool(self._table.holders(digest) & part.bit)
-
     def num_blocks(self, worker_id: WorkerId) -> int:
         parts = self._parts
         return parts[worker_id].num_blocks if worker_id in parts else 0

@@ -102,11 +102,6 @@ class Programs:
         """The tokens of the program that did not fit last, until there is room for them."""
         self._lost_at = -math.inf
 
-    @property
-    def num_waiting(self) -> int:
-        """Programs in line."""
-        return len(self._line)
-
     def tokens_of(self, name: str) -> int:
         """What the conversation's last request left; 0 if it is none that may be held."""
         program = self._table.get(name)

@@ -451,11 +451,6 @@ class ResponseStore:
         except sqlite3.Error as error:
             raise self._failed("write", error) from error
 
-    def figures(self) -> tuple[int, int]:
-        """How many responses and conversations are stored, and their bytes."""
-        rows = self._read("SELECT total(num), total(num_bytes) FROM held", ())
-        return int(rows[0][0]), int(rows[0][1])
-
     def _all_events(self, response_id: str) -> list[bytes]:
         rows = self._read(
             "SELECT data FROM events WHERE response_id = ? ORDER BY first", (response_id,)

@@ -1,6 +1,7 @@
 """The gated delta rule (Yang et al., 2025): attention with a state of fixed size, not a cache.
 
-Owns the checked entries: `mix` and `verify` of a layer's rows, and the rule by itself.
+Owns the checked entries: `mix` and `verify` of a layer's rows. The rule by itself is in
+`reference.py`.
 
 Per value head the state S is [K, V], float32. A row decays it, corrects what it holds for the row's
 key, and reads it:
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.choose import uses_triton
-from kernels.delta_rule import layer, reference
+from kernels.delta_rule import layer
 from kernels.delta_rule.plan import (
     CHUNK,
     IN_CHUNKS,
@@ -52,13 +53,10 @@ __all__ = [
     "RowSpan",
     "VerifyPlan",
     "chunk_list",
-    "chunked",
     "mix",
     "most_chunks",
     "plan_spans",
     "plan_verified",
-    "recurrent",
-    "short_conv",
     "takes_product",
     "verify",
     "verify_words",
@@ -129,51 +127,3 @@ def verify(
 
         return verified.verify(rows, gates, weights, eps, state, ring, taken, plan, sizes)
     return layer.verify(rows, gates, weights, eps, state, ring, taken, plan, sizes)
-
-
-def recurrent(
-    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The rule row by row: (out [T, HV, V] like values, the state behind them).
-
-    queries and keys [T, HK, K], values [T, HV, V]; gates (logarithms, none above 0) and betas
-    float32 [T, HV]; state float32 [HV, K, V], which stays as it is. Raises `ValueError`.
-    """
-    _check(queries, keys, values, gates, betas, state)
-    return reference.recurrent(queries, keys, values, gates, betas, state)
-
-
-def chunked(
-    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`recurrent` in chunks of `CHUNK` rows, each a few matrix products: equal but for rounding."""
-    _check(queries, keys, values, gates, betas, state)
-    return reference.chunked(queries, keys, values, gates, betas, state)
-
-
-def short_conv(rows: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """`silu` of a causal convolution of each column by itself: (rows [T, C], the new tail).
-
-    rows [T, C]; weight [C, width], its last column meets the current row; tail [width - 1, C], the
-    rows ahead of these, oldest first, as they came in. Raises `ValueError`.
-    """
-    width = weight.shape[1]
-    if weight.shape[0] != rows.shape[1] or tail.shape != (width - 1, rows.shape[1]):
-        raise ValueError(
-            f"rows {tuple(rows.shape)}, weight {tuple(weight.shape)}, tail {tuple(tail.shape)}"
-        )
-    return reference.short_conv(rows, weight, tail)
-
-
-def _check(
-    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
-) -> None:
-    num_rows, num_heads, width = values.shape
-    if queries.shape != keys.shape or keys.shape[0] != num_rows or num_heads % keys.shape[1]:
-        raise ValueError(
-            f"queries {tuple(queries.shape)}, keys {tuple(keys.shape)} for {num_heads}"
-        )
-    if gates.shape != (num_rows, num_heads) or betas.shape != gates.shape:
-        raise ValueError(f"gates {tuple(gates.shape)}, betas {tuple(betas.shape)}")
-    if state.shape != (num_heads, keys.shape[2], width) or state.dtype != torch.float32:
-        raise ValueError(f"state {tuple(state.shape)} {state.dtype}")

@@ -1,4 +1,4 @@
-"""Plain torch gated delta rule, row by row and in chunks; what kernels must agree with.
+"""Plain torch gated delta rule, by rows and in chunks; what kernels must agree with.
 
 All of it is computed in float32. Exponents are sums of gates, none above 0: a product of two
 exponentials would overflow where their quotient does not.
@@ -14,18 +14,6 @@ from kernels.delta_rule.plan import CHUNK
 
 _EPS: Final = 1e-6
 """Added to the sum of a row's squares, not to their mean."""
-
-
-def recurrent(
-    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """See `kernels.delta_rule.recurrent`."""
-    held = state.unsqueeze(0)
-    out = torch.empty_like(values)
-    for row in range(len(values)):
-        at = slice(row, row + 1)
-        out[at], held = step(queries[at], keys[at], values[at], gates[at], betas[at], held)
-    return out, held[0].clone()
 
 
 def step(
@@ -44,8 +32,12 @@ def step(
 def chunked(
     queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """See `kernels.delta_rule.chunked`. The updates u of a chunk depend on each other through a
-    unit lower triangular system, which is solved for all of them at once.
+    """The rule in chunks of `CHUNK` rows: (out [T, HV, V] like values, the state behind them).
+
+    queries and keys [T, HK, K], values [T, HV, V]; gates (logarithms, none above 0) and betas
+    float32 [T, HV]; state float32 [HV, K, V], which stays as it is. Equal to `step` after `step`
+    but for rounding. The updates u of a chunk depend on each other through a unit lower triangular
+    system, which is solved for all of them at once.
     """
     q, k, v = (x.transpose(0, 1) for x in _prepared(queries, keys, values))
     parts = []
@@ -77,7 +69,11 @@ def _chunk(
 
 
 def short_conv(rows: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """See `kernels.delta_rule.short_conv`."""
+    """`silu` of a causal convolution of each column by itself: (rows [T, C], the new tail).
+
+    rows [T, C]; weight [C, width], its last column meets the current row; tail [width - 1, C], the
+    rows ahead of these, oldest first, as they came in.
+    """
     whole = torch.cat((tail.to(rows.dtype), rows))
     mixed = F.conv1d(whole.T.unsqueeze(0), weight.unsqueeze(1), groups=weight.shape[0])[0].T
     return F.silu(mixed), whole[rows.shape[0] :].to(tail.dtype)

@@ -100,11 +100,6 @@ class ListedProduct(NamedTuple):
     has_bias: bool
 
     @property
-    def expert_rows(self) -> int:
-        """Rows of the stack that belong to one expert."""
-        return 2 * self.out if self.is_up else self.out
-
-    @property
     def steps(self) -> int:
         """Steps of a weight row."""
         return -(-int(self.depth * _COLUMN_BYTES[self.form]) // _STEP)

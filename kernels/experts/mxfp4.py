@@ -83,11 +83,6 @@ class Product(NamedTuple):
     active: int
     has_bias: bool
 
-    @property
-    def expert_rows(self) -> int:
-        """Rows of the stack that belong to one expert."""
-        return 2 * self.out if self.is_up else self.out
-
 
 mxfp4_experts: Final = CudaSource(
     __name__,

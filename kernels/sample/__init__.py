@@ -9,21 +9,7 @@ from kernels.choose import uses_triton
 from kernels.sample import reference
 from kernels.sample.reference import Draw, Draws, greedy
 
-__all__ = ["Draw", "Draws", "best_tokens", "greedy", "logprobs", "pick", "sample"]
-
-
-def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
-    """One token id per row, int64 [rows], of logits [rows, vocab] float32.
-
-    Gumbel-max over the kept part of softmax(logits / temperature): exact sampling from one
-    uniform per (seed, position, token), so a row's token depends on nothing but its own row.
-    positions [rows] int64 are those of the sampled tokens. Raises `ValueError`.
-    """
-    if logits.dim() != 2 or positions.shape != logits.shape[:1]:
-        raise ValueError(f"logits {tuple(logits.shape)}, positions {tuple(positions.shape)}")
-    if draw.temperature.shape != positions.shape or draw.seeds.shape != positions.shape:
-        raise ValueError(f"draw of {draw.seeds.shape[0]} rows for {logits.shape[0]}")
-    return reference.sample(logits, draw, positions)
+__all__ = ["Draw", "Draws", "best_tokens", "greedy", "logprobs", "pick"]
 
 
 def pick(
@@ -33,7 +19,11 @@ def pick(
     last_token: Tensor | None = None,
     table_rows: Tensor | None = None,
 ) -> Tensor:
-    """As `sample`, or greedily where the temperature is 0; int64 [rows], waiting for nothing.
+    """One token id per row, drawn, or the best one where the temperature is 0; int64 [rows],
+    waiting for nothing.
+
+    Drawn is by Gumbel-max over the kept part of softmax(logits / temperature): exact sampling from
+    one uniform per (seed, position, token), so a row's token depends on nothing but its own row.
 
     logits [rows, vocab] of any float dtype, contiguous; positions int32 or int64 [rows]. A row
     whose logits hold a NaN or an infinity above all, or nothing but -inf, gives -1. With

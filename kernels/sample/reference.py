@@ -52,7 +52,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
-    """See `kernels.sample.sample`."""
+    """int64 [rows], drawn as `pick` draws, of logits [rows, vocab] float32."""
     scaled = logits / draw.temperature.unsqueeze(1)
     noise = uniform_noise(draw.seeds, positions, logits.shape[1])
     gumbel = noise.double().log_().neg_().log_().neg_().float()

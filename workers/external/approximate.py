@@ -62,11 +62,6 @@ class ApproximateBlocks:
         """The number of blocks in the estimate."""
         return len(self._used)
 
-    @property
-    def room(self) -> int:
-        """The estimated capacity, in blocks."""
-        return self._room
-
     def sent(self, digests: Sequence[BlockDigest], now: float) -> CacheExpectation:
         """Note that a prompt was sent; return the expected hits. Its blocks count only after
         `answered`.

@@ -53,11 +53,6 @@ class EventOrder:
         self._waiting: dict[int, bytes] = {}
         self._waiting_bytes = 0
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether batches are held back because earlier ones are missing."""
-        return bool(self._waiting)
-
     def live(self, seq: int, payload: bytes) -> tuple[Step, ...]:
         """A batch was published."""
         if seq < self._next:

@@ -131,11 +131,6 @@ class BlockManager:
         """Blocks that no sequence holds, cached ones included, and that are promised to none."""
         return len(self._blank) + len(self._kept) - self.promised
 
-    @property
-    def num_cached(self) -> int:
-        """Blocks in the prefix cache, held or not."""
-        return len(self._by_digest)
-
     def num_needed(self, num_tokens: int) -> int:
         """How many blocks hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)

@@ -138,11 +138,6 @@ class SnapshotPool:
         self._num_saved = 0
 
     @property
-    def num_free(self) -> int:
-        """Slots that hold nothing."""
-        return len(self._free)
-
-    @property
     def pinned(self) -> list[int]:
         """The slots that a planned step reads or writes."""
         return [slot for slot, found in self._by_slot.items() if found.pins > 0]
@@ -160,11 +155,6 @@ class SnapshotPool:
     def saved(self) -> list[BlockDigest]:
         """The ends of all prefixes that can be hit."""
         return [digest for digest, found in self._snapshots.items() if found.is_saved]
-
-    def depths(self, digests: Sequence[BlockDigest]) -> list[int]:
-        """How many blocks of this prefix each of its saved snapshots covers, rising."""
-        found = (self._snapshots.get(digest) for digest in digests)
-        return [each.num_blocks for each in found if each is not None and each.is_saved]
 
     def __contains__(self, digest: BlockDigest) -> bool:
         """Whether the state behind this block is there or on its way."""

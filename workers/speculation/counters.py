@@ -48,16 +48,6 @@ class DraftCounters:
         self.bare_s += bare_s
 
     @property
-    def num_drafts(self) -> int:
-        """Drafts that were verified."""
-        return sum(self.verified)
-
-    @property
-    def num_accepted(self) -> int:
-        """Drafts that became output."""
-        return sum(self.accepted)
-
-    @property
     def gain(self) -> float:
         """How many times as fast the steps with drafts were; 1 before there were any."""
         return self.bare_s / self.drafting_s if self.drafting_s and self.bare_s else 1.0

@@ -150,10 +150,6 @@ class TurnTaker:
         """Why its last change failed, or why it does not wake; "" if all is well."""
         return self._trouble or self._why
 
-    @property
-    def since(self) -> float:
-        return self._since
-
     def load(self) -> None:
         """Read the record of earlier starts, if its engine had the same keys. Blocks."""
         found = read_record(self._path) if self._path is not None else None

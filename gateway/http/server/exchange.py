@@ -428,10 +428,6 @@ class ServerExchange:
         """See `ResponseWriter`."""
         self._body.give_up()
 
-    async def flushed(self) -> None:
-        """Return once everything is with the kernel, or the peer is gone."""
-        await self._send_buffer.flushed()
-
     def _has_room(self, num_bytes: int) -> bool:
         """Whether a part that exceeds the bound is accepted all the same, as one part larger than
         the bound itself is. As much as usual may then wait behind it.

@@ -79,7 +79,7 @@ def test_idle_sessions_are_forgotten_at_last() -> None:
     assert len(sessions.idle) == MAX_IDLE_SESSIONS
     assert str(3 * MAX_IDLE_SESSIONS - 1) in sessions.idle
     assert shares.due("k", "stays", 9) == 9
-    assert shares.num_active() == 1
+    assert shares._keys.num_active == 1
 
 
 def test_short_requests_pass_long_ones_but_not_for_ever() -> None:

@@ -29,6 +29,7 @@ from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored, EngineFacts, Fault
 from tests.fakes.fleet import CLOUD, W1, W2, W3, chain, dispatch, facts, hello, load, request
+from tests.fakes.prefix_holders import holds
 
 IDS = (W1, W2, W3)
 MAX_SEQS = 2
@@ -208,7 +209,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.take(self.fleet.heard(worker_id, message, self.now))
         engine.known = True
         index = self.fleet._index
-        assert {block for block in BLOCKS if index.holds(worker_id, block)} == engine.held
+        assert {block for block in BLOCKS if holds(index, worker_id, block)} == engine.held
 
     @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]), struck=st.booleans())
     def ask(self, fields: dict[str, Any], patience_s: float | None, struck: bool) -> None:
@@ -330,7 +331,7 @@ class DispatchMachine(RuleBasedStateMachine):
         model = self.fleet._models.by_name.get("m")
         assert model is not None
         ready = self.fleet.fleet.ready(model)
-        assert model.shares.num_active() == len(self.running) + len(self.waiting)
+        assert model.shares._keys.num_active == len(self.running) + len(self.waiting)
         if self.waiting and ready:
             empty = [w for w in ready if not w.reservations and w.full_since is None]
             order = model.queue.in_order(model.shares)

@@ -7,6 +7,7 @@ from gateway.routing.prefix_index import SNAPSHOT_PATIENCE_S, BlockEventResult, 
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from tests.fakes.fleet import W1, W2, chain, stored
+from tests.fakes.prefix_holders import holds
 
 PROMPT = chain(("p", 10))
 
@@ -104,7 +105,7 @@ def test_the_index_equals_a_naive_set(events: list[tuple[str, set[int]]]) -> Non
             heard = index.apply(W1, event_type(seq, b"".join(digests)), 0.0)
             known = heard is BlockEventResult.APPLIED
         if kind != "skip":
-            held = {digest for digest in PROMPT if index.holds(W1, digest)}
+            held = {digest for digest in PROMPT if holds(index, W1, digest)}
             assert held == (truth if known else set())
             assert index.num_blocks(W1) == len(held)
 
@@ -139,11 +140,11 @@ def test_no_wrong_hit_survives_whatever_the_wire_does(
             continue
         _one_step(index, engines.get(worker_id), kind, worker_id, picks)
         for known_id, engine in engines.items():
-            held = {digest for digest in PROMPT if index.holds(known_id, digest)}
+            held = {digest for digest in PROMPT if holds(index, known_id, digest)}
             assert held == engine.told
     for worker_id, engine in engines.items():
         index.apply(worker_id, BlocksSnapshot(engine.seq, b"".join(engine.held)), 0.0)
-        assert {digest for digest in PROMPT if index.holds(worker_id, digest)} == engine.held
+        assert {digest for digest in PROMPT if holds(index, worker_id, digest)} == engine.held
 
 
 class _Engine:

@@ -189,7 +189,7 @@ def test_people_and_short_prompts_are_not_held() -> None:
     rebuild_s = MISSING * CAPACITY / 400 * SWITCH_S
     assert not agents.may("c", 14.0)
     assert agents.may("c", 14.0, answer_s=rebuild_s)
-    assert agents.programs.num_waiting == 0
+    assert not agents.programs._line
     assert not agents.may("c", 14.0)
     assert agents.may("c", 14.0, switch_s=0.9 * LEAST_QUANTUM_S / SWITCHES)
     agents = full()
@@ -212,7 +212,7 @@ def test_a_request_that_leaves_is_out_of_the_line() -> None:
     agents = full()
     assert not agents.may("c", 14.0)
     agents.programs.left("c")
-    assert agents.programs.num_waiting == 0
+    assert not agents.programs._line
     assert agents.programs.wait_s("c", 15.0) == 0.0
 
 
@@ -298,7 +298,7 @@ class Lives(RuleBasedStateMachine):
             assert (name in residents) == (one.resident_since is not None)
             assert (name in self.programs._line) == (one.waits_since is not None)
         assert set(self.programs._line) <= set(self.waits)
-        assert self.programs.is_full or not self.programs.num_waiting
+        assert self.programs.is_full or not self.programs._line
 
     @invariant()
     def what_is_between_requests_fits(self) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.drive import Drive, fresh_runner
 from kernels.philox import uniform_noise
-from kernels.sample import Draw, sample
+from kernels.sample import Draw
+from kernels.sample.reference import sample
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model

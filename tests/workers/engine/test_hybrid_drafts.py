@@ -225,7 +225,7 @@ def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(
         assert serve(drive, asked) == expected
         while runner.prepare(pending_only=True):
             pass
-    assert speculation.counters.num_drafts > 100
+    assert sum(speculation.counters.verified) > 100
     assert runner.state_bytes > plain.state_bytes
 
 

@@ -79,7 +79,7 @@ def test_a_miss_shows_how_much_the_engine_keeps() -> None:
     for name in range(8):
         _serve(guess, _prompt((name, 10)), None, float(name))
     _serve(guess, _prompt((5, 10)), 0, 9.0)
-    assert guess.room == 20
+    assert guess._room == 20
     assert _held(guess) == {*_prompt((5, 10)), *_prompt((7, 10))}
 
 
@@ -88,7 +88,7 @@ def test_a_miss_within_the_slack_means_nothing() -> None:
     guess = _guess()
     for now in range(3):
         _serve(guess, _prompt((1, 10)), 9 if now else 0, float(now))
-    assert guess.room == 90
+    assert guess._room == 90
 
 
 def test_a_surprise_gives_room_back_up_to_the_capacity() -> None:
@@ -97,11 +97,11 @@ def test_a_surprise_gives_room_back_up_to_the_capacity() -> None:
     for name in range(8):
         _serve(guess, _prompt((name, 10)), None, float(name))
     _serve(guess, _prompt((7, 10)), 0, 9.0)
-    assert guess.room == 5
+    assert guess._room == 5
     _serve(guess, _prompt((6, 10)), 10, 10.0)
-    assert guess.room == 15
+    assert guess._room == 15
     _serve(guess, _prompt((8, 400)), 400, 11.0)
-    assert guess.room == 90
+    assert guess._room == 90
 
 
 def test_a_miss_of_a_block_that_came_back_meanwhile_is_no_proof() -> None:
@@ -111,9 +111,9 @@ def test_a_miss_of_a_block_that_came_back_meanwhile_is_no_proof() -> None:
         _serve(guess, _prompt((name, 10)), None, float(name))
     first, second = guess.sent(prompt, 4.0), guess.sent(prompt, 4.0)
     guess.answered(prompt, first, 0, 5.0)
-    assert guess.room == 20
+    assert guess._room == 20
     guess.answered(prompt, second, 0, 6.0)
-    assert guess.room == 18
+    assert guess._room == 18
     assert _held(guess) >= set(prompt)
 
 
@@ -124,7 +124,7 @@ def test_blocks_that_we_dropped_ourselves_are_not_missed() -> None:
     expected = guess.sent(_prompt((1, 10)), 2.0)
     _serve(guess, _prompt((2, 18)), None, 3.0)
     guess.answered(_prompt((1, 10)), expected, 0, 4.0)
-    assert guess.room == 18
+    assert guess._room == 18
 
 
 def test_a_new_engine_is_empty_and_trusted_again() -> None:
@@ -135,7 +135,7 @@ def test_a_new_engine_is_empty_and_trusted_again() -> None:
     guess.clear()
     (message,) = guess.take()
     assert isinstance(message, BlocksSnapshot)
-    assert (message.digests, guess.room) == (b"", 90)
+    assert (message.digests, guess._room) == (b"", 90)
 
 
 _requests = st.lists(
@@ -172,7 +172,7 @@ def test_whatever_is_reported_it_stays_whole_prefixes_within_the_room(
                 assert told.issuperset(digests)
                 told.difference_update(digests)
         assert told == _held(guess)
-        assert len(told) <= guess.room <= max(1, capacity_blocks)
+        assert len(told) <= guess._room <= max(1, capacity_blocks)
         assert all(parents[digest] in told for digest in told if digest in parents)
 
 

@@ -46,7 +46,7 @@ def test_a_late_subscriber_asks_for_all_that_it_missed() -> None:
     assert order.live(3, _batch(3)) == ()
     assert _numbers(order.replayed(0, _batch(0))) == [0]
     assert _numbers(order.replayed(1, _batch(1))) == [1, 2, 3]
-    assert not order.is_waiting
+    assert not order._waiting
     assert order.replayed(2, _batch(2)) == order.replayed(3, _batch(3)) == ()
     assert order.replay_ended() == ()
     assert _numbers(order.live(4, _batch(4))) == [4]
@@ -162,7 +162,7 @@ def test_whatever_the_wire_does_batches_follow_each_other(
         deliver = order.live if is_live else order.replayed
         told += _numbers(deliver(seq, _batch(seq)))
     told += _numbers(order.replay_ended())
-    assert not order.is_waiting
+    assert not order._waiting
     last: int | str = -1
     for number in told:
         assert number in {"forget", last + 1 if isinstance(last, int) else number}

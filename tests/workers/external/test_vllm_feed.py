@@ -13,6 +13,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
 from tests.fakes.fleet import W1
+from tests.fakes.prefix_holders import holds
 from tests.fakes.vllm_engine import MODEL, VllmEngine, frames, pack, replay_frames, split
 from workers.external.held_blocks import CopyReports, HeldBlocks, model_roots
 from workers.external.vllm_feed import REPLAY_END, Heard, VllmFeed
@@ -268,7 +269,7 @@ class NoWrongHitSurvives(RuleBasedStateMachine):
         if hasattr(self, "feed"):
             held = split(self.feed.snapshot().digests)
             assert self.gateway.index.num_blocks(W1) == len(held)
-            assert all(self.gateway.index.holds(W1, digest) for digest in held)
+            assert all(holds(self.gateway.index, W1, digest) for digest in held)
 
     def _publish(self) -> None:
         payload = self.engine.batch()

@@ -17,6 +17,12 @@ def _digests(prefix: Prefix) -> list[bytes]:
     return [bytes(prefix[: at + 1]) for at in range(len(prefix))]
 
 
+def _depths(pool: SnapshotPool, digests: list[bytes]) -> list[int]:
+    """How many blocks of this prefix each of its saved snapshots covers, rising."""
+    saved = set(pool.saved)
+    return [at for at, digest in enumerate(digests, 1) if digest in saved]
+
+
 class Pool(RuleBasedStateMachine):
     """`contents` is what was written to each slot, `saved` what may be hit."""
 
@@ -53,7 +59,7 @@ class Pool(RuleBasedStateMachine):
     @rule(prefix=PREFIXES)
     def hit(self, prefix: Prefix) -> None:
         digests = _digests(prefix)
-        depths, depth = self.pool.depths(digests), self.pool.depth(digests)
+        depths, depth = _depths(self.pool, digests), self.pool.depth(digests)
         found = self.pool.hit(digests)
         assert (found.num_blocks if found else 0) == depth == max(depths, default=0)
         if found is not None:
@@ -78,7 +84,7 @@ class Pool(RuleBasedStateMachine):
     @invariant()
     def slots_add_up(self) -> None:
         busy = {*self.writing, *(slot for slot, _ in self.reading)}
-        assert 0 <= self.pool.num_free <= SLOTS - len(busy)
+        assert 0 <= len(self.pool._free) <= SLOTS - len(busy)
         assert len(self.pool.pinned) == len(busy)
         self.pool.check_integrity({*self.contents.values()} - self.gone)
 
@@ -99,8 +105,8 @@ def test_the_next_turn_takes_the_place_of_the_last() -> None:
     _saved(pool, (0,) * 9)
     _saved(pool, (0,) * 10)
     _saved(pool, (1, 1))
-    assert pool.depths(_digests((0,) * 10)) == [10]
-    assert pool.depths(_digests((1, 1))) == [2]
+    assert _depths(pool, _digests((0,) * 10)) == [10]
+    assert _depths(pool, _digests((1, 1))) == [2]
 
 
 def test_whose_turn_has_not_come_for_long_goes() -> None:
@@ -112,8 +118,8 @@ def test_whose_turn_has_not_come_for_long_goes() -> None:
     assert found is not None
     pool.unpin(found.slot)
     _saved(pool, (0, 1))
-    assert pool.depths(_digests((1, 1))) == []
-    assert pool.depths(_digests((0, 0))) == [2]
+    assert _depths(pool, _digests((1, 1))) == []
+    assert _depths(pool, _digests((0, 0))) == [2]
 
 
 def test_a_junction_outlives_what_goes_on_behind_it() -> None:
@@ -122,8 +128,8 @@ def test_a_junction_outlives_what_goes_on_behind_it() -> None:
     for prefix in ((0,) * 10, (*(0,) * 10, 0), (*(0,) * 10, 1)):
         _saved(pool, prefix)
     _saved(pool, (1, 1, 1, 1, 1))
-    assert pool.depths(_digests((*(0,) * 10, 0))) == [10]
-    assert pool.depths(_digests((*(0,) * 10, 1))) == [10, 11]
+    assert _depths(pool, _digests((*(0,) * 10, 0))) == [10]
+    assert _depths(pool, _digests((*(0,) * 10, 1))) == [10, 11]
 
 
 def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
@@ -134,7 +140,7 @@ def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
     full = SnapshotPool(1)
     _saved(full, (0, 0))
     assert full.reserve(_digests((1,)), SnapshotPlace.WITHIN) is None
-    assert full.depths(_digests((0, 0))) == [2]
+    assert _depths(full, _digests((0, 0))) == [2]
 
 
 def _answer(pool: SnapshotPool, prefix: Prefix) -> bool:
@@ -152,10 +158,10 @@ def test_the_state_of_an_answer_moves_on_with_it() -> None:
         assert _answer(pool, (0,) * 5)
         slot = pool.reserve(_digests((0,) * 7), SnapshotPlace.ANSWER)
         assert slot is not None
-        assert pool.depths(_digests((0,) * 7)) == ([3] if num_slots == 2 else [3, 5])
+        assert _depths(pool, _digests((0,) * 7)) == ([3] if num_slots == 2 else [3, 5])
         pool.save(slot)
-        assert pool.depths(_digests((0,) * 7)) == [3, 7]
-        assert pool.num_free == num_slots - 2
+        assert _depths(pool, _digests((0,) * 7)) == [3, 7]
+        assert len(pool._free) == num_slots - 2
 
 
 def test_what_was_begun_with_moves_no_more() -> None:
@@ -169,7 +175,7 @@ def test_what_was_begun_with_moves_no_more() -> None:
         assert found is not None
         pool.unpin(found.slot)
         assert _answer(pool, (0,) * 6)
-        assert pool.depths(_digests((0,) * 6)) == ([3, 6] if is_next else [6])
+        assert _depths(pool, _digests((0,) * 6)) == ([3, 6] if is_next else [6])
 
 
 def test_an_answer_takes_no_place_of_a_prompt() -> None:
@@ -179,7 +185,7 @@ def test_an_answer_takes_no_place_of_a_prompt() -> None:
     assert _answer(pool, (0,) * 9)
     for number in (1, 2):
         _saved(pool, (number, 1))
-    assert pool.depths(_digests((0,) * 9)) == [3]
+    assert _depths(pool, _digests((0,) * 9)) == [3]
     assert not _answer(pool, (0,) * 9)
     begun = SnapshotPool(3)
     _saved(begun, (0,) * 3)
@@ -189,7 +195,7 @@ def test_an_answer_takes_no_place_of_a_prompt() -> None:
     begun.unpin(found.slot)
     for number in (1, 2):
         _saved(begun, (number, 1))
-    assert begun.depths(_digests((0,) * 9)) == [9]
+    assert _depths(begun, _digests((0,) * 9)) == [9]
 
 
 def test_nothing_is_taken_from_those_who_read() -> None:
@@ -200,9 +206,9 @@ def test_nothing_is_taken_from_those_who_read() -> None:
     assert found is not None
     assert pool.reserve(_digests((1,))) is None
     pool.forget(_digests((0,))[-1])
-    assert (pool.num_free, pool.hit(_digests((0,)))) == (0, None)
+    assert (len(pool._free), pool.hit(_digests((0,)))) == (0, None)
     pool.unpin(found.slot)
-    assert pool.num_free == 1
+    assert len(pool._free) == 1
 
 
 def test_a_snapshot_without_its_block_is_a_broken_record() -> None:

@@ -116,12 +116,6 @@ class DeviceSleep:
         if self._rows is not None:
             self._rows_store.want(self._rows.num_bytes(held))
 
-    def wait_ready(self) -> None:
-        """Wait until the memory of the host that was wanted is ready."""
-        for store in (self._weights_store, self._rows_store):
-            if store is not None:
-                store.wait()
-
     def fits(self, held: HeldCounts) -> bool:
         """See `NativeSleep`."""
         return self._rows is not None and self._rows.num_bytes(held) <= self._rows_store.num_bytes

@@ -8,7 +8,7 @@ use; where nothing is expected the order is that of least recent use. Must not k
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, final
 
@@ -56,11 +56,6 @@ class ExpectedReturns:
 
     def __repr__(self) -> str:
         return f"<ExpectedReturns of {len(self._users)} blocks>"
-
-    @property
-    def digests(self) -> Iterable[BlockDigest]:
-        """The blocks that have a user."""
-        return self._users.keys()
 
     def of(self, digest: BlockDigest) -> ReturnClass:
         """The class of a block, and of the state behind it."""

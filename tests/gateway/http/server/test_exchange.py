@@ -223,7 +223,7 @@ async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock
         assert not writer.is_gone
         full.set()
         writer.end(b"last")
-        await writer.flushed()
+        await writer._send_buffer.flushed()
 
     async with wired(_pushing(work)) as peer:
         await peer.send(CLOSE)
@@ -244,7 +244,7 @@ async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockCl
         assert writer.write(b"next")
         assert not writer.write(large)
         refused.set()
-        await writer.flushed()
+        await writer._send_buffer.flushed()
         assert writer.write(large)
         writer.end(b"last")
 
@@ -296,7 +296,7 @@ async def test_who_is_shielded_learns_that_the_peer_has_gone(autojump_clock: Moc
             seen.append((await receive())["type"])
             writer.open(200, HEADERS)
             seen.extend([writer.is_gone, writer.write(b"x")])
-            await writer.flushed()
+            await writer._send_buffer.flushed()
             try:
                 await send({"type": "http.response.body", "body": b"x"})
             except PeerGone as gone:

@@ -36,6 +36,13 @@ ON_CARD = pytest.param(
 )
 
 
+def _wait_ready(sleep: DeviceSleep) -> None:
+    """Wait until the memory of the host that was wanted is ready."""
+    for store in (sleep._weights_store, sleep._rows_store):
+        if store is not None:
+            store.wait()
+
+
 class Sleeper(NamedTuple):
     """An engine that serves, and can sleep. The last number of `host_room` is what is free."""
 
@@ -54,7 +61,7 @@ class Sleeper(NamedTuple):
     def fall_asleep(self) -> MemoryMove:
         blocks = self.drive.blocks
         self.sleep.expect(blocks.held_counts())
-        self.sleep.wait_ready()
+        _wait_ready(self.sleep)
         assert self.sleep.fits(blocks.held_counts())
         return self.sleep.fall_asleep(blocks.held_places())
 
@@ -146,7 +153,7 @@ def test_a_drafter_sleeps_with_its_target(
     assert one.sleep.wake().why == ""
     assert [drafting.ask(prompt)[0] for prompt in prompts] == expected
     assert speculation is not None
-    assert speculation.counters.num_drafts > 0
+    assert sum(speculation.counters.verified) > 0
 
 
 @pytest.mark.parametrize("on", ["cpu", ON_CARD])
@@ -233,11 +240,11 @@ def test_memory_of_the_host_is_left_to_others(
 ) -> None:
     """Prefixes get no more of it than what is free when they come."""
     one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
-    one.sleep.wait_ready()
+    _wait_ready(one.sleep)
     before = one.sleep.host_bytes
     one.host_room.append(1000)
     one.ask(_prompts(1)[0])
     counts = one.drive.blocks.held_counts()
     one.sleep.expect(counts)
-    one.sleep.wait_ready()
+    _wait_ready(one.sleep)
     assert (one.sleep.host_bytes, one.sleep.fits(counts)) == (before, False)

@@ -55,7 +55,7 @@ def test_each_part_is_entered_when_it_has_come() -> None:
     counts = [0]
     while 2 not in engine.ledger.accepted:
         engine.step()
-        counts.append(engine.scheduler._blocks.num_cached)
+        counts.append(len(engine.scheduler._blocks._by_digest))
     rises = [after - before for before, after in pairwise(counts)]
     assert engine.ledger.accepted[2].cached_tokens == 120
     assert max(rises) <= 2 * PART

@@ -246,7 +246,7 @@ class World:
         here |= {Name(EntryKind.STATE, digest) for digest in states}
         assert here == self.known
         returns = self.tier.pool.returns
-        assert set(returns.digests) <= set(blocks)
+        assert set(returns._users) <= set(blocks)
         assert len(returns._names) <= len(blocks)
         for name in self.tier.pool.names:
             entry = self.tier.pool.get(name)

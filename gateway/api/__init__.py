@@ -36,6 +36,7 @@ from gateway.api.errors import (
     busy,
     connection_lost,
     context_length_exceeded,
+    field_without_price,
     invalid,
     model_not_found,
     output_cap_required,

@@ -239,6 +239,11 @@ def output_cap_required(reasons: str) -> ApiError:
     return ApiError(400, reasons, code="output_cap_required")
 
 
+def field_without_price(reasons: str) -> ApiError:
+    """400: without a field of it, the same request can be sent at once."""
+    return ApiError(400, reasons, code="field_without_price")
+
+
 def request_too_costly(reasons: str) -> ApiError:
     """400: the request could cost more than a whole day's or month's limit. Not a 429, because
     waiting does not help.

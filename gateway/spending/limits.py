@@ -58,6 +58,7 @@ class WorstCase(msgspec.Struct, frozen=True):
     """A request to a provider, with upper bounds of its tokens and its cost. `least_cost` is the
     bound with the smallest possible output; costs are None if the price is unknown. `is_bounded`
     False: neither client nor configuration bounds the output, and `completion_tokens` is a guess.
+    `unpriced` is a field by which it may cost more than the price of its tokens; empty for none.
     """
 
     key: str
@@ -68,6 +69,7 @@ class WorstCase(msgspec.Struct, frozen=True):
     is_bounded: bool
     cost: int | None
     least_cost: int | None
+    unpriced: str = ""
 
 
 class MoneyReservation(msgspec.Struct, frozen=True):
@@ -130,12 +132,13 @@ class OverLimit(msgspec.Struct, frozen=True):
 
 class Unbounded(msgspec.Struct, frozen=True):
     """A refusal: a limit applies, but without `missing` the worst case is unknown. `left` is what
-    all limits together leave.
+    all limits together leave. With `missing` "field" the price of the field `name` is.
     """
 
     account: Account
-    missing: Literal["price", "output"]
+    missing: Literal["price", "output", "field"]
     left: int
+    name: str = ""
 
 
 Refusal = OverLimit | Unbounded
@@ -301,6 +304,8 @@ class Books:
         cost = worst.cost if worst.is_bounded else worst.least_cost
         if cost is None:
             return Unbounded(tightest.account, "price", tightest.left)
+        if worst.unpriced:
+            return Unbounded(tightest.account, "field", tightest.left, worst.unpriced)
         if cost > tightest.left:
             named = min(windows, key=lambda window: _rank(window, cost))
             return self._over_limit(named, cost, tightest.left, now)

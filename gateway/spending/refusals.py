@@ -11,15 +11,17 @@ from typing import Final
 from gateway.api import (
     ApiError,
     ChargedBy,
+    field_without_price,
     output_cap_required,
     request_too_costly,
     spending_limit_reached,
 )
 from gateway.spending.limits import MAX_RETRY_AFTER_S, OverLimit, Refusal
 
+_AT_ONCE: Final = ("output_cap_required", "field_without_price")
 CAP_RETRY_S: Final = 60
-"""A refusal that a cap on the output avoids ranks as a wait of this length: the official clients
-wait up to a minute on their own, while a 400 ends their request.
+"""A refusal that another body avoids ranks as a wait of this length: the official clients wait up
+to a minute on their own, while a 400 ends their request.
 """
 
 
@@ -35,6 +37,11 @@ def refusal_error(
         return output_cap_required(
             f"A spending limit applies to provider `{provider}`, and nothing bounds what this "
             f"answer can cost: send a cap of at most {cap} tokens on its output."
+        )
+    if refusal.missing == "field":
+        return field_without_price(
+            f"A spending limit applies to provider `{provider}`, and no price covers what "
+            f"'{refusal.name}' may cost there: send the request without it."
         )
     what = "the price of such a request" if charged_by == "request" else "the price"
     text = f"A spending limit applies, and {what} at provider `{provider}` is not configured."
@@ -73,4 +80,4 @@ def soonest_refusal(refusals: Sequence[ApiError]) -> ApiError:
 def _wait_s(error: ApiError) -> float:
     if error.retry_after_s is not None:
         return error.retry_after_s
-    return CAP_RETRY_S if error.code == "output_cap_required" else math.inf
+    return CAP_RETRY_S if error.code in _AT_ONCE else math.inf

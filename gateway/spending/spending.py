@@ -29,6 +29,7 @@ from gateway.spending.limits import (
     day_of,
     month_before,
 )
+from gateway.spending.priced_fields import beyond_price
 from gateway.spending.prices import (
     CAP_TOKENS,
     FixedPrice,
@@ -116,7 +117,8 @@ class Bill:
     @property
     def is_bounded(self) -> bool:
         """Whether `most` is a bound."""
-        return self._reservation.worst.is_bounded
+        worst = self._reservation.worst
+        return worst.is_bounded and not worst.unpriced
 
     def counted_in(self, trace: TurnTrace) -> "Bill":
         """This bill; what it comes to is also added to the `trace` of its turn."""
@@ -266,7 +268,7 @@ class Spending:
         Raises the `ApiError` of `break_off`.
         """
         tariff = self._tariff(target)
-        worst = _worst_case(key, model, target.provider, request, tariff, charged_by)
+        worst = _worst_case(key, model, target, request, tariff, charged_by)
         price: Price | FixedPrice | None = tariff.price
         if charged_by == "request":
             price = None if worst.cost is None else FixedPrice(worst.cost)
@@ -469,7 +471,7 @@ class Spending:
 def _worst_case(
     key: str,
     model: str,
-    provider: str,
+    target: FallbackConfig,
     request: ChatRequest,
     tariff: Tariff,
     charged_by: ChargedBy,
@@ -480,6 +482,7 @@ def _worst_case(
     output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
     is_bounded = bound is not None or (price is not None and price.output == 0)
     cost = least_cost = None
+    unpriced = ""
     if charged_by != "answer":
         output_tokens, is_bounded = 0, True
     if charged_by == "request":
@@ -490,15 +493,19 @@ def _worst_case(
         cost = price.worst(prompt_tokens, output_tokens)
         least_output = request.n if charged_by == "answer" else 0
         least_cost = price.worst(prompt_tokens + CAP_TOKENS, least_output)
+        if cost and charged_by == "answer":
+            own = {*target.params.set, *target.params.default}
+            unpriced = beyond_price(request.raw, request.n, own)
     return WorstCase(
         key=key,
         model=model,
-        provider=provider,
+        provider=target.provider,
         prompt_tokens=prompt_tokens,
         completion_tokens=output_tokens,
         is_bounded=is_bounded,
         cost=cost,
         least_cost=least_cost,
+        unpriced=unpriced,
     )
 
 

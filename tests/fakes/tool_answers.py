@@ -413,7 +413,7 @@ def _gemma4() -> list[Answer]:
         answer(
             f"I do.{call('', 'g')}{call('count:1')}", "I do.", ("g", "{}"), ("f", '{"count": 1}')
         ),
-        answer(_up_to(call(f"text:{quote}ab"), "ab"), ("f", "{")),
+        answer(_up_to(call(f"text:{quote}ab"), "ab"), *_cut("ab")),
         answer("<|tool_call>response:f{}", "<|tool_call>response:f{}"),
         answer("a <|tool_call", "a <|tool_call"),
     ]

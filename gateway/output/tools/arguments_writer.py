@@ -7,14 +7,21 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 from gateway.output.tools import schema
 from gateway.output.tools.grammar import CallSink, Read
+from gateway.output.tools.json_repair import JsonRepair
 from gateway.output.tools.value_end import ExampleCall, Path, ValueEnd
 
 MAX_VALUE: Final = 2**18
-"""A longer value becomes a string whatever its schema says, so that little is held back."""
+"""Of a longer value no more is held back: an object or a list goes on as it comes, anything else is
+a string whatever its schema says.
+"""
+_BRACKETS: Final[dict[str, tuple[Literal["{", "["], str]]] = {
+    "{": ("{", "object"),
+    "[": ("[", "array"),
+}
 _MAX_NULL: Final = 16
 
 
@@ -113,6 +120,7 @@ class _Value:
         self._held: list[str] = []
         self._num_held = 0
         self._is_streamed = False
+        self._json: JsonRepair | None = None
         self.is_left_out = False
 
     def feed(self, char: str) -> bool:
@@ -146,6 +154,8 @@ class _Value:
         """The rest of the JSON."""
         if self._is_streamed:
             return self.take() + '"'
+        if self._json is not None:
+            return self.take() + ("" if self._json.is_done else self._json.close_early())
         held = "".join(self._held)
         if self._key and self._leaves_out(held):
             self.is_left_out = True
@@ -162,15 +172,36 @@ class _Value:
         if self._is_streamed:
             self._out.append(schema.quote(text)[1:-1])
             return
+        if self._json is not None:
+            self._add_json(self._json, text)
+            return
         self._held.append(text)
         self._num_held += len(text)
         if self._key and not schema.may_be_blank("".join(self._held[:8])):
             self._out.append(self._key)
             self._key = ""
         if not self._may_be_other():
-            self._is_streamed = True
-            self._out.append(schema.quote("".join(self._held))[:-1])
+            begun = "".join(self._held)
             self._held.clear()
+            self._json = self._begun_json(begun)
+            if self._json is not None:
+                self._add_json(self._json, begun.lstrip()[1:])
+                return
+            self._is_streamed = True
+            self._out.append(schema.quote(begun)[:-1])
+
+    def _begun_json(self, begun: str) -> JsonRepair | None:
+        """The reader of an object or list that the value begins, where its types allow that."""
+        bracket, kind = _BRACKETS.get(begun.lstrip()[:1], (None, ""))
+        is_other = self._types is not None and kind not in self._types
+        return None if bracket is None or self._is_text or is_other else JsonRepair(bracket)
+
+    def _add_json(self, reader: JsonRepair, text: str) -> None:
+        for char in text:
+            if reader.is_done:
+                break
+            reader.feed(char)
+        self._out.append(reader.take())
 
     def _may_be_other(self) -> bool:
         """Whether it may still turn out not to be a string; `null` is recognised soon."""

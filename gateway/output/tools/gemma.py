@@ -6,7 +6,7 @@ because a text may hold such a tag. Numbers, constants, `{key:value}` and `[valu
 are. What is not closed when the answer ends is a call with the parameters that were read.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from gateway.output.tags import TagScan
@@ -55,8 +55,14 @@ def read(calls: CallSink, marker: str) -> Read[None]:
     char = yield from skip_space()
     while char != "}":
         key, char = yield from _key(char, tags)
-        value, char = yield from _value(char, tags)
-        calls.write(f"{comma}{quote(key)}: {value}")
+        if char == "<":  # a text, which goes on as it comes
+            yield from literal(tags.escape, char)
+            calls.write(f'{comma}{quote(key)}: "')
+            char = yield from _pieces(tags.escape, lambda text: calls.write(quote(text)[1:-1]))
+            calls.write('"')
+        else:
+            value, char = yield from _value(char, tags)
+            calls.write(f"{comma}{quote(key)}: {value}")
         comma, is_half = ", ", char == ","
         char = (yield from skip_space()) if char == "," else char
     calls.write("}")
@@ -117,14 +123,23 @@ def _text(escape: str, follows: Collection[str] = _FOLLOWS) -> Read[tuple[str, s
     """The text up to the second tag around it, and the character behind that tag that is not white
     space.
     """
-    scan, parts = TagScan((escape,)), []
+    parts: list[str] = []
+    char = yield from _pieces(escape, parts.append, follows)
+    return "".join(parts), char
+
+
+def _pieces(
+    escape: str, write: Callable[[str], object], follows: Collection[str] = _FOLLOWS
+) -> Read[str]:
+    """As `_text`, where `write` gets the text in pieces."""
+    scan = TagScan((escape,))
     while True:
-        parts.append(scan.feed((yield)))
+        write(scan.feed((yield)))
         while scan.found:
             held = escape
             while (char := (yield)).isspace():
                 held += char
             if char in follows:
-                return "".join(parts), char
+                return char
             scan = TagScan((escape,))
-            parts.append(held + scan.feed(char))
+            write(held + scan.feed(char))

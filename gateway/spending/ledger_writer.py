@@ -20,7 +20,9 @@ from gateway.spending.open_claims import OpenClaims
 from gateway.store import (
     BalanceKey,
     Balances,
+    DiskFull,
     HoldEnd,
+    LateLedger,
     LedgerEntry,
     LedgerError,
     LedgerStore,
@@ -129,9 +131,14 @@ class LedgerWriter:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Open the ledger, read it, then write until cancelled; entries queued by then are written
-        too. Raises `ConfigError` if the ledger cannot be opened.
+        too. One whose disk is full is opened later. Raises `ConfigError` if the ledger cannot be
+        opened for another reason.
         """
-        store = await trio.to_thread.run_sync(open_store, limiter=self._thread)
+        store: LedgerStore | LateLedger
+        try:
+            store = await trio.to_thread.run_sync(open_store, limiter=self._thread)
+        except DiskFull:
+            store = LateLedger(open_store)
         try:
             await self._look(store)
             task_status.started()
@@ -230,7 +237,7 @@ class LedgerWriter:
             with trio.move_on_at(due_at):
                 await self._has_work.wait()
 
-    async def _write(self, store: LedgerStore) -> bool:
+    async def _write(self, store: LedgerStore | LateLedger) -> bool:
         """Write the queued entries; returns whether that succeeded. Shielded from cancellation,
         which would lose the entries that were taken off the queue.
         """
@@ -283,13 +290,14 @@ class LedgerWriter:
         batch.end(error)
         since.end(error)
 
-    async def _look(self, store: LedgerStore) -> None:
+    async def _look(self, store: LedgerStore | LateLedger) -> None:
         places = tuple(self._places())
         self._looks_at = next_tick(trio.current_time(), LOOK_S) if places else math.inf
         try:
             with trio.CancelScope(shield=True):
                 self._see(await trio.to_thread.run_sync(store.look, places, limiter=self._thread))
         except LedgerError as error:
+            self._looks_at = next_tick(trio.current_time(), LOOK_S)
             if self._trouble.begin("read", str(error), error.cause):
                 _log.error("%s", error)
         else:

@@ -46,6 +46,7 @@ from gateway.spending.savings import LocalUse, cloud_prices
 from gateway.store import (
     Column,
     CommonLimits,
+    DiskFull,
     HoldEnd,
     LedgerEntry,
     LedgerError,
@@ -437,7 +438,10 @@ class Spending:
             return LedgerStore(path, ledger.currency, first_day, beside, common)
 
         await nursery.start(self._writer.run, open_store)
-        report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")
+        try:
+            report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")
+        except DiskFull:
+            report = None  # which counts this month's local tokens from now on
         for row in () if report is None else report.rows:
             day, model, provider = row.group
             if not provider:

@@ -5,6 +5,7 @@ of the Responses API: responses, the events of their streams, conversations.
 from gateway.store.balances import NOTHING, Balance, BalanceKey, Balances, Cap, add_cost, places_of
 from gateway.store.common_limits import CommonLimits, StoreUnreachable
 from gateway.store.conversation_sums import HoldEnd, Most, SumHold, SumReached, UseName, UseSums
+from gateway.store.late_ledger import LateLedger
 from gateway.store.ledger import (
     LedgerEntry,
     LedgerError,
@@ -30,3 +31,4 @@ from gateway.store.response_store import (
     StoredResponse,
     check_responses,
 )
+from gateway.store.sqlite_file import DiskFull

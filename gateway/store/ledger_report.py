@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gateway.store.ledger import LEDGER, DayTotal, currency_of
-from gateway.store.sqlite_file import open_for_reading
+from gateway.store.sqlite_file import DiskFull, is_full, open_for_reading
 from protocol.errors import ConfigError
 
 Column = Literal["day", "key", "model", "provider", "conversation"]
@@ -120,7 +120,9 @@ def _read_file(path: Path, by: Sequence[Column], first_day: str) -> LedgerReport
             total = _read(connection, (), first_day, of_conversations="conversation" in by)
             currency = currency_of(connection)
     except (OSError, sqlite3.Error) as error:
-        raise ConfigError(f"cannot read the ledger {path}: {error}") from error
+        text = f"cannot read the ledger {path}: {error}"
+        # Beside a ledger that no process has open SQLite needs room, even for reading.
+        raise (DiskFull(text, text) if is_full(error, path) else ConfigError(text)) from error
     return LedgerReport(currency, tuple(rows), total[0] if rows else None)
 
 

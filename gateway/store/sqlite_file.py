@@ -19,7 +19,17 @@ from protocol.errors import ConfigError
 BUSY_S: Final = 5.0
 """Only a backup, a reader's checkpoint or another process's commit can hold a file this long."""
 
+_FREE: Final = "free space on its disk"
+_LEAST_ROOM_BYTES: Final = 2**17
 _BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class DiskFull(ConfigError):
+    """A file cannot be opened because its disk is full; `cause` says so without paths."""
+
+    def __init__(self, text: str, cause: str) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +51,11 @@ class FileKind:
             remedy = (
                 "restore a copy, or move it away with the files beside it: an empty one is made"
             )
-        elif _is_full(error):
-            remedy = "free space on its disk"
-        return ConfigError(f"cannot open the {self.name} {path}: {error}; {remedy}")
+        text = f"cannot open the {self.name} {path}: {error}; "
+        if is_full(error, path):
+            cause = getattr(error, "strerror", None) or error
+            return DiskFull(f"{text}{_FREE}", f"{cause}: {_FREE}")
+        return ConfigError(text + remedy)
 
     def check(self, connection: sqlite3.Connection, path: Path) -> None:
         """Raise `ConfigError` for a file of another kind or version."""
@@ -149,7 +161,7 @@ def _remedy(error: Exception) -> str:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return ": another program holds it (an open sqlite3, a backup); end that program"
     if code.startswith("SQLITE_FULL") or getattr(error, "errno", None) == errno.ENOSPC:
-        return ": free space on its disk"
+        return f": {_FREE}"
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return ": it is damaged; restore a copy, and restart all gateways that have it"
     return ""
@@ -187,10 +199,21 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _is_full(error: Exception) -> bool:
+def is_full(error: Exception, path: Path) -> bool:
+    """Whether the disk of a file is full."""
     if isinstance(error, sqlite3.Error):
-        return _code(error) == sqlite3.SQLITE_FULL
+        # Without room for the file that its processes share, SQLite speaks of input and output.
+        is_disk_error = _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+        return _code(error) == sqlite3.SQLITE_FULL or (is_disk_error and _has_no_room(path))
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _has_no_room(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LEAST_ROOM_BYTES
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -1,5 +1,6 @@
 """The ledger's writer: requests share commits, and only reservations wait for the disk."""
 
+import errno
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,9 @@ from gateway.store import (
     Settlement,
     read_report,
 )
+from gateway.store.ledger import LEDGER
 from gateway.telemetry import FleetEvent, StoreStuck, StoreTrouble, StoreWell
+from protocol.errors import ConfigError
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 
@@ -78,6 +81,48 @@ async def start(
     await nursery.start(writer.run, lambda: disk)
     assert seen == [{}]
     return writer, disk
+
+
+async def test_a_ledger_whose_disk_is_full_at_the_start_is_opened_later(tmp_path: Path) -> None:
+    """Until then nothing is reserved; usage that came meanwhile is written with what follows."""
+    events: list[FleetEvent] = []
+    failure = LEDGER.cannot_open(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    is_full = True
+
+    def open_store() -> LedgerStore:
+        if is_full:
+            raise failure
+        return LedgerStore(tmp_path / "ledger", "USD")
+
+    async with trio.open_nursery() as nursery:
+        writer = LedgerWriter(lambda: (), lambda _: None, trouble_told(events))
+        await nursery.start(writer.run, open_store)
+        record(writer, tokens=7)
+        for number in range(2):
+            with pytest.raises(LedgerError, match="free space") as caught:
+                await writer.reserve(reservation(number))
+            assert caught.value.cause == "No space left on device: free space on its disk"
+        assert [type(event) for event in events] == [StoreStuck]
+        is_full = False
+        await wait_until(lambda: len(events) == 2)
+        assert isinstance(events[1], StoreWell)
+        assert await writer.reserve(reservation(2))
+        nursery.cancel_scope.cancel()
+    report = read_report(tmp_path / "ledger", ("provider",), DAY)
+    assert report is not None
+    assert {row.group: row.prompt_tokens for row in report.rows} == {("",): 7, ("cloud",): 10}
+
+
+async def test_a_ledger_that_cannot_be_opened_otherwise_ends_the_start(tmp_path: Path) -> None:
+    """It needs an operator, as a wrong path does."""
+    failure = LEDGER.cannot_open(tmp_path, OSError(errno.EACCES, "Permission denied"))
+
+    def open_store() -> LedgerStore:
+        raise failure
+
+    writer = LedgerWriter(lambda: (), lambda _: None, trouble_told())
+    with pytest.raises(ConfigError, match="Permission denied"):
+        await writer.run(open_store)
 
 
 async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:

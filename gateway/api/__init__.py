@@ -86,6 +86,7 @@ from gateway.api.passed_paths import (
     nothing_at,
     passed_on,
 )
+from gateway.api.quiet_format import quiet_format
 from gateway.api.request import (
     MAX_SESSION_CHARS,
     ChatRequest,

@@ -19,6 +19,7 @@ from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools, only_shown
 from gateway.api.errors import ApiError, invalid
 from gateway.api.named_fields import fields_of_others, not_served
+from gateway.api.quiet_format import QUIET_FIELDS, hides_reasoning
 from gateway.api.request import (
     ChatRequest,
     Message,
@@ -249,6 +250,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
     )
     if not _NOT_SERVED.isdisjoint(raw) and (ignored := not_served(raw, _NOT_SERVED)):
         request = msgspec.structs.replace(request, ignored=ignored)
+    if not QUIET_FIELDS.isdisjoint(raw) and hides_reasoning(raw):
+        request = msgspec.structs.replace(request, hides_reasoning=True)
     if foreign_tool:
         request = msgspec.structs.replace(request, foreign_tool=foreign_tool)
     return continued(request, CONTINUE) if typed.continue_final_message else request

@@ -58,6 +58,7 @@ _SEARCH: Final = "tool_search_tool_"
 """Begins the types of a search that the server would run. None runs here, so that the tools which
 it would find are shown from the beginning.
 """
+_EXAMPLES: Final = "Examples of its input:"
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
 _BLOCKS: Final = READ | {
@@ -84,6 +85,7 @@ class ToolParam(msgspec.Struct):
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
+    input_examples: list[dict[str, Any]] | None = None
 
 
 class ToolChoiceParam(msgspec.Struct):
@@ -182,6 +184,16 @@ def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -
         if not _is_ours(tool)
     ]
     fields = list(not_served(raw, _NOT_SERVED))
+    config = raw.get("output_config")
+    if isinstance(config, dict) and config.get("task_budget"):
+        fields.append("output_config.task_budget")
+    fields += [
+        f"tools[{at}].allowed_callers"
+        for at, tool in enumerate(typed.tools or ())
+        if isinstance(callers := tool.get("allowed_callers"), list)
+        and callers
+        and "direct" not in callers
+    ]
     if len([stop for stop in typed.stop_sequences or () if stop]) > MAX_STOPS:
         fields.append(f"stop_sequences beyond {MAX_STOPS}")
     if typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
@@ -396,6 +408,9 @@ def _tool(given: dict[str, Any], at: int, *, may_defer: bool) -> dict[str, Any]:
     description, schema = tool.description, tool.input_schema
     if schema is None and (known := client_tool(given)) is not None:
         description, schema = known
+    if tool.input_examples:
+        shown = map(_text_of_json, tool.input_examples)
+        description = "\n".join([*([description, ""] if description else []), _EXAMPLES, *shown])
     if description is not None:
         function["description"] = description
     function["parameters"] = schema or {"type": "object", "properties": {}}
@@ -405,6 +420,10 @@ def _tool(given: dict[str, Any], at: int, *, may_defer: bool) -> dict[str, Any]:
     if tool.defer_loading and may_defer:
         found["defer_loading"] = True
     return found
+
+
+def _text_of_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _tool_choice(choice: ToolChoiceParam | None) -> dict[str, Any]:

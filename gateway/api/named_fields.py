@@ -12,9 +12,10 @@ import msgspec
 _NOT_SERVED: Final = frozenset(
     {
         "allowed_token_ids", "bad_words", "chat_template", "documents", "dry_multiplier",
-        "include_stop_str_in_output", "length_penalty", "logits_processors", "min_tokens",
-        "mirostat", "n_predict", "prompt_logprobs", "repeat_penalty", "return_token_ids",
-        "truncate_prompt_tokens", "typical_p", "use_beam_search", "xtc_probability",
+        "extra_body", "include_stop_str_in_output", "length_penalty", "logits_processors",
+        "min_tokens", "mirostat", "n_predict", "prompt_logprobs", "repeat_penalty",
+        "return_token_ids", "truncate_prompt_tokens", "typical_p", "use_beam_search",
+        "xtc_probability",
     }
 )  # fmt: skip
 """Fields of vLLM, llama.cpp and others on which an answer would depend, and which native engines do
@@ -29,12 +30,17 @@ _OF_ANSWERS: Final = frozenset(
         "stop", "stop_sequences", "stop_token_ids", "ignore_eos",
         "n", "best_of", "echo", "suffix", "logprobs", "logit_bias",
         "response_format", "text", "output_format", "output_config", "reasoning_effort",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p", "verbosity",
     }
 )  # fmt: skip
 """Fields of all APIs on which an answer would depend. An API names those that it does not read."""
-_WITHOUT_EFFECT: Final = frozenset({"length_penalty", "repeat_penalty", "typical_p"})
-"""Those fields that change nothing if they are 1."""
+_WITHOUT_EFFECT: Final[Mapping[str, object]] = {
+    "length_penalty": 1,
+    "repeat_penalty": 1,
+    "typical_p": 1,
+    "verbosity": "medium",
+}
+"""Values that change nothing."""
 
 
 def fields_of_others(kind: type[msgspec.Struct], *read: str) -> frozenset[str]:
@@ -50,4 +56,8 @@ def not_served(raw: Mapping[str, Any], unread: frozenset[str]) -> tuple[str, ...
     those that its API does not read. Most bodies have none, which their parsers see without a call.
     """
     found = (name for name in unread & raw.keys() if raw[name])
-    return tuple(sorted(one for one in found if one not in _WITHOUT_EFFECT or raw[one] != 1))
+    return tuple(
+        sorted(
+            one for one in found if one not in _WITHOUT_EFFECT or raw[one] != _WITHOUT_EFFECT[one]
+        )
+    )

@@ -199,6 +199,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     `embeds`: the embedding of the prompt is wanted, of `dimensions` numbers. `num_top`: the
     log-probabilities of the prompt are wanted, with so many likeliest tokens, and no answer.
+    `hides_reasoning`: the client wants an answer without it.
     `translated_from`: `raw` was translated from the body of another API, and `messages` from its
     field of this name.
 
@@ -249,6 +250,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     context_edits: tuple[dict[str, Any], ...] | None = None
     num_top: int | None = None
+    hides_reasoning: bool = False
 
     @property
     def prompt_tools(self) -> tuple[dict[str, Any], ...]:

@@ -29,6 +29,7 @@ from gateway.api import (
     parse_completions,
     parse_embeddings,
     passed_on,
+    quiet_format,
     stopping,
     with_continuous_usage,
 )
@@ -81,6 +82,8 @@ class Generation:
         api, edge = CHAT_FORMAT, self._edge
         if request.custom_tools:
             api, edge = custom_chat_format(request.custom_tools), self._as_events
+        if request.hides_reasoning:
+            api = quiet_format(api)
         if request.continuous_usage:
             api = with_continuous_usage(api, request.n)
         answer = StreamedAnswer if request.stream else WholeAnswer

@@ -28,6 +28,29 @@ def test_a_chat_names_fields_of_other_apis(fields: dict[str, Any]) -> None:
     assert chat(**dict.fromkeys(fields)).ignored == ()
 
 
+def test_what_would_change_the_answer_is_named() -> None:
+    """And what is the default is not. `extra_body` is of the SDK, which sends what is in it."""
+    assert chat(verbosity="low", extra_body={"top_k": 5}).ignored == ("extra_body", "verbosity")
+    assert chat(verbosity="medium", extra_body={}).ignored == ()
+    budget = {"effort": "low", "task_budget": {"type": "tokens", "total": 1000}}
+    assert message(output_config=budget).ignored == ("output_config.task_budget",)
+    tool = {"name": "f", "input_schema": {}}
+    called = [
+        {**tool, "allowed_callers": ["code_execution_20260120"]},
+        {**tool, "name": "g", "allowed_callers": ["direct"]},
+    ]
+    assert message(tools=called).ignored == ("tools[0].allowed_callers",)
+
+
+def test_examples_of_a_tools_input_reach_the_model() -> None:
+    """Anthropic's API shows them too; a chat has no place for them but the description."""
+    tool = {"name": "f", "input_schema": {}, "input_examples": [{"a": 1}, {"a": 2}]}
+    words = 'Examples of its input:\n{"a":1}\n{"a":2}'
+    for given, shown in ((tool, words), ({**tool, "description": "F."}, f"F.\n\n{words}")):
+        (found,) = message(tools=[given]).raw["tools"]
+        assert found["function"]["description"] == shown
+
+
 def test_each_api_names_the_fields_of_the_others() -> None:
     """And none that it reads."""
     strange = {"max_new_tokens": 5, "best_of": 2, "echo": True, "logit_bias": {"5": 1}}

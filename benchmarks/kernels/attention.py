@@ -129,6 +129,12 @@ def cos_sin(device: torch.device) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
+def launch_of(*numbers: int) -> DecodeConfig:
+    """Tile, warps, stages, programs, and then start, slack and the parts merged at once."""
+    names = "tile", "warps", "stages", "target", "start", "slack", "fan"
+    return DecodeConfig(rows=256, **dict(zip(names, numbers, strict=False)))
+
+
 def paged(
     contexts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,8 +4,8 @@
 begins before the one ahead has ended, so a layer takes less than the sum of what its launches take
 alone, and what is the best of one alone need not be the best in a layer. A layer reads what the one
 ahead wrote: with rows of their own, layers ranked attention otherwise than whole steps do. Variants
-differ from the choice for contexts of any length ("now") in attention's launch (tile, warps,
-stages, programs), in the products' tiles, or in both; FILE has the times of all.
+differ from what serves ("now") in attention's launch, in the products' tiles, or in both; FILE has
+the times of all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,20 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.attention import DIM, KV, cos_sin, normal, paged
+from benchmarks.kernels.attention import (
+    BLOCK_SIZE,
+    DIM,
+    KV,
+    cos_sin,
+    launch_of,
+    normal,
+    paged,
+)
 from benchmarks.kernels.case import KernelCase, Variant, within
 from benchmarks.kernels.int4 import BYTES_PER_GROUP, GROUP, drawn
 from benchmarks.kernels.linear import EPS
 from kernels.attention import PagedPlan, reference
-from kernels.attention.choose import decode_config
+from kernels.attention.choose import decode_config, short_contexts
 from kernels.attention.config import DecodeConfig
 from kernels.attention.decode import decode
 from kernels.attention.shares import decode_shares
@@ -75,9 +83,9 @@ _PRODUCTS: Final[Mapping[tuple[str, int], Mapping[str, Products]]] = {
 
 
 class Form(NamedTuple):
-    """What a variant changes: `attention`'s tile, warps, stages and programs, and `products`."""
+    """What a variant changes: the numbers of attention's launch (`launch_of`), and `products`."""
 
-    attention: tuple[int, int, int, int] | None = None
+    attention: tuple[int, ...] | None = None
     products: Products = ()
 
 
@@ -90,6 +98,8 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
         ("0.6B", 16, 1, 400), ("8B", 8, 1, 400), ("0.6B", 16, 1, 1000), ("8B", 8, 1, 1000),
         ("0.6B", 16, 1, 2000), ("0.6B", 16, 2, 256), ("0.6B", 16, 4, 256), ("8B", 16, 1, 400),
         ("8B", 8, 1, 2000), ("0.6B", 16, 4, 380), ("0.6B", 16, 8, 380), ("8B", 8, 8, 380),
+        ("0.6B", 16, 1, 600), ("8B", 8, 1, 600), ("0.6B", 16, 2, 600), ("0.6B", 16, 4, 600),
+        ("0.6B", 16, 8, 600), ("8B", 8, 8, 600),
     ):  # fmt: skip
         yield _case(model, bits, rows, context, device)
 
@@ -106,7 +116,15 @@ def _forms(model: str, bits: int, rows: int, context: int) -> dict[str, Form]:
     return found | {"now again": Form()}
 
 
-def _tiles(rows: int, context: int) -> list[tuple[int, int, int, int]]:
+def _tiles(rows: int, context: int) -> list[tuple[int, ...]]:
+    if context == 600:
+        n = rows
+        return [
+            (64, 4, 2, 64 * n), (64, 4, 1, 80 * n, 0, 0, 4, 0), (128, 8, 1, 64 * n, 0, 0, 8, 0),
+            (128, 8, 1, 40 * n, 0, 0, 8, 0), (64, 4, 2, 64 * n, 0, 0, 4, 0),
+            (64, 4, 2, 64 * n, 0, 0, 8, 0), (32, 2, 3, 528, 3, 1, 4, 0),
+            (64, 4, 2, 264, 3, 1, 4, 0),
+        ]  # fmt: skip
     if rows > 1:
         return [
             (256, 8, 1, 8 * rows),
@@ -217,10 +235,11 @@ def _attended(
     tables: Tensor,
 ) -> Tensor:
     rows = qkv.shape[0]
-    config = decode_config(rows, KV, DIM, torch.bfloat16)
+    known = short_contexts(KV, DIM, torch.bfloat16).get(rows, ())
+    longest = next((most for most in known if tables.shape[1] * BLOCK_SIZE <= most), 0)
+    config = decode_config(rows, KV, DIM, torch.bfloat16, longest)
     if form.attention is not None:
-        tile, warps, stages, target = form.attention
-        config = config._replace(tile=tile, warps=warps, stages=stages, target=target)
+        config = launch_of(*form.attention)
     planned = PagedPlan(
         plan.positions, plan.table_rows, tables, rows, shares=_shares(plan.positions, config)
     )

@@ -8,7 +8,7 @@ warps, stages, programs), in experts' tiles, or leave a launch out, which says w
 has the times of all. Experts are drawn, independent and uniform, apart from the router.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from typing import Any, Final, NamedTuple
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.floor import distinct_experts
+from benchmarks.kernels.attention import launch_of
 from benchmarks.kernels.case import KernelCase, Variant, within
-from kernels.attention import PagedPlan
+from kernels.attention import PagedPlan, Scope
 from kernels.attention import reference as attention_reference
-from kernels.attention.choose import decode_config
+from kernels.attention.choose import decode_config, short_contexts
 from kernels.attention.config import DecodeConfig
 from kernels.attention.decode import decode
 from kernels.attention.shares import decode_shares
@@ -36,9 +37,12 @@ from kernels.experts import (
     reference,
 )
 from kernels.experts.stack import Stack
-from kernels.experts.tiles import ExpertTiles
-from kernels.fp8 import Fp8Weight, dequantise, quantize_weight
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_weight
 from kernels.linear import linear_add, norm_linear
+from kernels.linear.choose import even_splits
+from kernels.linear.config import Config, Gemv, Skinny, Wide
+from kernels.linear.device import product
+from kernels.linear.epilogue import Epilogue
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 from kernels.rms_norm import rms_norm
 
@@ -48,7 +52,7 @@ _POSITIONS: Final = 4096
 
 
 class _Shape(NamedTuple):
-    """The sizes of a layer, and the form of its weights."""
+    """The sizes of a layer, and the form of its weights; gpt-oss has biases and sinks."""
 
     form: str
     hidden: int
@@ -58,94 +62,182 @@ class _Shape(NamedTuple):
     heads: int
     kv: int
     dim: int
+    is_oss: bool = False
+    window: int = 0
 
 
 _30B: Final = _Shape("bf16", 2048, 768, Routing(128, 8), Activation(), 32, 4, 128)
+_OSS: Final = _Shape(
+    "mxfp4", 2880, 2880, Routing(32, 4), Activation(1.702, 1.0, 7.0), 64, 8, 64, is_oss=True
+)
 _SHAPES: Final = {
     "30b bf16": _30B,
     "30b fp8": _30B._replace(form="fp8"),
-    "gpt-oss mxfp4": _Shape(
-        "mxfp4", 2880, 2880, Routing(32, 4), Activation(1.702, 1.0, 7.0), 64, 8, 64
-    ),
+    "30b blocks": _30B._replace(form="blocks"),
+    "35b blocks": _Shape("blocks", 2048, 512, Routing(256, 8), Activation(), 16, 2, 256),
+    "gpt-oss": _OSS,
+    "gpt-oss window": _OSS._replace(window=128),
 }
-_EXPERT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 0.53125}
-_PRODUCT_BYTES: Final = {"bf16": 2, "fp8": 1, "mxfp4": 2}
+_EXPERT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "blocks": 1.0, "mxfp4": 0.53125}
+_PRODUCT_BYTES: Final = {"bf16": 2, "fp8": 1, "blocks": 1, "mxfp4": 2}
 
 
-class _Form(NamedTuple):
-    """What a variant changes: `attention`'s tile, warps, stages and programs, and tiles of `up` and
-    `down`; and what it leaves out, of "router", "attention", "ups" and "down".
+class Form(NamedTuple):
+    """What a variant changes: attention's launch, tiles of both dense products and of experts, and
+    whether shares are of the window alone (`reach`); and what it leaves out, of "router", "qkv",
+    "attention", "out", "ups" and "down".
     """
 
-    attention: tuple[int, int, int, int] | None = None
+    attention: DecodeConfig | None = None
+    qkv: Config | None = None
+    out: Config | None = None
     up: Any = None
     down: Any = None
+    reach: int = 0
     without: str = ""
 
 
-_ATTENTIONS: Final = {
-    f"attention {' '.join(map(str, given))}": _Form(given)
-    for given in ((256, 8, 1, 8), (256, 8, 1, 16), (128, 8, 1, 32), (64, 4, 2, 64))
-}
-_ATTENTIONS_OF_8: Final = {
-    f"attention {' '.join(map(str, given))}": _Form(given)
-    for given in (
-        (256, 8, 1, 64), (256, 8, 1, 128), (128, 8, 1, 128), (128, 8, 1, 256), (128, 8, 2, 64)
-    )
-}  # fmt: skip
+def _attentions(*given: tuple[int, ...], reach: int = 0) -> dict[str, Form]:
+    """As `launch_of` has them."""
+    return {
+        f"attention {' '.join(map(str, numbers))}": Form(launch_of(*numbers), reach=reach)
+        for numbers in given
+    }
+
+
+def _products(name: str, configs: Iterable[Config]) -> dict[str, Form]:
+    """Of "qkv" or "out"."""
+    is_qkv = name == "qkv"
+    return {
+        f"{name} {short(config)}": Form(qkv=config) if is_qkv else Form(out=config)
+        for config in configs
+    }
+
+
+def short(config: Config) -> str:
+    """Its fields that are not defaults."""
+    fields = {k: v for k, v in config._asdict().items() if v != config._field_defaults.get(k)}
+    return f"{type(config).__name__} {' '.join(f'{k[:5]}={int(v)}' for k, v in fields.items())}"
+
+
 _WITHOUT: Final = {
-    f"without {name}": _Form(without=name) for name in ("router", "attention", "ups", "down")
+    f"without {name}": Form(without=name)
+    for name in ("router", "qkv", "attention", "out", "ups", "down")
 }
-_PLAIN: Final = {
-    "up held 8x1024, 8 warps": _Form(up=ExpertTiles(8, 1024, 8, held=True)),
-    "up held 2x1024": _Form(up=ExpertTiles(2, 1024, held=True)),
-    "up 8x256": _Form(up=ExpertTiles(8, 256)),
-    "down 4x1024": _Form(down=ExpertTiles(4, 1024, ahead=1)),
-    "down 8x256, 8 warps, 12 ahead": _Form(down=ExpertTiles(8, 256, 8, ahead=12)),
-    "down 4x256, 3 ahead": _Form(down=ExpertTiles(4, 256, ahead=3)),
-    "down 2x256, 2 warps, 24 ahead": _Form(down=ExpertTiles(2, 256, 2, ahead=24)),
-}
-_MXFP4_UP: Final = ((12, 1, 3, 2), (12, 2, 1, 2), (12, 1, 4, 2), (6, 1, 2, 4))
-_MXFP4_DOWN: Final = ((8, 1, 3, 2), (6, 1, 3, 3), (12, 1, 2, 2), (12, 2, 1, 2))
-_IN_CUDA: Final = {
-    **{f"up {' '.join(map(str, t))}": _Form(up=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_UP},
-    **{f"down {' '.join(map(str, t))}": _Form(down=mxfp4.Mxfp4Tiles(*t)) for t in _MXFP4_DOWN},
-}
+
+
+def _few_rows(rows: int) -> dict[str, Form]:
+    """Of 4 heads of keys, up to 1,024 tokens."""
+    return _attentions(
+        (256, 8, 1, 16 * rows), (128, 8, 1, 32 * rows), (128, 8, 1, 20 * rows),
+        (64, 8, 1, 64 * rows), (64, 4, 1, 64 * rows), (64, 4, 2, 32 * rows), (64, 4, 2, 20 * rows),
+        (32, 2, 3, 264), (64, 4, 3, 264, 2, 1),
+    )  # fmt: skip
+
+
+_CROWD: Final = _attentions(
+    (32, 2, 3, 528, 6, 1), (64, 4, 3, 264, 3, 1), (64, 4, 3, 264, 2, 1), (64, 4, 3, 264, 1, 1),
+    (64, 4, 3, 256), (64, 4, 2, 264, 3, 1), (64, 4, 4, 264, 3, 1),
+)  # fmt: skip
+_WIDE_HEADS: Final = _attentions(
+    (32, 8, 2, 528), (32, 8, 2, 132), (64, 8, 1, 20), (64, 8, 1, 32), (64, 8, 2, 132, 1, 1),
+    (64, 8, 2, 264, 1, 1), (128, 8, 1, 10),
+)  # fmt: skip
+
+
+def _gemvs(*given: tuple[int, int, int]) -> list[Config]:
+    return [Gemv(*numbers) for numbers in given]
+
+
+_WIDES: Final = [
+    Wide(groups=groups, splits=splits, reads_once=True, stages=stages)
+    for groups in (1, 2, 3)
+    for splits in (1, 2, 3, 4)
+    for stages in (8, 20)
+    if not (groups > 1 and stages > 8)
+]
+
+
+def _skinnies(depth: int) -> list[Config]:
+    """Of weights in 16 bits."""
+    return [
+        Skinny(block_n, block_k, even_splits(depth, block_k, splits), 4, stages)
+        for block_n, block_k, stages in ((64, 64, 6), (64, 128, 3), (64, 128, 4), (32, 64, 6))
+        for splits in (2, 3, 4, 8)
+    ]
+
+
+_BLOCKS_QKV: Final = _products("qkv", _gemvs(
+    (4, 1024, 4), (16, 1024, 4), (8, 2048, 8), (4, 2048, 8), (16, 2048, 8), (8, 512, 2), (4, 512, 2)
+))  # fmt: skip
+_BLOCKS_OUT: Final = _products("out", _gemvs(
+    (4, 1024, 4), (8, 1024, 4), (2, 2048, 8), (4, 2048, 8), (1, 2048, 8), (8, 2048, 8), (2, 512, 2),
+    (4, 512, 2), (8, 4096, 16), (4, 4096, 16),
+))  # fmt: skip
+_OSS_QKV: Final = _products("qkv", _gemvs(
+    (2, 512, 2), (8, 512, 2), (4, 1024, 4), (8, 1024, 4), (2, 1024, 4), (4, 256, 1), (16, 1024, 4),
+    (8, 2048, 8),
+))  # fmt: skip
+_OSS_OUT: Final = _products("out", _gemvs(
+    (2, 1024, 4), (8, 1024, 4), (4, 512, 2), (2, 512, 2), (4, 2048, 8), (8, 2048, 8), (2, 2048, 8)
+))  # fmt: skip
+_OSS_ROW: Final = (
+    (32, 2, 3, 264), (128, 8, 1, 64), (128, 4, 1, 64), (64, 4, 1, 128), (64, 4, 2, 64),
+)  # fmt: skip
+_OSS_WINDOW: Final = ((128, 8, 1, 8), (128, 4, 1, 8), (256, 8, 1, 8), (64, 4, 2, 16))
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
     """None off CUDA."""
     if device.type != "cuda":
         return
+    few_windows = [(*given[:3], given[3] * 8) for given in _OSS_WINDOW]
+    crowds = [(128, 4, 1, 512), (64, 4, 2, 512), (32, 2, 3, 512), (32, 2, 3, 528, 6, 1)]
     for name, rows, context, forms in (
-        ("30b bf16", 1, 256, _ATTENTIONS | _WITHOUT | _PLAIN),
-        ("30b bf16", 1, 380, _ATTENTIONS),
-        ("30b bf16", 8, 200, _ATTENTIONS_OF_8),
-        ("30b bf16", 8, 380, _ATTENTIONS_OF_8 | _WITHOUT),
-        ("30b bf16", 8, 1000, _ATTENTIONS_OF_8),
-        ("30b fp8", 1, 256, _WITHOUT | _PLAIN),
-        ("gpt-oss mxfp4", 1, 256, _ATTENTIONS | _WITHOUT | _IN_CUDA),
-        ("gpt-oss mxfp4", 8, 380, _ATTENTIONS_OF_8 | _WITHOUT),
-    ):
-        yield _case(name, rows, context, forms, device)
+        ("30b blocks", 1, 600, _few_rows(1) | _WITHOUT | _BLOCKS_QKV | _BLOCKS_OUT),
+        ("30b blocks", 1, 200, _few_rows(1)),
+        ("30b blocks", 1, 1000, _few_rows(1)),
+        ("30b blocks", 2, 600, _few_rows(2) | _WITHOUT),
+        ("30b blocks", 4, 600, _few_rows(4)),
+        ("30b blocks", 8, 600, _few_rows(8) | _WITHOUT),
+        ("30b blocks", 64, 600, _CROWD | _WITHOUT),
+        ("30b blocks", 64, 2000, _CROWD),
+        ("gpt-oss", 1, 600, _attentions(*_OSS_ROW) | _WITHOUT | _OSS_QKV | _OSS_OUT),
+        ("gpt-oss window", 1, 600, _attentions(*_OSS_WINDOW, reach=128) | _WITHOUT),
+        ("gpt-oss", 8, 600, _WITHOUT
+            | _products("qkv", [*_skinnies(2880), *_WIDES])
+            | _products("out", [*_skinnies(4096), *_WIDES])),
+        ("gpt-oss window", 8, 600, _attentions(*few_windows, reach=128)),
+        ("gpt-oss", 64, 600, _CROWD | _WITHOUT
+            | _products("qkv", [*_skinnies(2880), *_WIDES])
+            | _products("out", [*_skinnies(4096), *_WIDES])),
+        ("gpt-oss window", 64, 600, _attentions(*crowds, reach=128)),
+        ("35b blocks", 1, 600, _WIDE_HEADS),
+        ("35b blocks", 8, 600, _WIDE_HEADS),
+    ):  # fmt: skip
+        yield case_of(name, rows, context, forms, device)
 
 
-def _case(
-    name: str, rows: int, context: int, forms: dict[str, _Form], device: torch.device
+def case_of(
+    name: str, rows: int, context: int, forms: dict[str, Form], device: torch.device
 ) -> KernelCase:
+    """A layer of that many rows by each of `forms`."""
     shape = _SHAPES[name]
     positions = torch.full((rows,), context - 1, dtype=torch.int32, device=device)
     numbers = shape.hidden * shape.dim * (2 * shape.heads + 2 * shape.kv)
     experts = distinct_experts(*shape.routing[:2], rows) * 3 * shape.width * shape.hidden
+    seen = min(context, shape.window or context)
+    cached = 4 * rows * seen * shape.kv * shape.dim
+    products = numbers * _PRODUCT_BYTES[shape.form]
     return KernelCase(
         name=f"chain {name}, {rows} rows at {context}",
         make=partial(_made, shape, rows, context, device),
         variants=[
             Variant(label, partial(_layer, form, shape, positions), checked=not form.without)
-            for label, form in {"now": _Form(), **forms, "now again": _Form()}.items()
+            for label, form in {"now": Form(), **forms, "now again": Form()}.items()
         ],
         expected=partial(_expected, shape, positions),
-        moved_bytes=int(numbers * _PRODUCT_BYTES[shape.form] + experts * _EXPERT_BYTES[shape.form]),
+        moved_bytes=int(products + cached + experts * _EXPERT_BYTES[shape.form]),
         flops=0,
         accept=within(0.1 if shape.form == "fp8" and rows > 1 else 3e-2),
         is_chain=True,
@@ -169,11 +261,26 @@ def _drawn(form: str, num_rows: int, depth: int, device: torch.device) -> Stack:
         return Mxfp4Weight(pairs.random_(0, 256), powers.random_(117, 122))
     whole = torch.empty(num_rows, depth, dtype=torch.bfloat16, device=device)
     whole.normal_(0.0, depth**-0.5)
+    if form == "blocks":
+        return _by_block(whole)
     return quantize_weight(whole) if form == "fp8" else whole
 
 
+def _by_block(whole: Tensor) -> Fp8Weight:
+    """With scales by block, of whole blocks."""
+    blocks = whole.view(whole.shape[0] // BLOCK, BLOCK, -1, BLOCK)
+    scales = blocks.abs().amax((1, 3)).float() / torch.finfo(FP8).max
+    values = torch.empty_like(whole, dtype=FP8)
+    for number, scale in enumerate(scales.reciprocal().bfloat16()):
+        of = slice(number * BLOCK, (number + 1) * BLOCK)
+        values[of] = (blocks[number] * scale[None, :, None]).reshape(BLOCK, -1).to(FP8)
+    return Fp8Weight(values, scales)
+
+
 def _made(shape: _Shape, rows: int, context: int, device: torch.device) -> tuple[Any, ...]:
-    """x, three norms, router, both products, experts and weights of rows, cache and tables."""
+    """x, three norms, router, both products, experts and weights of rows, cache and tables, and of
+    gpt-oss biases and sinks.
+    """
     _stacks(shape, device)
     hidden, (count, active) = shape.hidden, shape.routing[:2]
 
@@ -192,11 +299,14 @@ def _made(shape: _Shape, rows: int, context: int, device: torch.device) -> tuple
     cache = [normal(rows * blocks + 1, _BLOCK_SIZE, shape.kv, shape.dim) for _ in range(2)]
     router = normal(count, hidden) * hidden**-0.5
     routed = Routed(experts, weights / weights.sum(1, keepdim=True))
-    return normal(rows, hidden), norms, router, qkv, out, routed, cache, tables
+    extra: list[Tensor | None] = [None, None, None]
+    if shape.is_oss:
+        extra = [normal(qkv.shape[0]), normal(hidden), torch.randn(shape.heads, device=device)]
+    return normal(rows, hidden), norms, router, qkv, out, routed, cache, tables, extra
 
 
 def _layer(
-    form: _Form,
+    form: Form,
     shape: _Shape,
     positions: Tensor,
     x: Tensor,
@@ -207,29 +317,57 @@ def _layer(
     routed: Routed,
     cache: list[Tensor],
     tables: Tensor,
+    extra: list[Tensor | None],
 ) -> Tensor:
     normed = x
     if form.without != "router":
         normed, _ = norm_route(x, norms[0], _EPS, ExpertWeights(router), shape.routing)
     x = _mixed(form, shape, normed, routed, x)
-    qkv = norm_linear(x, norms[1], _EPS, qkv_weight)
-    mixed = _noise(x.shape[0], shape.heads * shape.dim, x.device)
+    rows, width = x.shape[0], (shape.heads + 2 * shape.kv) * shape.dim
+    if form.without == "qkv":
+        qkv = _noise(rows, width, x.device)
+    elif form.qkv is not None:
+        epilogue = Epilogue(norm=norms[1], eps=_EPS, bias=extra[0])
+        qkv = product(form.qkv, x, qkv_weight, epilogue)
+    else:
+        qkv = norm_linear(x, norms[1], _EPS, qkv_weight, extra[0])
+    mixed = _noise(rows, shape.heads * shape.dim, x.device)
     if form.without != "attention":
-        config = decode_config(x.shape[0], shape.kv, shape.dim, torch.bfloat16)
-        if form.attention is not None:
-            tile, warps, stages, target = form.attention
-            config = config._replace(tile=tile, warps=warps, stages=stages, target=target)
-        shares = _shares(positions, shape.kv, config)
-        plan = PagedPlan(
-            positions, _numbers(x.shape[0], x.device), tables, x.shape[0], shares=shares
-        )
         mixed = torch.empty_like(mixed)
-        angles = _angles(shape.dim, x.device)
-        decode(qkv, norms[2], _EPS, angles, cache[0], cache[1], plan, config, mixed)
-    return linear_add(mixed, out_weight, x)
+        _attend(form, shape, positions, qkv, norms[2], cache, tables, mixed, extra[2])
+    if form.without == "out":
+        return x
+    if form.out is not None:
+        return product(form.out, mixed, out_weight, Epilogue(residual=x, bias=extra[1]))
+    return linear_add(mixed, out_weight, x, extra[1])
 
 
-def _mixed(form: _Form, shape: _Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
+def _attend(
+    form: Form,
+    shape: _Shape,
+    positions: Tensor,
+    qkv: Tensor,
+    norm: Tensor,
+    cache: list[Tensor],
+    tables: Tensor,
+    out: Tensor,
+    sinks: Tensor | None,
+) -> None:
+    rows, longest = qkv.shape[0], 0
+    if not shape.is_oss:
+        known = short_contexts(shape.kv, shape.dim, torch.bfloat16).get(rows, ())
+        longest = next((most for most in known if tables.shape[1] * _BLOCK_SIZE <= most), 0)
+    config = form.attention or decode_config(rows, shape.kv, shape.dim, torch.bfloat16, longest)
+    shares = _shares(positions, shape.kv, config, form.reach)
+    numbers = _numbers(rows, out.device)
+    plan = PagedPlan(positions, numbers, tables, rows, shares=shares, reach=form.reach)
+    scope = Scope(shape.dim**-0.5, shape.window)
+    weights = None if shape.is_oss else norm
+    angles = _angles(shape.dim, out.device)
+    decode(qkv, weights, _EPS, angles, cache[0], cache[1], plan, config, out, scope, sinks)
+
+
+def _mixed(form: Form, shape: _Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
     """The experts, by the kernels that serve such rows."""
     gate_up, down = _stacks(shape, x.device)
     pairs, count, width = routed.experts.numel(), shape.routing.num_experts, shape.width
@@ -273,8 +411,8 @@ def _angles(dim: int, device: torch.device) -> Tensor:
 
 
 @cache
-def _shares(positions: Tensor, num_kv: int, config: DecodeConfig) -> Tensor:
-    return decode_shares(positions, positions.shape[0], num_kv, config)
+def _shares(positions: Tensor, num_kv: int, config: DecodeConfig, reach: int) -> Tensor:
+    return decode_shares(positions, positions.shape[0], num_kv, config, reach=reach)
 
 
 def _expected(
@@ -288,6 +426,7 @@ def _expected(
     routed: Routed,
     cache: list[Tensor],
     tables: Tensor,
+    extra: list[Tensor | None],
 ) -> Tensor:
     def multiplied(rows: Tensor, weight: Any) -> Tensor:  # noqa: ANN401
         dense = dequantise(weight, torch.float32) if isinstance(weight, Fp8Weight) else weight
@@ -298,9 +437,14 @@ def _expected(
     gated = reference.gate_up(normed, gate_up, None, routed, shape.routing, shape.activation)
     whole = reference.down(gated, down, None, routed, shape.routing, x).double()
     scale = (whole.square().mean(-1, keepdim=True) + _EPS).rsqrt()
-    qkv = multiplied(whole * scale * norms[1].double(), qkv_weight).bfloat16()
+    qkv = multiplied(whole * scale * norms[1].double(), qkv_weight)
+    if extra[0] is not None:
+        qkv += extra[0]
     plan = PagedPlan(positions, _numbers(x.shape[0], x.device), tables, x.shape[0])
     keys, values = (part.clone() for part in cache)
-    angles = _angles(shape.dim, x.device)
-    mixed = attention_reference.attend(qkv, norms[2], _EPS, angles, keys, values, plan)
-    return whole + multiplied(mixed, out_weight)
+    mixed = attention_reference.attend(
+        qkv.bfloat16(), None if shape.is_oss else norms[2], _EPS, _angles(shape.dim, x.device),
+        keys, values, plan, Scope(shape.dim**-0.5, shape.window), extra[2],
+    )  # fmt: skip
+    made = whole + multiplied(mixed, out_weight)
+    return made if extra[1] is None else made + extra[1]

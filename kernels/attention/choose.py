@@ -38,33 +38,30 @@ class _Short(NamedTuple):
 
 
 _ONE: Final = _Short(tile=256, warps=8, stages=1, programs=8)
-_HALF: Final = _Short(tile=128, warps=8, stages=1, programs=16)
-_WHOLE: Final = _Short(tile=256, warps=8, stages=1, programs=16)
-_QUARTERS: Final = _Short(tile=64, warps=4, stages=2, programs=64)
+_HALVES: Final = _Short(tile=128, warps=8, stages=1, programs=32)
+_HALVES_OF_MANY: Final = _Short(tile=128, warps=8, stages=1, programs=64)
+_QUARTERS: Final = _Short(tile=64, warps=4, stages=2, programs=32)
+_QUARTERS_OF_MANY: Final = _Short(tile=64, warps=4, stages=2, programs=64)
 
 _FEW_KEY_HEADS: Final = 4
 _SHORT: Final[Mapping[int, Mapping[int, _Short]]] = {
-    1: {256: _ONE, 512: _HALF, 1024: _WHOLE},
-    2: {256: _ONE, 512: _HALF, 1024: _WHOLE},
-    4: {256: _ONE, 512: _HALF},
-    8: {256: _ONE, 512: _HALF},
+    1: {1024: _HALVES},
+    2: {1024: _HALVES},
+    4: {256: _ONE, 1024: _HALVES},
+    8: {256: _ONE, 1024: _QUARTERS},
 }
 _SHORT_OF_MANY_HEADS: Final[Mapping[int, Mapping[int, _Short]]] = {
-    1: {256: _ONE, 1024: _QUARTERS},
-    2: {256: _ONE, 1024: _QUARTERS},
-    4: {256: _ONE},
-    8: {512: _ONE},
+    1: {256: _ONE, 1024: _HALVES_OF_MANY},
+    2: {256: _ONE, 1024: _HALVES_OF_MANY},
+    4: {1024: _QUARTERS_OF_MANY},
+    8: {256: _ONE},
 }
 """By rows and by the most cached tokens; the first for `_FEW_KEY_HEADS` heads of keys or fewer.
-Programs without a share cost too, and so does the merge of parts. Steps of one H200, ms, at 129 to
-256 and at 257 to 384 tokens, by any context's launch or the next longer one, and by these: the 30B
-mixture in 8 bits (4 heads) 1.80 / 2.31 and 1.80 / 1.92 at one row, 2.64 / 3.24 and 2.64 / 2.83 at
-two, 6.11 / 6.31 and 5.96 / 6.10 at 8; four rows were not timed. At 600 and at 1,000 tokens a layer
-of it by blocks (`python -m benchmarks.kernels mixture_chain`) takes 45.2 us at one row by `_WHOLE`,
-46.3 by twice as many programs of 128 tokens, and 56.3 and 60.8 by `_QUARTERS`; at two rows 63.0,
-64.8 and 68.7. With 8 heads `_HALF` is slower than
-`_QUARTERS` (0.6B, one row: 0.74 and 0.68), four rows gain up to 256 tokens (8B in 8 bits 3.08 to
-2.90, 0.6B nothing) and 8 rows up to 512 (0.6B 0.92 / 0.95 and 0.79 / 0.92)."""
+Programs without a share cost too, and so does the merge of parts. us of a layer of the 30B mixture
+in 8 bits by block (4 heads) and of the 0.6B (8) on an H200, by the launch for any context and by
+these: one row at 600 tokens 46.3 and 40.2, and 21.5 and 18.7; two 63.1 and 59.4, 25.7 and 23.2;
+four 81.6 and 79.0, 31.5 and 29.7; eight of the 30B 106.9 and 106.0 (`python -m benchmarks.kernels
+mixture_chain` and `layer_chain`)."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
 _LARGEST_TILE_BYTES: Final = 140 * 1024
@@ -93,9 +90,10 @@ def decode_config(
     if cache_dtype == torch.float32:  # parity runs; products outside the tensor cores
         return DecodeConfig(tile=16, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
     if head_dim > 128:
-        return DecodeConfig(tile=32, warps=8, stages=2, target=4 * MULTIPROCESSORS, rows=rows)
-    # Within 4 % of the best for every size measured on an H200 (docs/log.md), except one row of
-    # 32k tokens: 7 %.
+        # A layer of the 35B mixture (2 heads of keys) at 64 rows of 600 tokens takes 256.6 us, by
+        # tiles of 32 and four times as many programs 292; one row of 8,000 tokens 55 and 100.
+        target = MULTIPROCESSORS
+        return DecodeConfig(tile=64, warps=8, stages=2, target=target, rows=rows, start=1, slack=1)
     for most, short in _short_of(num_kv, head_dim, cache_dtype).get(num_rows, {}).items():
         if 0 < longest <= most:
             return DecodeConfig(
@@ -105,11 +103,30 @@ def decode_config(
                 target=short.programs * num_rows,
                 rows=rows,
             )
+    is_few = num_kv <= _FEW_KEY_HEADS
     if num_rows <= 2:
-        return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
-    # All programs run at once: their shared memory allows four per multiprocessor.
+        return _one_or_two(head_dim, rows, is_few=is_few)
+    if is_few:
+        # 64 rows of the 30B at 200, 600 and 2,000 tokens: 207.3, 221.8 and 268.3 us a layer, by
+        # tiles of 32 tokens 212.4, 227.6 and 268.7.
+        target = 2 * MULTIPROCESSORS
+        return DecodeConfig(tile=64, warps=4, stages=3, target=target, rows=rows, start=2, slack=1)
+    # All programs run at once: their shared memory allows four per multiprocessor. Within 4 % of
+    # the best for every size of 8 heads of keys measured on an H200 (docs/log.md).
     target, start = 4 * MULTIPROCESSORS, 3 if num_rows <= 16 else 6
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
+
+
+def _one_or_two(head_dim: int, rows: int, *, is_few: bool) -> DecodeConfig:
+    """How so few decodes attend to any number of tokens. A layer at one row of 8,000 tokens takes
+    46.9 us with 4 heads of keys (the 30B mixture), and 62.5 by tiles of 32 tokens; with 8 heads of
+    64 (gpt-oss) 60.1 and 65.2, with 8 of 128 (8B in 8 bits) 77.1 to 79.1 and 76.1.
+    """
+    if is_few:
+        return DecodeConfig(tile=128, warps=8, stages=2, target=MULTIPROCESSORS, rows=rows)
+    if head_dim <= 64:
+        return DecodeConfig(tile=64, warps=4, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
+    return DecodeConfig(tile=32, warps=2, stages=3, target=2 * MULTIPROCESSORS, rows=rows)
 
 
 def short_contexts(

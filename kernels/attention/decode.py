@@ -42,8 +42,8 @@ from kernels.attention.words import (
 )
 from kernels.launch import Launch, scratch
 
-_MERGED_NUMBERS = 4096
-"""What a program merges at once without running out of registers."""
+_MERGED_OF_WARP = 1024
+"""Numbers that a warp merges at once: 32 registers of a thread."""
 
 _NOT_SHARED = -1
 
@@ -167,12 +167,12 @@ def _with_shared(
     few_mixed = tl.sum(kept, 0)
     few_top, few_total, few_mixed = merge_more(
         partial_ptr, lse_ptr, first, 1, tl.where(count == 1, 0, count), heads, inside, columns,
-        few_top, few_total, few_mixed, H, D, FAN, 3,
+        few_top, few_total, few_mixed, H, D, FAN,
     )  # fmt: skip
     shared_first, shared_step, num_shared = load_shared_parts(shared_ptr)
     few_top, few_total, few_mixed = merge_more(
         run_partial_ptr, run_lse_ptr, shared_first, shared_step, num_shared, heads, inside,
-        columns, few_top, few_total, few_mixed, H, D, FAN, 3,
+        columns, few_top, few_total, few_mixed, H, D, FAN,
     )  # fmt: skip
     return few_mixed / tl.where(few_total == 0.0, 1.0, few_total)[:, None]
 
@@ -239,7 +239,7 @@ def _publish(
             else:
                 whole = merged(
                     partial_ptr, lse_ptr, first, 1, count, few_heads, inside, columns, H, D,
-                    BLOCK_D, FAN, 3,
+                    BLOCK_D, FAN,
                 )  # fmt: skip
             few_places = few_heads[:, None] * D + columns[None, :]
             few_shown = inside[:, None] & (columns < D)[None, :]
@@ -553,7 +553,7 @@ def _launch_of(
     constants = sizes.constants | {
         "eps": eps, "GROUP": max(16, narrow), "NARROW": narrow, "TILE": config.tile,
         "START": config.start, "SLACK": config.slack, "NUMBERS": SHARE_NUMBERS,
-        "FAN": min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
+        "FAN": min(config.fan, max(1, config.warps * _MERGED_OF_WARP // (narrow * block_d))),
         "NORMED": num_normed, "BORROWS": borrows,
         "ROW": (num_heads if borrows else num_heads + 2 * num_kv) * sizes.head_dim,
         "SHARED_WORDS": SHARED_WORDS if is_shared else 0, "REACH": reach,

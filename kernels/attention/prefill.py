@@ -208,7 +208,7 @@ def _merge_kernel(
             row, first, count, stride = load_merge(merges_ptr, number)
             result = merged(
                 partial_ptr, lse_ptr, first, stride, count, head, head < H, columns, H, D, BLOCK_D,
-                FAN, 1,
+                FAN,
             )  # fmt: skip
             out = out_ptr + (first_row + row).to(tl.int64) * (H * D)
             result = result.to(out_ptr.dtype.element_ty)

@@ -101,7 +101,8 @@ def test_a_plan_of_windows_takes_launches_for_short_contexts(
     case = make_case(((350, 1), (3, 1)), shape).to(device)
     plan = replace(case.paged_plan(), reach=reach)
     plan = paged.prepared(plan, shape.heads, case.keys, shape.dtype, is_scoped=True)
-    short = choose.decode_config(2, 2, 48, torch.bfloat16, 256 if reach <= 256 else 512)
+    short = choose.decode_config(2, 2, 48, torch.bfloat16, 1024)
+    assert short.programs(2) != choose.decode_config(2, 2, 48, torch.bfloat16).programs(2)
     assert plan.shares is not None
     assert plan.shares.shape[0] == short.programs(2)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan

@@ -53,9 +53,15 @@ from workers.engine.tier.copies import NoSwapper, Swapper
 from workers.scheduler import ON_CARD, Chunk, DraftTiming, SequenceMoves
 
 _SHORT_BYTES: Final = 256 * 2**20
-"""The most bytes of a layer's weights for which few programs of attention pay. A program of 256
-tokens needs nearly a whole multiprocessor: with 386 MB (8B, 16 bits) a layer took 1.1 us more, with
-193 MB 1.7 less (H200, docs/log.md)."""
+"""The most bytes of a layer's weights for which few programs of attention pay, on an H200: with
+386 MB (8B, 16 bits) a layer took 1.1 us more by programs of 256 tokens.
+"""
+
+_ONE_TILE: Final = 256
+_ONE_TILE_BYTES: Final = 128 * 2**20
+"""The same for contexts of one such program, which needs nearly a whole multiprocessor: with 193 MB
+(8B, 8 bits) a layer takes 2.9 us more than by two of 128 tokens, with 31 MB (0.6B) 0.8 less.
+"""
 
 
 class _Work(NamedTuple):
@@ -460,9 +466,17 @@ def _short_contexts(model: Network, cache: KvCache) -> dict[int, tuple[int, ...]
     config = model.config
     if config.is_latent or len({sizes[:3] for sizes in config.head_sizes}) != 1:
         return {}
-    most = _SHORT_BYTES * config.num_layers
-    found = short_contexts(cache.keys_of(0))
-    return {rows: known for rows, known in found.items() if _read_bytes(model, rows) <= most}
+    found = {}
+    for rows, known in short_contexts(cache.keys_of(0)).items():
+        layer = _read_bytes(model, rows) / config.num_layers
+        fitting = [
+            longest
+            for longest in known
+            if layer <= (_ONE_TILE_BYTES if longest <= _ONE_TILE else _SHORT_BYTES)
+        ]
+        if fitting:
+            found[rows] = tuple(fitting)
+    return found
 
 
 def _read_bytes(model: Network, num_rows: int) -> int:

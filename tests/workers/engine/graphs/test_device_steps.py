@@ -201,14 +201,20 @@ def test_few_decodes_with_short_contexts_have_a_graphs_of_their_own(
     assert said == [host.run(plan).sampled[0].ids for plan in plans]
 
 
-@pytest.mark.parametrize(("most", "found"), [(2**30, _SHORT), (1, {})])
+@pytest.mark.parametrize(
+    ("most", "of_one_tile", "found"),
+    [(2**30, 2**30, _SHORT), (2**30, 1, {1: (24,), 2: (24,)}), (1, 1, {})],
+)
 def test_long_layers_have_no_graphs_for_short_contexts(
     host: ModelRunner,
     monkeypatch: pytest.MonkeyPatch,
     most: int,
+    of_one_tile: int,
     found: dict[int, tuple[int, ...]],
 ) -> None:
-    """Where weights take longer to read, more programs are on their way to them."""
+    """Where weights take longer to read, more programs are on their way to them, first those of
+    contexts that are one tile.
+    """
     asked: list[object] = []
 
     def order(*args: object, short: dict[int, tuple[int, ...]], **named: object) -> CaptureOrder:
@@ -216,6 +222,8 @@ def test_long_layers_have_no_graphs_for_short_contexts(
         return CaptureOrder(*args, short=short, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(device_steps, "_SHORT_BYTES", most)
+    monkeypatch.setattr(device_steps, "_ONE_TILE", 16)
+    monkeypatch.setattr(device_steps, "_ONE_TILE_BYTES", of_one_tile)
     monkeypatch.setattr(device_steps, "short_contexts", lambda _: _SHORT)
     monkeypatch.setattr(device_steps, "CaptureOrder", order)
     as_on_card(host)

@@ -4,6 +4,7 @@ Owns the rule; its exceptions are in `measured`. Must not know tensors. The meas
 come from `python -m benchmarks.kernels linear_sweep` and `fp8_sweep`.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 import torch
 
 from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Gemv, Skinny, Wide
-from kernels.linear.measured import TUNED, TUNED_FP8
+from kernels.linear.measured import TUNED, TUNED_BLOCKS, TUNED_FP8, Product
 
 MAX_ROWS: Final = 64
 """The most rows of shapes without a measurement. For more the library nears the tensor cores' rate.
@@ -156,15 +157,22 @@ def _choose(
 ) -> Config | None:
     rows = _tuned_rows(num_rows, is_fp8=is_fp8)
     table = TUNED_FP8 if is_fp8 else TUNED
-    # Two to eight rows that were not measured are padded to 16.
-    padded = (_FEW_ROWS, _ROWS_AT_ONCE) if 1 < rows < _ROWS_AT_ONCE else ()
-    keys = [(op.value, size, num_weight_rows, depth) for size in (rows, *padded)]
-    found = next((table[key] for key in keys if key in table), _UNKNOWN)
+    found = _measured(table, op, rows, num_weight_rows, depth)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
         # In 8 bits the wide kernel serves only what was measured.
         by_rule = has_wide and not is_fp8
         return rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8, has_wide=by_rule)
     return found
+
+
+def _measured(
+    table: Mapping[Product, Config | None], op: Op, rows: int, num_weight_rows: int, depth: int
+) -> Config | None:
+    """What a table has; else `_UNKNOWN`."""
+    # Two to eight rows that were not measured are padded to 16.
+    padded = (_FEW_ROWS, _ROWS_AT_ONCE) if 1 < rows < _ROWS_AT_ONCE else ()
+    keys = [(op.value, size, num_weight_rows, depth) for size in (rows, *padded)]
+    return next((table[key] for key in keys if key in table), _UNKNOWN)
 
 
 def _tuned_rows(num_rows: int, *, is_fp8: bool) -> int:
@@ -183,12 +191,15 @@ def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
 def _choose_blocked(
     op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int
 ) -> Config | None:
-    """The configuration of scales by row, in tiles that lie within one scale's block. The library
-    would widen the whole weight.
+    """What was measured, else the configuration of scales by row, in tiles that lie within one
+    scale's block. The library would widen the whole weight.
     """
     if num_rows > MAX_BLOCKED_ROWS:
         return None
     rows = min(num_rows, MAX_TILE_ROWS)
+    known = _measured(TUNED_BLOCKS, op, _tuned_rows(rows, is_fp8=True), num_weight_rows, depth)
+    if known is not None and known is not _UNKNOWN:
+        return known
     config = _choose(op, rows, num_weight_rows, depth, is_fp8=True)
     if isinstance(config, Gemv):
         return config

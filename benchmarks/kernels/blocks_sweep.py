@@ -39,9 +39,9 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
                 num_rows,
                 _CONTEXT,
                 {
-                    written(config): mixture_chain.Form(qkv=config)
+                    written(config): mixture_chain.MixtureForm(qkv=config)
                     if op is Op.NORM_LINEAR
-                    else mixture_chain.Form(out=config)
+                    else mixture_chain.MixtureForm(out=config)
                     for config in configs
                 },
                 device,

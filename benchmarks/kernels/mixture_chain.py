@@ -82,7 +82,7 @@ _EXPERT_BYTES: Final = {"bf16": 2.0, "fp8": 1.0, "blocks": 1.0, "mxfp4": 0.53125
 _PRODUCT_BYTES: Final = {"bf16": 2, "fp8": 1, "blocks": 1, "mxfp4": 2}
 
 
-class Form(NamedTuple):
+class MixtureForm(NamedTuple):
     """What a variant changes: attention's launch, tiles of both dense products and of experts, and
     whether shares are of the window alone (`reach`); and what it leaves out, of "router", "qkv",
     "attention", "out", "ups" and "down".
@@ -97,19 +97,19 @@ class Form(NamedTuple):
     without: str = ""
 
 
-def _attentions(*given: tuple[int, ...], reach: int = 0) -> dict[str, Form]:
+def _attentions(*given: tuple[int, ...], reach: int = 0) -> dict[str, MixtureForm]:
     """As `launch_of` has them."""
     return {
-        f"attention {' '.join(map(str, numbers))}": Form(launch_of(*numbers), reach=reach)
+        f"attention {' '.join(map(str, numbers))}": MixtureForm(launch_of(*numbers), reach=reach)
         for numbers in given
     }
 
 
-def _products(name: str, configs: Iterable[Config]) -> dict[str, Form]:
+def _products(name: str, configs: Iterable[Config]) -> dict[str, MixtureForm]:
     """Of "qkv" or "out"."""
     is_qkv = name == "qkv"
     return {
-        f"{name} {short(config)}": Form(qkv=config) if is_qkv else Form(out=config)
+        f"{name} {short(config)}": MixtureForm(qkv=config) if is_qkv else MixtureForm(out=config)
         for config in configs
     }
 
@@ -121,12 +121,12 @@ def short(config: Config) -> str:
 
 
 _WITHOUT: Final = {
-    f"without {name}": Form(without=name)
+    f"without {name}": MixtureForm(without=name)
     for name in ("router", "qkv", "attention", "out", "ups", "down")
 }
 
 
-def _few_rows(rows: int) -> dict[str, Form]:
+def _few_rows(rows: int) -> dict[str, MixtureForm]:
     """Of 4 heads of keys, up to 1,024 tokens."""
     return _attentions(
         (256, 8, 1, 16 * rows), (128, 8, 1, 32 * rows), (128, 8, 1, 20 * rows),
@@ -219,7 +219,7 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
 
 
 def case_of(
-    name: str, rows: int, context: int, forms: dict[str, Form], device: torch.device
+    name: str, rows: int, context: int, forms: dict[str, MixtureForm], device: torch.device
 ) -> KernelCase:
     """A layer of that many rows by each of `forms`."""
     shape = _SHAPES[name]
@@ -234,7 +234,7 @@ def case_of(
         make=partial(_made, shape, rows, context, device),
         variants=[
             Variant(label, partial(_layer, form, shape, positions), checked=not form.without)
-            for label, form in {"now": Form(), **forms, "now again": Form()}.items()
+            for label, form in {"now": MixtureForm(), **forms, "now again": MixtureForm()}.items()
         ],
         expected=partial(_expected, shape, positions),
         moved_bytes=int(products + cached + experts * _EXPERT_BYTES[shape.form]),
@@ -306,7 +306,7 @@ def _made(shape: _Shape, rows: int, context: int, device: torch.device) -> tuple
 
 
 def _layer(
-    form: Form,
+    form: MixtureForm,
     shape: _Shape,
     positions: Tensor,
     x: Tensor,
@@ -343,7 +343,7 @@ def _layer(
 
 
 def _attend(
-    form: Form,
+    form: MixtureForm,
     shape: _Shape,
     positions: Tensor,
     qkv: Tensor,
@@ -367,7 +367,7 @@ def _attend(
     decode(qkv, weights, _EPS, angles, cache[0], cache[1], plan, config, out, scope, sinks)
 
 
-def _mixed(form: Form, shape: _Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
+def _mixed(form: MixtureForm, shape: _Shape, x: Tensor, routed: Routed, residual: Tensor) -> Tensor:
     """The experts, by the kernels that serve such rows."""
     gate_up, down = _stacks(shape, x.device)
     pairs, count, width = routed.experts.numel(), shape.routing.num_experts, shape.width

@@ -25,7 +25,9 @@ _ENDS: Final = {
         ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "complete"),
         End.STOPPED,
     ),
-    # The second is Mistral's, the last Z.ai's: https://docs.z.ai/api-reference/llm/chat-completion
+    # The second is Mistral's, the fifth Z.ai's: https://docs.z.ai/api-reference/llm/chat-completion
+    # The last two are those of vLLM and Moonshot, which end an answer that repeats itself: another
+    # server would repeat the same.
     **dict.fromkeys(
         (
             "length",
@@ -33,6 +35,8 @@ _ENDS: Final = {
             "max_tokens",
             "max_output_tokens",
             "model_context_window_exceeded",
+            "repetition",
+            "repeat",
         ),
         End.LENGTH,
     ),
@@ -41,7 +45,8 @@ _ENDS: Final = {
     **dict.fromkeys(
         (
             "content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered",
-            "blocklist", "prohibited_content", "spii", "image_safety",
+            "blocklist", "prohibited_content", "spii", "image_safety", "image_recitation",
+            "image_prohibited_content", "model_armor",
             "guardrail_intervened",  # Bedrock's
         ),
         End.FILTERED,
@@ -50,5 +55,8 @@ _ENDS: Final = {
 
 
 def end_of(reason: str) -> End:
-    """What `reason` means. Gemini's have a prefix behind some proxies."""
-    return _ENDS.get(reason.lower().removeprefix("finish_reason_"), End.BROKEN)
+    """What `reason` means. Gemini's have a prefix behind some proxies, and its own API for chats
+    writes them behind a kind: `content_filter: RECITATION`.
+    """
+    kind, _, _ = reason.lower().partition(":")
+    return _ENDS.get(kind.removeprefix("finish_reason_"), End.BROKEN)

@@ -38,6 +38,8 @@ from workers.external.sleep_calls import VllmSleep
 _MODELS: Final = "/v1/models"
 _VERSION: Final = "/version"
 _METRICS: Final = "/metrics"
+_ENDS: Final = {"repetition": "length"}
+"""vLLM ends an answer that repeats itself, if it is told to. The model has not ended it."""
 _ID_MARK: Final = "token_id:"
 _FIRST_GRAMMARS: Final = (0, 11)
 """The first version with `structured_outputs`."""
@@ -195,7 +197,7 @@ class VllmReader:
         if choice.logprobs is not None and self._num_tops is not None:
             event.logprobs = _logprobs(choice.logprobs, self._num_tops)
         if choice.finish_reason:
-            self._end.finish = choice.finish_reason
+            self._end.finish = _ENDS.get(choice.finish_reason, choice.finish_reason)
             is_stop = choice.finish_reason == "stop"
             if is_stop and isinstance(choice.stop_reason, int):
                 self._end.matched = choice.stop_reason

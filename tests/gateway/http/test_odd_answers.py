@@ -408,10 +408,12 @@ async def test_white_space_before_an_answer_keeps_a_connection_alive(api: str) -
         ("FINISH_REASON_STOP", ENDS),
         ("FINISH_REASON_MAX_TOKENS", {"messages": "max_tokens", "responses": "max_output_tokens"}),
         ("PROHIBITED_CONTENT", {"messages": "refusal", "responses": "content_filter"}),
+        ("content_filter: RECITATION", {"messages": "refusal", "responses": "content_filter"}),
+        ("repetition", {"messages": "max_tokens", "responses": "max_output_tokens"}),
     ],
 )
 async def test_ends_by_other_names_are_ends(api: str, finish: str, end: dict[str, str]) -> None:
-    """Those of Cohere and Gemini, behind proxies."""
+    """Those of Cohere and Gemini, behind proxies, and of vLLM."""
     reply = await asked(api, FakeProvider(finish=finish), stream=True)
     assert last_of(api, reply, stream=True) == (finish if api == "chat" else end[api])
 

@@ -57,7 +57,15 @@ def calls_in(events: list[bytes]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "reason", ["error", "insufficient_system_resource", "abort", "network_error", "banana"]
+    "reason",
+    [
+        "error",
+        "insufficient_system_resource",
+        "abort",
+        "network_error",
+        "function_call_filter: MALFORMED_FUNCTION_CALL",
+        "banana",
+    ],
 )
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_failure_of_the_server_is_no_end(reason: str, begun: bool) -> None:

@@ -42,7 +42,7 @@ from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
 from gateway.upstream.redaction import Redaction, without_inner_words
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.retry_after import retry_after_s
+from gateway.upstream.retry_after import retry_after_in, retry_after_s
 from gateway.upstream.sse import EventTooLarge, ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import (
@@ -505,8 +505,15 @@ class Provider:
     async def _note_words(
         self, failed: ProviderUnavailable, response: HttpResponse
     ) -> ApiError | None:
-        """Put the words of a 5xx into `failed`: those of others would be about our account."""
-        body = await self._first_bytes(response) if response.status >= 500 else b""
+        """Put the words of a 5xx into `failed`: those of others would be about our account. Of a
+        429 they may say for how long.
+        """
+        is_limit = response.status == 429 and failed.retry_after_s is None
+        has_words = response.status >= 500 or (is_limit and self._given_client is None)
+        body = await self._first_bytes(response) if has_words else b""
+        if is_limit:
+            failed.retry_after_s = retry_after_in(body)
+            body = b""
         if (error := error_of(response.status, body)) is not None:
             failed.words = self._shown(quoted(error.message))
         return error

@@ -1,16 +1,24 @@
-"""The pause that a provider asks for by `Retry-After`.
+"""The pause that a provider asks for by `Retry-After`, or in the body of a 429 without it.
 
-Owns both forms of the header, seconds and a date, and Azure's `retry-after-ms`. Must not know
-providers.
+Owns both forms of the header, seconds and a date, Azure's `retry-after-ms`, and where bodies say
+it: Google's `retryDelay`, and OpenAI's "Please try again in 1m2.5s." Must not know providers.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 MAX_RETRY_AFTER_S: Final = 600
+
+_IN_BODY: Final = (
+    re.compile(rb'"retryDelay"\s*:\s*"(?P<time>[0-9.]{1,12}m?s)"'),
+    re.compile(rb"(?i)\b(?:try again|retry) in (?P<time>(?:[0-9.]{1,9}(?:ms|[hms])){1,3})\b"),
+)
+_PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|[hms])")
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def retry_after_s(headers: Mapping[bytes, bytes]) -> int | None:
@@ -23,7 +31,20 @@ def retry_after_s(headers: Mapping[bytes, bytes]) -> int | None:
         seconds = _number(value)
         if math.isnan(seconds):
             seconds = _seconds_until(value.decode("latin-1"))
-    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds))) if math.isfinite(seconds) else None
+    return _bounded(seconds) if math.isfinite(seconds) else None
+
+
+def retry_after_in(body: bytes) -> int | None:
+    """As `retry_after_s`, of the body of a refusal."""
+    found = next((match for sign in _IN_BODY if (match := sign.search(body)) is not None), None)
+    if found is None:
+        return None
+    parts = _PART.findall(found["time"].decode())
+    return _bounded(sum(float(number) * _UNITS[unit] for number, unit in parts)) if parts else None
+
+
+def _bounded(seconds: float) -> int:
+    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))
 
 
 def _number(value: bytes) -> float:

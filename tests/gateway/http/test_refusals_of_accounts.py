@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.upstream.retry_after import retry_after_in
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.gateway.http.test_ends_of_others import each_api, each_way
@@ -136,6 +137,31 @@ async def test_other_refusals_stay_the_client_s(status: int, text: str) -> None:
     fake = OddProvider(status=status, body=json.dumps({"error": {"message": text}}).encode())
     reply = await asked("chat", fake, FakeProvider(), stream=False)
     assert (reply.status, reply.json["error"]["message"]) == (status, text)
+
+
+PAUSES: list[tuple[Any, int | None]] = [
+    ([{"error": {"code": 429, "details": [{"@type": "x", "retryDelay": "31s"}]}}], 31),
+    ([{"error": {"code": 429, "details": [{"retryDelay": "0.5s"}]}}], 1),
+    ({"error": {"message": "Quota exceeded. Please retry in 31.53s."}}, 32),
+    ({"error": {"message": "Rate limit reached. Please try again in 20s. Visit x."}}, 20),
+    ({"error": {"message": "Please try again in 1m2.5s."}}, 63),
+    ({"error": {"message": "Please try again in 6ms."}}, 1),
+    ({"error": {"message": "Please try again in 1h12m3s."}}, 600),
+    ({"error": {"message": "Please try again in a moment."}}, None),
+    ({"error": {"message": "Please try again in 3 days."}}, None),
+    ({"error": {"message": "Please try again in ...s."}}, None),
+]
+
+
+@pytest.mark.parametrize(("body", "pause_s"), PAUSES)
+async def test_a_limit_without_a_header_may_say_its_pause(body: Any, pause_s: int | None) -> None:
+    """In the words or details of its body; the client is told as long, and no other words."""
+    data = json.dumps(body).encode()
+    assert retry_after_in(data) == pause_s
+    reply = await asked("chat", OddProvider(status=429, body=data), stream=False)
+    assert reply.status == 429
+    assert reply.headers["retry-after"] == str(min(pause_s or 5, 60))
+    assert b"again" not in reply.body
 
 
 def _error(code: object) -> bytes:

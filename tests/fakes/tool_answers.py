@@ -354,7 +354,21 @@ def _deepseek_v4() -> list[Answer]:
     )
     one, seen = invoke("f", text), ("f", f'{{"text": {LINES_JSON}, "map": {{"a": 1}}, "count": 3}}')
     old = "<｜DSML｜tool_call_begin｜>g\n```json\n{}\n```\n<｜DSML｜tool_call_end｜>\n"
+
+    def spaced(text: str) -> str:  # as V4.1 writes it
+        for word in ("invoke", "parameter"):
+            text = text.replace(f"｜DSML｜{word}", f"｜DSML｜ {word}")
+        return text.replace("｜DSML｜tool_calls", "｜DSML｜ calls")
+
     return [
+        answer(
+            spaced(f"So.\n\n{section(one, invoke('g', ''))} ok"), "So.", seen, ("g", "{}"), "ok"
+        ),
+        answer(spaced(section(invoke("f", NESTED))), ("f", NESTED)),
+        answer(spaced(section(one))[:-30], seen),
+        answer(
+            _up_to(spaced(section(invoke("f", value("text", "ab", "true")))), ">ab"), *_cut("ab")
+        ),
         answer(f"So.\n\n{section(one, invoke('g', ''))} ok", "So.", seen, ("g", "{}"), "ok"),
         answer(section(one, word="function_calls"), seen),
         answer(section(invoke("f", NESTED)), ("f", NESTED)),

@@ -83,6 +83,8 @@ def _deepseek(template: str, _: int) -> _Beginning:
 
 
 def _dsml(template: str, _: int) -> _Beginning:
+    if dsml.SECTION_41.strip("<>") in template:
+        return _Beginning(f"{dsml.SECTION_41}\n{dsml.INVOKE_41}", "", '">\n')
     section = dsml.SECTIONS[dsml.SECTIONS[1].strip("<>") in template]
     return _Beginning(f"{section}\n{dsml.INVOKE}", "", '">\n')
 

@@ -124,13 +124,23 @@ _ALL: Final = (
     ToolFormat(
         "deepseek_v4",
         dsml.read,
-        (*dsml.SECTIONS, deepseek.DSML.section),
+        (*dsml.SECTIONS, dsml.SECTION_41, deepseek.DSML.section),
         ends=(
             *dsml.END_SECTIONS,
+            dsml.END_SECTION_41,
             deepseek.DSML.end_call,
             deepseek.DSML.end_section,
         ),
-        inner=(dsml.INVOKE, dsml.END_INVOKE, dsml.PARAMETER, dsml.END_PARAMETER),
+        inner=(
+            dsml.INVOKE,
+            dsml.END_INVOKE,
+            dsml.PARAMETER,
+            dsml.END_PARAMETER,
+            dsml.INVOKE_41,
+            dsml.END_INVOKE_41,
+            dsml.PARAMETER_41,
+            dsml.END_PARAMETER_41,
+        ),
     ),
     ToolFormat(
         "kimi_k2",

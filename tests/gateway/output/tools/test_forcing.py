@@ -70,8 +70,14 @@ TOKENS = (
     *glm.HY, glm.HY_SECTION, glm.HY_END_SECTION,
 )  # fmt: skip
 """The markup that the models of these formats have as tokens of their own."""
+SPACED = (
+    '<｜DSML｜ parameter name="a" string="false">1</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n'
+    "</｜DSML｜ calls>"
+)
+"""V4.1's tags."""
 CASES = [
     *((name, template, RESTS[name]) for name, template in TEMPLATES.items()),
+    ("deepseek_v4", "<｜DSML｜ calls>", SPACED),
     ("mistral", "[TOOL_CALLS] [ARGS]", '[ARGS]{"a": 1}'),
     (
         "qwen3_coder",

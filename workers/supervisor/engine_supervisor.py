@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final, final
 from urllib.parse import urlsplit
@@ -80,6 +79,9 @@ class EngineSupervisor:
     keeps prefixes beyond each engine.
     """
 
+    _relay: FrameRelay
+    _nursery: trio.Nursery  # both from the begin of `run` on, before which nothing is asked
+
     def __init__(
         self,
         config: WorkerConfig,
@@ -111,8 +113,6 @@ class EngineSupervisor:
         self._waits_for = ""
         self._journal = StartJournal(arguments, log, file)
         self._memory = memory_of(config)
-        self._relay: FrameRelay | None = None
-        self._nursery: trio.Nursery | None = None
         self._life: EngineLife | None = None
         self._finishing = trio.CancelScope()
         self._wake = trio.Event()
@@ -154,9 +154,9 @@ class EngineSupervisor:
                     await self.sleeper.wait_turn()
                     await self._take_config()
                 if self._group is not None:
-                    await self._group.wait_start(partial(self._wait_for_group, relay))
+                    await self._group.wait_start(self._wait_for_group)
                     self._waits_for = ""
-                await self._one_life(relay)
+                await self._one_life()
                 self._num_restarts += 1
 
     async def drain(self, deadline_s: float) -> None:
@@ -177,7 +177,6 @@ class EngineSupervisor:
         """Hold the engine: finish running sequences, for at most `drain_s`, and take no others from
         gateways. Raises `ConfigError` if the worker cannot be held.
         """
-        assert self._nursery is not None
         if self._group is not None:
             raise ConfigError("it is a rank of a group, and groups are not moved between versions")
         if self.lifecycle.on(LifeEvent.HOLD) is EngineState.YIELDING:
@@ -187,7 +186,6 @@ class EngineSupervisor:
 
     def end_hold(self) -> None:
         """End the hold. An engine that has stopped is started again, in the current version."""
-        assert self._relay is not None
         self.lifecycle.hold.end()
         before, state = self.lifecycle.state, self.lifecycle.on(LifeEvent.UNHOLD)
         self._finishing.cancel()
@@ -197,14 +195,13 @@ class EngineSupervisor:
         if before is EngineState.STOPPED:
             self.lifecycle.policy.reset()
             self._give_place_up(is_wanted=True)
-            self._start_again(self._relay)
+            self._start_again()
 
     def go_back(self) -> None:
         """End the hold after its lease has run out: the current version serves again."""
         if not self._has_other_version():
             self.end_hold()
             return
-        assert self._relay is not None
         self.lifecycle.hold.end()
         self._relay.end_hold(drops_engine=True)
         if self.lifecycle.state is not EngineState.LEAVING:
@@ -229,7 +226,6 @@ class EngineSupervisor:
 
         Returns the epoch of the new start. Raises `ConfigError` if a restart is impossible.
         """
-        assert self._relay is not None
         before = self.lifecycle.state
         # A trial of another version waits for the drain that its hold has begun.
         is_forced = force and not (self.lifecycle.hold.is_on and before in DRAINS)
@@ -238,11 +234,10 @@ class EngineSupervisor:
         self.lifecycle.policy.reset()
         if before is EngineState.STOPPED:
             self._give_place_up()
-            self._start_again(self._relay)
+            self._start_again()
         elif before is EngineState.ASLEEP:
             pass  # the next wake takes the configuration
         elif before is EngineState.DORMANT:
-            assert self._nursery is not None
             assert self._life is not None
             assert self.sleeper is not None
             self._nursery.start_soon(self.sleeper.end, self._life)
@@ -251,7 +246,6 @@ class EngineSupervisor:
         elif self._life is None and before is EngineState.STARTING:
             self._relay.engine_restarts()  # it still reads the device, and begins again then
         elif before is not EngineState.REPLACING:
-            assert self._nursery is not None
             assert self._life is not None
             if state is EngineState.DRAINING:
                 self._nursery.start_soon(self._drain_and_replace, self._life)
@@ -289,7 +283,6 @@ class EngineSupervisor:
         """The worker's status. `gateways` are the counts of welcomed and of dialled gateways;
         `troubles` follow those of this start.
         """
-        assert self._relay is not None
         life, now = self._life, trio.current_time()
         state = SHOWN[self.lifecycle.state]
         progress = life.progress if life is not None and state == "starting" else None
@@ -360,8 +353,6 @@ class EngineSupervisor:
 
     def _replace(self, life: EngineLife) -> None:
         """End the engine; the next one starts at once, and its epoch begins now."""
-        assert self._relay is not None
-        assert self._nursery is not None
         self._log.info("restarting the engine, as asked for")
         self._relay.engine_restarts()
         self._nursery.start_soon(life.leave)
@@ -379,9 +370,9 @@ class EngineSupervisor:
         if is_wanted or self.lifecycle.hold.is_on:
             self.sleeper.turns.wish("wake")
 
-    def _start_again(self, relay: FrameRelay) -> None:
+    def _start_again(self) -> None:
         """Start an engine behind one that was given up."""
-        relay.engine_restarts()
+        self._relay.engine_restarts()
         self._wake.set()
 
     async def _sweep_and_measure(self) -> None:
@@ -396,10 +387,10 @@ class EngineSupervisor:
         if self._memory is not None:
             await self._memory.remember()
 
-    def _wait_for_group(self, relay: FrameRelay, what: str) -> None:
+    def _wait_for_group(self, what: str) -> None:
         """Report what the group waits for. Waiting is no failure, however long it takes."""
         self._waits_for = what
-        relay.engine_progress("ranks", 0.0, f"waits: {what}")
+        self._relay.engine_progress("ranks", 0.0, f"waits: {what}")
 
     def _run_of(self, life: EngineLife) -> Run:
         """The actions of the group on this engine."""
@@ -432,7 +423,7 @@ class EngineSupervisor:
             await self._pause(0.0, frozenset())
         return is_due
 
-    async def _one_life(self, relay: FrameRelay) -> None:
+    async def _one_life(self) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
         if self.lifecycle.on(LifeEvent.START) is EngineState.LEAVING:
@@ -443,9 +434,9 @@ class EngineSupervisor:
             return
         try:
             try:
-                scratch = make_scratch(f"engine-{relay.epoch}")
+                scratch = make_scratch(f"engine-{self._relay.epoch}")
                 self._resolve()
-                life = self._spawn(relay, scratch)
+                life = self._spawn(scratch)
             except (OSError, ConfigError) as error:
                 is_missing = isinstance(error, FileNotFoundError | ConfigError)
                 code = _NOT_FOUND if is_missing else _NOT_STARTED
@@ -453,7 +444,7 @@ class EngineSupervisor:
                 self._tell_group(ending)
                 self.lifecycle.on(LifeEvent.EXITED)
             else:
-                exit_code = await self._live(relay, life)
+                exit_code = await self._live(life)
                 ending = life.ending(exit_code, count_oom_kills() - oom_kills)
         finally:
             with trio.CancelScope(shield=True):
@@ -472,9 +463,9 @@ class EngineSupervisor:
                 self.lifecycle.on(LifeEvent.RETRY)
                 await self._pause(0.0, own)
             case EngineState.FALLING_ASLEEP:
-                await self._sleeps(relay, ending, own)
+                await self._sleeps(ending, own)
             case _:
-                await self._after_death(relay, ending, own)
+                await self._after_death(ending, own)
 
     def _judge_cache(
         self, cache: HostCache, life: EngineLife | None, ending: DeathEvidence
@@ -490,7 +481,7 @@ class EngineSupervisor:
         if is_short or (life is not None and life.num_clears):
             cache.clear()
 
-    async def _sleeps(self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]) -> None:
+    async def _sleeps(self, ending: DeathEvidence, own: frozenset[int]) -> None:
         """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
         assert self.sleeper is not None
         why = f"its engine died asleep ({diagnose(ending).cause}); its next wake starts another"
@@ -502,14 +493,12 @@ class EngineSupervisor:
             await self._memory.wait_drained(own, self._log.info)
         await self.sleeper.has_slept()
         self.lifecycle.on(LifeEvent.SLEPT)
-        relay.engine_restarts()
+        self._relay.engine_restarts()
         if not is_wanted:
             self.sleeper.turns.failed(why)
         await self._prepare()
 
-    async def _after_death(
-        self, relay: FrameRelay, ending: DeathEvidence, own: frozenset[int]
-    ) -> None:
+    async def _after_death(self, ending: DeathEvidence, own: frozenset[int]) -> None:
         diagnosis = diagnose(ending)
         if diagnosis.kind == "port_taken" and (port := _port_of(self._config)) is not None:
             holder = await trio.to_thread.run_sync(port_holder, port)
@@ -524,14 +513,14 @@ class EngineSupervisor:
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
         if delay_s is not None:
-            self._report_death(relay, ending, is_told=is_told, next_s=delay_s)
+            self._report_death(ending, is_told=is_told, next_s=delay_s)
             self.lifecycle.on(LifeEvent.RETRY)
-            relay.engine_restarts()
+            self._relay.engine_restarts()
             if delay_s >= AGAIN_S:
                 self._give_place_up(again_s=delay_s)  # others have the device meanwhile
             await self._pause(delay_s, own)
         else:
-            self._report_death(relay, ending, is_told=False, is_final=True)
+            self._report_death(ending, is_told=False, is_final=True)
             self.lifecycle.on(LifeEvent.GIVE_UP)
             await self._wake.wait()  # the epoch of the next start begins with the request
             await self._pause(0.0, own)
@@ -563,7 +552,7 @@ class EngineSupervisor:
                 if self._memory is not None:
                     await self._memory.remember()
 
-    def _spawn(self, relay: FrameRelay, scratch: Path) -> EngineLife:
+    def _spawn(self, scratch: Path) -> EngineLife:
         environ = {**os.environ, "TMPDIR": str(scratch)}
         # torch would put compiled code into the temporary directory, which is removed; the code is
         # worth keeping.
@@ -573,7 +562,7 @@ class EngineSupervisor:
             self._cache.clear()
         life = EngineLife(
             self._started,
-            relay,
+            self._relay,
             self._log,
             self._took,
             command=self._command,
@@ -585,10 +574,10 @@ class EngineSupervisor:
         self._life = life
         if self.sleeper is not None:
             self.sleeper.life = life
-        self._log.info_unless_shared(f"engine start {relay.epoch} (pid {life.process.pid})")
+        self._log.info_unless_shared(f"engine start {self._relay.epoch} (pid {life.process.pid})")
         return life
 
-    async def _live(self, relay: FrameRelay, life: EngineLife) -> int:
+    async def _live(self, life: EngineLife) -> int:
         """Run the engine; return the exit code when the process has ended. A slow death is reported
         to gateways at once, even if a driver takes seconds to release the process.
         """
@@ -603,7 +592,7 @@ class EngineSupervisor:
             self._tell_group(life.ending(known_code, 0))
             event = LifeEvent.LINGERS if known_code is None else LifeEvent.EXITED
             if self.lifecycle.on(event) is EngineState.LINGERING:
-                self._report_death(relay, life.ending(None, 0), is_told=False)
+                self._report_death(life.ending(None, 0), is_told=False)
         finally:
             exit_code = await self._reap(life)
         return exit_code
@@ -636,7 +625,6 @@ class EngineSupervisor:
         if event is not LifeEvent.PROVEN:
             return
         if self.sleeper is not None and self._life is not None:
-            assert self._nursery is not None
             self._nursery.start_soon(self.sleeper.after_start, self._life)
         self.lifecycle.policy.ready(trio.current_time())
         if state is EngineState.READY and self._life is not None:
@@ -646,7 +634,6 @@ class EngineSupervisor:
 
     def _report_death(
         self,
-        relay: FrameRelay,
         ending: DeathEvidence,
         *,
         is_told: bool,
@@ -665,13 +652,15 @@ class EngineSupervisor:
             next_s=next_s,
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
-        self._log.info_unless_shared(f"engine start {relay.epoch} is gone: {cause}")
-        self._death = Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
+        self._log.info_unless_shared(f"engine start {self._relay.epoch} is gone: {cause}")
+        self._death = Death(self._relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
         if is_told:
             return
         # On a shared terminal the engine's last lines are already shown above.
         shown = () if self._log.beside_gateway else lines
-        relay.engine_gone(cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind)
+        self._relay.engine_gone(
+            cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind
+        )
 
 
 def _port_of(config: WorkerConfig) -> int | None:

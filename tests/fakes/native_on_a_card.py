@@ -48,6 +48,12 @@ class TurningPages:
         if not self._pages.taken:
             self._mark.touch()
 
+    def let_stacks_go(self) -> None:
+        self._pages.let_stacks_go()
+
+    def take_stacks(self) -> None:
+        self._pages.take_stacks()
+
     def bytes_at(self, address: int, num_bytes: int) -> Tensor:
         return self._pages.bytes_at(address, num_bytes)
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from workers.engine.sleep.pages import NoMemoryError
 
+STACKS = mmap.PAGESIZE
+"""Bytes that kernels have for themselves, in no range."""
+
 _DONTNEED = 4
 """`MADV_DONTNEED`: the pages are free at once, and read as zeros when they are touched again."""
 
@@ -25,6 +28,7 @@ class ScarcePages:
         self.total = total
         self.others = 0
         self.taken = 0
+        self.has_stacks = True
         self._ranges: list[mmap.mmap] = []
         self._libc = ctypes.CDLL(None)
 
@@ -50,6 +54,14 @@ class ScarcePages:
         place, size = ctypes.c_void_p(address), ctypes.c_size_t(num_bytes)
         assert self._libc.madvise(place, size, _DONTNEED) == 0
         self.taken -= num_bytes
+
+    def let_stacks_go(self) -> None:
+        self.has_stacks = False
+
+    def take_stacks(self) -> None:
+        if self.others + self.taken + STACKS > self.total:
+            raise NoMemoryError("the card has no memory left")
+        self.has_stacks = True
 
     def bytes_at(self, address: int, num_bytes: int) -> Tensor:
         held = (ctypes.c_uint8 * num_bytes).from_address(address)

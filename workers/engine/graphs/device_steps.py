@@ -108,7 +108,9 @@ class DeviceSteps:
             cache.dummy_window_block if cache.has_windows else None,
         )  # fmt: skip
         self.drafter = drafter
-        sampler = Sampler(model.config.vocab_size, max_rows, model.device, facts.token_budget)
+        sampler = Sampler(
+            model.config.vocab_size, max_rows, model.device, facts.token_budget, model.place
+        )
         self._token_draws = TokenDraws(sampler, self._tables)
         does_verify = verifies or drafter is not None
         self._kept = states_of(model, max_rows, facts.snapshots, verifies=does_verify)

@@ -1,8 +1,9 @@
 """Memory of a card behind fixed addresses, by the driver's virtual memory.
 
 Owns the driver's calls (cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess, cuMemUnmap,
-cuMemRelease), through ctypes. Must not know what is kept there. A captured CUDA graph names
-addresses alone, so it stays valid while other memory comes behind them.
+cuMemRelease) and of its memory for kernels' stacks (cuCtxSetLimit), through ctypes. Must not know
+what is kept there. A captured CUDA graph names addresses alone, so it stays valid while other
+memory comes behind them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _LIBRARY: Final = "libcuda.so.1"
 _PINNED: Final = 1
 _ON_DEVICE: Final = 1
 _READ_AND_WRITE: Final = 3
+_STACK_SIZE: Final = 0
+"""CU_LIMIT_STACK_SIZE."""
+_SMALL_STACK: Final = 16
 _OUT_OF_MEMORY: Final = 2
 _CALLS: Final = (
     "cuMemGetAllocationGranularity",
@@ -90,6 +94,8 @@ class CardPages:
             "cuMemGetAllocationGranularity", ctypes.byref(found), ctypes.byref(self._properties), 1
         )
         self.granularity = found.value
+        self._call("cuCtxGetLimit", ctypes.byref(found), _STACK_SIZE)
+        self._stack_size = found.value
 
     def __repr__(self) -> str:
         return f"<CardPages of {self._device}, {len(self._handles)} mapped>"
@@ -124,6 +130,20 @@ class CardPages:
         """See `Pages`."""
         self._call("cuMemUnmap", ctypes.c_uint64(address), ctypes.c_size_t(num_bytes))
         self._call("cuMemRelease", self._handles.pop(address))
+
+    def let_stacks_go(self) -> None:
+        """See `Pages`. The driver keeps memory for the stacks of as many threads as the card runs
+        at once, 132 MiB on an H200 for each half KiB. One that refuses keeps it, at no harm.
+        """
+        self._cuda.cuCtxSetLimit(_STACK_SIZE, ctypes.c_size_t(_SMALL_STACK))
+
+    def take_stacks(self) -> None:
+        """See `Pages`."""
+        try:
+            self._call("cuCtxSetLimit", _STACK_SIZE, ctypes.c_size_t(self._stack_size))
+        except NoMemoryError:
+            self.let_stacks_go()
+            raise
 
     def bytes_at(self, address: int, num_bytes: int) -> Tensor:
         """See `Pages`."""

@@ -8,6 +8,7 @@ mapped (`pages.py`).
   copies none, a wake copies all. Where the host lacks the memory for it they are read again.
 - Of keys, values and states the rows that prefixes hold are copied at each sleep, as many as have
   room in memory that was made ready before.
+- Counts of sequences and the stacks of kernels are given back: nothing in them is to be kept.
 - All else stays: the context, the memory of graphs, workspaces, tables.
 """
 
@@ -53,6 +54,7 @@ class DeviceSleep:
     why: Final = ""
 
     def __init__(self, pages: Pages, device: torch.device, most_bytes: int) -> None:
+        self._pages = pages
         self._device = device
         self._card = device if device.type == "cuda" else None
         relieve = _nothing if self._card is None else torch.cuda.empty_cache
@@ -142,6 +144,7 @@ class DeviceSleep:
         self._held = held.counts if has_rows else HeldCounts()
         self._settle()
         self._kept.give_back()
+        self._pages.let_stacks_go()
         return MemoryMove(host_bytes=self.host_bytes, note=self._note(), has_rows=has_rows)
 
     @torch.inference_mode()
@@ -155,6 +158,7 @@ class DeviceSleep:
             for arena in (self._weights, self._kept):
                 if arena.is_taken:
                     arena.give_back()
+            self._pages.let_stacks_go()
             return MemoryMove(f"others have taken the memory ({error})", is_asleep=True)
         except (ConfigError, OSError, RuntimeError) as error:
             return MemoryMove(f"its weights cannot be read again: {error}")
@@ -169,6 +173,7 @@ class DeviceSleep:
         """Take all memory with what it held. Returns the sums of weights and of rows. Raises
         `NoMemoryError`, `torch.OutOfMemoryError`, and what reading weights raises.
         """
+        self._pages.take_stacks()
         self._weights.take()
         self._load_weights()
         self._kept.take()

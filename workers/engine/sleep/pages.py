@@ -32,6 +32,16 @@ class Pages(Protocol):
         """Free the memory of a part that was taken. Nothing on the device may use it."""
         ...
 
+    def let_stacks_go(self) -> None:
+        """Free what the driver keeps for kernels' own memory. Nothing on the device may run until
+        `take_stacks`.
+        """
+        ...
+
+    def take_stacks(self) -> None:
+        """Have it again. Raises `NoMemoryError`; then it is free."""
+        ...
+
     def bytes_at(self, address: int, num_bytes: int) -> Tensor:
         """The memory as uint8; it must be there now, and whenever the tensor is used."""
         ...

@@ -52,7 +52,7 @@ class HostSteps:
         self._model = model
         self._cache = cache
         self._window = model.config.kept_window
-        limits = facts.max_seqs, model.device, facts.token_budget
+        limits = facts.max_seqs, model.device, facts.token_budget, model.place
         self._sampler = Sampler(model.config.vocab_size, *limits)
         self.drafter = drafter
         self._draft_pass = None if drafter is None else DraftPass(model, cache, drafter, clock)

@@ -13,6 +13,7 @@ that counts into its slot; the next owner clears the slot behind that step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
+from workers.engine.models.state_slots import Place
 from workers.engine.step.batch import SequenceState, aligned, to_device
 from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_adjusted, send_columns
 
@@ -44,13 +46,17 @@ class Adjusted(NamedTuple):
 
 @final
 class PenaltyTable:
-    """Counts of up to `num_rows` sequences, and penalties of as many rows."""
+    """Counts of up to `num_rows` sequences, and penalties of as many rows. The memory of counts is
+    that of `place`, None: torch's. Without sequences its content is nothing to keep.
+    """
 
-    def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
+    def __init__(
+        self, vocab_size: int, num_rows: int, device: torch.device, place: Place | None = None
+    ) -> None:
         self._device = device
-        shape = min(num_rows, WIDENED_ROWS), vocab_size
-        self._adjusted = torch.empty(shape, dtype=torch.float32, device=device)
-        self._counts = torch.empty((num_rows, vocab_size), dtype=torch.int16, device=device)
+        place = place or partial(_empty, device)
+        self._adjusted = place((min(num_rows, WIDENED_ROWS), vocab_size), torch.float32)
+        self._counts = place((num_rows, vocab_size), torch.int16)
         self._places = torch.zeros((2, aligned(num_rows)), dtype=torch.int64, device=device)
         self._amounts = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
         self._slots: dict[int, int] = {}
@@ -130,6 +136,10 @@ class PenaltyTable:
     def _rows(self, begin: int, end: int) -> Penalties:
         rows, slots = self._places[:, begin:end].unbind()
         return Penalties(rows, slots, *self._amounts[:, begin:end].unbind())
+
+
+def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def _prompt_entries(slot: int, state: SequenceState) -> _Words:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.sample import logprobs, pick
 from protocol.messages import TokenLogprobs
+from workers.engine.models.state_slots import Place
 from workers.engine.step.batch import SequenceState, to_device
 from workers.engine.step.draws import WIDENED_ROWS, DrawTable, is_adjusted
 from workers.engine.step.masks import MaskTable
@@ -54,16 +55,22 @@ class VerifiedDrafts(NamedTuple):
 @final
 class Sampler:
     """Samples rows of logits of up to `max_rows` sequences, and keeps their token counts until
-    `forget`. A step that verifies has up to `max_verified` rows, if that is more.
+    `forget`, in memory of `place`, None: torch's. A step that verifies has up to `max_verified`
+    rows, if that is more.
     """
 
     def __init__(
-        self, vocab_size: int, max_rows: int, device: torch.device, max_verified: int = 0
+        self,
+        vocab_size: int,
+        max_rows: int,
+        device: torch.device,
+        max_verified: int = 0,
+        place: Place | None = None,
     ) -> None:
         self.draws = DrawTable(vocab_size, max(max_rows, max_verified), device)
         # The parameters of adjusted rows in a step that has other rows too.
         self._drawn_apart = DrawTable(vocab_size, max_rows, device)
-        self._penalties = PenaltyTable(vocab_size, max_rows, device)
+        self._penalties = PenaltyTable(vocab_size, max_rows, device, place)
         self._masks = MaskTable(vocab_size, max_rows, device)
         self._vocab_size = vocab_size
         self._device = device

@@ -20,6 +20,7 @@ from workers.engine.runner import ModelRunner
 from workers.engine.sleep import choice, host_store
 from workers.engine.sleep.device_sleep import DeviceSleep, NoSleep
 from workers.engine.sleep.weight_tensors import tensors_of
+from workers.engine.step.host_steps import HostSteps
 from workers.loop import MemoryMove
 from workers.memory_room import MemoryRoom
 from workers.scheduler import SavePolicy
@@ -116,6 +117,7 @@ def test_it_answers_as_before_and_finds_its_prefixes(
         slept = one.fall_asleep()
         assert (slept.why, slept.has_rows) == ("", True)
         assert (pages.taken, slept.host_bytes > 0) == (0, True)
+        assert pages.has_stacks == (on == "cuda")  # a card has other pages
         woken = one.sleep.wake()
         assert (woken.why, woken.has_rows, woken.is_asleep) == ("", True, False)
         assert [one.ask(prompt) for prompt in prompts] == [*zip(first, hits, strict=True)]
@@ -177,6 +179,31 @@ def test_without_room_on_the_host_weights_are_read_again(
     assert one.ask(prompt) == (first, 0)
 
 
+@pytest.mark.parametrize("on", ["cpu", ON_CARD])
+def test_counts_for_penalties_are_no_memory_of_a_sleeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages, on: str
+) -> None:
+    """A sequence brings its own. Graphs know where they are."""
+    one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch, on)
+    sampling = SamplingParams(
+        max_tokens=8, temperature=0.0, ignore_eos=True, repetition_penalty=1.5, presence_penalty=1.0
+    )
+
+    def answers() -> list[list[int]]:
+        numbers = [one.drive.submit(prompt, sampling) for prompt in _prompts()]
+        one.drive.finish()
+        return [one.drive.answers[number].outputs for number in numbers]
+
+    if on == "cpu":
+        assert isinstance(one.runner._steps, HostSteps)
+        assert pages.holds(one.runner._steps._sampler._penalties._counts)
+    first = answers()
+    assert first != [one.ask(prompt)[0] for prompt in _prompts()]
+    assert one.fall_asleep().why == ""
+    assert one.sleep.wake().why == ""
+    assert answers() == first
+
+
 def test_others_have_the_memory_at_a_wake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
 ) -> None:
@@ -191,7 +218,10 @@ def test_others_have_the_memory_at_a_wake(
         woken = one.sleep.wake()
         assert woken.is_asleep
         assert "others have taken the memory" in woken.why
-        assert pages.taken == 0
+        assert (pages.taken, pages.has_stacks) == (0, False)
+    pages.others = pages.total
+    assert one.sleep.wake().is_asleep
+    assert (pages.taken, pages.has_stacks) == (0, False)
     pages.others = 0
     assert one.sleep.wake().why == ""
     outputs, hit = one.ask(prompt)

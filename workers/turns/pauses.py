@@ -6,7 +6,7 @@ use.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final, final
@@ -82,14 +82,22 @@ def share_ending(counts: Sequence[float], after_s: float, within_s: float) -> fl
     """
     longer = soon = shortest_s = 0.0
     for count, longest_s in zip(counts, EDGES_S, strict=False):
-        if longest_s > after_s + _SAME_S:
+        if longest_s > after_s:
             longer += count
-            soon += count if shortest_s < after_s + within_s - _SAME_S else 0.0
+            soon += count if shortest_s < after_s + within_s else 0.0
         shortest_s = longest_s
     return soon / longer if longer else 0.0
 
 
-def changes_after(after_s: float, within_s: float) -> list[float]:
-    """When, in seconds of a pause, that share may become another one."""
+def shares_after(
+    counts: Sequence[float], after_s: float, within_s: float
+) -> Iterator[tuple[float, float]]:
+    """That share from `after_s` on: until which length of the pause it holds, and what it is. The
+    last one holds for ever.
+    """
     edges = {at for edge in EDGES_S for at in (edge, edge - within_s)}
-    return sorted(at for at in edges if at > after_s + _SAME_S)
+    begin_s = after_s
+    for end_s in sorted(at for at in edges if at > after_s + _SAME_S):
+        within_these = begin_s + 1.0 if end_s == inf else (begin_s + end_s) / 2
+        yield end_s, share_ending(counts, within_these, within_s)
+        begin_s = end_s

@@ -30,13 +30,16 @@ import msgspec
 
 from housekeeping.sizes import bytes_text
 from protocol.messages import Count
-from workers.turns.pauses import changes_after, share_ending
+from workers.turns.pauses import shares_after
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
 MIN_PATIENCE_S: Final = 20.0
 RETRY_S: Final = 5.0
 """After a wake that failed, or for which the memory was missing, the next try."""
+
+_ROUNDING_S: Final = 1e-6
+"""A time that comes from other sums again may be later by the last bits."""
 
 _IN_USE: Final = 0.5
 """A worker without work is in use if so large a share of its pauses would end soon."""
@@ -179,7 +182,7 @@ class TurnPolicy:
             elif is_first:
                 is_first = False
                 at = max(self._takes_at(one, victim, now) for victim in victims)
-                if at <= now:
+                if at <= now + _ROUNDING_S:
                     self.promised = one.name
                     return TurnPlan(tuple(v.name for v in victims), (), due_s, why)
                 later.append(at)
@@ -286,7 +289,7 @@ def _may_rest(one: Member, now: float) -> bool:
         return False
     if one.wish == "sleep":
         return True
-    return _is_idle(one) and one.idle_s is not None and now - one.idle_since >= one.idle_s
+    return _is_idle(one) and one.idle_s is not None and now >= one.idle_since + one.idle_s
 
 
 def _free_bytes(members: Iterable[Member], card: SharedCard) -> int | None:
@@ -355,8 +358,7 @@ def _bought_at(one: Member, victim: Member, now: float) -> float:
     """
     return_s = _sleep_s(one) + _wake_s(victim)
     rented_s, at = one.rent_s(now), now
-    for paused_s in changes_after(now - victim.idle_since, return_s):
-        share = share_ending(victim.pauses, at - victim.idle_since, return_s)
+    for paused_s, share in shares_after(victim.pauses, now - victim.idle_since, return_s):
         missing_s = max(0.0, return_s * share - rented_s)
         kept_until = victim.since + _round_s(one, victim) if share >= _IN_USE else at
         bought_at = max(at, kept_until, now + missing_s / max(1, one.waiting))

@@ -123,6 +123,8 @@ class EngineSupervisor:
         """Note that a submission went to the engine, so that a step is due."""
         if self._life is not None:
             self._life.hang_watch.work_sent(trio.current_time())
+        if self.sleeper is not None:
+            self.sleeper.turns.used()
 
     def distrust(self, why: str) -> None:
         """End the engine, which answers a gateway's health probes no more; the next one follows."""

@@ -129,7 +129,7 @@ class TurnTaker:
         self._changed = trio.Event()
         self._state = self._see()
         self._since = self._idle_since = now
-        self._order_number = 0
+        self._order_number = self._uses = 0
         self._wish: Change | None = None
         self._waits_until = float("-inf")
         self._trouble = ""
@@ -188,6 +188,15 @@ class TurnTaker:
         had_work = self._has_work
         self._demand[link] = wanted, trio.current_time()
         self._note_work(had_work)
+
+    def used(self) -> None:
+        """Work was sent to the engine. That gateways say so comes later, and not at all for what is
+        soon done.
+        """
+        self._uses += 1
+        if not self._has_work:
+            self._idle_since = trio.current_time()
+            self.note()
 
     def gone(self, link: int) -> None:
         """A gateway is gone, and its demand with it."""
@@ -419,6 +428,7 @@ class TurnTaker:
             must_wait_until=max(now, self._waits_until),
             wants_look=self.is_on_demand and self._wants_look,
             order=self._order_number,
+            uses=self._uses,
         )
 
     @property

@@ -23,11 +23,14 @@ _SAME_S: Final = 1e-6
 @dataclass
 class _Watched:
     """A model. `rested_at`: when its last work ended, None while it has some or had none yet.
-    `stayed`: it has been awake since. `is_last`: no other model has ended work since.
+    `stayed`: it has been awake since. `is_last`: no other model has ended work since. `is_early`:
+    that work was sent to its engine, and nobody has said yet that there is some.
     """
 
     counts: tuple[float, ...] = ()
     has_work: bool = False
+    uses: int = 0
+    is_early: bool = False
     rested_at: float | None = None
     stayed: bool = True
     is_last: bool = True
@@ -40,6 +43,9 @@ class PauseWatch:
     One who asks two models in turns asks the first again after the second has answered, however
     long that took. So a pause in which a model lost its place, and in which another one was served,
     says nothing of when work comes to it by itself, and does not count.
+
+    Gateways say some tenths of a second late that a model has work, or never if it was soon done.
+    That something was sent to its engine is known at once: `uses` counts it.
     """
 
     def __init__(self) -> None:
@@ -50,19 +56,28 @@ class PauseWatch:
         found = self._watched.get(name)
         return () if found is None else found.counts
 
-    def see(self, name: str, *, has_work: bool, is_awake: bool, now: float) -> None:
+    def see(self, name: str, *, has_work: bool, uses: int, is_awake: bool, now: float) -> None:
         """Take where a model is at `now`, as often as that may have changed."""
         one = self._watched.setdefault(name, _Watched())
-        one.stayed = one.stayed and is_awake
-        if has_work and not one.has_work and one.rested_at is not None:
-            if one.stayed or one.is_last:
-                one.counts = with_pause(one.counts, now - one.rested_at)
-            one.rested_at = None
-        if one.has_work and not has_work:
-            one.rested_at, one.stayed, one.is_last = now, is_awake, True
-            for other in self._watched.values():
-                other.is_last = other.is_last and other is one
-        one.has_work = has_work
+        one.stayed, one.is_early = one.stayed and is_awake, one.is_early and is_awake
+        is_used = uses != one.uses
+        if not one.has_work and (is_used or (has_work and not one.is_early)):
+            self._begins(one, now)
+        if one.has_work != has_work or (is_used and not has_work):
+            one.is_early = is_used and not has_work
+            if not has_work:
+                self._ends(one, is_awake=is_awake, now=now)
+        one.has_work, one.uses = has_work, uses
+
+    def _begins(self, one: _Watched, now: float) -> None:
+        if one.rested_at is not None and (one.stayed or one.is_last):
+            one.counts = with_pause(one.counts, now - one.rested_at)
+        one.rested_at = None
+
+    def _ends(self, one: _Watched, *, is_awake: bool, now: float) -> None:
+        one.rested_at, one.stayed, one.is_last = now, is_awake, True
+        for other in self._watched.values():
+            other.is_last = other.is_last and other is one
 
     def forget(self, name: str) -> None:
         """It is gone."""

@@ -68,8 +68,8 @@ class Member(msgspec.Struct, frozen=True):
     the seconds that the waiting ones have waited. `oldest_at` is when the oldest unfinished one
     came. `since` is when the state began, `idle_since` when its last work ended. `wish` is what
     an operator asks for. `must_wait_until`: its last change failed. `order` is the number of the
-    last order that it has taken. `pauses` are counts of its pauses between work, by length, which
-    the one that decides fills in.
+    last order that it has taken. `uses` counts how often work was sent to its engine. `pauses` are
+    counts of its pauses between work, by length, which the one that decides fills in.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Member(msgspec.Struct, frozen=True):
     must_wait_until: Instant = float("-inf")
     wants_look: bool = False
     order: Count = 0
+    uses: Count = 0
     pauses: PauseCounts = ()
 
     @property

@@ -275,3 +275,17 @@ async def test_only_measurements_of_the_same_engine_count(tmp_path: Path, engine
 async def _wait_for(path: Path) -> None:
     while not path.exists():  # noqa: ASYNC110, ASYNC240 (a file has no event)
         await trio.sleep(0.01)
+
+
+async def test_what_is_soon_done_was_work_too(autojump_clock: object) -> None:
+    """No gateway ever says that there was some."""
+    seat = _seat(Lifecycle(begins_asleep=True))
+    await trio.sleep(9.0)
+    seat.used()
+    report = seat.report(trio.current_time())
+    assert (report.uses, report.idle_since) == (1, trio.current_time())
+    seat.wanted(1, Wanted(0, 1, 0.0, 0.5))
+    await trio.sleep(2.0)
+    seat.used()
+    report = seat.report(trio.current_time())
+    assert (report.uses, report.idle_since) == (2, trio.current_time() - 2.0)

@@ -463,7 +463,7 @@ def test_pauses_in_which_it_lost_its_place_and_another_was_served_do_not_count()
     watch = PauseWatch()
 
     def see(at: float, name: str, has_work: bool, is_awake: bool = True) -> None:
-        watch.see(name, has_work=has_work, is_awake=is_awake, now=at)
+        watch.see(name, has_work=has_work, uses=0, is_awake=is_awake, now=at)
 
     see(0.0, "a", True)
     see(1.0, "a", False)
@@ -490,6 +490,32 @@ def test_pauses_in_which_it_lost_its_place_and_another_was_served_do_not_count()
     assert watch.counts("a") == expected
     watch.forget("a")
     assert watch.counts("a") == ()
+
+
+@pytest.mark.parametrize("is_told", [False, True], ids=["never told", "told late"])
+def test_work_that_is_soon_done_is_seen_too(is_told: bool) -> None:
+    """A gateway says late that there is some, or has nothing to say when it looks."""
+    watch = PauseWatch()
+
+    def see(at: float, uses: int, *, has_work: bool = False, is_awake: bool = True) -> None:
+        watch.see("a", has_work=has_work, uses=uses, is_awake=is_awake, now=at)
+
+    for number in range(1, 4):
+        at = 2.0 * number
+        see(at, number)
+        if is_told:
+            see(at + 0.2, number, has_work=True)
+            see(at + 0.5, number)
+        see(at + 0.7, number)
+    pause_s = 1.5 if is_told else 2.0
+    expected = with_pause(with_pause((), pause_s), pause_s)
+    assert watch.counts("a") == expected
+    see(7.0, 3, is_awake=False)
+    see(8.5, 3, has_work=True, is_awake=False)  # a request waits for its wake
+    expected = with_pause(expected, 2.0 if is_told else 2.5)
+    assert watch.counts("a") == expected
+    see(9.0, 4, has_work=True)
+    assert watch.counts("a") == expected
 
 
 def test_old_pauses_count_less() -> None:

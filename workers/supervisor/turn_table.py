@@ -146,13 +146,14 @@ class TurnTable:
 
     async def _decide_on(self) -> None:
         self._settles_at = trio.current_time() + SETTLE_S
+        is_news = False
         while True:
             if trio.current_time() < self._settles_at:
                 await trio.sleep_until(self._settles_at)
                 continue
             self._changed = trio.Event()
             await self._dismiss_late()
-            await self._look_at_device()
+            is_put_off = await self._look_at_device(is_news=is_news)
             now = trio.current_time()
             if now < self._settles_at:
                 continue  # a worker has left meanwhile
@@ -163,8 +164,10 @@ class TurnTable:
             until = [late_at for _, late_at in self._pending()]
             until += [now + (READ_SHORT_S if plan.why else READ_EVERY_S)]
             until += [plan.next_at] if plan.next_at is not None else []
-            with trio.move_on_at(max(now + 0.01, min(until))):
+            until += [now] if is_put_off else []
+            with trio.move_on_at(max(now + 0.01, min(until))) as waited:
                 await self._changed.wait()
+            is_news = not waited.cancelled_caught
 
     def _members(self, now: float) -> Iterator[Member]:
         """The workers as they are: what waits has waited since they said so. One that has not yet
@@ -205,22 +208,28 @@ class TurnTable:
         if told.cancelled_caught and number in self._seats:
             await self._dismiss(number, "it does not read what it is told")
 
-    async def _look_at_device(self) -> None:
+    async def _look_at_device(self, *, is_news: bool) -> bool:
         """Read the device if it is time, unless its memory is changing: what the members do not
-        hold is others'.
+        hold is others'. Returns whether that is put off until `is_news` is decided on: a call of
+        nvidia-smi takes a tenth of a second, on a busy host a whole one.
         """
         members = [seat.member for seat in self._seats.values() if seat.member is not None]
         is_short = bool(any(seat.why for seat in self._seats.values()))
         now = trio.current_time()
         every_s = READ_SHORT_S if is_short else READ_EVERY_S
-        is_due = self._read_at < self._read_again_at <= now or now >= self._read_at + every_s
-        if not members or not is_due:
-            return
+        is_needed = self._read_at < self._read_again_at <= now
+        if not members or not (is_needed or now >= self._read_at + every_s):
+            return False
         if any(one.state in ("waking", "falling asleep") for one in members):
-            return
+            return False
+        if any(self._pending()):
+            return False
+        if is_news and not is_needed and not is_short and now < self._read_at + 2 * every_s:
+            return True
         reading = await self._memory.read()
         self._read_at = trio.current_time()
         self._card = card_of(reading, members, self._card)
+        return False
 
 
 def _seat_name(number: int) -> str:

@@ -107,6 +107,37 @@ async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
         assert (order.do, "other processes hold 79.00 GiB" in order.why) == (None, True)
 
 
+async def test_news_are_decided_on_before_a_reading_that_is_only_due(tmp_path: Path) -> None:
+    """The driver may be slow to answer. It is asked right behind the decision."""
+    card = FixedCard(tmp_path)
+    one = TurnTable(cast("CardMemory", card), lambda _: None)
+    asked = trio.Event()
+
+    async def slow() -> CardUse:
+        asked.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.serve, opened_at(tmp_path / "table"))
+        async with seated(tmp_path / "table") as worker:
+            await worker.say("asleep", waiting=0, oldest_at=None)
+            with trio.fail_after(BOUND_S):
+                while one._read_at < 0.0:  # noqa: ASYNC110 (the table tells nobody)
+                    await trio.sleep(0.01)
+            one._read_at -= 1.5 * turn_table.READ_EVERY_S
+            card.read = slow  # type: ignore[method-assign]
+            await worker.say("asleep")
+            order = await worker.hear()
+            assert order.do == "wake"
+            await worker.say("waking", order=order.number)
+            assert not asked.is_set(), "its memory is changing"
+            await worker.say("awake", order=order.number)
+            with trio.fail_after(BOUND_S):
+                await asked.wait()
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_policy_is_told_the_pauses_that_the_table_has_seen(
     tmp_path: Path, autojump_clock: object
 ) -> None:

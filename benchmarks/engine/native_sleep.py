@@ -63,7 +63,9 @@ class NativeSleepBench:
         """Seconds until the host's memory is ready."""
         begun = time.perf_counter()
         self._sleep.expect(self.drive.blocks.held_counts())
-        self._sleep.wait_ready()
+        for store in (self._sleep._weights_store, self._sleep._rows_store):  # noqa: SLF001
+            if store is not None:
+                store.wait()
         return time.perf_counter() - begun
 
     def expect_answers(self) -> bool:

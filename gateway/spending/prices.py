@@ -22,6 +22,11 @@ TEMPLATE_TOKENS: Final = 512
 PART_TOKENS: Final = 32_768
 """The most tokens of an image, a sound or a file, which its address does not show."""
 
+LONG_TOKENS: Final = 1_048_576
+"""The most tokens of a film, and of a file that only its address or id stands for: windows of a
+million tokens take hours of one and hundreds of pages of the other.
+"""
+
 CAP_TOKENS: Final = 48
 """The most tokens that a cap on the output, added by the client, lengthens the body by."""
 
@@ -133,7 +138,7 @@ def prompt_bound(request: ChatRequest) -> int:
     """An upper bound of the prompt's tokens. It must hold for any tokenizer, so it counts bytes:
     byte-level vocabularies have no token of less than one.
     """
-    return len(_encode(request.raw)) + TEMPLATE_TOKENS + PART_TOKENS * _num_parts(request.raw)
+    return len(_encode(request.raw)) + TEMPLATE_TOKENS + _part_tokens(request.raw)
 
 
 def output_bound(request: ChatRequest, model_bound: int | None) -> int | None:
@@ -150,14 +155,25 @@ def output_bound(request: ChatRequest, model_bound: int | None) -> int | None:
     return None if bound is None else bound * request.n
 
 
-def _num_parts(raw: dict[str, Any]) -> int:
-    """How many parts of the (already checked) messages are not text."""
-    num_parts = 0
+def _part_tokens(raw: dict[str, Any]) -> int:
+    """The most tokens of parts of the (already checked) messages that are not text."""
+    num_tokens = 0
     for message in raw["messages"]:
         content = message.get("content")
-        if isinstance(content, list):
-            num_parts += sum([part["type"] not in _TEXT_PARTS for part in content])
-    return num_parts
+        for part in content if isinstance(content, list) else ():
+            if part["type"] not in _TEXT_PARTS:
+                num_tokens += LONG_TOKENS if _is_long(part) else PART_TOKENS
+    return num_tokens
+
+
+def _is_long(part: dict[str, Any]) -> bool:
+    """Whether a part may be long, and is not in the body."""
+    kind = str(part["type"])
+    inner = part.get(kind)
+    if kind == "file":
+        return not (isinstance(inner, dict) and inner.get("file_data"))
+    text = inner.get("url") if isinstance(inner, dict) else inner
+    return "video" in kind and not (isinstance(text, str) and text.startswith("data:"))
 
 
 def _rounded_up(pico: int) -> int:

@@ -13,6 +13,7 @@ from gateway.api.chat_parser import parse_chat_request
 from gateway.api.events import Usage
 from gateway.api.request import ChatRequest
 from gateway.spending.prices import (
+    LONG_TOKENS,
     PART_TOKENS,
     Price,
     output_bound,
@@ -138,3 +139,23 @@ def test_the_output_is_bounded_by_the_request_or_the_model(
     they obey.
     """
     assert output_bound(request(**fields), model_bound) == bound
+
+
+@pytest.mark.parametrize(
+    ("part", "most"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://a.example/x.png"}}, PART_TOKENS),
+        ({"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}, PART_TOKENS),
+        ({"type": "file", "file": {"file_id": "file-1"}}, LONG_TOKENS),
+        ({"type": "file", "file": "file-1"}, LONG_TOKENS),
+        ({"type": "video_url", "video_url": {"url": "https://a.example/x.mp4"}}, LONG_TOKENS),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, PART_TOKENS),
+        ({"type": "input_video", "input_video": None}, LONG_TOKENS),
+    ],
+)
+def test_a_part_that_is_not_in_the_body_may_be_long(part: dict[str, Any], most: int) -> None:
+    """A film or a document may fill the window of any model."""
+    text = {"type": "text", "text": "x"}
+    plain = prompt_bound(request(messages=[{"role": "user", "content": [text]}]))
+    bound = prompt_bound(request(messages=[{"role": "user", "content": [text, part]}]))
+    assert plain + most < bound < plain + most + 200

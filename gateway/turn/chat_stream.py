@@ -171,18 +171,44 @@ async def go_on(
     """Emit the rest of an answer that was cut. `sent` asks for it; `on_usage` gets the usage of
     this exchange and that of the whole answer. Raises as `ask_chat`.
     """
-    answer, raw = resumption.sent, sent.request.raw
+    answer = resumption.sent
+    is_ours = started.served_by == "worker"
+    counting = _Counting(sent, emit, lambda _: None, resumption, is_ours=is_ours)
     limit = limit_of(resumption.raw)
     if limit is not None and answer.tokens >= limit:
-        emit(UpstreamChunk(ended_by_length(answer)))
-        return
+        emit(UpstreamChunk(counting.hold_end(ended_by_length(answer))))
+    else:
+        given = provider, sent, model, started, emit, on_usage, on_calls, resumption
+        await _go_on(*given, counting)
+    await counting.end()
+
+
+async def _go_on(
+    provider: Provider,
+    sent: ProviderRequest,
+    model: str,
+    started: Started,
+    emit: Emit,
+    on_usage: Callable[[Usage, Usage], None],
+    on_calls: Callable[[CallsMade], None],
+    resumption: Resumption,
+    counting: _Counting,
+) -> None:
+    """Emit the rest; the end of the stream is left to `counting`."""
+    answer, raw = resumption.sent, sent.request.raw
 
     def pass_on(events: bytes) -> None:
         if not stream.has_passed:
             stream.has_passed = True
             resumption.note_resumed(started.model)
+        if counting.awaits and events[_END] == DONE:
+            events = counting.hold_end(events)
         answer.add(events)
         emit(UpstreamChunk(events))
+
+    def note(usage: Usage) -> None:
+        counting.note(usage)
+        on_usage(usage, stream.usage(usage))
 
     by = f"{started.served_by}:{started.worker}" if started.worker else started.served_by
     stream = ContinuedStream(
@@ -197,7 +223,7 @@ async def go_on(
             raw,
             model,
             stream.take,
-            lambda usage: on_usage(usage, stream.usage(usage)),
+            note,
             headers=sent.headers,
             on_calls=on_calls,
         )

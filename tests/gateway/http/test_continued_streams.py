@@ -256,3 +256,25 @@ async def test_one_that_refuses_to_go_on(api: str) -> None:
         assert text_of(api, reply) == "Once there"
         assert reply.body.count(b"upstream connection lost") == 1
         assert len(second.requests) == 1
+
+
+@each_api
+@pytest.mark.parametrize("end", ["its own", "a stop", "its bound"])
+async def test_what_nobody_counts_is_estimated_behind_a_cut_too(api: str, end: str) -> None:
+    """However the answer ends at the second upstream."""
+    more: dict[str, Any] = {"stream_options": {"include_usage": True}} if api == "chat" else {}
+    if end == "its bound":
+        more["max_output_tokens" if api == "responses" else "max_tokens"] = 7
+    elif end == "a stop":
+        more["stop_sequences" if api == "messages" else "stop"] = ["."]
+    first, second = StoryProvider(cut_after=7), StoryProvider()
+    async with gateway_of({"p0": (first, "off"), "p1": (second, "prefix")}) as (_, url):
+        reply = await streamed(url, api, **more)
+    assert last_of(api, reply, stream=True) != "error"
+    told = [line[6:] for line in reply.body.split(b"\n") if line.startswith(b"data: {")]
+    events = [json.loads(line) for line in told]
+    usages = [one.get("usage") or one.get("response", {}).get("usage") for one in events]
+    usage = [one for one in usages if one][-1]
+    assert usage["is_estimate"] is True
+    assert usage["prompt_tokens" if api == "chat" else "input_tokens"] > 0
+    assert usage["completion_tokens" if api == "chat" else "output_tokens"] >= 3

@@ -21,7 +21,7 @@ from gateway.api import (
     schema_source,
 )
 from gateway.output import AnswerFormat, ReasoningFormat
-from gateway.output.tools import CallableTool, CallGrammar, call_syntax
+from gateway.output.tools import TOOL_FORMATS, CallableTool, CallGrammar, call_syntax
 from gateway.prompt import ModelText
 from gateway.schemas import LeftOut
 from protocol.messages import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
@@ -44,18 +44,24 @@ class Beginning(msgspec.Struct, frozen=True, gc=False):
 
 
 def grammar_of(
-    request: ChatRequest, text: ModelText, form: AnswerFormat, beginning: Beginning
+    request: ChatRequest,
+    text: ModelText,
+    form: AnswerFormat,
+    beginning: Beginning,
+    *,
+    takes_lark: bool = True,
 ) -> Grammar | None:
     """The grammar for an engine; None if there is nothing to enforce. Raises `ApiError` 400 for a
     grammar that is too large or cannot be combined with tools.
     """
-    calls = calls_of(request, text, form)
+    calls = calls_of(request, text, form, takes_lark=takes_lark)
     found = _content_or_calls(request, calls, form, beginning)
     if found is None:
         return None
     kind, source = found
     if len(source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
-        raise grammar_too_large("tools")
+        wanted = request.grammar
+        raise grammar_too_large("tools" if request.tools or wanted is None else wanted.field)
     reasoning = form.reasoning
     if beginning.opening or reasoning is None or (calls is not None and calls.reads_thoughts):
         return Grammar(kind, source)
@@ -69,22 +75,37 @@ def grammar_of(
     return Grammar(kind, source, closing_id, opening_id)
 
 
-def calls_of(request: ChatRequest, text: ModelText, form: AnswerFormat) -> CallGrammar | None:
-    """How the request's calls are enforced; None without tools, and in a format without grammar."""
+def calls_of(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, *, takes_lark: bool
+) -> CallGrammar | None:
+    """How the request's calls are enforced; None without tools, and in a format without grammar. A
+    schema of the answer needs it too in formats whose grammars read the thoughts.
+    """
     if not request.tools:
-        return None
+        return _messages_of(request, text, form) if takes_lark else None
     syntax = call_syntax(form.tools, text.chat_template or "", text.lone_id)
     return None if syntax is None else CallGrammar(syntax)
 
 
-def skips_reasoning(request: ChatRequest, text: ModelText, form: AnswerFormat) -> bool:
+def _messages_of(request: ChatRequest, text: ModelText, form: AnswerFormat) -> CallGrammar | None:
+    wanted, reasoning = request.grammar, form.reasoning
+    if wanted is None or wanted.kind != "json_schema" or reasoning is None or request.answer_start:
+        return None
+    tools = TOOL_FORMATS.get(reasoning.name)
+    syntax = call_syntax(tools, text.chat_template or "", text.lone_id)
+    return CallGrammar(syntax) if syntax is not None and syntax.channels is not None else None
+
+
+def skips_reasoning(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, *, takes_lark: bool
+) -> bool:
     """Whether the answer must start without reasoning for a grammar to apply: the engine finds the
     end of the reasoning only if the tag is one token, and few grammars read the reasoning.
     """
     reasoning = form.reasoning
     if reasoning is None:
         return False
-    calls = calls_of(request, text, form)
+    calls = calls_of(request, text, form, takes_lark=takes_lark)
     if calls is not None and calls.reads_thoughts:
         return False
     return _around(reasoning, text) is None
@@ -113,14 +134,16 @@ def _content_or_calls(
     if wanted is not None and wanted.left_out:
         owner = "the answer"
         _tell_of(wanted.left_out, owner, wanted.field, is_required=wanted.is_required)
+    is_thinking = calls is not None and calls.reads_thoughts and form.is_opened_by(beginning.end)
     if not request.tools:
+        if wanted is not None and calls is not None:
+            return "lark", calls.no_calls(wanted.text, is_thinking=is_thinking)
         return None if wanted is None else (wanted.kind, wanted.text)
     if calls is None:
         if wanted is not None and wanted.is_required and request.tool_choice != "required":
             raise not_served(wanted)
         _tell_of_format(request, form)
         return None
-    is_thinking = calls.reads_thoughts and form.is_opened_by(beginning.end)
     if request.tool_choice == "required":
         tools = _callable(request, calls)
         return "lark", calls.forced(tools, beginning.opening, is_thinking=is_thinking)

@@ -263,13 +263,18 @@ def _grammar(
     """The grammar of the answer, and tokens to append to the prompt: the end of the reasoning, if
     an engine could not tell the reasoning from the answer.
     """
-    grammar = grammar_of(request, text, form, given) if view.grammar_forms else None
+    lark = "lark" in view.grammar_forms
+    grammar = None
+    if view.grammar_forms:
+        grammar = grammar_of(request, text, form, given, takes_lark=lark)
     is_served = grammar is not None and form_of(grammar.kind, grammar.text) in view.grammar_forms
     if not is_served and view.grammar_forms != ALL_FORMS:
         if request.grammar is not None and request.grammar.is_required:
             raise not_served(request.grammar)
         return None, b""
-    if grammar is None or given.opening or not skips_reasoning(request, text, form):
+    if grammar is None or given.opening:
+        return grammar, b""
+    if not skips_reasoning(request, text, form, takes_lark=lark):
         return grammar, b""
     past = form.past_reasoning(given.end)
     return grammar, pack_tokens(text.encode_opening(Opening(past))) if past else b""

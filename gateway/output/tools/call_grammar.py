@@ -60,10 +60,12 @@ class CallGrammar:
         """
         syntax = self._syntax
         rest = _ANY_TEXT if content is None else f"content: %json {content}\n"
-        if syntax.channels is not None:
-            final = "TEXT" if content is None else "content"
-            start = syntax.channels.answer(final, syntax.more, is_thinking=is_thinking)
-            rest = _ANY_TEXT + ("" if content is None else rest)
+        channels = syntax.channels
+        if channels is not None and content is None:
+            start = channels.answer(syntax.more, is_thinking=is_thinking)
+        elif channels is not None:
+            start = channels.form("content", syntax.more, is_thinking=is_thinking)
+            rest += _ANY_TEXT
         elif content is not None:
             start = f"content | call {syntax.more}"
         elif syntax.is_bare:
@@ -72,6 +74,13 @@ class CallGrammar:
         else:
             start = "TEXT (call TEXT)*"
         return self._grammar(start, tools) + rest
+
+    def no_calls(self, content: str, *, is_thinking: bool = False) -> str:
+        """A text that follows a JSON schema, and thoughts before it, where grammars read them."""
+        channels = self._syntax.channels
+        assert channels is not None
+        start = channels.form("content", None, is_thinking=is_thinking)
+        return f"start: {start}\ncontent: %json {content}\n{_ANY_TEXT}"
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
         """What of a tool's schema these grammars do not enforce beside what no engine does."""

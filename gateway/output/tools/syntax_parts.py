@@ -18,27 +18,38 @@ LoneId = Callable[[str], int | None]
 
 
 class Channels(NamedTuple):
-    """Answers of several messages. `end` ends a thought that the prompt has opened. `thoughts` may
-    stand before a demanded call, `before` before anything, `to_call` between that and a call. A
-    text stands between `final` and `over`.
+    """Answers of several messages. `end` ends a thought that the prompt has opened, and `thoughts`
+    may follow. `before` are those with texts between them. A text stands between `final` and
+    `over`; `to_call` is between texts and a call, `at_once` before a call with no text.
     """
 
     end: str
     thoughts: str
     before: str
     to_call: str = ""
+    at_once: str = ""
     final: str = ""
     over: str = ""
 
-    def answer(self, content: str, more: str, *, is_thinking: bool) -> str:
-        """All messages of an answer; `content` is the rule of the text, `more` of further calls."""
-        text, calls = f"{self.final} {content} {self.over}", f"{self.to_call} call {more}"
-        rest = f"{self.before} ({text} | {calls})"
-        return f"TEXT {self.end} {rest}" if is_thinking else rest
+    def answer(self, more: str, *, is_thinking: bool) -> str:
+        """Any text or calls; `more` is the rule of further calls."""
+        text, calls = f"{self.final} TEXT {self.over}", f"{self.to_call} call {more}"
+        return self._behind(f"{self.before} ({text} | {calls})", is_thinking=is_thinking)
+
+    def form(self, content: str, more: str | None, *, is_thinking: bool) -> str:
+        """A text that follows the rule `content`, or calls; None for `more` allows no calls. Texts
+        before calls are not allowed: the beginning of such a one and of `content` are alike.
+        """
+        found = f"{self.final} {content} {self.over}"
+        if more is not None:
+            found = f"({found} | {self.at_once} call {more})"
+        return self._behind(f"{self.thoughts} {found}", is_thinking=is_thinking)
 
     def calls(self, more: str, *, is_thinking: bool) -> str:
         """Calls alone, with thoughts before them."""
-        rest = f"{self.thoughts} call {more}"
+        return self._behind(f"{self.thoughts} {self.at_once} call {more}", is_thinking=is_thinking)
+
+    def _behind(self, rest: str, *, is_thinking: bool) -> str:
         return f"TEXT {self.end} {rest}" if is_thinking else rest
 
 

@@ -128,9 +128,10 @@ def _kimi_3(_template: str, lone_id: LoneId) -> CallSyntax | None:
         named_end=kimi3.SEP,
         channels=Channels(
             f'{closing} "think" {sep} {opening} "response" {sep}',
-            end_text,
+            "",
             "",
             to_call=f"TEXT {end_text}",
+            at_once=end_text,
             over=f"{end_text} {over}",
         ),
         arguments=Parameters(TypedTags(opening, closing, sep, never)),

@@ -177,6 +177,14 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 JSON = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
 STRICT_TOOL: Any = {**TOOL, "function": {**TOOL["function"], "strict": True}}
 MESSAGE_TAGS = {
+    "gpt-oss": (
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|call|>",
+    ),
     "Kimi K3": ("<|open|>", "<|close|>", "<|sep|>"),
     "Solar Open": (
         "<|begin|>",
@@ -194,16 +202,18 @@ MESSAGE_TAGS = {
 """Families whose text stands between tags, as their calls do."""
 
 ANSWER = {
+    "gpt-oss": "<|start|>assistant<|channel|>final<|message|>",
     "Kimi K3": "<|close|>think<|sep|><|open|>response<|sep|>",
     "Solar Open": "<|begin|>assistant<|content|>",
 }
 
 
-async def _submitted(name: str, **fields: Any) -> tuple[Submit, str]:
+async def _submitted(name: str, *capabilities: str, **fields: Any) -> tuple[Submit, str]:
     """What a worker that enforces grammars is asked, and the text of the prompt."""
     files = make_text_files(tokens=MESSAGE_TAGS[name], template=_template(CASES[name]))
     worker = FakeWorker(text="ok", files=files)
-    worker.facts = msgspec.structs.replace(worker.facts, capabilities=(ENFORCES_GRAMMARS,))
+    able = capabilities or (ENFORCES_GRAMMARS,)
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=able)
     async with whole_gateway(worker) as whole:
         await whole.post("/v1/chat/completions", model="alpha", messages=USER, **fields)
         submit = await worker.wait(Submit)
@@ -213,11 +223,27 @@ async def _submitted(name: str, **fields: Any) -> tuple[Submit, str]:
 
 @pytest.mark.parametrize("name", MESSAGE_TAGS)
 async def test_json_is_enforced_behind_the_tags_of_the_answer(name: str) -> None:
-    """An engine that knows only where the thoughts end would forbid the tags behind them."""
-    submit, prompt = await _submitted(name, response_format=JSON)
+    """An engine that takes schemas alone, and knows only where the thoughts end, would forbid the
+    tags behind them.
+    """
+    able = f"{ENFORCES_GRAMMARS}:json_schema"
+    submit, prompt = await _submitted(name, able, response_format=JSON)
     assert prompt.endswith(ANSWER[name])
     assert submit.grammar is not None
     assert (submit.grammar.kind, submit.grammar.closing_id) == ("json_schema", None)
+
+
+@pytest.mark.parametrize("name", MESSAGE_TAGS)
+async def test_a_model_may_think_before_json(name: str) -> None:
+    """Where the engine takes a grammar that reads the thoughts."""
+    submit, prompt = await _submitted(name, response_format=JSON)
+    assert prompt.endswith(CASES[name].end)
+    assert submit.grammar is not None
+    assert (submit.grammar.kind, submit.grammar.closing_id) == ("lark", None)
+    start, content, *_ = submit.grammar.text.split("\n")
+    assert " content " in start
+    assert "call" not in start
+    assert content.startswith("content: %json {")
 
 
 @pytest.mark.parametrize("name", MESSAGE_TAGS)

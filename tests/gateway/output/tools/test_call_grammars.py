@@ -265,6 +265,57 @@ def test_harmony_goes_on_in_thoughts_that_the_prompt_has_opened() -> None:
     assert not walker().accepts(grammar, f"Hm.{between}{wrong}")
 
 
+@pytest.mark.parametrize(
+    ("name", "is_thinking", "before", "after"),
+    [
+        ("harmony", False, f"{THOUGHT}<|channel|>final<|message|>", ""),
+        ("harmony", False, "<|channel|>final<|message|>", ""),
+        ("harmony", True, "Hm.<|end|><|start|>assistant<|channel|>final<|message|>", ""),
+        ("solar_open", False, "<|think|>Hm.<|end|><|begin|>assistant<|content|>", "<|end|>"),
+        ("solar_open", False, "<|content|>", ""),
+        (
+            "kimi_k3",
+            True,
+            "Hm.<|close|>think<|sep|><|open|>response<|sep|>",
+            "<|close|>response<|sep|><|close|>message<|sep|>",
+        ),
+        ("kimi_k3", False, "", "<|close|>response<|sep|>"),
+    ],
+)
+def test_json_may_stand_behind_thoughts(
+    name: str, before: str, after: str, *, is_thinking: bool
+) -> None:
+    """Beside calls and alone; a text for the user, such as a preamble, would be no JSON."""
+    schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
+    alone = grammar_of(name).no_calls(schema, is_thinking=is_thinking)
+    tools = callable_tools(("set",))
+    beside = grammar_of(name).optional(tools, schema, is_thinking=is_thinking)
+    preamble = {
+        "harmony": "<|channel|>commentary<|message|>So.<|end|><|start|>assistant",
+        "solar_open": "<|content|>So.<|end|><|begin|>assistant",
+    }
+    for grammar in (alone, beside):
+        assert walker().accepts(grammar, f'{before}{{"a": 1}}{after}')
+        assert not walker().accepts(grammar, f'{before}{{"a": "b"}}{after}')
+        assert not walker().accepts(grammar, f"{before}Yes.{after}")
+        if name in preamble and not is_thinking:
+            said = f'{preamble[name]}{before}{{"a": 1}}{after}'
+            assert not walker().accepts(grammar, said)
+    call = {
+        "harmony": '<|channel|>commentary to=functions.set <|constrain|>json<|message|>{"is_on": '
+        'true, "where": {"x": 1}}<|call|>',
+        "solar_open": "<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>set<|tool_call:args|>"
+        '{"is_on": true, "where": {"x": 1}}<|tool_call:end|><|calls|>',
+        "kimi_k3": '<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="set" index="1"'
+        '<|sep|><|open|>argument key="is_on" type="boolean"<|sep|>true<|close|>argument<|sep|>'
+        '<|open|>argument key="where" type="object"<|sep|>{"x": 1}<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>",
+    }[name]
+    to_call = before.removesuffix("<|channel|>final<|message|>").removesuffix("<|content|>")
+    assert walker().accepts(beside, to_call + call)
+    assert not walker().accepts(alone, to_call + call)
+
+
 def test_without_tokens_for_the_tags_there_is_no_grammar() -> None:
     """Tags of several tokens could not be told from text."""
     for name in TEMPLATES:

@@ -25,7 +25,9 @@
 // 8 (2 w + m) + g of a group's gates is row g of warp w in fragment m: eight warps' 16 gates follow
 // each other, as the columns of what leaves.
 //
-// Programs take units, (tile of pairs, tile of weights), by turns; a grid may be of any size.
+// A unit is (tile of pairs, tile of weights). A program has the unit of its number first, then the one
+// that nobody has taken yet: tiles are not equally full, and a multiprocessor may be slower than
+// others. Those that multiply hear of a unit ahead, with what they will read.
 
 #include "hopper.h"
 #include "multiply.h"
@@ -46,9 +48,9 @@ constexpr int EXPERT_ROWS = UP ? 2 * OUT : OUT;
 constexpr int POWERS = DEPTH / 32;     // of a weight row
 constexpr int POWER_BYTES = PACKED ? TILE * POWERS : 0;
 constexpr int FETCHERS = 128, WARPS = 4 * GROUPS;
-constexpr int LAG = STAGES > 5 ? 3 : STAGES > 3 ? 2 : 1;  // stages whose copies are waited for later
 constexpr int PITCH = 48, AT_ONCE = 32;  // bytes of a pair in what a warp turns, and pairs
 constexpr int STAGED_BYTES = PITCH * AT_ONCE;
+constexpr int LISTENERS = WARPS + FETCHERS / 32;
 constexpr int LINES = ROWS / 16;       // rows of x that a fetching thread has a chunk of
 constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
 constexpr u32 SIGNS = 0x80008000;      // two zeros that leave the sign of what is added
@@ -62,15 +64,21 @@ __device__ __forceinline__ void copy16(u32 to, const void* from) {
                : "memory");
 }
 
-// The copies since the last call become one group.
-__device__ __forceinline__ void close_group() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+// Arrive when all copies have ended that this thread has started.
+__device__ __forceinline__ void arrive_behind_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Wait for this thread's groups but the last `LEFT`, and show them to the tensor cores.
-template <int LEFT>
-__device__ __forceinline__ void wait_groups() {
-  asm volatile("cp.async.wait_group %0;\nfence.proxy.async.shared::cta;" ::"n"(LEFT) : "memory");
+// The thread's own copies, and those that it knows to have ended, are shown to the tensor cores.
+__device__ __forceinline__ void show_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Start to read a number, here and not where it is used.
+__device__ __forceinline__ int load_early(const int* from) {
+  int v;
+  asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(from));
+  return v;
 }
 
 __device__ __forceinline__ void fetch_box(u32 to, const Map* map, u32 barrier, int a, int b, int c,
@@ -107,10 +115,14 @@ __device__ __forceinline__ uint4 load_shared(u32 address) {
   return v;
 }
 
-__device__ __forceinline__ uint2 load_words(u32 address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+__device__ __forceinline__ u32 load_word(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
+}
+
+__device__ __forceinline__ void store_word(u32 address, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ u32 load_byte(u32 address) {
@@ -170,46 +182,75 @@ __device__ __forceinline__ int gate_at(int place) {
   return lane / 2 * 16 + chunk / 4 * 8 + lane % 2 * 4 + chunk % 4;
 }
 
+// Ask for what is read later.
+__device__ __forceinline__ void prefetch(const int* from) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
+
 // How many of a tile's pairs are multiplied: as many as there are, by 32.
 __device__ __forceinline__ int shown_of(const int* pairs, int num_pairs) {
   int count = 32;
 #pragma unroll
-  for (int i = 32; i < ROWS; i += 32) count += pairs[i] < num_pairs ? 32 : 0;
+  for (int i = 32; i < ROWS; i += 32) count += load_early(pairs + i) < num_pairs ? 32 : 0;
   return count;
 }
 
-// Where a thread that multiplies finds what it reads: `first_power` are its group's, of this unit.
+// From a thread's first weight row to its row `half` of fragment m: of PACKED in shared memory, and
+// in the stack, but from a gate to its up.
+__device__ __forceinline__ int stored_row(int m, int half) {
+  return UP ? 8 * m + OWN / 2 * half : 64 * m + 8 * half;
+}
+__device__ __forceinline__ int natural_row(int m, int half) {
+  return UP ? (PACKED ? 1 : 8) * m + FEATURES * half : 64 * m + 8 * half;
+}
+
+// Where a thread that multiplies finds what it reads in shared memory: weights from the beginning of
+// a stage on, and powers of this unit.
 struct Own {
-  u32 base, full, empty;
-  int own, lane;
-  u32 first_power;
+  u32 base, full, empty, weights, powers;
+  bool is_first;  // lane of its warp
 };
+
+// What a thread has of a tile of columns in MXFP4: eight columns of each row, which come twice, and
+// the rows' factors.
+struct Packed {
+  u32 words[FRAGMENTS][2], factors[FRAGMENTS][2];
+};
+
+__device__ __forceinline__ void load_words(Packed& to, u32 weights) {
+#pragma unroll
+  for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      to.words[m][half] = load_word(weights + stored_row(m, half) * LINE);
+}
+
+// The beginning of tile `n` of columns, the unit's `step`, when it is there.
+__device__ __forceinline__ void load_packed(Packed& to, const Own& at, int step, int n) {
+  const int s = n % STAGES;
+#pragma unroll
+  for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      to.factors[m][half] = factor_of(load_byte(at.powers + 2 * step + natural_row(m, half) * POWERS));
+  wait(at.full + 8 * s, (n / STAGES) & 1);
+  show_copies();
+  load_words(to, at.base + s * STAGE_BYTES + at.weights);
+}
 
 // Sums with the products of all columns and the first `COUNT` pairs; the tile of columns behind the
 // last of `n`.
 template <int COUNT>
 __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], const Own& at,
-                                           const int (&rows)[FRAGMENTS][2],
-                                           const int (&natural)[FRAGMENTS][2], int n) {
+                                           int n) {
+  Packed next;
+  if (PACKED) load_packed(next, at, 0, n);
   for (int step = 0; step < STEPS; ++step, ++n) {
     const int s = n % STAGES;
-    const u32 stage = at.base + s * STAGE_BYTES, own = stage + at.own * OWN * LINE;
+    const u32 stage = at.base + s * STAGE_BYTES;
     const u64 right = matrix(stage + WEIGHT_BYTES);
     if (PACKED) {
-      u32 factors[FRAGMENTS][2];
-#pragma unroll
-      for (int m = 0; m < FRAGMENTS; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          factors[m][half] =
-              factor_of(load_byte(at.first_power + natural[m][half] * POWERS + 2 * step));
-      wait(at.full + 8 * s, (n / STAGES) & 1);
-      uint2 words[FRAGMENTS][2];
-#pragma unroll
-      for (int m = 0; m < FRAGMENTS; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          words[m][half] = load_words(own + rows[m][half] * LINE + at.lane % 4 * 8);
+      Packed now = next;
 #pragma unroll
       for (int k = 0; k < COLUMNS / 16; ++k) {
         u32 left[FRAGMENTS][4];
@@ -217,23 +258,26 @@ __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], c
         for (int m = 0; m < FRAGMENTS; ++m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const u32 word = k < 2 ? words[m][half].x : words[m][half].y;
-            const u32 bits = k % 2 ? word >> 8 : word;
-            left[m][half] = pair_of<0>(bits, factors[m][half]);
-            left[m][2 + half] = pair_of<4>(bits, factors[m][half]);
+            const u32 bits = k % 2 ? now.words[m][half] >> 8 : now.words[m][half];
+            left[m][half] = pair_of<0>(bits, now.factors[m][half]);
+            left[m][2 + half] = pair_of<4>(bits, now.factors[m][half]);
           }
         begin_products();
 #pragma unroll
         for (int m = 0; m < FRAGMENTS; ++m)
           multiply<COUNT>(sums[m], left[m][0], left[m][1], left[m][2], left[m][3], right + 2 * k);
         close_products();
+        // What is unpacked next comes while products run.
+        if (k == 1) load_words(now, stage + at.weights + 4);
+        if (k == 3 && step + 1 < STEPS) load_packed(next, at, step + 1, n + 1);
         // The registers of the products before these are free.
         wait_products<1>();
-        if (k == 0 && step > 0 && at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+        if (k == 0 && step > 0 && at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
       }
     } else {
       wait(at.full + 8 * s, (n / STAGES) & 1);
-      const u64 left = matrix(own);
+      show_copies();
+      const u64 left = matrix(stage + at.weights);
       begin_products();
 #pragma unroll
       for (int k = 0; k < COLUMNS / 16; ++k)
@@ -244,12 +288,21 @@ __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], c
       if (step > 0) {
         // The products before these are done with their stage.
         wait_products<1>();
-        if (at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+        if (at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
       }
     }
   }
   wait_products<0>();
-  if (at.lane == 0) arrive(at.empty + 8 * ((n - 1) % STAGES));
+  if (at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
+  return n;
+}
+
+// The same without products.
+__device__ __forceinline__ int pass_columns(const Own& at, int n) {
+  for (int step = 0; step < STEPS; ++step, ++n) {
+    wait(at.full + 8 * (n % STAGES), (n / STAGES) & 1);
+    if (at.is_first) arrive(at.empty + 8 * (n % STAGES));
+  }
   return n;
 }
 
@@ -262,19 +315,24 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
                  const u8* __restrict__ powers,    // [E EXPERT_ROWS, POWERS], read if PACKED
                  const u16* __restrict__ bias,     // [E, EXPERT_ROWS], read if BIAS
                  u16* out,                         // [pairs, OUT]
+                 int* taken,                       // [2], zeros, and zeros again behind the launch
                  int num_pairs, int num_rows, int slope, int shift, int limit, int cubic) {
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 scales = base + STAGES * STAGE_BYTES, turned = scales + 2 * POWER_BYTES;
   const u32 full = turned + WARPS * STAGED_BYTES, empty = full + 8 * STAGES;
   const u32 scaled = empty + 8 * STAGES, unscaled = scaled + 16;
+  const u32 told = unscaled + 16, heard = told + 16, said = heard + 16;
   const int thread = threadIdx.x, lane = thread % 32;
   const int warp = __shfl_sync(0xffffffff, thread / 32, 0);
   const int group = warp / 4;
   if (thread == 0) {
     for (int s = 0; s < STAGES; ++s)
-      init_barrier(full + 8 * s, FETCHERS / 32 + 1), init_barrier(empty + 8 * s, WARPS);
-    for (int s = 0; s < 2; ++s) init_barrier(scaled + 8 * s, 1), init_barrier(unscaled + 8 * s, WARPS);
+      init_barrier(full + 8 * s, FETCHERS + 1), init_barrier(empty + 8 * s, WARPS);
+    for (int s = 0; s < 2; ++s) {
+      init_barrier(scaled + 8 * s, 1), init_barrier(unscaled + 8 * s, WARPS);
+      init_barrier(told + 8 * s, 1), init_barrier(heard + 8 * s, LISTENERS);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     prefetch_map(&weight_map);
   }
@@ -282,22 +340,48 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   __syncthreads();
   const int units = *num_tiles * PARTS;
+  // The unit behind that of a turn, as the first thread says it.
+  const auto hear = [&](int turn) -> int {
+    wait(told + 8 * (turn % 2), turn / 2 & 1);
+    const int unit = load_word(said + 4 * (turn % 2));
+    __syncwarp();
+    if (lane == 0) arrive(heard + 8 * (turn % 2));
+    return unit;
+  };
 
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
     const int chunk = thread % 8, line = thread / 8;
     const u32 to_chunk = WEIGHT_BYTES + line * 128 + ((chunk ^ (line % 8)) << 4);
     int n = 0, turn = 0;  // tiles of columns, units
-    for (int unit = blockIdx.x; unit < units; unit += gridDim.x, ++turn) {
-      const int tile = unit / PARTS, feature = (unit - tile * PARTS) * FEATURES;
-      const int count = shown_of(pairs + tile * ROWS, num_pairs);
+    int next_pairs[LINES], next_expert, next_count;
+    const auto load_next = [&](int unit) {
+      const int tile = unit / PARTS;
+      next_expert = load_early(experts + tile);
+      next_count = shown_of(pairs + tile * ROWS, num_pairs);
+#pragma unroll
+      for (int i = 0; i < LINES; ++i)
+        next_pairs[i] = load_early(pairs + tile * ROWS + 16 * i + line);
+    };
+    if (blockIdx.x < units) load_next(blockIdx.x);
+    int next = 0, ahead = thread == 0 ? gridDim.x + atomicAdd(taken, 1) : 0;
+    for (int unit = blockIdx.x; unit < units; unit = next, ++turn) {
+      if (thread == 0) {
+        if (turn >= 2) wait(heard + 8 * (turn % 2), (turn / 2 - 1) & 1);
+        store_word(said + 4 * (turn % 2), ahead);
+        arrive(told + 8 * (turn % 2));
+        ahead = gridDim.x + atomicAdd(taken, 1);
+      }
+      next = hear(turn);
+      const int feature = unit % PARTS * FEATURES, count = next_count;
       u32 from[LINES];  // what is no pair has the first row's numbers, and leaves nothing
 #pragma unroll
       for (int i = 0; i < LINES; ++i) {
-        const int pair = pairs[tile * ROWS + 16 * i + line];
+        const int pair = next_pairs[i];
         from[i] = (pair < num_pairs ? UP ? pair / ACTIVE : pair : 0) * (DEPTH / 8) + chunk;
       }
-      const int row = experts[tile] * EXPERT_ROWS + feature;
+      const int row = next_expert * EXPERT_ROWS + feature;
+      if (next < units) load_next(next);
       if (PACKED && thread == 0) {
         const int b = turn % 2;
         if (turn >= 2) wait(unscaled + 8 * b, (turn / 2 - 1) & 1);
@@ -340,63 +424,68 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
 #pragma unroll
         for (int i = 0; i < LINES; ++i)
           if (16 * i < count) copy16(to + to_chunk + i * 16 * 128, x + (u64)(from[i] + step * 8) * 8);
-        close_group();
-        if (n >= LAG) {
-          wait_groups<LAG>();
-          __syncwarp();
-          if (lane == 0) arrive(full + 8 * ((n - LAG) % STAGES));
-        }
+        arrive_behind_copies(full + 8 * s);
       }
     }
-    wait_groups<0>();
-    __syncwarp();
-    for (int last = max(0, n - LAG); last < n; ++last)
-      if (lane == 0) arrive(full + 8 * (last % STAGES));
+    if (thread == 0) {
+      __threadfence();
+      // Who comes last has no one behind that still takes.
+      if (atomicAdd(taken + 1, 1) == (int)gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
     const int own = group - 1, w = warp % 4, g = lane / 4, t = lane % 4;
     const u32 staged = turned + (warp - 4) * STAGED_BYTES;
     const u32 to_turn = staged + ((lane / 16) * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;
     const u32 from_turn = staged + lane / 2 * PITCH + lane % 2 * 16;
-    // Rows of a fragment, in a group's weights: of PACKED in shared memory, of powers in the stack.
-    int rows[FRAGMENTS][2], natural[FRAGMENTS][2];
-#pragma unroll
-    for (int m = 0; m < FRAGMENTS; ++m) {
-      const int place = 8 * (FRAGMENTS * w + m) + g, plain = 64 * m + 16 * w + g;
-      rows[m][0] = UP ? place : plain;
-      rows[m][1] = UP ? OWN / 2 + place : plain + 8;
-      natural[m][0] = UP ? own * OWN / 2 + gate_at(place) : own * OWN + plain;
-      natural[m][1] = natural[m][0] + (UP ? FEATURES : 8);
+    const int place = 8 * FRAGMENTS * w + g, plain = 16 * w + g;
+    const int first_row = UP ? place : plain;
+    const int natural = UP ? own * OWN / 2 + gate_at(place) : own * OWN + plain;
+    int n = 0, turn = 0, next_expert = 0, next_count = 0;
+    if (blockIdx.x < units) {
+      next_expert = load_early(experts + blockIdx.x / PARTS);
+      next_count = shown_of(pairs + blockIdx.x / PARTS * ROWS, num_pairs);
     }
-    int n = 0, turn = 0;
-    for (int unit = blockIdx.x; unit < units; unit += gridDim.x, ++turn) {
+    for (int unit = blockIdx.x, next; unit < units; unit = next, ++turn) {
       const int tile = unit / PARTS, feature = (unit - tile * PARTS) * FEATURES;
-      const int expert = experts[tile];
-      float sums[FRAGMENTS][ROWS / 2];
-#pragma unroll
-      for (int m = 0; m < FRAGMENTS; ++m)
-#pragma unroll
-        for (int j = 0; j < ROWS / 2; ++j) sums[m][j] = 0.0f;
-      const int count = shown_of(pairs + tile * ROWS, num_pairs), b = turn % 2;
-      const Own at = {base, full, empty, own, lane, scales + b * POWER_BYTES + t / 2};
-      if (PACKED) wait(scaled + 8 * b, turn / 2 & 1);
-      if (count == 32) n = add_columns<32>(sums, at, rows, natural, n);
-      else if (count == 64) n = add_columns<ROWS < 64 ? ROWS : 64>(sums, at, rows, natural, n);
-      else if (count == 96) n = add_columns<ROWS < 96 ? ROWS : 96>(sums, at, rows, natural, n);
-      else n = add_columns<ROWS>(sums, at, rows, natural, n);
-      if (PACKED && lane == 0) arrive(unscaled + 8 * b);
-      int places[ROWS / 16];
-#pragma unroll
-      for (int i = 0; i < ROWS / 16; ++i) places[i] = pairs[tile * ROWS + 16 * i + lane / 2];
+      const int expert = next_expert, count = next_count;
+      // All that is read behind the products, or ahead of the next ones.
+      next = hear(turn);
+      if (next < units) {
+        next_expert = load_early(experts + next / PARTS);
+        next_count = shown_of(pairs + next / PARTS * ROWS, num_pairs);
+      }
+      prefetch(pairs + tile * ROWS + lane * (ROWS / 32));
       float biases[FRAGMENTS][2];
 #pragma unroll
       for (int m = 0; m < FRAGMENTS; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int at = feature + natural[m][UP ? 0 : half];
+          const int at = feature + natural + natural_row(m, UP ? 0 : half);
           const bool is_read = BIAS && at < OUT;
-          biases[m][half] = is_read ? wide(bias[(long)expert * EXPERT_ROWS + at + (UP ? half * OUT : 0)]) : 0.0f;
+          biases[m][half] =
+              is_read ? wide(bias[(long)expert * EXPERT_ROWS + at + (UP ? half * OUT : 0)]) : 0.0f;
         }
+      float sums[FRAGMENTS][ROWS / 2];
+#pragma unroll
+      for (int m = 0; m < FRAGMENTS; ++m)
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; ++j) sums[m][j] = 0.0f;
+      const int b = turn % 2;
+      const Own at = {base,
+                      full,
+                      empty,
+                      (u32)(own * OWN * LINE + (PACKED ? first_row * LINE + t * 8 : 0)),
+                      scales + b * POWER_BYTES + natural * POWERS + t / 2,
+                      lane == 0};
+      if (PACKED) wait(scaled + 8 * b, turn / 2 & 1);
+      // Behind the last output a group has nothing to multiply.
+      if (feature + (UP ? own * OWN / 2 : own * OWN) >= OUT) n = pass_columns(at, n);
+      else if (ROWS > 32 && count == 32) n = add_columns<32>(sums, at, n);
+      else if (ROWS > 64 && count == 64) n = add_columns<ROWS < 64 ? ROWS : 64>(sums, at, n);
+      else if (ROWS > 96 && count == 96) n = add_columns<ROWS < 96 ? ROWS : 96>(sums, at, n);
+      else n = add_columns<ROWS>(sums, at, n);
+      if (PACKED && lane == 0) arrive(unscaled + 8 * b);
       // A warp's 16 gates of both fragments, or 16 outputs of one after the other.
 #pragma unroll
       for (int part = 0; part < (UP ? 1 : FRAGMENTS); ++part) {
@@ -432,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
 #pragma unroll
           for (int i = 0; i < AT_ONCE / 16; ++i) {
             const uint4 v = load_shared(from_turn + 16 * i * PITCH);
-            const int pair = places[first / 2 + i];
+            const int pair = pairs[tile * ROWS + 8 * first + 16 * i + lane / 2];
             if (pair < num_pairs) *(uint4*)(out + (long)pair * OUT + column + lane % 2 * 8) = v;
           }
           __syncwarp();

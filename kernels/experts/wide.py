@@ -39,7 +39,7 @@ ROWS: Final = 128
 _COLUMNS: Final = 64
 _FRAGMENT: Final = 64
 _FRAGMENTS: Final = 2
-_REGISTERS: Final = {1: (56, 200), 2: (40, 232)}
+_REGISTERS: Final = {1: (56, 200), 2: (56, 224)}
 """Of a fetching and of a multiplying thread, by the warp groups that multiply: 65,536 of three warp
 groups, or of two programs of two.
 """
@@ -48,6 +48,8 @@ _RESERVED_BYTES: Final = 1024
 _STAGED_BYTES: Final = 48 * 32
 """In which a warp turns what it has of 32 pairs."""
 _MOST_STAGES: Final = 12
+_UNIT_BYTES: Final = 72
+"""Barriers of a unit's powers and of its number, and two numbers."""
 _BLOCK: Final = 1024
 
 
@@ -89,7 +91,7 @@ class WideProduct(NamedTuple):
     def other_bytes(self) -> int:
         """Powers of two units, what warps turn, and barriers."""
         powers = 2 * self.tile * (self.depth // GROUP) if self.is_packed else 0
-        return powers + 4 * self.groups * _STAGED_BYTES + 16 * _MOST_STAGES + 32
+        return powers + 4 * self.groups * _STAGED_BYTES + 16 * _MOST_STAGES + _UNIT_BYTES
 
     @property
     def stages(self) -> int:
@@ -153,7 +155,8 @@ def gate_up(
     groups: int = 2,
 ) -> Tensor:
     """Gates times ups of each pair, bfloat16 [T K, width], of x bfloat16 [T, hidden]; of MXFP4 in
-    the order that `down` takes. Ask `suits` first. Raises `CompileError` and `DriverError`.
+    the order that `down` takes. Launches on one device must be ordered, and the first not inside a
+    capture. Ask `suits` first. Raises `CompileError` and `DriverError`.
     """
     out, active = x.new_empty(num_pairs, width), num_pairs // x.shape[0]
     is_packed = isinstance(stack, Mxfp4Weight)
@@ -208,10 +211,16 @@ def _launch(
         (_weight_map(product, stack),),
         (
             x, listed.pairs, listed.experts, listed.num_tiles, powers,
-            x if bias is None else bias, out,
+            x if bias is None else bias, out, _taken(x.device),
         ),
         numbers,
     )  # fmt: skip
+
+
+@cache
+def _taken(device: torch.device) -> Tensor:
+    """Units that are taken: zeros, which every launch leaves as zeros."""
+    return torch.zeros(2, dtype=torch.int32, device=device)
 
 
 def map_of(product: WideProduct, num_rows: int) -> tuple[tuple[int, ...], ...]:

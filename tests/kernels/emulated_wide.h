@@ -7,6 +7,9 @@
 #include "emulated_card.h"
 
 inline void copy16(u32 to, const void* from) { copy16(to, from, true); }
+inline void show_copies() {}
+inline int load_early(const int* from) { return *from; }
+inline void prefetch(const int*) {}
 
 // Barriers by their address.
 struct Phase {
@@ -19,8 +22,26 @@ inline void arrive(u32 barrier) {
   if (--own.left == 0) own.left = own.count, ++own.number, has_moved = true;
 }
 inline void expect(u32 barrier, u32) { arrive(barrier); }
+// A thread's copies end, if late, when it waits for long.
+std::vector<std::deque<u32>> behind;
+inline void end_copies() {
+  auto& groups = threads[threadIdx.x].groups;
+  auto& own = behind[threadIdx.x];
+  if (own.empty()) return;
+  for (const Copy& copy : groups.front()) carry_out(copy);
+  arrive(own.front()), groups.pop_front(), own.pop_front();
+}
+inline void arrive_behind_copies(u32 barrier) {
+  behind.resize(threads.size());
+  close_group(), behind[threadIdx.x].push_back(barrier);
+  if (is_eager) end_copies();
+}
 inline void wait(u32 barrier, u32 parity) {
-  while ((phases[barrier / 8].number & 1) == parity) rest();
+  behind.resize(threads.size());
+  while ((phases[barrier / 8].number & 1) == parity) {
+    rest();
+    if ((phases[barrier / 8].number & 1) == parity) end_copies();
+  }
 }
 
 struct Map {
@@ -67,7 +88,8 @@ inline void fetch_line(u32 to, const void* from, u32, u32 bytes) {
 
 inline u32 packed(float low, float high) { return narrow(low) | (u32)narrow(high) << 16; }
 inline uint4 load_shared(u32 address) { return *(const uint4*)(memory + address); }
-inline uint2 load_words(u32 address) { return *(const uint2*)(memory + address); }
+inline u32 load_word(u32 address) { return *(const u32*)(memory + address); }
+inline void store_word(u32 address, u32 v) { *(u32*)(memory + address) = v; }
 inline u32 load_byte(u32 address) { return (u8)memory[address]; }
 inline void begin_products() {}
 inline void close_products() {}

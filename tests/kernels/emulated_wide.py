@@ -25,9 +25,9 @@ _BEYOND: Final = 8
 """Rows behind an answer."""
 
 _EMULATED: Final = (
-    "copy16", "close_group", "wait_groups", "fetch_box", "fetch_line", "store_turned",
-    "load_shared", "load_words", "load_byte", "begin_products", "close_products", "wait_products",
-    "multiply_add",
+    "copy16", "arrive_behind_copies", "show_copies", "load_early", "prefetch", "fetch_box",
+    "fetch_line", "store_turned", "load_shared", "load_word", "store_word", "load_byte",
+    "begin_products", "close_products", "wait_products", "multiply_add",
 )  # fmt: skip
 """Functions of one instruction each."""
 
@@ -43,7 +43,7 @@ _INSTRUCTIONS: Final = {
 _RUN: Final = """
 struct Arguments {
   Map map;
-  const void* addresses[7];
+  const void* addresses[8];
   int numbers[6];
 } given;
 
@@ -51,14 +51,18 @@ void kernel() {
   const auto& a = given.addresses;
   const auto& n = given.numbers;
   wide_experts(given.map, (const u16*)a[0], (const int*)a[1], (const int*)a[2], (const int*)a[3],
-               (const u8*)a[4], (const u16*)a[5], (u16*)a[6], n[0], n[1], n[2], n[3], n[4], n[5]);
+               (const u8*)a[4], (const u16*)a[5], (u16*)a[6], (int*)a[7], n[0], n[1], n[2], n[3],
+               n[4], n[5]);
+  while (!behind[threadIdx.x].empty()) end_copies();
 }
 
 extern "C" const char* run(const Arguments* arguments, const Range* ranges, int num_ranges,
                            int grid, int bytes, int eager, int back) {
   given = *arguments, shared_bytes = bytes, is_eager = eager, *fault = 0, gridDim.x = grid;
   tensors.assign(ranges, ranges + num_ranges);
-  for (int i = 0; i < grid && !*fault; ++i) run_block(i, FETCHERS + 128 * GROUPS, back);
+  const int threads = FETCHERS + 128 * GROUPS;
+  for (int i = 0; i < grid && !*fault; ++i)
+    behind.clear(), behind.resize(threads), run_block(i, threads, back);
   return fault;
 }
 """
@@ -70,7 +74,7 @@ class _Map(ctypes.Structure):
 
 class _Arguments(ctypes.Structure):
     _fields_ = [
-        ("map", _Map), ("addresses", ctypes.c_void_p * 7), ("numbers", ctypes.c_int * 6)
+        ("map", _Map), ("addresses", ctypes.c_void_p * 8), ("numbers", ctypes.c_int * 6)
     ]  # fmt: skip
 
 
@@ -107,11 +111,11 @@ def run(
     sizes, strides, box = wide.map_of(product, stack.shape[0])
     first = 32 if is_packed else 64
     numbers = (*sizes, *strides, first, *box, strides[0], not is_packed)
-    other = x if bias is None else bias
-    operands = x, listed.pairs, listed.experts, listed.num_tiles, powers, other, out
+    other, taken = x if bias is None else bias, torch.zeros(2, dtype=torch.int32)
+    operands = x, listed.pairs, listed.experts, listed.num_tiles, powers, other, out, taken
     arguments = _Arguments(
         _Map(values.data_ptr(), (ctypes.c_long * 17)(*numbers)),
-        (ctypes.c_void_p * 7)(*[each.data_ptr() for each in operands]),
+        (ctypes.c_void_p * 8)(*[each.data_ptr() for each in operands]),
         (ctypes.c_int * 6)(
             num_pairs, stack.shape[0], *[bits_of(each) for each in activation or (0.0,) * 4]
         ),
@@ -124,6 +128,7 @@ def run(
         is_back,
     )  # fmt: skip
     assert not fault, fault.decode()
+    assert not taken.any(), "units are left as taken"
     assert out[num_pairs:].isnan().all(), "rows are written that do not exist"
     return out[:num_pairs]
 

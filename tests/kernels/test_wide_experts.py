@@ -98,18 +98,18 @@ def test_products_are_as_defined(form: str, mixture: Mixture, rows: int, tmp_pat
 
 
 MISTAKES: Final = (
-    ("wait_groups<LAG>();", "wait_groups<LAG + 1>();"),
-    ("wait_groups<0>();", ""),
-    ("arrive(full + 8 * ((n - LAG) % STAGES))", "arrive(full + 8 * (n % STAGES))"),
+    ("arrive_behind_copies(full + 8 * s)", "arrive(full + 8 * s)"),
     ("if (n >= STAGES) wait(empty", "if (n > STAGES) wait(empty"),
-    ("wait(at.full + 8 * s, (n / STAGES) & 1);\n      uint2", "uint2"),
-    ("k == 0 && step > 0 && at.lane == 0", "k == 3 && at.lane == 0"),
-    ("gate_at(place)", "place"),
+    ("if (turn >= 2) wait(unscaled", "if (turn > 2) wait(unscaled"),
+    ("k == 0 && step > 0 && at.is_first", "k == 3 && at.is_first"),
+    ("if (k == 1) load_words(now", "if (k == 2) load_words(now"),
+    ("natural = UP ? own * OWN / 2 + gate_at(place)", "natural = UP ? own * OWN / 2 + place"),
     ("pair < num_pairs ? UP", "true ? UP"),
     ("pair < num_pairs) *(uint4*)", "true) *(uint4*)"),
     ("turn / 2 & 1", "turn & 1"),
     ("num_rows - row - OUT", "FEATURES"),
     ("chunk ^ (line % 8)", "chunk"),
+    ("if (16 * i < count) copy16", "if (16 * i < count - 16) copy16"),
 )
 
 

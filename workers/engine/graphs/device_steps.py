@@ -418,6 +418,7 @@ def _buckets(
         token_budget,
         config.active_weights // config.num_layers,
         is_fp8=model.weights.is_fp8,
+        is_mixture=bool(config.mixtures),
         verifies=verifies,
         invariant_sizes=capture_sizes(max_rows) if model.invariant else None,
     )

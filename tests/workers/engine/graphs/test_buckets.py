@@ -14,6 +14,8 @@ from workers.engine.graphs.buckets import (
 from workers.scheduler.plan import Chunk
 
 QWEN_0_6B, QWEN_8B, QWEN_32B = 15_728_640, 192_937_984, 487_587_840
+GPT_OSS = 126_100_000
+"""Of which a token is multiplied by."""
 MOST = 100_000
 """Tokens: a budget that limits nothing."""
 
@@ -29,18 +31,22 @@ def test_large_models_have_small_buckets() -> None:
     assert graph_buckets(256, MOST, 10**10) == ()
 
 
+def _most_rows(layer_weights: int, *, is_fp8: bool = False, is_mixture: bool = False) -> int:
+    given = {"is_fp8": is_fp8, "is_mixture": is_mixture}
+    found = buckets_of(256, MOST, layer_weights, **given, verifies=False, invariant_sizes=None)
+    return max(bucket.num_rows for bucket in found)
+
+
 def test_weights_in_8_bits_have_larger_buckets() -> None:
     """The host launches more for them, and the card multiplies them sooner."""
-    most = {
-        is_fp8: max(
-            bucket.num_rows
-            for bucket in buckets_of(
-                256, MOST, QWEN_8B, is_fp8=is_fp8, verifies=False, invariant_sizes=None
-            )
-        )
-        for is_fp8 in (False, True)
-    }
-    assert most == {False: 384, True: 1024}
+    assert _most_rows(QWEN_8B) == 384
+    assert _most_rows(QWEN_8B, is_fp8=True) == 1024
+
+
+def test_mixtures_have_larger_buckets() -> None:
+    """The host launches more for them, and the card multiplies tiles that are not full."""
+    assert _most_rows(GPT_OSS) == 512
+    assert _most_rows(GPT_OSS, is_mixture=True) == 1024
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 8, 16, 100, 300])

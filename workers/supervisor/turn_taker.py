@@ -51,6 +51,8 @@ TRIAL_IDLE_S: Final = 5.0
 asleep, and wakes if its place is free. What it cannot do is so found out under no request.
 """
 _DIAL_AGAIN_S: Final = 0.1
+_USED_EVERY_S: Final = 0.05
+"""The table hears of work that no gateway has told of yet so often at most."""
 
 _SEEN: Final[dict[EngineState, MemberState]] = {
     EngineState.WAITING: "waking",
@@ -194,8 +196,9 @@ class TurnTaker:
         soon done.
         """
         self._uses += 1
-        if not self._has_work:
-            self._idle_since = trio.current_time()
+        now = trio.current_time()
+        if not self._has_work and now >= self._idle_since + _USED_EVERY_S:
+            self._idle_since = now
             self.note()
 
     def gone(self, link: int) -> None:

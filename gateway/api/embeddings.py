@@ -7,6 +7,7 @@ tokenizers or how a prompt is embedded.
 import base64
 import sys
 from array import array
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -21,6 +22,30 @@ from gateway.api.request import ChatRequest, TokenId, decode_object, session_of,
 
 MAX_INPUTS: Final = 2048
 """As in OpenAI's API."""
+
+_UNREAD: Final[Mapping[str, tuple[object, ...]]] = {
+    "truncate_prompt_tokens": (),
+    "truncate": (False, "NONE"),
+    "truncation": (False,),
+    "normalize": (True,),
+    "normalized": (True,),
+    "add_special_tokens": (True,),
+    "input_type": (),
+    "task": (),
+    "task_type": (),
+    "instruction": (),
+    "prompt_name": (),
+    "output_dimension": (),
+    "output_dimensionality": (),
+    "output_dtype": ("float",),
+    "embedding_type": ("float",),
+    "embedding_types": (["float"],),
+    "late_chunking": (False,),
+    "messages": (),
+}
+"""Fields of other servers of embeddings by which the numbers would be others, each with the values
+that change nothing here.
+"""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -62,7 +87,8 @@ def parse_embeddings(
     body: bytes, rewrite: Rewrite | None = None
 ) -> tuple[tuple[ChatRequest, ...], bool]:
     """The requests in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields, and
-    whether the numbers are wanted in base64. Raises `ApiError` 400 that names the field.
+    whether the numbers are wanted in base64. The first request names what was not read. Raises
+    `ApiError` 400 that names the field.
     """
     raw = decode_object(body)
     if rewrite is not None:
@@ -70,8 +96,12 @@ def parse_embeddings(
     typed = typed_body(raw, EmbeddingsBody)
     prompts = prompts_of(typed.input, "input", MAX_INPUTS)
     fingerprint = xxhash.xxh3_128_digest(body)
-    requests = (_request(typed, raw, at, one, fingerprint) for at, one in enumerate(prompts))
-    return tuple(requests), typed.encoding_format == "base64"
+    first, *others = (_request(typed, raw, at, one, fingerprint) for at, one in enumerate(prompts))
+    unread = (name for name in sorted(_UNREAD.keys() & raw.keys()) if raw[name] is not None)
+    ignored = tuple(name for name in unread if raw[name] not in _UNREAD[name])
+    if ignored:
+        first = msgspec.structs.replace(first, ignored=ignored)
+    return (first, *others), typed.encoding_format == "base64"
 
 
 def _request(

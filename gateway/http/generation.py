@@ -139,6 +139,7 @@ class Generation:
             await self.pass_through(exchange, caller, body)
             return
         requests, in_base64 = await self._edge.read(caller, body, parse_embeddings)
+        exchange.name_ignored(requests[0])
         del body
         await EmbeddingsAnswer(
             replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, requests).run),

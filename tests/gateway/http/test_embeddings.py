@@ -128,3 +128,14 @@ async def test_the_official_client_reads_them() -> None:
         found = await trio.to_thread.run_sync(act, whole.url)
     assert [len(one) for one in found] == [3, 3]
     assert found[0][0] < found[1][0]
+
+
+async def test_what_would_change_the_numbers_is_named() -> None:
+    """Fields of other servers; values that change nothing are none."""
+    async with _gateway() as whole:
+        asked = {"truncate_prompt_tokens": 5, "input_type": "query", "normalize": False}
+        reply = await whole.post(PATH, model="alpha", input=["a", "b"], **asked)
+        assert reply.headers["x-herma-ignored"] == "input_type, normalize, truncate_prompt_tokens"
+        usual = {"normalize": True, "input_type": None, "embedding_types": ["float"], "user": "u"}
+        reply = await whole.post(PATH, model="alpha", input="a", **usual)
+        assert "x-herma-ignored" not in reply.headers

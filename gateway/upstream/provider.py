@@ -8,6 +8,7 @@ key.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import (
     Awaitable,
@@ -49,6 +50,7 @@ from gateway.upstream.usage import (
     StreamUsage,
     asks_for_usage,
     with_usage_requested,
+    without_usage,
 )
 from protocol.errors import (
     ConfigError,
@@ -96,6 +98,7 @@ that stopped waiting while the model continued.
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
 
+_STREAM_OPTIONS: Final = "stream_options"
 _CHAT: Final = "/chat/completions"
 _COMPLETIONS: Final = "/completions"
 _JSON: Final = b"application/json"
@@ -108,6 +111,8 @@ _FRAMES: Final = frozenset({b"transfer-encoding", b"content-length"})
 _EXCHANGE_ERRORS: Final = (HttpError, BadStream, EventTooLarge)
 
 _encode = msgspec.json.Encoder().encode
+
+_log = logging.getLogger(__name__)
 
 
 class _Asked(msgspec.Struct):
@@ -155,6 +160,8 @@ class Provider:
         self.name = name
         self.config = config
         self._api_key = api_key
+        self._knows_no_usage = False
+        """Whether it has refused a stream because of the request for its usage."""
         self._headers = [(b"accept-encoding", b"identity")]
         if api_key is not None:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
@@ -238,6 +245,8 @@ class Provider:
         whole answer.
         """
         asked = with_usage_requested(raw) if self.config.stream_usage else raw
+        if self._knows_no_usage:
+            asked = without_usage(raw)
         usage = StreamUsage(on_usage, is_ours=not asks_for_usage(raw))
         deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
@@ -266,10 +275,35 @@ class Provider:
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
-        if answer is None and not relay.has_begun:
-            raise ProviderUnavailable(f"{self.name} ended its stream without an answer")
+        if answer is None:
+            if not relay.has_begun:
+                raise ProviderUnavailable(f"{self.name} ended its stream without an answer")
+        elif _STREAM_OPTIONS in asked and self._refuses_usage(answer):
+            return await self.stream(
+                raw,
+                model,
+                on_events,
+                on_usage,
+                headers=headers,
+                on_headers=on_headers,
+                on_calls=on_calls,
+            )
         self._take_end(end, on_calls)
         return answer
+
+    def _refuses_usage(self, answer: ProviderAnswer) -> bool:
+        """Whether a refusal is about the field by which the gateway asks for the usage of a stream:
+        then this provider gets it no more. A worker says itself what its engine refuses.
+        """
+        if self._given_client is not None or _STREAM_OPTIONS.encode() not in answer.body:
+            return False
+        self._knows_no_usage = True
+        _log.warning(
+            "%s refuses `stream_options`, by which the gateway asks for the usage of streams: from "
+            "now on they cost the worst case; stream_usage = false in its table says so",
+            self.name,
+        )
+        return True
 
     def _take_end(self, end: StreamEnd, on_calls: Callable[[CallsMade], None]) -> None:
         """Look at a whole stream. Raises `AnswerFiltered`."""

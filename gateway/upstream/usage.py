@@ -119,6 +119,11 @@ def with_usage_requested(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**raw, "stream_options": {**asked, "include_usage": True}}
 
 
+def without_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The streamed request `raw` without the field that asks for usage."""
+    return {name: value for name, value in raw.items() if name != "stream_options"}
+
+
 class StreamUsage:
     """Reads the events of one stream. `is_ours`: the client did not ask for the usage."""
 

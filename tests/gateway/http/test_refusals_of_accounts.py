@@ -3,15 +3,22 @@ is asked, whatever their status is, and no client reads of them.
 """
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
+import h11
+import msgspec
 import pytest
+import trio
 
+from gateway.app import edge_of
+from gateway.http.routes import edge_app
 from gateway.upstream.retry_after import retry_after_in
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
+from tests.fakes.served import ask, served
 from tests.gateway.http.test_ends_of_others import each_api, each_way
-from tests.gateway.http.test_odd_answers import OddProvider, asked, event
+from tests.gateway.http.test_odd_answers import APIS, OddProvider, asked, event, said_of
 
 Body = dict[str, Any] | list[dict[str, Any]]
 
@@ -191,6 +198,40 @@ async def test_an_account_s_error_within_an_answer_has_no_words(api: str) -> Non
     assert reply.status == 200
     assert b"upstream connection lost" in reply.body
     assert b"No credit" not in reply.body
+
+
+@dataclass
+class KnowsNoUsage(FakeProvider):
+    """Refuses the field by which a stream is asked for its usage, as older servers do."""
+
+    async def _answer(
+        self, stream: trio.abc.Stream, parser: h11.Connection, body: dict[str, Any]
+    ) -> None:
+        words = "Unrecognized request argument supplied: stream_options"
+        self.status = 400 if "stream_options" in body else 200
+        self.error_body = json.dumps({"error": {"message": words}}).encode()
+        await super()._answer(stream, parser, body)
+
+
+@each_api
+async def test_a_field_that_the_gateway_adds_refuses_no_stream(
+    api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The provider is asked once more without it, and from then on at once."""
+    fake = KnowsNoUsage()
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            path, fields = APIS[api]
+            body = msgspec.json.encode({"model": "alpha", "stream": True, **fields})
+            for _ in range(2):
+                reply = await ask(url, "POST", path, body)
+                assert said_of(api, reply, stream=True)["text"] == "Hello from afar"
+    assert ["stream_options" in one.body for one in fake.requests] == [True, False, False]
+    assert caplog.text.count("p0 refuses `stream_options`") == 1
 
 
 async def test_a_refusal_without_words_is_in_the_api_s_form() -> None:

@@ -170,7 +170,7 @@ async def ask_chain(
         provider = services.providers[target.provider]
         if (asked := _asked(request, provider, target, resumption)) is None:
             continue
-        if failures and not services.retries.may_retry(target.provider, trio.current_time()):
+        if failures and not _may_go_on(services, target.provider, failures):
             break
         sent = _request_for(services, asked, caller, target)
         bill = await _bill(services, caller, model, target, sent, path)
@@ -184,9 +184,10 @@ async def ask_chain(
             services.health.succeeded(target)
         except ProviderUnavailable as error:
             step.fail(trio.current_time(), error.told)
-            _note_failure(services, target, error, path)
             if _may_ask_again(error, failures):
                 targets.appendleft(target)
+            else:
+                _note_failure(services, target, error, path)
             failures.append(error)
             continue
         except ProviderCut as error:
@@ -255,9 +256,17 @@ def _begin(services: Services, caller: Caller, target: FallbackConfig, reason: s
     return step
 
 
+def _may_go_on(services: Services, name: str, failures: list[ProviderUnavailable]) -> bool:
+    """Whether a provider is asked behind `failures`. A new connection in place of a kept one that
+    had ended is no retry.
+    """
+    is_retry = len(failures) > 1 or not failures[0].was_kept
+    return not is_retry or services.retries.may_retry(name, trio.current_time())
+
+
 def _may_ask_again(error: ProviderUnavailable, failures: list[ProviderUnavailable]) -> bool:
     """Whether the same provider is asked once more: it closed a connection that was kept from an
-    earlier request, so a new one may do.
+    earlier request, which is no failure of the provider, and a new one may do.
     """
     return error.was_kept and not any(failure.was_kept for failure in failures)
 

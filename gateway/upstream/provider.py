@@ -160,8 +160,8 @@ class Provider:
         self.name = name
         self.config = config
         self._api_key = api_key
-        self._knows_no_usage = False
-        """Whether it has refused a stream because of the request for its usage."""
+        self._ask_usage = with_usage_requested if config.stream_usage else _unchanged
+        """Makes the request for a stream; `without_usage` where that was refused for asking."""
         self._headers = [(b"accept-encoding", b"identity")]
         if api_key is not None:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
@@ -244,9 +244,7 @@ class Provider:
         before the first call of `on_events`, `ProviderCut` after it, and `AnswerFiltered` behind a
         whole answer.
         """
-        asked = with_usage_requested(raw) if self.config.stream_usage else raw
-        if self._knows_no_usage:
-            asked = without_usage(raw)
+        asked, read_s = self._ask_usage(raw), self.config.read_s
         usage = StreamUsage(on_usage, is_ours=not asks_for_usage(raw))
         deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
@@ -263,9 +261,7 @@ class Provider:
         answer: ProviderAnswer | None = None
         try:
             with deadline:
-                async with self._ask_chat(
-                    asked, model, headers, _EVENTS, self.config.read_s
-                ) as response:
+                async with self._ask_chat(asked, model, headers, _EVENTS, read_s) as response:
                     answer = await self._answer_of_failure(response)
                     if answer is None:
                         on_headers(self._forwarded(response))
@@ -275,10 +271,7 @@ class Provider:
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
-        if answer is None:
-            if not relay.has_begun:
-                raise ProviderUnavailable(f"{self.name} ended its stream without an answer")
-        elif _STREAM_OPTIONS in asked and self._refuses_usage(answer):
+        if answer is not None and _STREAM_OPTIONS in asked and self._refuses_usage(answer):
             return await self.stream(
                 raw,
                 model,
@@ -288,7 +281,7 @@ class Provider:
                 on_headers=on_headers,
                 on_calls=on_calls,
             )
-        self._take_end(end, on_calls)
+        self._take_end(end, on_calls, is_answer=answer is not None or relay.has_begun)
         return answer
 
     def _refuses_usage(self, answer: ProviderAnswer) -> bool:
@@ -297,7 +290,7 @@ class Provider:
         """
         if self._given_client is not None or _STREAM_OPTIONS.encode() not in answer.body:
             return False
-        self._knows_no_usage = True
+        self._ask_usage = without_usage
         _log.warning(
             "%s refuses `stream_options`, by which the gateway asks for the usage of streams: from "
             "now on they cost the worst case; stream_usage = false in its table says so",
@@ -305,8 +298,14 @@ class Provider:
         )
         return True
 
-    def _take_end(self, end: StreamEnd, on_calls: Callable[[CallsMade], None]) -> None:
-        """Look at a whole stream. Raises `AnswerFiltered`."""
+    def _take_end(
+        self, end: StreamEnd, on_calls: Callable[[CallsMade], None], *, is_answer: bool
+    ) -> None:
+        """Look at a whole stream. Raises `AnswerFiltered`, and `ProviderUnavailable` if it was
+        none.
+        """
+        if not is_answer:
+            raise ProviderUnavailable(f"{self.name} ended its stream without an answer")
         if (made := end.calls_made()) is not None:
             on_calls(made)
         if end.is_filtered:
@@ -706,6 +705,10 @@ class Provider:
             inner=self._shown(told.inner),
             filtered=filtered,
         )
+
+
+def _unchanged(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    return raw
 
 
 def _asked_in(body: bytes) -> _Asked:

@@ -39,11 +39,17 @@ MAX_CONNECTIONS: Final = 512
 MAX_IDLE: Final = 64
 KEEPALIVE_S: Final = 5.0
 """Servers close idle connections too, some after five seconds."""
+FRESH_S: Final = 1.0
+"""How long no kept connection is used behind one that the server ended in the same moment."""
 
 _READ_BYTES: Final = 2**16
 """More than a TLS record, so that a read leaves no decrypted bytes inside the TLS layer."""
 
 _PORTS: Final = {"http": 80, "https": 443}
+_IDLE_FOR_LONG: Final = 408
+"""By which some balancers end idle connections. On a kept one it may have been sent before the
+request came.
+"""
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -96,6 +102,7 @@ class HttpClient:
         self._free = trio.Semaphore(max_connections, max_value=max_connections)
         # The longest idle first. A new connection is made only when there is none.
         self._idle: list[ClientConnection] = []
+        self._fresh_until = -math.inf
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -166,6 +173,11 @@ class HttpClient:
         with _within(connect_s, ConnectTimeout, "the connection was not established"):
             return await self._connect()
 
+    def distrust_idle(self) -> None:
+        """A kept connection has ended as it was used again: those beside it probably have, too."""
+        self._fresh_until = trio.current_time() + FRESH_S
+        self.close_idle()
+
     def close_idle(self) -> None:
         """Close the connections that are kept alive."""
         while self._idle:
@@ -189,7 +201,7 @@ class HttpClient:
         now = trio.current_time()
         while self._idle:
             connection = self._idle.pop()
-            if now < connection.expires_at and not connection.is_readable():
+            if self._fresh_until <= now < connection.expires_at and not connection.is_readable():
                 return connection
             connection.close()
         return None
@@ -386,8 +398,11 @@ class _Exchange(AbstractAsyncContextManager[HttpResponse]):
             except (ReadError, RemoteProtocolError) as error:
                 if not is_kept:
                     raise
-                client.close_idle()  # the others have been idle for longer
+                client.distrust_idle()
                 raise KeptConnectionClosed(str(error)) from error
+            if is_kept and parser.status == _IDLE_FOR_LONG:
+                client.distrust_idle()
+                raise KeptConnectionClosed("the connection was idle for too long")
             self._connection = connection
         finally:
             if self._connection is None:

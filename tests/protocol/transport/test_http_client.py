@@ -20,6 +20,7 @@ from protocol.errors import (
     WriteTimeout,
 )
 from protocol.transport import HttpClient
+from protocol.transport.http_client import FRESH_S
 from tests.fakes.certificates import certificate_for
 from tests.fakes.scripted_http import ScriptedServer, open_server
 from tests.fakes.worker import PATIENCE_S
@@ -190,6 +191,35 @@ async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> N
         with pytest.raises(RemoteProtocolError if not resets else Exception) as caught:
             await ask(client)
         assert not isinstance(caught.value, KeptConnectionClosed)
+
+
+async def test_no_kept_connection_is_used_behind_one_that_ended(autojump_clock: MockClock) -> None:
+    """For a moment: those that become idle meanwhile may be of the same server's kind."""
+    async with open_server(ScriptedServer([EMPTY], num_answers=1)) as server:
+        client = HttpClient(server.url)
+        await ask(client)
+        with pytest.raises(KeptConnectionClosed):
+            await ask(client)
+        for _ in range(3):
+            await ask(client)
+        assert server.num_connections == 4
+        await trio.sleep(FRESH_S)
+        with pytest.raises(KeptConnectionClosed):
+            await ask(client)
+        client.close()
+
+
+async def test_a_balancer_that_ends_an_idle_connection_in_words() -> None:
+    """Its 408 on a kept connection is no answer; on a new one it is one."""
+    late = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"
+    async with open_server(ScriptedServer([late])) as server:
+        client = HttpClient(server.url)
+        await ask(client)
+        assert client.num_idle == 1
+        with pytest.raises(KeptConnectionClosed):
+            await ask(client)
+        assert repr(client) == "<HttpClient 0 busy, 0 idle>"
+        client.close()
 
 
 async def test_a_body_that_is_left_closes_its_connection() -> None:

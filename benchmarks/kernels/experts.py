@@ -358,13 +358,23 @@ _LISTED: Final = (
 )
 """Tiles of `kernels.experts.listed`."""
 
+_ROUNDED: Final = (
+    None,
+    (2, 9, 32, 32),
+    (2, 5, 64, 64),
+    (3, 7, 32, 64),
+    (2, 8, 64, 96),
+    (3, 5, 64, 96),
+)
+"""Tiles of `kernels.experts.rounded`."""
+
 
 def _in_cuda(
     mixture: Mixture, rows: int, run: Callable[..., Any], *, is_up: bool
 ) -> Iterator[Variant]:
     """In CUDA C++, for a mixture in MXFP4 or 8 bits."""
     from kernels.choose import shared_bytes  # noqa: PLC0415 -- Triton, which a CPU may lack
-    from kernels.experts import listed, mxfp4  # noqa: PLC0415
+    from kernels.experts import listed, mxfp4, rounded  # noqa: PLC0415
 
     if mixture.form not in {"mxfp4", "fp8"}:
         return
@@ -382,6 +392,11 @@ def _in_cuda(
         tiles = None if numbers is None else listed.ListedTiles(*numbers)
         if tiles is None or listed.fits(product, tiles, room):
             yield Variant(f"cuda, tiles: {_numbers(numbers)}", partial(run, listed, tiles))
+    by_groups = rounded.RoundedProduct(is_up, False, count, depth, out, active, has_bias=False)
+    for numbers in _ROUNDED if rows > 1 and form == "rows" else ():
+        own = None if numbers is None else rounded.RoundedTiles(*numbers)
+        if own is None or rounded.fits(by_groups, own):
+            yield Variant(f"cuda, rounded: {_numbers(numbers)}", partial(run, rounded, own))
 
 
 def _numbers(numbers: tuple[int, ...] | None) -> str:

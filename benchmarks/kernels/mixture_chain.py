@@ -35,6 +35,7 @@ from kernels.experts import (
     mxfp4,
     norm_route,
     reference,
+    rounded,
 )
 from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_weight
@@ -373,12 +374,13 @@ def _mixed(form: MixtureForm, shape: _Shape, x: Tensor, routed: Routed, residual
     pairs, count, width = routed.experts.numel(), shape.routing.num_experts, shape.width
     gated = _noise(pairs, width, x.device)
     way = choose.way(x, gate_up, down, pairs, count, invariant=False, in_cuda=True)
-    if way is choose.Way.LISTED:
+    if way in {choose.Way.LISTED, choose.Way.ROUNDED_LISTED}:
+        counting = listed if way is choose.Way.LISTED else rounded
         if form.without != "ups":
-            gated = listed.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)
+            gated = counting.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)
         if form.without == "down":
             return residual
-        return listed.down(gated, down, None, routed, residual, form.down)
+        return counting.down(gated, down, None, routed, residual, form.down)
     if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight):
         if form.without != "ups":
             gated = mxfp4.gate_up(x, gate_up, None, routed, width, shape.activation, form.up)

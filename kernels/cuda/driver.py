@@ -124,12 +124,13 @@ def box_map(
     box: tuple[int, ...],
     *,
     line_bytes: int = 0,
+    cached_bytes: int = 128,
 ) -> Any:  # noqa: ANN401
     """How what has these `sizes` and `strides`, from the innermost on and in bytes, is read in
     boxes of `COLUMNS` bfloat16 by `box`, swizzled; with `line_bytes` of so many bytes, as they lie.
     Dimensions may overlap. See `tile_map`.
     """
-    return _map(address, sizes, box, strides, line_bytes=line_bytes)
+    return _map(address, sizes, box, strides, line_bytes=line_bytes, cached_bytes=cached_bytes)
 
 
 def _map(

@@ -84,6 +84,46 @@ __device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, 
       : "memory");
 }
 
+__device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column, int row,
+                                           int half, int band) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(half), "r"(band)
+      : "memory");
+}
+
+// Barriers that this thread has made are there for the copy engine.
+__device__ __forceinline__ void show_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// What this thread has stored in shared memory is there for products of a warp group.
+__device__ __forceinline__ void show_to_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// The first `THREADS` threads meet; barrier 0 is the block's.
+template <int THREADS>
+__device__ __forceinline__ void meet_team() {
+  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+// The kernel behind may begin.
+__device__ __forceinline__ void let_next_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// The kernel ahead has ended.
+__device__ __forceinline__ void wait_for_last() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // A tile whose rows of 128 bytes lie in swizzled groups of eight, one group every 1024 bytes.
 // `next` bytes behind it lie the next 64 columns, where a product takes more of them than that.
 __device__ __forceinline__ u64 matrix(u32 address, u32 next = 16) {
@@ -93,5 +133,12 @@ __device__ __forceinline__ u64 matrix(u32 address, u32 next = 16) {
 __device__ __forceinline__ u32 packed(float low, float high) {
   u32 both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// Two numbers in e4m3, `first` in the low bits; larger ones than 448 become that.
+__device__ __forceinline__ u32 in_8_bits(float first, float second) {
+  unsigned short both;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
   return both;
 }

@@ -113,7 +113,7 @@ def rounds_rows(
     x: Tensor, gate_up: Weight, down: Weight, routing: Routing, *, invariant: bool = False
 ) -> bool:
     """Whether `mix` rounds these rows to 8 bits, and what is between both products, one scale a
-    row: many of them on a card, by experts in 8 bits. A check must round the same rows.
+    row: more than a few on a card, by experts in 8 bits. A check must round the same rows.
     """
     if not uses_triton(x):
         return False
@@ -121,7 +121,7 @@ def rounds_rows(
 
     num_pairs = x.shape[0] * routing.num_active
     given = x, gate_up, down, num_pairs, routing.num_experts
-    return choose.way(*given, invariant=invariant) is choose.Way.ROUNDED
+    return choose.way(*given, invariant=invariant).rounds
 
 
 def mix(
@@ -172,7 +172,7 @@ def _on_card(
     invariant: bool,
 ) -> Tensor:
     """`mix` by the kernels that `choose` names."""
-    from kernels.experts import choose, few, listed, many, mxfp4, wide
+    from kernels.experts import choose, few, listed, many, mxfp4, rounded, wide
 
     width, num_pairs = down.shape[1], routed.experts.numel()
     count, (up_bias, down_bias) = routing.num_experts, (weights.gate_up_bias, weights.down_bias)
@@ -181,6 +181,9 @@ def _on_card(
     if way is choose.Way.LISTED:
         gated = listed.gate_up(x, gate_up, up_bias, routed, width, activation)
         return listed.down(gated, down, down_bias, routed, residual)
+    if way is choose.Way.ROUNDED_LISTED:
+        gated = rounded.gate_up(x, gate_up, up_bias, routed, width, activation)
+        return rounded.down(gated, down, down_bias, routed, residual)
     if way is choose.Way.FEW_MXFP4:
         assert isinstance(gate_up, Mxfp4Weight)
         assert isinstance(down, Mxfp4Weight)

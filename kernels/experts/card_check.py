@@ -7,16 +7,18 @@ its own, because a kernel may break its context: the input is JSON, a `CheckedMi
 
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 import torch
 from torch import Tensor
 
-from kernels.experts import listed, many, reference, wide
+from kernels.experts import listed, many, reference, rounded, wide
 from kernels.experts.shapes import Activation, Routed, Routing
 from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from kernels.fp8.reference import quantize_rows
 from kernels.linear.int4_check import fault_of
 from kernels.mxfp4 import GROUP, Mxfp4Weight
 
@@ -48,48 +50,72 @@ class MixtureInputs(NamedTuple):
     routing: Routing
 
 
-Products = Callable[[CheckedMixture, MixtureInputs, int], tuple[Tensor, Tensor]]
-"""Gates times ups of each pair, and the rows; the number says how many eights of pairs a tile has,
-0: each pair is alone.
-"""
+class CheckedKernel(StrEnum):
+    """What multiplies: a program a pair, or programs that count pairs, some of rows that they
+    round, or that take them by a list.
+    """
 
-_CASES: Final = ((8, 1), (8, 2), (64, 1), (64, 2))
-_MXFP4_CASES: Final = ((1, 0), (3, 0), (8, 2), (64, 2), (200, wide.ROWS // 8))
-"""Rows, and eights of pairs in a tile: together they launch each kernel of a model's steps. Of 64
-rows experts have several tiles, which several programs share; of 200 tiles that are full and tiles
-that are not.
+    ALONE = "each pair alone"
+    COUNTED = "counted"
+    ROUNDED = "counted and rounded"
+    BY_LIST = "by a list"
+
+
+class CheckedCase(NamedTuple):
+    """So many rows, by one of the kernels."""
+
+    num_rows: int
+    kernel: CheckedKernel = CheckedKernel.COUNTED
+
+    def __str__(self) -> str:
+        return f"{self.num_rows} rows, {self.kernel}"
+
+
+Products = Callable[[CheckedMixture, MixtureInputs, CheckedCase], tuple[Tensor, Tensor]]
+"""Gates times ups of each pair, and the rows."""
+
+_CASES: Final = (
+    CheckedCase(8),
+    CheckedCase(64),
+    *(CheckedCase(rows, CheckedKernel.ROUNDED) for rows in (8, 64, 300)),
+)
+_MXFP4_CASES: Final = (
+    *(CheckedCase(rows, CheckedKernel.ALONE) for rows in (1, 3)),
+    CheckedCase(8),
+    CheckedCase(64),
+    CheckedCase(200, CheckedKernel.BY_LIST),
+)
+"""Together they launch each kernel of a model's steps. Of 64 rows experts have several tiles, which
+several programs share; of 200 and 300 tiles that are full and tiles that are not.
 """
 
 _EXPERTS: Final = 2
 """Times as many experts as a row chooses: the number is no constant of the kernel."""
 
 
-def cases_of(form: str) -> tuple[tuple[int, int], ...]:
+def cases_of(form: str) -> tuple[CheckedCase, ...]:
     """What is checked of such stacks."""
     return _MXFP4_CASES if form == "mxfp4" else _CASES
 
 
-def by_kernel(mixture: CheckedMixture, inputs: MixtureInputs, eights: int) -> tuple[Tensor, Tensor]:
+def by_kernel(
+    mixture: CheckedMixture, inputs: MixtureInputs, case: CheckedCase
+) -> tuple[Tensor, Tensor]:
     """As a layer is served. Raises `RuntimeError` and `ValueError`."""
     from kernels.experts import mxfp4
 
     (gates, downs), (up_bias, down_bias) = inputs.stacks, inputs.biases
-    if not eights:
+    first = inputs.x, gates, up_bias, inputs.routed, mixture.width, mixture.activation
+    if case.kernel is CheckedKernel.ALONE:
         assert isinstance(gates, Mxfp4Weight)
         assert isinstance(downs, Mxfp4Weight)
-        behind = up_bias, inputs.routed, mixture.width, mixture.activation
-        gated = mxfp4.gate_up(inputs.x, gates, *behind)
+        gated = mxfp4.gate_up(inputs.x, gates, *first[2:])
         return gated, mxfp4.down(gated, downs, down_bias, inputs.routed, inputs.residual)
-    count, form = inputs.routing.num_experts, mixture.form
-    if 8 * eights == wide.ROWS:
+    if case.kernel is CheckedKernel.BY_LIST:
         return _by_list(mixture, inputs)
-    sizes = mixture.hidden, mixture.width, mixture.active, mixture.has_bias
-    up = listed.ListedProduct(True, form, count, *sizes)
-    down = listed.ListedProduct(False, form, count, sizes[1], sizes[0], *sizes[2:])
-    first = inputs.x, gates, up_bias, inputs.routed, mixture.width, mixture.activation
-    gated = listed.gate_up(*first, listed.tiles_of(up, eights))
-    second = gated, downs, down_bias, inputs.routed, inputs.residual
-    return gated, listed.down(*second, listed.tiles_of(down, eights))
+    counting = rounded if case.kernel is CheckedKernel.ROUNDED else listed
+    gated = counting.gate_up(*first)
+    return gated, counting.down(gated, downs, down_bias, inputs.routed, inputs.residual)
 
 
 def _by_list(mixture: CheckedMixture, inputs: MixtureInputs) -> tuple[Tensor, Tensor]:
@@ -108,26 +134,36 @@ def first_fault(
 ) -> str:
     """What is wrong with the first of its cases that is, in one line; "" if none is."""
     stacks = _stacks(mixture, device)
-    for num_rows, eights in cases_of(mixture.form):
+    for case in cases_of(mixture.form):
         try:
-            fault = _fault(mixture, _drawn(mixture, stacks, num_rows, device), eights, products)
+            fault = _fault(mixture, _drawn(mixture, stacks, case.num_rows, device), case, products)
         except (RuntimeError, ValueError) as error:
             fault = str(error).partition("\n")[0] or type(error).__name__
         if fault:
-            size = f"{mixture.hidden} x {mixture.width}, {num_rows} rows"
-            return f"{size}{f' in tiles of {8 * eights}' if eights else ''}: {fault}"
+            return f"{mixture.hidden} x {mixture.width}, {case}: {fault}"
     return ""
 
 
-def _fault(mixture: CheckedMixture, inputs: MixtureInputs, eights: int, products: Products) -> str:
-    gated, out = products(mixture, inputs, eights)
+def as_read(x: Tensor, case: CheckedCase) -> Tensor:
+    """Rows as the products of a case read them, float32."""
+    if case.kernel is not CheckedKernel.ROUNDED:
+        return x.float()
+    # On the host: on a card torch multiplies by 1 / 448, and a row whose largest number is 3.5 has
+    # then another scale than 2^-7. A sixteenth of its numbers are in the middle between two.
+    values, scales = quantize_rows(x.cpu(), None, 0.0)
+    return (values.float() * scales[:, None]).to(x.device)
+
+
+def _fault(
+    mixture: CheckedMixture, inputs: MixtureInputs, case: CheckedCase, products: Products
+) -> str:
+    gated, out = products(mixture, inputs, case)
     (gates, downs), routed, routing = inputs.stacks, inputs.routed, inputs.routing
     up_bias, down_bias = [None if bias is None else bias.float() for bias in inputs.biases]
-    wanted = reference.gate_up(
-        inputs.x.float(), gates, up_bias, routed, routing, mixture.activation
-    )
+    x, read = as_read(inputs.x, case), as_read(gated, case)
+    wanted = reference.gate_up(x, gates, up_bias, routed, routing, mixture.activation)
     # By the gates that were found: each product is judged alone.
-    sums = reference.down(gated.float(), downs, down_bias, routed, routing, inputs.residual.float())
+    sums = reference.down(read, downs, down_bias, routed, routing, inputs.residual.float())
     for name, found, exact in (("gates and ups", gated, wanted), ("down", out, sums)):
         if fault := fault_of(found.cpu(), exact.cpu()):
             return f"{name}: {fault}"

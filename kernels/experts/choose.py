@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from kernels.experts import listed, mxfp4, row_tiles, verdict, wide, widened
+from kernels.experts import listed, mxfp4, rounded, row_tiles, verdict, wide, widened
 from kernels.experts.tiles import stored
 from kernels.fp8 import Weight
 from kernels.mxfp4 import Mxfp4Weight
@@ -37,7 +37,8 @@ pairs, which only those for few rows have, saves three launches."""
 class Way(StrEnum):
     """Kernels for few rows, a program a pair, or for many, by a list of pairs; on ordinary lanes or
     by Triton's products, the latter also of experts that are widened or of rows that are rounded
-    first, or in CUDA C++, where programs count the pairs themselves, or take many by the list.
+    first, or in CUDA C++, where programs count the pairs themselves, some of rows that they round,
+    or take many by the list.
     """
 
     FEW = "few"
@@ -47,6 +48,12 @@ class Way(StrEnum):
     FEW_MXFP4 = "few mxfp4"
     LISTED = "listed"
     WIDE = "wide"
+    ROUNDED_LISTED = "rounded and listed"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether rows and what is between both products are rounded to 8 bits, one scale each."""
+        return self in {Way.ROUNDED, Way.ROUNDED_LISTED}
 
 
 def way(
@@ -73,6 +80,8 @@ def way(
     least = JOINED_ROWS + 1 if with_shared else _LEAST_LISTED.get(form, 2)
     is_lone = x.shape[0] < least
     can_list = in_cuda and not (invariant or is_lone)
+    if can_list and rounded.suits(x, gate_up, down, num_experts, num_pairs):
+        return Way.ROUNDED_LISTED
     if can_list and listed.suits(x, gate_up, down, num_experts, num_pairs):
         return Way.LISTED
     if is_few:

@@ -68,24 +68,14 @@ class ListedTiles(NamedTuple):
         return _EIGHT * self.eights
 
 
-_UP: Final = {
-    1: ListedTiles(warps=8, stages=4, room=8, blocks=2),
-    2: ListedTiles(warps=16, stages=4, room=16, blocks=1, eights=2),
-}
-_DOWN: Final = {
-    1: ListedTiles(warps=8, stages=4, room=16, blocks=2),
-    2: ListedTiles(warps=16, stages=4, room=16, blocks=1, eights=2),
-}
-_MXFP4_UP: Final = {2: ListedTiles(warps=24, stages=2, room=16, blocks=1, eights=2)}
-_MXFP4_DOWN: Final = {2: ListedTiles(warps=20, stages=3, room=16, blocks=1, eights=2)}
-"""By the eights of pairs in a tile, the best on an H200 of ten and eight: gates and ups of 8 and 64
-rows of a 30B in 8 bits took 44.4 and 104.3 us (Triton 75.3 and 157.3), what is down 26.8 and 56.1
-(36.5 and 73.2), those of gpt-oss-20b 63.9 and 111.4, and 38.6 and 67.7. MXFP4 always has 16 pairs
-in a tile: it is bound by the instructions that unpack it, once for each tile."""
-
-_PAIRS_OF_EIGHT: Final = 4
-"""Pairs of an expert on average from which tiles have sixteen: with six of them a layer of the 30B
-took 177 us so and 210 with tiles of eight, with four 165 and 166 (H200)."""
+_UP: Final = ListedTiles(warps=8, stages=4, room=8, blocks=2)
+_DOWN: Final = ListedTiles(warps=8, stages=4, room=16, blocks=2)
+_MXFP4_UP: Final = ListedTiles(warps=24, stages=2, room=16, blocks=1, eights=2)
+_MXFP4_DOWN: Final = ListedTiles(warps=20, stages=3, room=16, blocks=1, eights=2)
+"""The best on an H200 of ten and eight: gates and ups of 8 rows of a 30B in 8 bits took 44.4 us
+(Triton 75.3), what is down 26.8 (36.5), those of gpt-oss-20b at 8 and 64 rows 63.9 and 111.4, and
+38.6 and 67.7. MXFP4 always has 16 pairs in a tile: it is bound by the instructions that unpack it,
+once for each tile. In 8 bits more pairs of an expert are `kernels.experts.rounded`'s."""
 
 
 class ListedProduct(NamedTuple):
@@ -129,9 +119,9 @@ def suits(x: Tensor, gate_up: Weight, down: Weight, num_experts: int, num_pairs:
     values = stored(gate_up).values, stored(down).values
     if not x.is_meta and any(part.data_ptr() % ALIGNED for part in values):
         return False
-    (hidden, width), eights = (x.shape[1], down.shape[1]), eights_of(form, num_pairs, num_experts)
+    hidden, width = x.shape[1], down.shape[1]
     return all(
-        is_whole(product) and fits(product, tiles_of(product, eights), shared_bytes(x.device))
+        is_whole(product) and fits(product, tiles_of(product), shared_bytes(x.device))
         for product in (
             ListedProduct(True, form, num_experts, hidden, width, 1, False),
             ListedProduct(False, form, num_experts, width, hidden, 1, False),
@@ -139,17 +129,11 @@ def suits(x: Tensor, gate_up: Weight, down: Weight, num_experts: int, num_pairs:
     )
 
 
-def eights_of(form: str, num_pairs: int, num_experts: int) -> int:
-    """The eights of pairs in a tile that do well."""
-    is_small = form != "mxfp4" and num_pairs < _PAIRS_OF_EIGHT * num_experts
-    return 1 if is_small else 2
-
-
-def tiles_of(product: ListedProduct, eights: int) -> ListedTiles:
+def tiles_of(product: ListedProduct) -> ListedTiles:
     """How a product is cut up."""
     if product.form == "mxfp4":
-        return (_MXFP4_UP if product.is_up else _MXFP4_DOWN)[eights]
-    return (_UP if product.is_up else _DOWN)[eights]
+        return _MXFP4_UP if product.is_up else _MXFP4_DOWN
+    return _UP if product.is_up else _DOWN
 
 
 def fits(product: ListedProduct, tiles: ListedTiles, card_bytes: int) -> bool:
@@ -233,8 +217,7 @@ def _launch(
     tiles: ListedTiles | None,
 ) -> None:
     num_pairs = routed.experts.numel()
-    if tiles is None:
-        tiles = tiles_of(product, eights_of(product.form, num_pairs, product.num_experts))
+    tiles = tiles or tiles_of(product)
     major, minor = capability(x.device)
     constants = constants_of(product, tiles, 10 * major + minor)
     if x.is_meta:

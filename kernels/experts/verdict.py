@@ -23,7 +23,7 @@ import torch
 from kernels.choose import capability, indexed
 from kernels.cuda import hopper
 from kernels.cuda.card_mark import mark_path
-from kernels.experts import listed, mxfp4, wide
+from kernels.experts import listed, mxfp4, rounded, wide
 from kernels.experts.card_check import CheckedMixture
 
 RAN: Final = frozenset(
@@ -142,6 +142,7 @@ def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     sources = [Path(mxfp4.__file__), mxfp4.mxfp4_experts.path]
     sources += Path(listed.__file__), listed.listed_experts.path
     sources += Path(wide.__file__), wide.wide_experts.path
+    sources += Path(rounded.__file__), rounded.rounded_experts.path
     return mark_path(
         device,
         "experts_right",

@@ -131,10 +131,6 @@ __device__ __forceinline__ u32 load_byte(u32 address) {
   return v;
 }
 
-__device__ __forceinline__ void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
 __device__ __forceinline__ void close_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }

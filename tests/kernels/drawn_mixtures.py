@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels.experts import Activation, Routed, Routing, reference
 from kernels.experts.stack import Stack
-from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_rows, quantize_weight
 from kernels.mxfp4 import Mxfp4Weight
 from tests.kernels.expert_cases import CLAMPED
 
@@ -83,6 +83,12 @@ def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
 def relative_error(found: Tensor, exact: Tensor) -> float:
     """By the norms of all numbers."""
     return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
+
+
+def in_8_bits(x: Tensor) -> Tensor:
+    """What rows say once they are rounded to 8 bits, one scale each; float32."""
+    values, scales = quantize_rows(x.cpu())
+    return values.float() * scales[:, None]
 
 
 def exact_gated(mixture: Mixture, inputs: Inputs) -> Tensor:

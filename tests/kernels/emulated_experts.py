@@ -1,5 +1,5 @@
-"""`kernels/experts/mxfp4.cu` and `listed.cu` on the CPU: their own sources, compiled as C++ for an
-emulated card.
+"""`kernels/experts/mxfp4.cu`, `listed.cu` and `rounded.cu` on the CPU: their own sources, compiled
+as C++ for an emulated card.
 
 Owns the compilation and the launch. Needs `g++`.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.cuda.source import bits_of
-from kernels.experts import listed, mxfp4
+from kernels.experts import listed, mxfp4, rounded
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.stack import Stack
 from kernels.experts.tiles import stored
@@ -21,6 +21,10 @@ from kernels.mxfp4 import Mxfp4Weight
 from tests.kernels.emulated_ampere import compile_cpp, read_headers
 
 _HERE: Final = Path(__file__).parent
+_HEADERS: Final = {
+    "ampere.h": "emulated_card.h", "hopper.h": "emulated_rounded.h", "multiply.h": "",
+}  # fmt: skip
+"""What stands for those of a source."""
 _ARCH: Final = 80
 _BEYOND: Final = 32
 """Rows behind an answer, for a kernel that takes its place for another."""
@@ -87,6 +91,24 @@ def listed_down(card: Card, given: Product, tiles: listed.ListedTiles) -> Tensor
     return _written(out)
 
 
+def rounded_gate_up(
+    card: Card, given: Product, activation: Activation, tiles: rounded.RoundedTiles
+) -> Tensor:
+    """As `rounded.gate_up`."""
+    width = given.stack.shape[0] // given.num_experts // 2
+    out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
+    _run_rounded(card, given, out, activation, tiles)
+    return _written(out)
+
+
+def rounded_down(card: Card, given: Product, tiles: rounded.RoundedTiles) -> Tensor:
+    """The products bfloat16 [pairs, hidden] that `rounded.down` sums."""
+    hidden = given.stack.shape[0] // given.num_experts
+    out = _poisoned(given.routed.experts.numel(), hidden, given.x.dtype)
+    _run_rounded(card, given, out, None, tiles)
+    return _written(out)
+
+
 def _poisoned(num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
     return torch.full((num_rows + _BEYOND, width), torch.nan, dtype=dtype)
 
@@ -142,6 +164,24 @@ def _run_listed(
     _launch(card, "emulated_listed.cpp", constants, used, tensors, given, activation)
 
 
+def _run_rounded(
+    card: Card,
+    given: Product,
+    out: Tensor,
+    activation: Activation | None,
+    tiles: rounded.RoundedTiles,
+) -> None:
+    active, has_bias = given.routed.experts.shape[1], given.bias is not None
+    values, scales, _, form, _ = stored(given.stack)
+    sizes = given.num_experts, given.x.shape[1], out.shape[1], active, has_bias
+    product = rounded.RoundedProduct(activation is not None, form == "blocks", *sizes)
+    experts, other = given.routed.experts, given.x if given.bias is None else given.bias
+    tensors = given.x, experts, values, scales, other, out
+    used = rounded.used_bytes(product, tiles)
+    constants = {**rounded.constants_of(product, tiles), "HALF": 0}
+    _launch(card, "emulated_rounded.cpp", constants, used, tensors, given, activation)
+
+
 def _launch(
     card: Card,
     program: str,
@@ -170,7 +210,8 @@ def _launch(
 def _library(card: Card, program: str, constants: dict[str, int]) -> ctypes.CDLL:
     key = card.source, program, tuple(constants.items())
     if key not in _built:
-        (card.room / "ampere.h").write_text(f'#include "{_HERE / "emulated_card.h"}"\n')
+        for name, instead in _HEADERS.items():
+            (card.room / name).write_text(f'#include "{_HERE / instead}"\n' if instead else "")
         path = card.room / f"experts{len(_built)}.so"
         macros = [f"-D{name}={value}" for name, value in constants.items()]
         folders = [f"-I{card.room}", f"-I{card.source.parent}"]

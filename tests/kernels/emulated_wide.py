@@ -27,7 +27,7 @@ _BEYOND: Final = 8
 _EMULATED: Final = (
     "copy16", "arrive_behind_copies", "show_copies", "load_early", "prefetch", "fetch_box",
     "fetch_line", "store_turned", "load_shared", "load_word", "store_word", "load_byte",
-    "begin_products", "close_products", "wait_products", "multiply_add",
+    "close_products", "wait_products", "multiply_add",
 )  # fmt: skip
 """Functions of one instruction each."""
 

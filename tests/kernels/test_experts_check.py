@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.experts import Activation, card_check, choose, mxfp4, reference, verdict
-from kernels.experts.card_check import CheckedMixture, MixtureInputs, cases_of
+from kernels.experts.card_check import CheckedCase, CheckedMixture, MixtureInputs, as_read, cases_of
 from kernels.experts.choose import Way
 from kernels.experts.verdict import MixtureVerdict
 from kernels.mxfp4 import Mxfp4Weight
@@ -29,14 +29,16 @@ IN_FORMS: Final = (
 GPT_OSS: Final = CheckedMixture(2880, 2880, 4, True, Activation(1.702, 1.0, 7.0))
 
 
-def _exact(mixture: CheckedMixture, inputs: MixtureInputs, _eights: int) -> tuple[Tensor, Tensor]:
+def _exact(
+    mixture: CheckedMixture, inputs: MixtureInputs, case: CheckedCase
+) -> tuple[Tensor, Tensor]:
     """What a kernel would answer that only rounds."""
     (gates, downs), (up, down) = inputs.stacks, inputs.biases
     own = [None if bias is None else bias.float() for bias in (up, down)]
     given = inputs.routed, inputs.routing
-    gated = reference.gate_up(inputs.x.float(), gates, own[0], *given, mixture.activation)
-    narrow = gated.bfloat16()
-    out = reference.down(narrow.float(), downs, own[1], *given, inputs.residual.float())
+    x = as_read(inputs.x, case)
+    narrow = reference.gate_up(x, gates, own[0], *given, mixture.activation).bfloat16()
+    out = reference.down(as_read(narrow, case), downs, own[1], *given, inputs.residual.float())
     return narrow, out.bfloat16()
 
 
@@ -71,22 +73,21 @@ def test_a_wrong_tile_is_a_fault(
     change: Callable[[Tensor, Tensor], None],
     name: str,
     mixture: CheckedMixture,
-    case: tuple[int, int],
+    case: CheckedCase,
 ) -> None:
     """In any of the cases, which the line names."""
 
     def products(
-        mixture: CheckedMixture, inputs: MixtureInputs, eights: int
+        mixture: CheckedMixture, inputs: MixtureInputs, asked: CheckedCase
     ) -> tuple[Tensor, Tensor]:
-        answers = _exact(mixture, inputs, eights)
-        if (inputs.x.shape[0], eights) == case:
+        answers = _exact(mixture, inputs, asked)
+        if asked == case:
             change(*answers)
         return answers
 
     fault = card_check.first_fault(mixture, CPU, products)
     assert name in fault
-    assert f"{mixture.hidden} x {mixture.width}, {case[0]} rows" in fault
-    assert ("tiles" in fault) == (case[1] > 0)
+    assert f"{mixture.hidden} x {mixture.width}, {case.num_rows} rows, {case.kernel}: " in fault
 
 
 def test_what_a_driver_refuses_is_a_fault() -> None:
@@ -96,7 +97,7 @@ def test_what_a_driver_refuses_is_a_fault() -> None:
         raise RuntimeError("an illegal instruction was encountered\nand more")
 
     fault = card_check.first_fault(SMALL, CPU, products)
-    assert fault == "96 x 64, 1 rows: an illegal instruction was encountered"
+    assert fault == "96 x 64, 1 rows, each pair alone: an illegal instruction was encountered"
 
 
 def _program(text: str) -> list[str]:

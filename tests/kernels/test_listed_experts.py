@@ -144,8 +144,8 @@ def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("form", "sizes", "num_pairs"),
     [
-        *((form, (128, 2048, 768, 8), rows * 8) for form in FORMS[:2] for rows in (2, 64, 128)),
-        *((form, (256, 2048, 512, 8), rows * 8) for form in FORMS[:2] for rows in (2, 64, 128)),
+        *((form, (128, 2048, 768, 8), rows * 8) for form in FORMS[:2] for rows in (2, 31)),
+        *((form, (256, 2048, 512, 8), rows * 8) for form in FORMS[:2] for rows in (2, 63)),
         *(("mxfp4", (32, 2880, 2880, 4), rows * 4) for rows in (3, 64, 128)),
     ],
 )
@@ -154,10 +154,9 @@ def test_what_serves_fits_into_an_h200(
 ) -> None:
     """Its shared memory, and its ranges of tiles what a program holds of them."""
     count, hidden, width, active = sizes
-    eights = listed.eights_of(form, num_pairs, count)
     for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
         product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=True)
-        tiles = listed.tiles_of(product, eights)
+        tiles = listed.tiles_of(product)
         assert listed.fits(product, tiles, 227 * KIB)
         programs = listed.num_programs(product, tiles, num_pairs, tiles.blocks * 132)
         assert programs == tiles.blocks * 132
@@ -243,31 +242,24 @@ class TestOnCard:
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
     def test_products(self, mixture: Mixture, form: str) -> None:
-        """In tiles of 8, but MXFP4, and of 16."""
+        """By the tiles that serve; in 8 bits also of rows that others serve."""
         host, card = drawn_inputs(mixture, form), drawn_inputs(mixture, form, "cuda")
         exact = exact_gated(mixture, host)
         wanted = exact_down(mixture, host, exact.bfloat16())
         gated_exact = exact.bfloat16().cuda()
-        sizes = mixture.active, mixture.has_bias
-        up = listed.ListedProduct(True, form, mixture.count, mixture.hidden, mixture.width, *sizes)
-        down = listed.ListedProduct(
-            False, form, mixture.count, mixture.width, mixture.hidden, *sizes
-        )
-        for eights in (2,) if form == "mxfp4" else (1, 2):
-            answers = []
-            for _ in range(2):
-                gated = listed.gate_up(
-                    card.x, card.stacks[0], card.biases[0], card.routed, mixture.width,
-                    mixture.activation, listed.tiles_of(up, eights),
-                )  # fmt: skip
-                torch.cuda.synchronize()
-                out = listed.down(
-                    gated_exact, card.stacks[1], card.biases[1], card.routed, card.residual,
-                    listed.tiles_of(down, eights),
-                )  # fmt: skip
-                answers.append((gated, out))
-            for gated, out in answers:
-                assert relative_error(gated, exact) < TOLERANCE
-                assert relative_error(out, wanted) < TOLERANCE
-                assert torch.equal(gated, answers[0][0])
-                assert torch.equal(out, answers[0][1])
+        answers = []
+        for _ in range(2):
+            gated = listed.gate_up(
+                card.x, card.stacks[0], card.biases[0], card.routed, mixture.width,
+                mixture.activation,
+            )  # fmt: skip
+            torch.cuda.synchronize()
+            out = listed.down(
+                gated_exact, card.stacks[1], card.biases[1], card.routed, card.residual
+            )
+            answers.append((gated, out))
+        for gated, out in answers:
+            assert relative_error(gated, exact) < TOLERANCE
+            assert relative_error(out, wanted) < TOLERANCE
+            assert torch.equal(gated, answers[0][0])
+            assert torch.equal(out, answers[0][1])

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from config import load_config
 from housekeeping.leftovers import owner_of, runtime_dir, sweep
@@ -32,52 +32,43 @@ _ANSWER_S: Final = 3.0
 _USUAL_URL: Final = "http://127.0.0.1:8080"
 
 
-@dataclass(frozen=True, slots=True)
-class Supervisor:
-    """A supervisor of this host. `status` is None if it does not answer."""
+_Status = TypeVar("_Status", WorkerStatus, GatewayStatus, UpStatus)
+
+
+@dataclass(frozen=True)
+class FoundProcess(Generic[_Status]):
+    """A process of this host, by its control socket. `status` is None if it does not answer."""
 
     path: Path
     pid: int
-    status: WorkerStatus | None
+    status: _Status | None
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayProcess:
-    """A gateway process of this host. `status` is None if it does not answer."""
-
-    path: Path
-    pid: int
-    status: GatewayStatus | None
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """A `herma up` of this host. `status` is None if it does not answer."""
-
-    path: Path
-    pid: int
-    status: UpStatus | None
+Supervisor = FoundProcess[WorkerStatus]
+GatewayProcess = FoundProcess[GatewayStatus]
+Parent = FoundProcess[UpStatus]
+"""A `herma up`."""
 
 
 def supervisors() -> Iterator[Supervisor]:
     """Every supervisor of this user on this host. Removes the sockets of dead ones."""
-    for path, pid in _sockets(WORKER_SOCKET):
-        answer = _status(path)
-        yield Supervisor(path, pid, answer if isinstance(answer, WorkerStatus) else None)
+    return _found(WORKER_SOCKET, WorkerStatus)
 
 
 def gateways() -> Iterator[GatewayProcess]:
     """Every gateway process of this user on this host."""
-    for path, pid in _sockets(GATEWAY_SOCKET):
-        answer = _status(path)
-        yield GatewayProcess(path, pid, answer if isinstance(answer, GatewayStatus) else None)
+    return _found(GATEWAY_SOCKET, GatewayStatus)
 
 
 def parents() -> Iterator[Parent]:
     """Every `herma up` of this user on this host that has a file."""
-    for path, pid in _sockets(UP_SOCKET):
+    return _found(UP_SOCKET, UpStatus)
+
+
+def _found(name: str, kind: type[_Status]) -> Iterator[FoundProcess[_Status]]:
+    for path, pid in _sockets(name):
         answer = _status(path)
-        yield Parent(path, pid, answer if isinstance(answer, UpStatus) else None)
+        yield FoundProcess(path, pid, answer if isinstance(answer, kind) else None)
 
 
 def runs(file: Path, status: WorkerStatus | GatewayStatus | UpStatus | None) -> bool | None:

@@ -6,6 +6,7 @@ floating-point units of the ledger's currency, for graphs and alerts; the ledger
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -105,18 +106,21 @@ _Rows = Iterable[tuple[tuple[str, ...], float]]
 """The values of the labels, and the number, of each sample."""
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    rows: _Rows,
+) -> Metric:
+    family = kind(name, text, labels=labels)
     for values, number in rows:
         family.add_metric(values, number)
     return family
 
 
-def _counter(name: str, text: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
+_gauge: Final = partial(_family, GaugeMetricFamily)
+_counter: Final = partial(_family, CounterMetricFamily)
 
 
 class _Fleet(Collector):

@@ -133,19 +133,19 @@ class StoredResponses:
 
     async def response(self, owner: str, response_id: str) -> StoredResponse:
         """The response of that id. Raises `ApiError` 404."""
-        store = self._store_for(response_id)
+        store = self._store(_no_response, response_id)
         return _found(await self._archive.find(store.response, owner, response_id), response_id)
 
     async def delete_response(self, owner: str, response_id: str) -> None:
         """Delete the response; one that runs ends first. Raises `ApiError` 404."""
-        store = self._store_for(response_id)
+        store = self._store(_no_response, response_id)
         await self.background.cancel(owner, response_id)
         if not await self._archive.ask(store.delete_response, owner, response_id):
             raise _no_response(response_id)
 
     async def cancel(self, owner: str, response_id: str) -> StoredResponse:
         """End a response that runs in the background. Raises `ApiError` 400 or 404."""
-        self._store_for(response_id)
+        self._store(_no_response, response_id)
         found = _found(await self.background.cancel(owner, response_id), response_id)
         if not found.is_background:
             text = "Only a response that was created with background=true can be cancelled."
@@ -154,7 +154,7 @@ class StoredResponses:
 
     async def input_items(self, owner: str, response_id: str) -> list[Item]:
         """The items that the response was made from, oldest first. Raises `ApiError` 404."""
-        store = self._store_for(response_id)
+        store = self._store(_no_response, response_id)
         turns = await self._archive.ask(store.inputs, owner, response_id)
         if not turns:
             raise _no_response(response_id)
@@ -170,7 +170,7 @@ class StoredResponses:
 
     async def conversation(self, owner: str, conversation_id: str) -> tuple[int, Item]:
         """When it was created, and its metadata. Raises `ApiError` 404."""
-        store = self._conversations_for(conversation_id)
+        store = self._store(_no_conversation, conversation_id)
         found = await self._archive.ask(store.conversation, owner, conversation_id)
         if found is None:
             raise _no_conversation(conversation_id)
@@ -190,7 +190,7 @@ class StoredResponses:
 
     async def items(self, owner: str, conversation_id: str) -> list[Item]:
         """All its items, oldest first. Raises `ApiError` 404."""
-        store = self._conversations_for(conversation_id)
+        store = self._store(_no_conversation, conversation_id)
         found = await self._archive.ask(store.items, owner, conversation_id)
         if found is None:
             raise _no_conversation(conversation_id)
@@ -198,24 +198,19 @@ class StoredResponses:
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> None:
         """Delete an item. Raises `ApiError` 404."""
-        store = self._conversations_for(conversation_id)
+        store = self._store(_no_conversation, conversation_id)
         if not await self._archive.ask(store.delete_item, owner, conversation_id, item_id):
             raise no_item(item_id)
 
     async def delete_conversation(self, owner: str, conversation_id: str) -> None:
         """Delete it and its items. Raises `ApiError` 404."""
-        store = self._conversations_for(conversation_id)
+        store = self._store(_no_conversation, conversation_id)
         if not await self._archive.ask(store.delete_conversation, owner, conversation_id):
             raise _no_conversation(conversation_id)
 
-    def _store_for(self, response_id: str) -> ResponseStore:
+    def _store(self, missing: Callable[[str], ApiError], its_id: str) -> ResponseStore:
         if not self._archive.is_kept:
-            raise _no_response(response_id)
-        return self._archive.store
-
-    def _conversations_for(self, conversation_id: str) -> ResponseStore:
-        if not self._archive.is_kept:
-            raise _no_conversation(conversation_id)
+            raise missing(its_id)
         return self._archive.store
 
 

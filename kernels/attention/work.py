@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import pinned
 from kernels.attention.config import FIXED_SLOTS, LIBRARY_GRAIN, PrefillConfig
 from kernels.attention.plan import ExtendSegment, PrefillWork, SharedRun
 from kernels.attention.runs import MAX_LEVELS, SHARED_WORDS, IntArray, num_tiles, run_slots
@@ -90,18 +91,10 @@ def prefill_work(
 
 def to_device(work: HostWork, device: torch.device) -> PrefillWork:
     """The arrays on the card."""
-    items, merges = (_sent(array, device) for array in (work.items, work.merges))
+    items, merges = (pinned.to_device(array, device) for array in (work.items, work.merges))
     more = tuple([to_device(part, device) for part in work.more])
-    shared = None if work.shared is None else _sent(work.shared, device)
+    shared = None if work.shared is None else pinned.to_device(work.shared, device)
     return PrefillWork(items, merges, work.num_partials, work.library, work.config, more, shared)
-
-
-def _sent(array: IntArray, device: torch.device) -> Tensor:
-    """Copy by way of pinned memory: a large copy from pageable memory waits for steps in flight."""
-    source = torch.from_numpy(array)
-    if device.type == "cuda":
-        source = source.pin_memory()
-    return source.to(device, non_blocking=True)
 
 
 def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) -> IntArray:

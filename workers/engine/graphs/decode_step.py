@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from kernels.attention import NO_ROW, PagedPlan, SegmentBucket, bucket_for
+from kernels.pinned import to_device
 from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.step.batch import Numbers, aligned, send_into, to_device
+from workers.engine.step.batch import Numbers, aligned, send_into
 from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawKind, DrawTable
 from workers.engine.step.shared_prefixes import SharedOrder

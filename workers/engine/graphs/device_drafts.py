@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import PagedPlan, blocks_at
+from kernels.pinned import to_device
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.graphs.decode_step import DecodeStep
@@ -24,7 +25,7 @@ from workers.engine.graphs.mixed_step import MixedStep
 from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network
-from workers.engine.step.batch import PagedBatch, PagedRows, SequenceState, to_device
+from workers.engine.step.batch import PagedBatch, PagedRows, SequenceState
 from workers.engine.step.draft_pass import DraftPass, Kept, NoDraftPass, StepRows, following_ids
 from workers.engine.step.sampler import Picked
 from workers.engine.step.states import States

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kernels.accept import accept
 from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, bucket_for
+from kernels.pinned import to_device
 from kernels.sample import pick
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.graphs.head_buckets import HeadBuckets
@@ -34,7 +35,6 @@ from workers.engine.step.batch import (
     aligned,
     num_sampled,
     send_into,
-    to_device,
 )
 from workers.engine.step.draft_pass import DraftPass, NoDraftPass, StepRows
 from workers.engine.step.draws import DrawTable

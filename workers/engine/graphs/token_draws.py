@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from kernels.accept import accept
-from workers.engine.step.batch import PagedRows, SequenceState, num_sampled, to_device
+from kernels.pinned import to_device
+from workers.engine.step.batch import PagedRows, SequenceState, num_sampled
 from workers.engine.step.draft_pass import first_rows
 from workers.engine.step.draws import DrawKind
 from workers.engine.step.sampler import Picked, Sampler, VerifiedDrafts

@@ -54,7 +54,6 @@ def draw_weights(
     config: ModelDescription,
     device: torch.device,
     dtype: torch.dtype,
-    seed: int = 0,
     *,
     change: Callable[[LayerWeights], LayerWeights] | None = None,
     vocabulary: VocabularyForm = AS_STORED,
@@ -71,7 +70,7 @@ def draw_weights(
     says how embedding and head are kept. With `draws_experts` routers can draw what they choose
     (`kernels.experts.Drawn`), but do not until they are told.
     """
-    draw = _Draw(config, device, dtype, seed, draws_experts=draws_experts)
+    draw = _Draw(config, device, dtype, draws_experts=draws_experts)
     layers = []
     for index in range(config.num_layers):
         layer = draw.layer(index)
@@ -92,7 +91,6 @@ class _Draw:
         config: ModelDescription,
         device: torch.device,
         dtype: torch.dtype,
-        seed: int,
         *,
         draws_experts: bool,
     ) -> None:
@@ -103,7 +101,7 @@ class _Draw:
         self._device = device
         self._dtype = dtype
         is_meta = device.type == "meta"
-        self._generator = None if is_meta else torch.Generator(device).manual_seed(seed)
+        self._generator = None if is_meta else torch.Generator(device).manual_seed(0)
 
     def normal(self, *shape: int, gain: float = 1.0) -> Tensor:
         empty = torch.empty(shape, dtype=self._dtype, device=self._device)

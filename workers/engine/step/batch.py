@@ -24,6 +24,7 @@ from kernels.attention import (
     plan_attention,
     plan_windows,
 )
+from kernels.pinned import to_device
 from protocol.sampling import SamplingParams
 from workers.engine.step.tables import DRAFTED, SequenceTables, TableRow
 from workers.scheduler import ON_CARD, Chunk, SequenceStart
@@ -290,16 +291,6 @@ def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
 def aligned(num_words: int) -> int:
     """`num_words` int32, rounded up to a multiple of 16 bytes."""
     return -(-num_words // _ALIGNED_WORDS) * _ALIGNED_WORDS
-
-
-def to_device(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.int32]], device: torch.device
-) -> Tensor:
-    """Copy `values` to the device without waiting; on a card behind the steps in flight."""
-    source = torch.from_numpy(values)
-    if device.type == "cuda":
-        source = source.pin_memory()
-    return source.to(device, non_blocking=True)
 
 
 def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:

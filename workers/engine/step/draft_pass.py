@@ -18,11 +18,12 @@ from torch import Tensor
 
 from kernels.accept import accept
 from kernels.attention import AttentionPlan, PagedPlan
+from kernels.pinned import to_device
 from workers.engine.drafting.drafter import Drafted, Drafter, DraftStep
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.network import Network, Taps
 from workers.engine.models.state_slots import StateStep
-from workers.engine.step.batch import Numbers, SequenceState, to_device
+from workers.engine.step.batch import Numbers, SequenceState
 from workers.engine.step.sampler import Picked
 from workers.scheduler import Chunk, DraftTiming
 

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
+from kernels.pinned import to_device
 from workers.engine.models.state_slots import Place
-from workers.engine.step.batch import SequenceState, aligned, to_device
+from workers.engine.step.batch import SequenceState, aligned
 from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_adjusted, send_columns
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.pinned import to_device
 from kernels.sample import logprobs, pick
 from protocol.messages import TokenLogprobs
 from workers.engine.models.state_slots import Place
-from workers.engine.step.batch import SequenceState, to_device
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.draws import WIDENED_ROWS, DrawTable, is_adjusted
 from workers.engine.step.masks import MaskTable
 from workers.engine.step.penalties import PenaltyTable

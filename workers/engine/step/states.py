@@ -24,6 +24,7 @@ from kernels.delta_rule import (
     plan_spans,
     plan_verified,
 )
+from kernels.pinned import to_device
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import (
     MOST_TAKEN_BACK,
@@ -33,7 +34,7 @@ from workers.engine.models.state_slots import (
     Verified,
     rings_of,
 )
-from workers.engine.step.batch import PagedRows, aligned, to_device
+from workers.engine.step.batch import PagedRows, aligned
 from workers.engine.step.spans import SpanRoom, Words, spans_of, stops_of
 from workers.scheduler import NO_SLOT, Chunk
 

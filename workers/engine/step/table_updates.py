@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from workers.engine.step.batch import to_device
+from kernels.pinned import to_device
 from workers.engine.step.tables import SequenceTables, TableRow, no_updates
 from workers.scheduler import Chunk
 

@@ -63,8 +63,9 @@ class ProxiedClient:
                 method, url, headers=list(headers), content=body, timeout=timeout
             )
             request.stream = _RequestBody(body)
+            request.extensions["trace"] = connects = _Connects()
             # httpx's own limit begins again with each byte, so that a head could take for ever.
-            with trio.move_on_after(connect_s + write_s + read_s) as waiting:
+            with trio.move_on_after(connect_s + write_s + read_s) as waiting, connects.judged():
                 response = await self._client.send(request, stream=True)
             if waiting.cancelled_caught:
                 raise errors.ReadTimeout(f"the server sent no whole head in {read_s:g} s")
@@ -78,6 +79,28 @@ class ProxiedClient:
                 )
             finally:
                 await response.aclose()
+
+
+class _Connects:
+    """Notes, as httpx's trace of one request, whether a connection was made for it."""
+
+    def __init__(self) -> None:
+        self._has_connected = False
+
+    async def __call__(self, event: str, _: object) -> None:
+        self._has_connected = self._has_connected or event.endswith("connect_tcp.started")
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Raises `KeptConnectionClosed` if the connection ends before the response, and was kept
+        from an earlier request.
+        """
+        try:
+            yield
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+            if self._has_connected:
+                raise
+            raise errors.KeptConnectionClosed(str(error)) from error
 
 
 class _ResponseBody(Body):

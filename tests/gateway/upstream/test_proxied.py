@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from config import ProviderConfig
-from gateway.upstream import Provider
+from gateway.upstream import Provider, ProviderUnavailable
 from gateway.upstream.provider import client_for
 from protocol.transport import HttpClient
 from tests.fakes.scripted_http import ScriptedServer, open_server
@@ -73,6 +73,26 @@ async def test_a_stream_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None
     assert b"".join(events) == body
     target = b"POST http://far.example/v1/chat/completions HTTP/1.1\r\n"
     assert proxy.requests[0].startswith(target)
+
+
+async def test_a_kept_connection_through_a_proxy_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request may go out once more; it may not where a new connection ends so."""
+    body = b'{"choices": [{"message": {}}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with open_server(ScriptedServer([head + body], num_answers=1)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        provider = Provider("far", ProviderConfig(base_url="http://far.example/v1"), None)
+        with trio.fail_after(60):
+            for was_kept in (True, False):
+                if was_kept:
+                    assert (await provider.complete({}, "large")).body == body
+                proxy.num_answers = 1 if was_kept else 0
+                with pytest.raises(ProviderUnavailable) as caught:
+                    await provider.complete({}, "large")
+                assert caught.value.was_kept is was_kept
+        await provider.aclose()
 
 
 async def test_connections_are_used_again_until_the_provider_is_closed() -> None:

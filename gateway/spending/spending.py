@@ -497,7 +497,7 @@ def _worst_case(
         cost = price.worst(prompt_tokens, output_tokens)
         least_output = request.n if charged_by == "answer" else 0
         least_cost = price.worst(prompt_tokens + CAP_TOKENS, least_output)
-        if cost and charged_by == "answer":
+        if cost:
             own = {*target.params.set, *target.params.default}
             unpriced = beyond_price(request.raw, request.n, own)
     return WorstCase(

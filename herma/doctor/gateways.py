@@ -7,7 +7,7 @@ others, or that cannot write a file of its own. Must not know how they are asked
 from collections.abc import Iterator
 from typing import Final
 
-from herma.doctor.finding import Finding
+from herma.doctor.finding import Finding, Level
 from herma.doctor.host import Host
 from protocol.control_messages import GatewayStatus
 
@@ -31,16 +31,25 @@ def check_gateways(host: Host) -> Iterator[Finding]:
         if gateway.status.replaced:
             yield _replaced(gateway.status)
         for trouble in gateway.status.troubles:
-            is_money = "ledger" in trouble
+            level, why, remedy = _meaning(trouble)
             yield Finding(
-                "error" if is_money else "warning",
-                CHECK,
-                f"the gateway process {gateway.pid}: {trouble}",
-                "requests to providers are refused while their cost cannot be written down"
-                if is_money
-                else "a response that a client names later by its id is not found",
-                "end the program that holds the file, free its disk, or put the file back",
+                level, CHECK, f"the gateway process {gateway.pid}: {trouble}", why, remedy
             )
+
+
+def _meaning(trouble: str) -> tuple[Level, str, str]:
+    """How bad a trouble is, why, and what to do."""
+    if trouble.startswith("usage is not recorded"):
+        why = "what own workers serve is in no sum, and with a provider the gateway will not start"
+        return "warning", why, "mend what it says, and restart the gateway"
+    if "shared limits" in trouble:
+        why = "requests under a limit are refused while other hosts' amounts are unknown"
+        return "error", why, "start the Redis server of `[ledger] shared`, or the way to it"
+    remedy = "end the program that holds the file, free its disk, or put the file back"
+    if "ledger" in trouble:
+        why = "requests to providers are refused while their cost cannot be written down"
+        return "error", why, remedy
+    return "warning", "a response that a client names later by its id is not found", remedy
 
 
 def _replaced(status: GatewayStatus) -> Finding:

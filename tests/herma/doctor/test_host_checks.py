@@ -230,6 +230,15 @@ def test_gateways_that_hang_and_that_replaced_others(machine: Machine) -> None:
     assert found.level == "error"
     assert found.what == "the gateway process 9: cannot write the ledger /l: locked"
     assert "requests to providers" in found.why
+    lost = "the shared limits: the Redis server cannot be reached (ConnectionError: refused)"
+    machine.gateways[1:] = [GatewayProcess(path, 9, replace(well, troubles=(lost,)))]
+    found = only(machine)
+    assert (found.level, "Redis" in found.remedy) == ("error", True)
+    assert "under a limit" in found.why
+    unkept = "usage is not recorded: cannot open the ledger /l: Read-only file system"
+    machine.gateways[1:] = [GatewayProcess(path, 9, replace(well, troubles=(unkept,)))]
+    found = only(machine)
+    assert (found.level, "restart" in found.remedy) == ("warning", True)
     stuck = replace(well, troubles=("responses are not stored: /r is taken",))
     machine.gateways[1:] = [GatewayProcess(path, 9, stuck)]
     found = only(machine)

@@ -114,6 +114,7 @@ ToolParserName = Literal[
     "gemma4",
     "harmony",
     "minimax_m2",
+    "muse_glimmer",
     "minimax_m3",
     "minimax_m1",
     "lfm2",
@@ -136,6 +137,7 @@ ReasoningParserName = Literal[
     "hy3",
     "kimi_k3",
     "solar_open",
+    "muse_glimmer",
     "apriel",
 ]
 

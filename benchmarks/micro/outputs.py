@@ -106,6 +106,13 @@ _CALLS: Final = {
     f"{_ARGUMENTS}<|call|>",
     "minimax_m1": '<tool_calls>\n{"name": "write_file", "arguments": '
     f"{_ARGUMENTS}}}\n</tool_calls>",
+    "muse_glimmer": '<atem:function_calls>\n<atem:invoke name="write_file">\n'
+    + _parameters(
+        '<atem:parameter name="',
+        '">',
+        "</atem:parameter>\n",
+        "</atem:invoke>\n</atem:function_calls>",
+    ),
     "minimax_m2": '<minimax:tool_call>\n<invoke name="write_file">\n'
     + _parameters('<parameter name="', '">', "</parameter>\n", "</invoke>\n</minimax:tool_call>"),
     "minimax_m3": f'{_M3}<tool_call>\n{_M3}<invoke name="write_file">'

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.output.harmony_splitter import HarmonySplitter
+from gateway.output.harmony_splitter import HARMONY_TAGS, MUSE_TAGS, HarmonySplitter
 from gateway.output.passed_tags import PassedTags
 from gateway.output.reasoning import (
     REASONING_FORMATS,
@@ -23,6 +23,7 @@ from gateway.output.tools import TOOL_FORMATS, ToolFormat, begins_call, detect_t
 AUTO: Final = "auto"
 NONE: Final = "none"
 HARMONY: Final = "harmony"
+_MUSE: Final = "muse_glimmer"
 
 Splitter = ReasoningSplitter | HarmonySplitter | PassedTags
 
@@ -86,8 +87,10 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         prompt ends in reasoning; `is_past`: it ends in the answer.
         """
         reasoning = None if is_past else self.reasoning
+        if self.reasoning is not None and self.reasoning.name == _MUSE:
+            return HarmonySplitter(MUSE_TAGS, is_open=is_open, is_past=is_past)
         if reasoning is not None and reasoning.name == HARMONY:
-            return HarmonySplitter(is_open=is_open)
+            return HarmonySplitter(HARMONY_TAGS, is_open=is_open)
         tools_format = self.tools
         if tools_format is None:
             splitter = ReasoningSplitter(reasoning, is_open=is_open)

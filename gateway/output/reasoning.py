@@ -120,6 +120,16 @@ _ALL: Final = (
         to_call="<|end|><|begin|>assistant",
     ),
     ReasoningFormat(
+        "muse_glimmer",
+        "to=self<|message|>",
+        "<|eom|><|start|>assistant to=user<|message|>",
+        closing="<|eom|><|start|>assistant to=user<|message|>",
+        empty=" to=user<|message|>",
+        more=("<|start|>", "<|eot|>"),
+        sign="to=self<|message|>",
+        to_call="<|eom|><|start|>assistant",
+    ),
+    ReasoningFormat(
         "apriel",
         "Here are my reasoning steps:",
         "[BEGIN FINAL RESPONSE]",

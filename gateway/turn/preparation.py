@@ -238,7 +238,7 @@ def _begun(
     if request.tool_choice == "required":
         opening = _opening(request, text, form)
         if opening is not None:
-            before = form.before_call(end) + opening.before
+            before = form.before_call(end) + opening.head + opening.before
             ids = text.encode_opening(opening._replace(before=before))
             return pack_tokens(ids), Beginning(end, is_thinking=False, opening=opening.text)
     if request.answer_start:

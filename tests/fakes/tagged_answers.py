@@ -1,5 +1,5 @@
 """What models write when they call tools in the formats of Hy3, Kimi K3, MiniCPM5, Solar Open and
-GigaChat, beside `tool_answers.py`.
+GigaChat and Muse Glimmer, beside `tool_answers.py`.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ Seen = tuple[str | tuple[str, str], ...]
 
 def tagged_answers() -> list[tuple[str, str, Seen]]:
     """The format, the text, and what a client is to see of it."""
-    return [*_hy(), *_kimi(), *_minicpm(), *_solar(), *_gigachat()]
+    return [*_hy(), *_kimi(), *_minicpm(), *_solar(), *_gigachat(), *_muse()]
 
 
 def _hy() -> list[tuple[str, str, Seen]]:
@@ -128,3 +128,22 @@ def _gigachat() -> list[tuple[str, str, Seen]]:
         ("<|function_call|> is a tag", ("<|function_call|> is a tag",)),
     ]
     return [("gigachat", *one_of) for one_of in texts]
+
+
+def _muse() -> list[tuple[str, str, Seen]]:
+    def section(*values: tuple[str, str], name: str = "f") -> str:
+        inner = "".join(
+            f'<atem:parameter name="{key}">{value}</atem:parameter>\n' for key, value in values
+        )
+        call = f'<atem:invoke name="{name}">\n{inner}</atem:invoke>\n'
+        return f"<atem:function_calls>\n{call}</atem:function_calls>"
+
+    one = section(("count", "1"), ("text", LINES))
+    half = section(("text", "ab")).partition("ab")[0] + "ab"
+    texts: list[tuple[str, Seen]] = [
+        (one, (ONE,)),
+        (f"So.\n{one}{section(name='g')} ok", ("So.", ONE, NONE, "ok")),
+        (half, (CUT,)),
+        ("<atem:function_calls> is a tag", ("<atem:function_calls> is a tag",)),
+    ]
+    return [("muse_glimmer", *one_of) for one_of in texts]

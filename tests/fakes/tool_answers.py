@@ -587,8 +587,8 @@ def _seed() -> list[Answer]:
 
 ANSWERS: Final = (
     *(Answer(*one) for one in tagged_answers()),
-    *_gemma4(), *_harmony(), *_minimax(), *_minimax_others(), *_lfm2(), *_lists(), *_seed(),
-    *_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral(), *_phi(),
-    *_gemma(),
+    *_gemma4(), *_harmony(), *_minimax(), *_minimax_others(), *_lfm2(), *_lists(),
+    *_seed(), *_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral(),
+    *_phi(), *_gemma(),
     *_deepseek_v3(), *_deepseek_v4(), *_kimi(),
 )  # fmt: skip

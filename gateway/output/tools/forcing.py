@@ -23,6 +23,7 @@ from gateway.output.tools import (
     minicpm,
     minimax,
     mistral,
+    muse,
     phi,
     pythonic,
     qwen_coder,
@@ -32,11 +33,14 @@ from gateway.output.tools.grammar import is_name
 
 
 class Opening(NamedTuple):
-    """The beginning of a call. `name` stands between the two pieces of markup; it may be empty."""
+    """The beginning of a call. `name` stands between the two pieces of markup; it may be empty.
+    `head` is the head of a message in front, of which no reader knows.
+    """
 
     before: str
     name: str = ""
     after: str = ""
+    head: str = ""
 
     @property
     def text(self) -> str:
@@ -59,11 +63,13 @@ def forced_opening(
     `num_calls` is how many calls the conversation has so far.
     """
     beginning = _BEGINNINGS[tool_format](template, num_calls)
+    head = _HEADS.get(tool_format, "")
     if len(names) != 1:
-        return Opening(beginning.of_any)
+        return Opening(beginning.of_any, head=head.format("user"))
     if not is_name(names[0].replace(" ", "_")):
         return None
-    return Opening(beginning.of_any + beginning.before, names[0], beginning.after)
+    before = beginning.of_any + beginning.before
+    return Opening(before, names[0], beginning.after, head.format(names[0]))
 
 
 def _object(opener: str, arguments: str = "arguments") -> _Beginning:
@@ -115,8 +121,8 @@ def _harmony(_template: str, _: int) -> _Beginning:
     return _Beginning(any_call, dot, f" {harmony.CONSTRAIN}json{harmony.MESSAGE}")
 
 
-def _invoke(opening: str, prefix: str, after: str) -> _Beginning:
-    return _Beginning(f"{opening}\n{prefix}{minimax.INVOKE}", "", after)
+def _invoke(opening: str, invoke: str, after: str) -> _Beginning:
+    return _Beginning(f"{opening}\n{invoke}", "", after)
 
 
 def _cohere(_template: str, _: int) -> _Beginning:
@@ -155,11 +161,17 @@ _BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
     "function_gemma": lambda _template, _calls: _gemma(gemma.V3),
     "gemma4": lambda _template, _calls: _gemma(gemma.V4),
     "harmony": _harmony,
-    "minimax_m2": lambda _template, _calls: _invoke(minimax.OPEN, "", '">\n'),
-    "minimax_m3": lambda _template, _calls: _invoke(minimax.OPEN_3, minimax.PREFIX, '">'),
+    "minimax_m2": lambda _template, _calls: _invoke(minimax.OPEN, minimax.INVOKE, '">\n'),
+    "muse_glimmer": lambda _template, _calls: _invoke(muse.OPEN, muse.INVOKE, '">\n'),
+    "minimax_m3": lambda _template, _calls: _invoke(
+        minimax.OPEN_3, minimax.PREFIX + minimax.INVOKE, '">'
+    ),
     "minimax_m1": lambda _template, _calls: _object(f"{minimax.OPEN_1}\n"),
     "lfm2": lambda _template, _calls: _Beginning(pythonic.OPEN, "["),
     "apertus": lambda _template, _calls: _Beginning(f'{apertus.OPEN}[{{"', "", '":'),
     "nemotron": lambda _template, _calls: _object(f"{phi.NEMOTRON_OPEN}["),
     "cohere": _cohere,
 }
+
+_HEADS: Final = {"muse_glimmer": " to={}<|message|>"}
+"""The head of the message in which a call stands: its recipient is the function."""

@@ -83,6 +83,14 @@ CASES = {
         'Hm</think>\n<TOOLCALL>[{"name": "f", "arguments": {"count": 1}}]</TOOLCALL>',
         '</think>\n\n<TOOLCALL>[{"name": "f", "arguments":',
     ),
+    "Muse Glimmer": Case(
+        "<atem:function_calls> to=self<|message|>",
+        "<|start|>assistant",
+        " to=self<|message|>Hm<|eom|><|start|>assistant to=f<|message|><atem:function_calls>\n"
+        '<atem:invoke name="f">\n<atem:parameter name="count">1</atem:parameter>\n</atem:invoke>\n'
+        "</atem:function_calls><|eot|>",
+        '<|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n',
+    ),
     "Seed-OSS": Case(
         "<seed:tool_call> <function= <seed:think> </seed:think>",
         "assistant\n",

@@ -40,6 +40,8 @@ RESTS = {
     "function_gemma": "{a:1}<end_function_call>",
     "gemma4": "{a:1}<tool_call|>",
     "harmony": '{"a": 1}<|call|>',
+    "muse_glimmer": '<atem:parameter name="a">1</atem:parameter>\n</atem:invoke>\n'
+    "</atem:function_calls>",
     "minimax_m2": '<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
     "minimax_m3": f"{minimax.PREFIX}<a>1{minimax.PREFIX}</a>{minimax.PREFIX}</invoke>\n"
     f"{minimax.CLOSE_3}",

@@ -29,6 +29,7 @@ TEMPLATES = {
     "gigachat": 'add_tokens = namespace(function_call="<|function_call|>")',
     "gemma4": "<|tool>declaration:f<tool|> '<|tool_call>call:' + name",
     "harmony": "<|channel|>analysis<|message|> to=functions.f<|channel|>commentary json<|message|>",
+    "muse_glimmer": '<atem:function_calls>\n<atem:invoke name="$FUNCTION_NAME">',
     "minimax_m2": '<minimax:tool_call>\n<invoke name="f">',
     "minimax_m3": "]<]minimax[>[ ~ '<tool_call>' <mm:think>",
     "minimax_m1": '<tool_calls>\n{"name": <tool-name>}\n</tool_calls>',

@@ -180,7 +180,7 @@ class Drive:
         if self._runner.tier is not None:
             copies = self._runner.tier.copies
             for pages in copies.take_opened():
-                self._scheduler.open_pages(pages)
+                self._scheduler.blocks.tier.open(pages)
             now = 0.0 if self._clock is None else self._clock()
             self._scheduler.transferred(copies.take_done(), now)
 

@@ -301,4 +301,4 @@ class Engine:
     def check(self) -> None:
         """The books agree with each other, and the prefix cache with the card."""
         self.scheduler.check_integrity()
-        self.runner.check_cache(self.scheduler._blocks)
+        self.runner.check_cache(self.scheduler.blocks)

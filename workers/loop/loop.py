@@ -259,7 +259,7 @@ class EngineLoop(Generic[InFlight]):
         if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
-        if self._num_clears and not self._scheduler.is_clearing:
+        if self._num_clears and not self._scheduler.blocks.tier.is_clearing:
             self._report_load(busy=is_busy, has_worked=True)  # an idle engine says nothing else
             self._out.append((SUPERVISOR, encode_control(Cleared(self._num_clears))))
             self._num_clears = 0
@@ -272,7 +272,7 @@ class EngineLoop(Generic[InFlight]):
     def _take_copied(self, copies: PrefixCopies) -> None:
         """Take copies that are over, before a plan that may use them."""
         for pages in copies.take_opened():
-            self._scheduler.open_pages(pages)
+            self._scheduler.blocks.tier.open(pages)
         done = copies.take_done()
         if done:
             self._scheduler.transferred(done, self._clock())
@@ -334,7 +334,7 @@ class EngineLoop(Generic[InFlight]):
             case DrainEngine():
                 self._draining = True
             case ClearCache():
-                print(f"forgot {self._scheduler.clear_cache()} cached blocks", file=sys.stderr)
+                print(f"forgot {self._scheduler.blocks.clear()} cached blocks", file=sys.stderr)
                 self._num_clears += 1
             case EngineStart():
                 raise WireError("a second EngineStart")

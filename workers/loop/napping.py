@@ -60,7 +60,7 @@ class Napping:
     def expect(self) -> None:
         """Prepare for a sleep that may come."""
         if self._sleep is not None and not self.is_asleep:
-            self._sleep.expect(self._scheduler.held_counts())
+            self._sleep.expect(self._scheduler.blocks.held_counts())
 
     def fall_asleep(self, message: SleepEngine) -> Slept:
         """Put the device to sleep; nothing runs there."""
@@ -70,10 +70,10 @@ class Napping:
         if self.is_asleep or scheduler.has_work:
             return Slept("it is asleep" if self.is_asleep else "it has work")
         self._status.busy, self._status.phase = True, "falling asleep"
-        num_dropped = scheduler.shrink_cache(sleep.fits)
-        moved = sleep.fall_asleep(scheduler.held_places())
+        num_dropped = scheduler.blocks.shrink(sleep.fits)
+        moved = sleep.fall_asleep(scheduler.blocks.held_places())
         if not moved.has_rows:
-            num_dropped += scheduler.clear_card()
+            num_dropped += scheduler.blocks.clear_card()
         self.is_asleep = not moved.why
         self._status.busy, self._status.phase = False, ""
         note = moved.note
@@ -90,7 +90,7 @@ class Napping:
         self._status.busy, self._status.phase = True, "waking"
         moved = self._sleep.wake()
         if not moved.has_rows:
-            self._scheduler.clear_card()
+            self._scheduler.blocks.clear_card()
         self.is_asleep = moved.is_asleep
         self._status.busy, self._status.phase = False, ""
         if moved.note:

@@ -31,7 +31,6 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
 from workers.scheduler.drafting import DraftPlans, NoDraftPlans, Proposer
-from workers.scheduler.held import HeldCounts, HeldPlaces
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.loading import HostLoads, NoHostLoads
@@ -51,7 +50,8 @@ class Scheduler:
     """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
     is for `SubmissionReader`; `usual_outputs` is the assumed number of tokens of an answer before
     one has ended. Tests clear `expects_growth`: then sequences start without room for their
-    answers, so that blocks run out.
+    answers, so that blocks run out. `blocks` has the prefix cache, which the caller may clear and
+    shrink between steps.
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier step may then have a chunk in the later one too, which is computed for nothing.
@@ -80,7 +80,7 @@ class Scheduler:
         self._pace = PromptPace(self.step_cost, limits.max_gap_s)
         self.expects_growth = True
         self._limits = limits
-        self._blocks = blocks
+        self.blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = queues = Queues()
@@ -104,7 +104,7 @@ class Scheduler:
         self._num_hit = self._num_hit_on_host = self._num_prompt = 0
 
     def __repr__(self) -> str:
-        return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
+        return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self.blocks!r}>"
 
     @property
     def num_compiling(self) -> int:
@@ -114,7 +114,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a sequence lives that does not wait for its grammar. Then `plan` returns a plan,
-        unless a step is in flight, or all of them wait for loads from the host (`is_loading`).
+        unless a step is in flight, or all of them wait for loads from the host.
         """
         return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
@@ -122,7 +122,7 @@ class Scheduler:
         self, link: int, message: Submit | Embed | Score, now: float
     ) -> tuple[Outgoing, ...]:
         """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
-        self._blocks.now = now
+        self.blocks.now = now
         try:
             sequence = self._take(link, message, now)
         except Refusal as refusal:
@@ -161,14 +161,14 @@ class Scheduler:
 
     def retain(self, link: int, message: Retain, now: float) -> None:
         """Take what is expected of a conversation. It counts from the end of its sequence."""
-        self._blocks.now = now
+        self.blocks.now = now
         key = link, message.request_id, message.attempt
         expected = ReturnExpectation(message.chance, message.within_s)
         sequence = self._find(key)
         if sequence is not None:
             sequence.expected = message.conversation, expected
         else:
-            self._blocks.retain(key, message.conversation, expected)
+            self.blocks.retain(key, message.conversation, expected)
 
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone, without messages."""
@@ -181,7 +181,7 @@ class Scheduler:
 
     def expire(self, now: float) -> tuple[Outgoing, ...]:
         """End the sequences whose deadline has come."""
-        self._blocks.now = now
+        self.blocks.now = now
         messages: list[Outgoing] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline_at, key = heappop(self._deadlines)
@@ -203,7 +203,7 @@ class Scheduler:
         if drafts is None:
             return None
         self._expect_growth()
-        choice = choose(self._queues, self._blocks, self._limits, self._pace, drafts, self._loads)
+        choice = choose(self._queues, self.blocks, self._limits, self._pace, drafts, self._loads)
         self._num_preemptions += choice.num_preempted
         if choice.started:
             begun = [self._queues.running[start.seq] for start in choice.started]
@@ -212,7 +212,7 @@ class Scheduler:
             self._num_prompt += sum([len(one.token_ids) for one in begun])
         if choice.num_preempted:
             self._concurrency.preempted()
-        self._concurrency.started(*self._blocks.take_admitted())
+        self._concurrency.started(*self.blocks.take_admitted())
         if not choice.chunks:
             return None
         ended, self._ended = self._ended, []
@@ -223,7 +223,7 @@ class Scheduler:
             tuple(choice.started),
             tuple(chunks),
             tuple(ended),
-            self._blocks.swap.take_moves(),
+            self.blocks.swap.take_moves(),
             takes_in,
         )
         in_flight.append(plan)
@@ -240,65 +240,27 @@ class Scheduler:
             raise ValueError(f"result of step {result.step} does not answer {oldest}")
         self._in_flight.popleft()
         self._drafts.learn(plan, result)
-        outcome = apply(plan, result, self._queues, self._blocks)
+        outcome = apply(plan, result, self._queues, self.blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
 
     @property
-    def is_loading(self) -> bool:
-        """Whether a load from the host is under way."""
-        return self._blocks.tier.is_loading
-
-    @property
     def is_copying(self) -> bool:
         """Whether copies from or to the host are under way, or can begin."""
-        tier = self._blocks.tier
+        tier = self.blocks.tier
         return tier.is_copying or tier.has_to_store
 
     def transfers(self) -> list[Transfer]:
         """The copies from and to the host that begin now; call it when the steps that are planned
         are launched, and before the next is planned.
         """
-        return self._blocks.tier.transfers(self._blocks.now)
+        return self.blocks.tier.transfers(self.blocks.now)
 
     def transferred(self, over: Iterable[Transferred], now: float) -> None:
         """Take copies that are over at the time `now`, in seconds."""
-        self._blocks.now = now
+        self.blocks.now = now
         for transfer in over:
-            self._blocks.tier.over(transfer, self._blocks.now)
-
-    def open_pages(self, pages: range) -> None:
-        """These pages of the host can be used from now on."""
-        self._blocks.tier.open(pages)
-
-    def clear_cache(self) -> int:
-        """Forget cached prefixes that no sequence uses, on all tiers. Returns how many blocks and
-        states went.
-        """
-        return self._blocks.clear()
-
-    @property
-    def is_clearing(self) -> bool:
-        """Whether something that `clear_cache` was to forget is still copied."""
-        return self._blocks.tier.is_clearing
-
-    def clear_card(self) -> int:
-        """Forget cached prefixes of the card that no sequence uses. Returns how many went."""
-        return self._blocks.clear_card()
-
-    def shrink_cache(self, fits: Callable[[HeldCounts], bool]) -> int:
-        """Forget cached prefixes of the card, those of least value first, until the rest `fits`.
-        Returns how many blocks went.
-        """
-        return self._blocks.shrink(fits)
-
-    def held_counts(self) -> HeldCounts:
-        """How much of the card holds prefixes."""
-        return self._blocks.held_counts()
-
-    def held_places(self) -> HeldPlaces:
-        """What of the card holds prefixes."""
-        return self._blocks.held_places()
+            self.blocks.tier.over(transfer, self.blocks.now)
 
     def took(self, plan: StepPlan, result: StepResult, seconds: float, *, is_ahead: bool) -> None:
         """Tell the proposer how long a committed step took; see `Proposer.took`."""
@@ -306,16 +268,16 @@ class Scheduler:
 
     def take_events(self) -> tuple[Outgoing, ...]:
         """Block events not handed out yet. `commit` hands out all, also those that plans caused."""
-        return tuple(Outgoing(BROADCAST, event) for event in self._blocks.take_events())
+        return tuple(Outgoing(BROADCAST, event) for event in self.blocks.take_events())
 
     def snapshot(self) -> BlocksSnapshot:
         """All digests of the prefix cache. Send what `take_events` returns before it."""
-        return self._blocks.snapshot()
+        return self.blocks.snapshot()
 
     def revise_places(self) -> None:
         """Estimate again how many sequences have a place, and admit waiting ones to new places."""
-        spare = self._blocks.num_free - peak_growth(self._growths())
-        num_running, size = len(self._queues.running), self._blocks.block_size
+        spare = self.blocks.num_free - peak_growth(self._growths())
+        num_running, size = len(self._queues.running), self.blocks.block_size
         self._concurrency.revise(num_running, spare, size, self._most_in_windows(num_running))
         self._admit_followers()
 
@@ -325,17 +287,17 @@ class Scheduler:
             epoch,
             running=len(self._queues.running),
             waiting=self._queues.num_waiting + len(self._compiling) + len(self._intake_queue),
-            free_blocks=self._blocks.num_free,
-            num_blocks=self._blocks.num_blocks,
+            free_blocks=self.blocks.num_free,
+            num_blocks=self.blocks.num_blocks,
             steps=self._num_steps,
             preemptions=self._num_preemptions,
             step_ms=step_ms,
             prefill_tokens_per_s=prefill_tokens_per_s,
             places=self._concurrency.places,
             drafting=self._drafts.summary(),
-            cache=self._blocks.tier.use(self._num_hit, self._num_hit_on_host, self._num_prompt),
-            evicted_blocks=self._blocks.evictions.num_evicted,
-            recomputed_tokens=self._blocks.evictions.num_again * self._blocks.block_size,
+            cache=self.blocks.tier.use(self._num_hit, self._num_hit_on_host, self._num_prompt),
+            evicted_blocks=self.blocks.evictions.num_evicted,
+            recomputed_tokens=self.blocks.evictions.num_again * self.blocks.block_size,
         )
 
     def signs_of_life(self) -> tuple[Outgoing, ...]:
@@ -359,9 +321,9 @@ class Scheduler:
         )
         self._queues.check_progress(pending)
         tables = [one.table for one in running.values()]
-        self._blocks.check_integrity([*tables, *self._loads.tables])
+        self.blocks.check_integrity([*tables, *self._loads.tables])
         self._loads.check_integrity()
-        self._blocks.swap.check_integrity(self._queues.waiting.values())
+        self.blocks.swap.check_integrity(self._queues.waiting.values())
 
     def _take(self, link: int, message: Submit | Embed | Score, now: float) -> Sequence:
         if self._find((link, message.request_id, message.attempt)) is not None:
@@ -385,11 +347,11 @@ class Scheduler:
         if head is None or is_full or not self.expects_growth:
             return
         left = self._concurrency.tokens_left(head.num_outputs, head.max_outputs)
-        each = self._blocks.num_needed(left)
-        self._blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
-        if isinstance(self._blocks.windows, WindowPool):
-            self._blocks.windows.expected = self._window_growth(
-                (*self._queues.running.values(), head), self._blocks.windows
+        each = self.blocks.num_needed(left)
+        self.blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
+        if isinstance(self.blocks.windows, WindowPool):
+            self.blocks.windows.expected = self._window_growth(
+                (*self._queues.running.values(), head), self.blocks.windows
             )
 
     def _growths(self) -> Iterator[tuple[int, int]]:
@@ -397,7 +359,7 @@ class Scheduler:
         those that it takes until then. Blocks that it found in the cache are not counted as
         returned, because others may hold them too.
         """
-        tokens_left, size = self._concurrency.tokens_left, self._blocks.block_size
+        tokens_left, size = self._concurrency.tokens_left, self.blocks.block_size
         for sequence in self._queues.running.values():
             num_tokens = sequence.num_prompt + sequence.num_outputs
             num_tokens += tokens_left(sequence.num_outputs, sequence.max_outputs)
@@ -407,7 +369,7 @@ class Scheduler:
 
     def _most_in_windows(self, num_running: int) -> int:
         """How many sequences like the running ones have room in the windows' pool."""
-        windows = self._blocks.windows
+        windows = self.blocks.windows
         if not isinstance(windows, WindowPool) or not num_running:
             return self._limits.max_seqs
         num_needed = windows.num_held + self._window_growth(self._queues.running.values(), windows)
@@ -421,7 +383,7 @@ class Scheduler:
         for one in sequences:
             num_tokens = one.num_prompt + one.num_outputs
             num_tokens += tokens_left(one.num_outputs, one.max_outputs)
-            needed = min(most, self._blocks.num_needed(num_tokens))
+            needed = min(most, self.blocks.num_needed(num_tokens))
             num_needed += max(0, needed - len(one.table.window.held))
         return num_needed
 
@@ -453,10 +415,10 @@ class Scheduler:
             return
         if self._compiling.pop(sequence.key, None) is None:
             self._queues.remove(sequence)
-            self._blocks.release(sequence.table, sequence.key)
+            self.blocks.release(sequence.table, sequence.key)
             if sequence.expected is not None:
-                self._blocks.retain(sequence.key, *sequence.expected)
-            self._blocks.swap.forget(sequence)
+                self.blocks.retain(sequence.key, *sequence.expected)
+            self.blocks.swap.forget(sequence)
             if sequence.is_started:
                 self._ended.append(sequence.seq)
                 self._drafts.end(sequence.seq)

@@ -136,7 +136,7 @@ def test_a_failed_step_stores_nothing() -> None:
     cold(engine, 2)
     engine.step(failing=lambda seq: seq == 1)
     assert engine.ledger.cached == set()
-    assert len(engine.scheduler._blocks.planned) == 0
+    assert len(engine.scheduler.blocks.planned) == 0
     assert chunks(engine.step()) == [(2, 0, 18)]
     assert len(engine.ledger.cached) == 4
 
@@ -228,7 +228,7 @@ class WaitingLife(RuleBasedStateMachine):
     @property
     def num_waiting(self) -> int:
         """Sequences that wait for a block that is under way."""
-        planned = self.engine.scheduler._blocks.planned
+        planned = self.engine.scheduler.blocks.planned
         waiting = self.engine.scheduler._queues.waiting.values()
         return sum(one.awaits is not None and one.awaits in planned for one in waiting)
 
@@ -249,7 +249,7 @@ class WaitingLife(RuleBasedStateMachine):
             return
         self.engine.drain(limit=2 * (60 * len(self.live) + 10))
         assert self.live <= set(self.engine.ledger.finished)
-        assert len(self.engine.scheduler._blocks.planned) == 0
+        assert len(self.engine.scheduler.blocks.planned) == 0
         load = self.engine.scheduler.load(1, 0.0, 0.0)
         assert load.free_blocks == load.num_blocks
         seen["preemptions"] += load.preemptions

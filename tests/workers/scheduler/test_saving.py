@@ -167,7 +167,7 @@ def test_an_answer_under_way_has_one_state() -> None:
     for num_states in (1, 5):
         engine = Engine(num_blocks=64, num_states=num_states, context_length=120, lookahead=1)
         engine.submit(make_submit(0, [1, 2], max_tokens=50))
-        states = engine.scheduler._blocks.states
+        states = engine.scheduler.blocks.states
         for _ in range(44):
             engine.step(lambda _: (3,))
             assert len(engine.ledger.states) <= 1
@@ -226,7 +226,7 @@ def test_a_state_whose_keys_are_gone_is_gone() -> None:
         engine.submit(make_submit(number, [token] * 22))
         engine.drain()
     assert engine.ledger.accepted[3].cached_tokens == 0
-    states = engine.scheduler._blocks.states
+    states = engine.scheduler.blocks.states
     assert 0 < len(states.pool._snapshots) <= 3
 
 

@@ -254,7 +254,7 @@ class SchedulerLife(RuleBasedStateMachine):
         assert use.prompt_tokens == sum(len(one.token_ids) for one in started)
         found = sum(one.cached_tokens for one in self.engine.ledger.accepted.values())
         assert found <= use.hit_tokens
-        tier, runner = scheduler._blocks.tier, self.engine.runner
+        tier, runner = scheduler.blocks.tier, self.engine.runner
         assert tier is not None
         moving = sum(len(one.pages) for what in tier._under_way.values() for one, _ in what.items)
         assert tier.num_stored <= runner.num_stored <= tier.num_stored + moving
@@ -285,8 +285,8 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["restored"] += self.engine.runner.num_restored
         seen["swapped"] += self.engine.runner.num_swapped
         seen["loaded"] += self.engine.runner.num_loaded
-        assert not self.engine.scheduler._blocks.states.pool.pinned
-        if isinstance(windows := self.engine.scheduler._blocks.windows, WindowPool):
+        assert not self.engine.scheduler.blocks.states.pool.pinned
+        if isinstance(windows := self.engine.scheduler.blocks.windows, WindowPool):
             assert windows.num_held == 0
         seen["moved"] += self.engine.runner.num_moved
         seen["finished"] += len(self.engine.ledger.finished)

@@ -50,9 +50,9 @@ def test_a_prompt_goes_on_while_its_chunk_is_computed() -> None:
     engine.submit(make_submit(0, list(range(10, 30)), max_tokens=1))
     plans = [engine.launch(), engine.launch()]
     assert [chunks(plan) for plan in plans] == [[(1, 0, 8, False)], [(1, 8, 8, False)]]
-    assert len(engine.scheduler._blocks._by_digest) == 0
+    assert len(engine.scheduler.blocks._by_digest) == 0
     engine.collect()
-    assert len(engine.scheduler._blocks._by_digest) == 2
+    assert len(engine.scheduler.blocks._by_digest) == 2
     assert chunks(engine.launch()) == [(1, 16, 4, True)]
 
 

@@ -142,11 +142,6 @@ class HostTier:
         return _MAX_TRANSFERS * self.room.transfer_pages
 
     @property
-    def is_loading(self) -> bool:
-        """Whether a load has begun and is not over."""
-        return self._num_loads > 0
-
-    @property
     def is_clearing(self) -> bool:
         """Whether what `clear` was to forget is still copied."""
         return bool(self._to_forget)

@@ -19,7 +19,6 @@ class NoHostTier:
     """`HostTier` of an engine without one: it stores nothing, and has nothing."""
 
     is_copying: Final = False
-    is_loading: Final = False
     is_clearing: Final = False
     has_to_store: Final = False
 

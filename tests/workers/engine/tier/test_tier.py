@@ -258,7 +258,7 @@ def test_the_books_are_cleared_on_both_tiers(
     _ask(drive, prompts)
     assert drive.tier is not None
     assert any(name.kind is EntryKind.STATE for name in drive.tier.pool.names)
-    assert drive._scheduler.clear_cache() > 10
+    assert drive._scheduler.blocks.clear() > 10
     assert drive.tier.pool.names == []
     snapshot = drive._scheduler.snapshot()
     assert (snapshot.digests, snapshot.states) == (b"", b"")

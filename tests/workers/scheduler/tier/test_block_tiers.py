@@ -31,10 +31,10 @@ def _loading_engine() -> Engine:
     """An engine that loads a prefix from the host for sequence 2."""
     engine = _engine(host_pages=20)
     _ask(engine, 1, 100)
-    engine.scheduler.clear_card()
+    engine.scheduler.blocks.clear_card()
     engine.submit(make_submit(2, [100 + index for index in range(20)], max_tokens=1))
     engine.step()
-    assert engine.scheduler.is_loading
+    assert engine.scheduler.blocks.tier._num_loads
     return engine
 
 
@@ -105,13 +105,13 @@ def test_what_is_copied_while_the_cache_is_cleared_is_forgotten_behind_the_copy(
     engine.submit(make_submit(1, [100 + index for index in range(20)], max_tokens=1))
     for _ in range(num_steps):
         engine.step()
-    engine.scheduler.clear_cache()
+    engine.scheduler.blocks.clear()
     engine.drain()
-    engine.scheduler.clear_card()
+    engine.scheduler.blocks.clear_card()
     while engine.scheduler.is_copying:
         engine.step()
     engine.ledger.hear(engine.scheduler.take_events())
-    tier = engine.scheduler._blocks.tier
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     if 1 in engine.ledger.finished and num_steps > 3:
         assert tier.pool.names == []
@@ -124,10 +124,10 @@ def test_what_is_copied_while_the_cache_is_cleared_is_forgotten_behind_the_copy(
 def test_what_is_loaded_while_the_cache_is_cleared_is_forgotten_behind_the_copy() -> None:
     """Its request has it on the card."""
     engine = _loading_engine()
-    engine.scheduler.clear_cache()
+    engine.scheduler.blocks.clear()
     engine.drain()
     assert engine.ledger.accepted[2].cached_tokens == 16
-    engine.scheduler.clear_card()
+    engine.scheduler.blocks.clear_card()
     while engine.scheduler.is_copying:
         engine.step()
     engine.ledger.hear(engine.scheduler.take_events())

@@ -34,13 +34,13 @@ def _parked(num_blocks: int, **shape: int) -> tuple[Engine, list[int]]:
     """An engine that has a prompt of so many full blocks on the host alone."""
     engine, prompt = _engine(**shape), _prompt(num_blocks)
     _ask(engine, 1, prompt)
-    engine.scheduler._blocks.clear_card()
+    engine.scheduler.blocks.clear_card()
     return engine, prompt
 
 
 def _held(engine: Engine, depth: int) -> TierEntry:
     """The entry of that depth on the host."""
-    tier = engine.scheduler._blocks.tier
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     entries = [tier.pool.get(name) for name in tier.pool.names]
     (found,) = [one for one in entries if one is not None and one.depth == depth]
@@ -55,7 +55,7 @@ def test_each_part_is_entered_when_it_has_come() -> None:
     counts = [0]
     while 2 not in engine.ledger.accepted:
         engine.step()
-        counts.append(len(engine.scheduler._blocks._by_digest))
+        counts.append(len(engine.scheduler.blocks._by_digest))
     rises = [after - before for before, after in pairwise(counts)]
     assert engine.ledger.accepted[2].cached_tokens == 120
     assert max(rises) <= 2 * PART
@@ -69,23 +69,23 @@ def test_what_is_spoilt_in_a_later_part_ends_the_load_there() -> None:
     engine.submit(make_submit(2, prompt, max_tokens=1))
     engine.drain()
     assert engine.ledger.accepted[2].cached_tokens == 13 * 4
-    tier = engine.scheduler._blocks.tier
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     assert tier.num_spoilt == 1
-    assert engine.scheduler._blocks.promised == 0
+    assert engine.scheduler.blocks.promised == 0
 
 
 def test_what_is_evicted_before_its_part_ends_the_load_there() -> None:
     engine, prompt = _parked(30)
     engine.submit(make_submit(2, prompt, max_tokens=1))
     engine.step()
-    tier = engine.scheduler._blocks.tier
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     for gone in tier.pool.evict(_held(engine, 21)):
         tier._forgot(gone)
     engine.drain()
     assert engine.ledger.accepted[2].cached_tokens == 20 * 4
-    assert engine.scheduler._blocks.promised == 0
+    assert engine.scheduler.blocks.promised == 0
 
 
 def test_blocks_of_later_parts_are_kept_for_them() -> None:
@@ -93,7 +93,7 @@ def test_blocks_of_later_parts_are_kept_for_them() -> None:
     engine, prompt = _parked(30)
     engine.submit(make_submit(2, prompt, max_tokens=4))
     engine.step()
-    blocks = engine.scheduler._blocks
+    blocks = engine.scheduler.blocks
     assert blocks.num_free <= 48 - 30
     assert blocks.promised >= 30 - 2 * PART
     engine.submit(make_submit(3, _prompt(25, 500), max_tokens=1))
@@ -127,7 +127,7 @@ def test_no_turn_has_the_work_of_the_whole_load() -> None:
     engine.check = lambda: None  # type: ignore[method-assign]
     prompt = _prompt(LONG)
     _ask(engine, 1, prompt)
-    engine.scheduler._blocks.clear_card()
+    engine.scheduler.blocks.clear_card()
     engine.submit(make_submit(2, prompt, max_tokens=1))
     calls: list[int] = []
     begun: list[Transfer] = []
@@ -165,7 +165,7 @@ def _calls(work: Callable[[], object]) -> int:
 
 def _close(engine: Engine) -> list[int]:
     """Close all pages, as a new engine finds them; returns those that hold something."""
-    tier = engine.scheduler._blocks.tier
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     pool = tier.pool
     held = [page for name in pool.names if (one := pool.get(name)) for page in one.pages]
@@ -183,7 +183,7 @@ def test_a_prefix_is_waited_for_while_its_pages_open() -> None:
     engine.submit(make_submit(2, prompt, max_tokens=1))
     engine.submit(make_submit(3, [7, 8, 9], max_tokens=4))
     for page in held:
-        engine.scheduler.open_pages(range(page, page + 1))
+        engine.scheduler.blocks.tier.open(range(page, page + 1))
         engine.step()
         assert 2 not in engine.ledger.accepted
     assert 3 in engine.ledger.finished
@@ -196,12 +196,12 @@ def test_what_will_not_open_is_computed() -> None:
     engine, prompt = _parked(30)
     held = _close(engine)
     for page in held[:11]:
-        engine.scheduler.open_pages(range(page, page + 1))
+        engine.scheduler.blocks.tier.open(range(page, page + 1))
     engine.submit(make_submit(2, prompt, max_tokens=1))
     engine.step()
     assert engine.scheduler.is_copying
-    engine.scheduler.open_pages(range(0))
-    tier = engine.scheduler._blocks.tier
+    engine.scheduler.blocks.tier.open(range(0))
+    tier = engine.scheduler.blocks.tier
     assert tier is not None
     assert len(tier.pool) == tier.pool.num_usable == 11
     engine.ledger.hear(engine.scheduler.take_events())

@@ -78,7 +78,7 @@ class TierWalk(RuleBasedStateMachine):
 
     @property
     def tier(self) -> HostTier:
-        tier = self.engine.scheduler._blocks.tier
+        tier = self.engine.scheduler.blocks.tier
         assert tier is not None
         return tier
 
@@ -116,16 +116,16 @@ class TierWalk(RuleBasedStateMachine):
                 key = number.to_bytes(16, "little"), 0
                 self.engine.ledger.hear(self.engine.scheduler.abort(1, *key))
             case "open" if self.late:
-                self.engine.scheduler.open_pages(range(self.late[0], self.late.pop(0) + 1))
+                self.engine.scheduler.blocks.tier.open(range(self.late[0], self.late.pop(0) + 1))
             case "end" if self.late and rng.random() < 0.2:
-                self.engine.scheduler.open_pages(range(0))
+                self.engine.scheduler.blocks.tier.open(range(0))
                 self.late.clear()
             case "clear" if rng.random() < 0.2:
-                self.engine.scheduler.clear_cache()
+                self.engine.scheduler.blocks.clear()
             case "kill":
                 self._recover()
             case "clear the card" if rng.random() < 0.6:
-                self.engine.scheduler.clear_card()
+                self.engine.scheduler.blocks.clear_card()
 
     def _recover(self) -> None:
         """An engine that begins now finds all that is not on its way to the host."""
@@ -209,7 +209,7 @@ class TierWalk(RuleBasedStateMachine):
         seen["from the host"] += load.cache.loaded_tokens
         seen["evicted"] += load.cache.evicted
         seen["served"] += len(self.engine.ledger.finished)
-        self.engine.scheduler.clear_cache()
+        self.engine.scheduler.blocks.clear()
         assert self.tier.pool.names == []
         assert self.tier.pool.num_used == 0
 

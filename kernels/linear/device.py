@@ -61,10 +61,9 @@ def product(
             values, scales = quantize_rows(x, norm, eps, is_early=True)
             return wide(values, weight, config, behind, x_scales=scales)
         x = x if norm is None else rms_norm(x, norm, eps, is_early=True)
-        residual = behind.residual
-        if not is_aligned(x, residual):  # only invariant products come here so
-            x, residual = x.clone(), None if residual is None else residual.clone()
-            behind = behind._replace(residual=residual)
+        if not is_aligned(x, behind.bias, behind.residual):  # only invariant products come here so
+            x, bias, residual = x.clone(), _cloned(behind.bias), _cloned(behind.residual)
+            behind = behind._replace(bias=bias, residual=residual)
         return wide(x, weight, config, behind)
     if config.quantises:
         values, scales = quantize_rows(x, norm, eps, is_early=not config.waits)
@@ -73,6 +72,10 @@ def product(
     if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
         return skinny(rms_norm(x, norm, eps, is_early=True), weight, config, behind)
     return skinny(x, weight, config, epilogue)
+
+
+def _cloned(part: Tensor | None) -> Tensor | None:
+    return None if part is None else part.clone()
 
 
 def _chosen(
@@ -88,13 +91,8 @@ def _chosen(
     num_out = num_weight_rows // 2 if epilogue.swiglu else num_weight_rows
     is_fp8 = scale_block == 1
     can_be = scale_block <= 1 and not (is_fp8 and invariant)
-    has_wide = (
-        can_be
-        and epilogue.bias is None
-        and not epilogue.is_gelu
-        and suits(x, depth, num_out, is_fp8=is_fp8)
-    )
+    has_wide = can_be and not epilogue.is_gelu and suits(x, depth, num_out, is_fp8=is_fp8)
     if invariant:
         return choose_invariant(op, x.shape[0], num_weight_rows, scale_block, has_wide=has_wide)
-    has_wide = has_wide and is_aligned(x, epilogue.residual, scales)
+    has_wide = has_wide and is_aligned(x, epilogue.bias, epilogue.residual, scales)
     return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block, has_wide=has_wide)

@@ -1,5 +1,5 @@
 // A product of rows with a matrix, in tiles that the card's copy engine brings and the tensor cores
-// of a warp group multiply: `out = x W^T`, with a residual, or the SwiGLU of it.
+// of a warp group multiply: `out = x W^T`, with a bias and a residual, or the SwiGLU of it.
 //
 // Owns what one program does. Must not know which shape wants which constants (macros):
 //   GROUPS   warp groups that multiply, 64 rows of the weight each; one warp more fetches
@@ -7,7 +7,8 @@
 //   STAGES   tiles of 64 columns on their way at once
 //   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
 //   SWIGLU   half of a tile are gate rows, half the up rows that belong to them
-//   RESIDUAL `residual` is added to the finished sums, which are rounded once
+//   BIAS     `bias`, one for each feature, is added to the finished sums
+//   RESIDUAL `residual` is added to them, which are rounded once
 //   ONCE     no other program reads the weight: it may leave the cache first
 //   BAND     row tiles that programs take side by side, so that they share weights in the cache
 //   PROGRAMS that a multiprocessor holds at once; their threads keep the registers that they begin
@@ -68,7 +69,7 @@ __device__ __forceinline__ float4 scaled(float4 v, float by, const float4* scale
   return make_float4(v.x * by * s.x, v.y * by * s.y, v.z * by * s.z, v.w * by * s.w);
 }
 
-// Four features of one row, finished but for the residual. With FP8 `by` is the row's scale,
+// Four features of one row, finished but for bias and residual. With FP8 `by` is the row's scale,
 // `scales` and `up_scales` are those of the tile's weight rows.
 __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float by,
                                            const float4* scales, const float4* up_scales) {
@@ -92,7 +93,7 @@ __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __cluster_dims__(SPLITS, 1, 1)
     product(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
             const uint2* residual, uint2* out, const float* x_scales, const float* weight_scales,
-            int num_rows, int num_out, int depth) {
+            const uint2* bias, int num_rows, int num_out, int depth) {
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
@@ -194,6 +195,10 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
       const float by = FP8 ? x_scales[first_row + row] : 1.0f;
       float4 v = gathered(base, row, quad, by, scales, up_scales);
       const long place = ((long)(first_row + row) * num_out + feature) / 4;
+      if (BIAS) {
+        const uint2 b = bias[feature / 4];
+        v.x += low(b.x), v.y += high(b.x), v.z += low(b.y), v.w += high(b.y);
+      }
       if (RESIDUAL) {
         const uint2 r = residual[place];
         v.x += low(r.x), v.y += high(r.x), v.z += low(r.y), v.w += high(r.y);

@@ -86,8 +86,8 @@ def wide(
     *,
     x_scales: Tensor | None = None,
 ) -> Tensor:
-    """The product with a residual or a SwiGLU: x [T, K], weight [N, K], bfloat16. Of a weight in 8
-    bits x is quantised too, `x_scales` float32 [T] are its rows'.
+    """The product with a bias and a residual, or a SwiGLU: x [T, K], weight [N, K], bfloat16. Of a
+    weight in 8 bits x is quantised too, `x_scales` float32 [T] are its rows'.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
     `DriverError`, and `ValueError` for other parts of an epilogue, a SwiGLU in splits, or more rows
@@ -95,14 +95,14 @@ def wide(
     """
     num_rows, form = x.shape[0], epilogue.form
     tile_rows = config.tile_rows(num_rows)
-    if form.has_norm or form.has_bias or form.is_gelu:
-        raise ValueError(f"{config} has no norm, bias or gelu: {form}")
+    if form.has_norm or form.is_gelu:
+        raise ValueError(f"{config} has no norm or gelu: {form}")
     if (form.swiglu and config.splits > 1) or (num_rows > tile_rows and not config.band):
         raise ValueError(f"{config} for {num_rows} rows, swiglu={form.swiglu}")
     num_out = form.num_out(weight.shape[0])
     out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
     values, scales, x_scales = _parts(x, weight, x_scales)
-    is_fp8, residual = scales is not None, epilogue.residual
+    is_fp8, residual, bias = scales is not None, epilogue.residual, epilogue.bias
     constants = constants_of(config, tile_rows, form, is_fp8=is_fp8)
     if x.is_meta:
         product.record(constants)
@@ -126,6 +126,7 @@ def wide(
             out,
             x if x_scales is None else x_scales,
             x if scales is None else scales,
+            x if bias is None else bias,
         ),
         (num_rows, num_out, depth),
     )
@@ -153,7 +154,8 @@ def constants_of(
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
-        "SWIGLU": int(form.swiglu), "RESIDUAL": int(form.has_residual),
+        "SWIGLU": int(form.swiglu), "BIAS": int(form.has_bias),
+        "RESIDUAL": int(form.has_residual),
         "ONCE": int(config.reads_once),
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
         "FP8": int(is_fp8), "PROGRAMS": config.programs,

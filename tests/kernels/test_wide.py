@@ -108,7 +108,9 @@ def test_in_8_bits_it_serves_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_it_cannot_compute_goes_elsewhere() -> None:
     """In a process of its own, where Triton compiles; see `wide_checks`."""
-    run_uninterpreted("tests.kernels.wide_checks", "check_features", "check_addresses")
+    run_uninterpreted(
+        "tests.kernels.wide_checks", "check_features", "check_addresses", "check_biases"
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,10 @@ class TestOnHopper:
             assert _close(
                 wide(x, weight, config, Epilogue(residual=residual)), exact + residual.double()
             )
+            bias = torch.randn_like(exact[0]).bfloat16()
+            biased = wide(x, weight, config, Epilogue(bias=bias, residual=residual))
+            assert _close(biased, exact + bias.double() + residual.double())
+            assert _close(wide(x, weight, config, Epilogue(bias=bias)), exact + bias.double())
 
     @pytest.mark.parametrize(("config", "num_rows"), list(product(HALVES, [130, 208, 256])))
     def test_tiles_of_half_the_rows(self, config: Wide, num_rows: int) -> None:

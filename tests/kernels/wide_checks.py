@@ -48,6 +48,14 @@ def check_addresses() -> None:
     assert not _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES, 2)))
 
 
+def check_biases() -> None:
+    """Of any product but a SwiGLU, where they lie at such addresses."""
+    room = torch.empty(FEATURES + 8, dtype=torch.bfloat16, device=META)
+    assert _is_wide(lambda: linear(_rows(DEPTH), WEIGHT, room[:FEATURES]))
+    assert _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES), room[8:]))
+    assert not _is_wide(lambda: linear(_rows(DEPTH), WEIGHT, room[4 : FEATURES + 4]))
+
+
 if __name__ == "__main__":
     hopper.has_compiler = lambda: True
     pretend_device(H200)

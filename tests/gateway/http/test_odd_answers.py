@@ -12,6 +12,7 @@ import trio
 
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
+from gateway.turn import fallback_chain
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.fakes.served import Reply, ask, served
@@ -555,8 +556,11 @@ async def test_a_proxy_s_page_for_a_large_body_is_a_refusal(
         ({"retry-after": "-3"}, 1),
     ],
 )
-async def test_a_pause_in_milliseconds_is_one(headers: dict[str, str], pause_s: int) -> None:
-    """Azure's, in whole seconds for the client."""
+async def test_a_pause_in_milliseconds_is_one(
+    headers: dict[str, str], pause_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure's, in whole seconds for the client, where nobody waits for its end."""
+    monkeypatch.setattr(fallback_chain, "PAUSE_WAIT_S", 0.0)
     fake = FakeProvider(status=429, headers=headers)
     async with open_provider(fake):
         model, tables = chain_of({"p0": fake})

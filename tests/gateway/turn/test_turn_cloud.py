@@ -8,6 +8,7 @@ import trio
 
 from gateway.turn.caller import Caller
 from protocol.messages import Submit
+from protocol.transport import http_client
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.scripted_http import ScriptedServer, open_server
@@ -155,10 +156,13 @@ async def test_a_whole_answer_of_no_words_is_an_answer() -> None:
 
 @pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_kept_connection_that_ends_costs_no_answer(stream: bool, resets: bool) -> None:
+async def test_a_kept_connection_that_ends_costs_no_answer(
+    stream: bool, resets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Servers close idle connections just when the next request is on its way there: the only
     provider is asked again, by a new connection.
     """
+    monkeypatch.setattr(http_client, "FRESH_S", 0.0)
     fake = FakeProvider()
     body = b"".join(fake.events("m")) if stream else fake.whole("m")
     head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)

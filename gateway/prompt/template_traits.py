@@ -80,6 +80,11 @@ _SAID: Final = (
     _USER, with_calls({**_SILENT, "content": "Hh8"}, _CALLS[:1]), _RESULTS[0],
     with_calls({**_SILENT, "content": "Mm3"}, _CALLS[1:]), _RESULTS[1], _ANSWER, _LATER_USER,
 )  # fmt: skip
+_THOUGHT: Final = (
+    _USER,
+    with_calls({**_SILENT, "content": "Hh8", **dict.fromkeys(THOUGHTS, "Oo9")}, _CALLS[:1]),
+    _RESULTS[0],
+)
 _SAID_WORDS: Final = ("Hh8", "Mm3", "Ff6", "Gg7", "Dd4", "Cc3")
 _BEGUN_BY_CALL: Final = (_SYSTEM, *_ONE_CALL[1:], _LATER_USER)
 _DEVELOPER: Final = {"role": "developer", "content": "Nn4"}
@@ -209,6 +214,10 @@ class _Probe:
         self._try(as_text[-1], _ONE_CALL, "Ff6", "Dd4")
         if not self.shown(_SAID[:3], "Hh8", "Ff6", "Dd4"):
             self._try(said_first, _SAID, *_SAID_WORDS, is_silent=True, at=0)
+            if self.forms[:1] == [said_first]:
+                self.forms[0] = thought_first
+                if not self.shown(_THOUGHT, "Oo9", "Hh8", "Ff6", "Dd4"):
+                    self.forms[0] = said_first
         self._try(begun_by_user, _BEGUN_BY_CALL, "Ff6", "Dd4", is_silent=True)
         self._find_late_system()
         return any(form in self.forms for form in as_text)
@@ -322,6 +331,18 @@ def said_first(turns: Sequence[Turn]) -> list[Turn]:
         if "tool_calls" in turn and turn["content"]:
             first.append({"role": turn["role"], "content": turn["content"]})
             first.append({**turn, "content": ""})
+        else:
+            first.append(turn)
+    return first
+
+
+def thought_first(turns: Sequence[Turn]) -> list[Turn]:
+    """As `said_first`, where that turn has the thoughts too: the model wrote these first of all."""
+    first: list[Turn] = []
+    for turn in turns:
+        if "tool_calls" in turn and turn["content"]:
+            first.append(without(turn, "tool_calls"))
+            first.append({**without(turn, *THOUGHTS), "content": ""})
         else:
             first.append(turn)
     return first

@@ -86,3 +86,40 @@ def test_the_beginning_of_a_prompt_stays_when_a_turn_comes() -> None:
     """What was said is where it was."""
     begun, longer = "u:A|a1:T|t1:R", "u:A|a1:T|t1:R|a2:V|t2:Q"
     assert rendered(longer, SMALL).startswith(rendered(begun, SMALL))
+
+
+_OF_MESSAGES = """\
+{%- for m in messages %}
+    {%- if m.role == 'assistant' %}
+        {%- if m.reasoning and MAY_THINK %}{{ '<think>' + m.reasoning }}{% endif %}
+        {%- if m.tool_calls %}
+            {%- for c in m.tool_calls %}{{ '<call>' + c.function.name }}
+                {{- c.function.arguments | tojson }}
+            {%- endfor %}
+        {%- else %}{{ '<text>' + m.content }}
+        {%- endif %}
+    {%- else %}{{ '<' + m.role + '>' + m.content }}
+    {%- endif %}
+{%- endfor %}
+{%- if tools %}{{ tools | tojson }}{% endif %}
+"""
+
+
+@pytest.mark.parametrize(
+    ("may_think", "seen"),
+    [
+        ("true", "<user>A<think>Hm.<text>See:<call>f{}<tool>R"),
+        ("m.tool_calls", "<user>A<text>See:<think>Hm.<call>f{}<tool>R"),
+    ],
+)
+def test_thoughts_come_before_what_is_said_beside_a_call(may_think: str, seen: str) -> None:
+    """As the model wrote them, which is what is cached; where a template shows thoughts only with a
+    call, they stay with it.
+    """
+    template = ChatTemplate(_OF_MESSAGES.replace("MAY_THINK", may_think), ControlTokens(()))
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": "See:", "reasoning": "Hm.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "R"}
+    body = {"model": "m", "messages": [{"role": "user", "content": "A"}, turn, result]}
+    asked = parse_chat_request(json.dumps(body).encode())
+    assert "".join(template.render(asked.messages, (), NOW)) == seen

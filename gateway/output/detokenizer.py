@@ -8,7 +8,6 @@ stop strings, tools or HTTP, except for the characters at which a later stage ha
 
 import codecs
 import contextlib
-from collections.abc import Iterable
 from typing import Final, Protocol
 
 from tokenizers import Tokenizer
@@ -44,12 +43,8 @@ class Detokenizer(Protocol):
         """
         ...
 
-    def push(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete; special tokens and unknown ids have none."""
-        ...
-
     def push_one(self, token_id: int) -> str:
-        """The same for a single id."""
+        """The text that this id completes; special tokens and unknown ids have none."""
         ...
 
     def flush(self) -> str:
@@ -173,9 +168,6 @@ class ByteDetokenizer:
     ) -> PlainTexts:
         return self._table.plain(marks, silent_ids=silent_ids, may_end_in_space=may_end_in_space)
 
-    def push(self, ids: Iterable[int]) -> str:
-        return "".join(map(self.push_one, ids))
-
     def push_one(self, token_id: int) -> str:
         # Between characters a token's text does not depend on what was before it.
         if self.is_whole and (text := self._texts.get(token_id)) is not None:
@@ -215,16 +207,13 @@ class StreamDetokenizer:
     ) -> None:
         """None: the text of a token depends on those before it."""
 
-    def push(self, ids: Iterable[int]) -> str:
-        known = [one for one in ids if one < self._size and one not in self._silent]
-        self._ids += known
-        steps = (self._stream.step(self._tokenizer, token_id) for token_id in known)
-        text = "".join(step for step in steps if step is not None)
+    def push_one(self, token_id: int) -> str:
+        if token_id >= self._size or token_id in self._silent:
+            return ""
+        self._ids.append(token_id)
+        text = self._stream.step(self._tokenizer, token_id) or ""
         self._num_chars += len(text)
         return text
-
-    def push_one(self, token_id: int) -> str:
-        return self.push((token_id,))
 
     def flush(self) -> str:
         whole = self._tokenizer.decode(self._ids, skip_special_tokens=False)

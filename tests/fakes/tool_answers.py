@@ -541,7 +541,7 @@ def _lfm2() -> list[Answer]:
         ),
         answer(calls("g()")[:-8], ("g", "{}")),
         answer(calls(_json("f", NESTED)), ("f", NESTED)),
-        answer("<|tool_call_start|>[f(text='ab", ("f", "{")),
+        answer("<|tool_call_start|>[f(text='ab", *_cut("ab")),
         answer(calls("text"), calls("text")),
         answer(calls("see (a) and"), calls("see (a) and")),
     ]

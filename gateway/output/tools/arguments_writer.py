@@ -79,7 +79,7 @@ class ArgumentsWriter:
         return value.scan.found
 
     def write_value(self, name: str, value: str) -> None:
-        """A value that was read as a whole, as JSON."""
+        """A value that was read as a whole, as JSON, or the beginning of one."""
         comma = ", " if self._num_values else ""
         self._num_values += 1
         self._calls.write(f"{comma}{schema.quote(name)}: {value}")

@@ -7,6 +7,7 @@ the same tags is read as calls too.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from gateway.output.tools.arguments_writer import ArgumentsWriter
@@ -81,8 +82,14 @@ def _call(calls: CallSink, name: str) -> Read[None]:
     arguments = ArgumentsWriter(calls, name)
     while char != ")":
         with arguments.half():
-            value, char = yield from _value((yield from skip_space()))
-        arguments.write_value(key, value)
+            first = yield from skip_space()
+            if first in _QUOTES:  # a text, which goes on as it comes
+                arguments.write_value(key, '"')
+                char = yield from _pieces(first, lambda text: calls.write(quote(text)[1:-1]))
+                calls.write('"')
+            else:
+                value, char = yield from _value(first)
+                arguments.write_value(key, value)
         with arguments.half():
             if char == ",":
                 char = yield from skip_space()
@@ -139,32 +146,41 @@ def _container(opener: str, depth: int) -> Read[tuple[str, str]]:
 def _string(mark: str) -> Read[tuple[str, str]]:
     """The text behind a quote, and the character behind its end that is not white space."""
     parts: list[str] = []
+    char = yield from _pieces(mark, parts.append)
+    return "".join(parts), char
+
+
+def _pieces(mark: str, write_any: Callable[[str], object]) -> Read[str]:
+    """As `_string`, where the text goes to `write_any` in pieces; that in three quotes at once."""
+
+    def write(text: str) -> None:
+        write_any(_SURROGATES.sub("\ufffd", text))
+
+    is_empty = True
     while True:
         char = yield
-        if char == "\\":
-            parts.append((yield from _escape()))
-            continue
         if char != mark:
-            parts.append(char)
+            write((yield from _meaning(char)))
+            is_empty = False
             continue
         held, char = char, (yield)
-        if char == mark and not parts:
-            return (yield from _long_string(mark))
+        if char == mark and is_empty:
+            text, char = yield from _long_string(mark)
+            write(text)
+            return char
         while char.isspace():
             held += char
             char = yield
         while char == mark:  # of several quotes in a row the last one ends the string
-            parts.append(held)
+            write(held)
             held = char
             while (char := (yield)).isspace():
                 held += char
         if char in _FOLLOWS:
-            return _SURROGATES.sub("\ufffd", "".join(parts)), char
-        parts.append(held)
-        if char == "\\":
-            parts.append((yield from _escape()))
-        else:
-            parts.append(char)
+            return char
+        write(held)
+        write((yield from _meaning(char)))
+        is_empty = False
 
 
 def _long_string(mark: str) -> Read[tuple[str, str]]:
@@ -188,6 +204,11 @@ def _long_string(mark: str) -> Read[tuple[str, str]]:
         if char in _FOLLOWS:
             return _SURROGATES.sub("\ufffd", "".join(parts[:-3])), char
         parts.append(space)
+
+
+def _meaning(char: str) -> Read[str]:
+    """What a character of a text means, with those behind a backslash."""
+    return (yield from _escape()) if char == "\\" else char
 
 
 def _escape() -> Read[str]:

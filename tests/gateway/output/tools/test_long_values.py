@@ -94,11 +94,14 @@ def test_what_is_long_and_no_value_of_its_type_is_a_string(name: str) -> None:
     assert is_whole
 
 
-def test_texts_of_gemma_go_on_as_they_come() -> None:
+@pytest.mark.parametrize("name", ["gemma4", "lfm2"])
+def test_texts_in_a_notation_go_on_as_they_come(name: str) -> None:
     """A client that waits for a file would hear nothing for as long as it is written."""
     lines = ["a <b> <|", '\n"c"', " d", "é" * 9]
     text = f'<|tool_call>call:f{{text:<|"|>{"".join(lines)}<|"|>}}<tool_call|>'
-    arguments, num_parts, is_whole = read("gemma4", text, 1)
+    if name == "lfm2":
+        text = f"<|tool_call_start|>[f(text={''.join(lines)!r})]<|tool_call_end|>"
+    arguments, num_parts, is_whole = read(name, text, 1)
     assert json.loads(arguments) == {"text": "".join(lines)}
     assert is_whole
     assert num_parts > 9

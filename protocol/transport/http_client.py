@@ -7,6 +7,7 @@ know proxies, redirects, cookies, or what bodies mean.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import select
@@ -46,6 +47,8 @@ _READ_BYTES: Final = 2**16
 """More than a TLS record, so that a read leaves no decrypted bytes inside the TLS layer."""
 
 _PORTS: Final = {"http": 80, "https": 443}
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_NO_ROOM_S: Final = 0.05
 _IDLE_FOR_LONG: Final = 408
 """By which some balancers end idle connections. On a kept one it may have been sent before the
 request came.
@@ -169,9 +172,15 @@ class HttpClient:
         self._free.release()
 
     async def connect(self, connect_s: float) -> ClientConnection:
-        """A new connection."""
+        """A new connection. While this process has no descriptor left, which is no failure of the
+        server, one is waited for.
+        """
         with _within(connect_s, ConnectTimeout, "the connection was not established"):
-            return await self._connect()
+            while True:
+                try:
+                    return await self._connect()
+                except _NoDescriptorError:
+                    await trio.sleep(_NO_ROOM_S)
 
     def distrust_idle(self) -> None:
         """A kept connection has ended as it was used again: those beside it probably have, too."""
@@ -194,7 +203,8 @@ class HttpClient:
             if self._tls is not None:
                 await connection.start_tls(self._tls, self._host)
         except (OSError, UnicodeError) as error:
-            raise ConnectError(_why_no_connection(error)) from error
+            kind = _NoDescriptorError if _lacks_descriptor(error) else ConnectError
+            raise kind(_why_no_connection(error)) from error
         return connection
 
     def _take_idle(self) -> ClientConnection | None:
@@ -228,6 +238,10 @@ def trusting_context() -> ssl.SSLContext:
         context = ssl.create_default_context(capath=folder)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+class _NoDescriptorError(ConnectError):
+    """This process, or its host, may open no further file now."""
 
 
 class ClientConnection:
@@ -432,6 +446,15 @@ def _within(seconds: float, error: type[HttpError], text: str) -> Iterator[None]
             yield
     except trio.TooSlowError:
         raise error(f"{text} in {seconds:g} s") from None
+
+
+def _lacks_descriptor(error: BaseException | None) -> bool:
+    """Whether an error is a lack of descriptors; trio's own has that of each attempt behind it."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_lacks_descriptor, error.exceptions))
+    if not isinstance(error, OSError):
+        return False
+    return error.errno in _NO_DESCRIPTORS or _lacks_descriptor(error.__cause__)
 
 
 def _why_no_connection(error: OSError | UnicodeError) -> str:

@@ -1,5 +1,7 @@
 """Connections of the HTTP client, over real sockets."""
 
+import os
+import resource
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -191,6 +193,28 @@ async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> N
         with pytest.raises(RemoteProtocolError if not resets else Exception) as caught:
             await ask(client)
         assert not isinstance(caught.value, KeptConnectionClosed)
+
+
+async def test_without_a_descriptor_a_connection_is_waited_for() -> None:
+    """It is no failure of the server, unless it takes longer than a connection may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with open_server(ScriptedServer([EMPTY])) as server:
+        client = HttpClient(server.url.replace("localhost", "127.0.0.1"))
+        next_one = os.dup(0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one + 1, hard))
+        try:
+            with pytest.raises(ConnectTimeout):
+                await client.connect(0.2)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, client)
+                await trio.sleep(0.2)
+                assert not server.requests
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            os.close(next_one)
+        assert len(server.requests) == 1
+        client.close()
 
 
 async def test_no_kept_connection_is_used_behind_one_that_ended(autojump_clock: MockClock) -> None:

@@ -137,8 +137,8 @@ class TurnsWorld:
             case "woke":
                 model.state, model.since, model.is_measured = "awake", self.now, True
                 model.idle_since = self.now
-        has_work, is_awake = bool(model.queue or model.running), model.state == "awake"
-        self._pauses.see(name, has_work=has_work, uses=0, is_awake=is_awake, now=self.now)
+        has_work = bool(model.queue or model.running)
+        self._pauses.see(name, model.state, has_work=has_work, uses=0, now=self.now)
         self._serve(model)
 
     def _serve(self, model: Model) -> None:

@@ -6,8 +6,9 @@ of its process, and the next turn starts another. Must not know who has the next
 start is watched.
 """
 
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar, final
 
 import trio
 
@@ -29,6 +30,9 @@ from workers.turns import Change
 
 TurnsOf = Callable[[Lifecycle], TurnTaker]
 """Makes a worker's seat, which looks at its lifecycle."""
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 RESTART: Final = "restart"
 """The way of every engine: its process ends, and another one starts in its next turn."""
@@ -197,11 +201,15 @@ class Sleeper:
         """Whether the engine sleeps without an end."""
         self.turns.tries(TrialEvent.SLEEP)
         memory, record = self.turns.memory, self.turns.record
-        if why := await self._host_lacks(life, way):
-            self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
+        # A call of nvidia-smi can take as long as a native sleep: none that is not needed, and none
+        # behind another.
+        before, lacks = await _both(
+            _nothing if way == NATIVE_SLEEP and self._sees_own else memory.read,
+            partial(self._host_lacks, life, way),
+        )
+        if lacks:
+            self.turns.say(f"it does not sleep by {way}: {lacks}; its process ends instead")
             return False
-        # A call of nvidia-smi can take as long as a native sleep: none that is not needed.
-        before = None if way == NATIVE_SLEEP and self._sees_own else await memory.read()
         in_host = await trio.to_thread.run_sync(resident_bytes, life.process.pid)
         said = await life.move(SleepEngine(way))
         why = said.why
@@ -310,9 +318,10 @@ class Sleeper:
         awake, left = self.turns.record.awake_bytes, None
         with trio.move_on_after(FREED_WITHIN_S):
             while not life.ended.is_set():
-                left = await self.turns.memory.held_by(life.process.pid)
+                memory = self.turns.memory
+                held, look = partial(memory.held_by, life.process.pid), memory.read
+                left, after = await _both(held, _nothing if before is None else look)
                 if left is None and before is not None and awake is not None:
-                    after = await self.turns.memory.read()
                     freed = before.used_bytes - (before if after is None else after).used_bytes
                     left = max(0, awake - max(0, freed))
                 if left is None or awake is None or left <= MAX_LEFT * awake:
@@ -367,6 +376,25 @@ class Sleeper:
             self.turns.sits(SeatEvent.BEGIN)
         self.turns.note()
         self.tell()
+
+
+async def _both(
+    first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[U]]
+) -> tuple[T, U]:
+    """What both return, called at the same time."""
+    found: list[T] = []
+
+    async def call() -> None:
+        found.append(await first())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        other = await second()
+    return found[0], other
+
+
+async def _nothing() -> None:
+    """A reading that is not needed."""
 
 
 def _ways(life: EngineLife) -> dict[str, str]:

@@ -135,10 +135,8 @@ class TurnTable:
         """Raises `WireError`."""
         now = trio.current_time()
         one = seat.member = decode_report(line, now)
-        is_awake = one.state == "awake"
-        self._pauses.see(
-            _seat_name(number), has_work=one.has_work, uses=one.uses, is_awake=is_awake, now=now
-        )
+        name = _seat_name(number)
+        self._pauses.see(name, one.state, has_work=one.has_work, uses=one.uses, now=now)
         seat.heard_at, seat.taken = now, one.order
         if one.state == "asleep" and one.must_wait_until > now:
             self._read_again_at = one.must_wait_until

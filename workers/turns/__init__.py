@@ -13,11 +13,10 @@ from workers.turns.messages import (
     encode_order,
     encode_report,
 )
-from workers.turns.pauses import PauseWatch
+from workers.turns.pauses import MemberState, PauseWatch
 from workers.turns.policy import (
     Change,
     Member,
-    MemberState,
     SharedCard,
     TurnPlan,
     TurnPolicy,

@@ -9,7 +9,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, final
+from typing import Final, Literal, final
+
+MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
+"""Where a worker is. `away`: it has no engine and none is coming, and so holds no memory."""
 
 EDGES_S: Final = (*[2.0**power for power in range(-5, 11)], inf)
 """The longest pause of each count: 31 ms, twice as long each, 17 minutes, and all longer ones."""
@@ -56,28 +59,23 @@ class PauseWatch:
         found = self._watched.get(name)
         return () if found is None else found.counts
 
-    def see(self, name: str, *, has_work: bool, uses: int, is_awake: bool, now: float) -> None:
+    def see(self, name: str, state: MemberState, *, has_work: bool, uses: int, now: float) -> None:
         """Take where a model is at `now`, as often as that may have changed."""
         one = self._watched.setdefault(name, _Watched())
+        is_awake, is_used = state == "awake", uses != one.uses
         one.stayed, one.is_early = one.stayed and is_awake, one.is_early and is_awake
-        is_used = uses != one.uses
         if not one.has_work and (is_used or (has_work and not one.is_early)):
-            self._begins(one, now)
+            if one.rested_at is not None and (one.stayed or one.is_last):
+                one.counts = with_pause(one.counts, now - one.rested_at)
+            one.rested_at = None
         if one.has_work != has_work or (is_used and not has_work):
             one.is_early = is_used and not has_work
-            if not has_work:
-                self._ends(one, is_awake=is_awake, now=now)
+            # What ends elsewhere was not served: its client has left, or is to come again.
+            if not has_work and state in ("awake", "falling asleep"):
+                one.rested_at, one.stayed, one.is_last = now, is_awake, True
+                for other in self._watched.values():
+                    other.is_last = other.is_last and other is one
         one.has_work, one.uses = has_work, uses
-
-    def _begins(self, one: _Watched, now: float) -> None:
-        if one.rested_at is not None and (one.stayed or one.is_last):
-            one.counts = with_pause(one.counts, now - one.rested_at)
-        one.rested_at = None
-
-    def _ends(self, one: _Watched, *, is_awake: bool, now: float) -> None:
-        one.rested_at, one.stayed, one.is_last = now, is_awake, True
-        for other in self._watched.values():
-            other.is_last = other.is_last and other is one
 
     def forget(self, name: str) -> None:
         """It is gone."""

@@ -30,7 +30,7 @@ import msgspec
 
 from housekeeping.sizes import bytes_text
 from protocol.messages import Count
-from workers.turns.pauses import shares_after
+from workers.turns.pauses import MemberState, shares_after
 
 MAX_PATIENCE_ROUNDS: Final = 5.0
 """Under a constant overload of two models the changes then take at most a fifth of the time."""
@@ -49,9 +49,6 @@ PRIOR_SLEEP_S: Final = 5.0
 """Used until a time is measured: the start of an engine and its end."""
 
 Change = Literal["wake", "sleep"]
-MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
-"""`away`: it has no engine and none is coming, and so holds no memory."""
-
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Instant = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.fakes.turns_world import Model, TurnsWorld
-from workers.turns import Member, PauseWatch, SharedCard, TurnPolicy
+from workers.turns import Member, MemberState, PauseWatch, SharedCard, TurnPolicy
 from workers.turns.pauses import share_ending, with_pause
 
 GIB = 2**30
@@ -462,34 +462,55 @@ def test_pauses_put_a_change_off_for_no_longer_than_the_return_costs(
 def test_pauses_in_which_it_lost_its_place_and_another_was_served_do_not_count() -> None:
     watch = PauseWatch()
 
-    def see(at: float, name: str, has_work: bool, is_awake: bool = True) -> None:
-        watch.see(name, has_work=has_work, uses=0, is_awake=is_awake, now=at)
+    def see(at: float, name: str, state: MemberState, *, has_work: bool = False) -> None:
+        watch.see(name, state, has_work=has_work, uses=0, now=at)
 
-    see(0.0, "a", True)
-    see(1.0, "a", False)
-    see(3.0, "a", True)  # awake all the while
+    see(0.0, "a", "awake", has_work=True)
+    see(1.0, "a", "awake")
+    see(3.0, "a", "awake", has_work=True)  # awake all the while
     expected = with_pause((), 2.0)
     assert watch.counts("a") == expected
-    see(4.0, "a", False)
-    see(4.5, "b", True)
-    see(5.0, "b", False)
-    see(9.0, "a", True)  # another was served beside it
+    see(4.0, "a", "awake")
+    see(4.5, "b", "awake", has_work=True)
+    see(5.0, "b", "awake")
+    see(9.0, "a", "awake", has_work=True)  # another was served beside it
     expected = with_pause(expected, 5.0)
     assert watch.counts("a") == expected
-    see(10.0, "a", False)
-    see(10.5, "a", False, False)
-    see(11.0, "a", True, False)  # its place is taken, and nobody was served yet
+    see(9.5, "a", "falling asleep", has_work=True)
+    see(10.0, "a", "falling asleep")
+    see(10.5, "a", "asleep")
+    see(11.0, "a", "asleep", has_work=True)  # its place is taken, and nobody was served yet
     expected = with_pause(expected, 1.0)
     assert watch.counts("a") == expected
-    see(14.0, "a", True)
-    see(15.0, "a", False)
-    see(15.5, "a", False, False)
-    see(16.0, "b", True)
-    see(17.0, "b", False)
-    see(18.0, "a", True, False)
+    see(14.0, "a", "awake", has_work=True)
+    see(15.0, "a", "awake")
+    see(15.5, "a", "asleep")
+    see(16.0, "b", "awake", has_work=True)
+    see(17.0, "b", "awake")
+    see(18.0, "a", "asleep", has_work=True)
     assert watch.counts("a") == expected
     watch.forget("a")
     assert watch.counts("a") == ()
+
+
+def test_what_was_not_served_begins_no_pause() -> None:
+    """A request that waited in vain comes again: that is no use of the model, and no pause of it.
+    Nor was the other one served meanwhile.
+    """
+    watch = PauseWatch()
+
+    def see(at: float, name: str, state: MemberState, *, has_work: bool = False) -> None:
+        watch.see(name, state, has_work=has_work, uses=0, now=at)
+
+    see(0.0, "a", "awake", has_work=True)
+    see(1.0, "a", "awake")
+    see(1.5, "a", "falling asleep")
+    for begin, state in ((2.0, "asleep"), (4.0, "waking")):
+        see(begin, "b", state, has_work=True)  # type: ignore[arg-type]
+        see(begin + 1.0, "b", state)  # type: ignore[arg-type]
+    assert watch.counts("b") == ()
+    see(6.0, "a", "asleep", has_work=True)
+    assert watch.counts("a") == with_pause((), 5.0)
 
 
 @pytest.mark.parametrize("is_told", [False, True], ids=["never told", "told late"])
@@ -497,8 +518,8 @@ def test_work_that_is_soon_done_is_seen_too(is_told: bool) -> None:
     """A gateway says late that there is some, or has nothing to say when it looks."""
     watch = PauseWatch()
 
-    def see(at: float, uses: int, *, has_work: bool = False, is_awake: bool = True) -> None:
-        watch.see("a", has_work=has_work, uses=uses, is_awake=is_awake, now=at)
+    def see(at: float, uses: int, *, has_work: bool = False, state: MemberState = "awake") -> None:
+        watch.see("a", state, has_work=has_work, uses=uses, now=at)
 
     for number in range(1, 4):
         at = 2.0 * number
@@ -510,8 +531,8 @@ def test_work_that_is_soon_done_is_seen_too(is_told: bool) -> None:
     pause_s = 1.5 if is_told else 2.0
     expected = with_pause(with_pause((), pause_s), pause_s)
     assert watch.counts("a") == expected
-    see(7.0, 3, is_awake=False)
-    see(8.5, 3, has_work=True, is_awake=False)  # a request waits for its wake
+    see(7.0, 3, state="asleep")
+    see(8.5, 3, has_work=True, state="asleep")  # a request waits for its wake
     expected = with_pause(expected, 2.0 if is_told else 2.5)
     assert watch.counts("a") == expected
     see(9.0, 4, has_work=True)

@@ -16,6 +16,7 @@ from kernels.experts.choose import Way
 from kernels.experts.rounded import RoundedProduct, RoundedTiles
 from kernels.fp8 import Fp8Weight
 from kernels.recorder import record_launches
+from tests.fakes.pairs import each_once
 from tests.kernels import emulated_ampere, emulated_experts
 from tests.kernels.drawn_mixtures import (
     Inputs,
@@ -63,12 +64,12 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @emulated
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("mixture", "tiles"), EMULATED, ids=str)
+@pytest.mark.parametrize(("form", "case"), each_once(FORMS, EMULATED), ids=str)
 def test_its_source_multiplies_right(
-    mixture: Mixture, tiles: RoundedTiles, form: str, room: Path
+    form: str, case: tuple[Mixture, RoundedTiles], room: Path
 ) -> None:
     """From both ends, by few programs and by many: the same bits."""
+    mixture, tiles = case
     inputs = drawn_inputs(mixture, form)
     exact, wanted = _wanted(mixture, inputs)
     answers = []

@@ -17,6 +17,7 @@ from typing import Final
 
 from config import LedgerConfig
 from herma.processes import GatewayProcess, Supervisor
+from housekeeping.file_root import FileRoot
 
 _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s, or never."""
@@ -43,15 +44,14 @@ def _free_bytes(folder: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """A machine. Paths are absolute on it; `root` is the place of its file system here. `packages`
-    is the folder of the installed Python packages. `gateways` and `workers` ask those that run.
-    `ask_shared_limits` asks the server of the shared limits, and returns its trouble or None.
-    `free_bytes` is what the disk of a folder has left for this user, `unix_time` what its clock
-    shows. `config_file` is the absolute path of the configuration that is looked at, "" for none.
+class Host(FileRoot):
+    """A machine. Paths are absolute on it. `packages` is the folder of the installed Python
+    packages. `gateways` and `workers` ask those that run. `ask_shared_limits` asks the server of
+    the shared limits, and returns its trouble or None. `free_bytes` is what the
+    disk of a folder has left for this user, `unix_time` what its clock shows. `config_file` is the
+    absolute path of the configuration that is looked at, "" for none.
     """
 
-    root: Path
     environ: Mapping[str, str]
     query: Query
     packages: Path
@@ -62,16 +62,6 @@ class Host:
     unix_time: Callable[[], float] = time.time
     config_file: str = ""
     _answers: dict[tuple[str, ...], QueryOutput | None] = field(default_factory=dict)
-
-    def path(self, name: str | Path) -> Path:
-        """The path here of the machine's absolute path `name`."""
-        return self.root / str(name).lstrip("/")
-
-    def text(self, name: str | Path) -> str:
-        """The file's text; empty if it cannot be read."""
-        with suppress(OSError):
-            return self.path(name).read_text(encoding="utf-8", errors="replace")
-        return ""
 
     def exists(self, name: str | Path) -> bool:
         try:

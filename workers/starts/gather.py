@@ -19,6 +19,7 @@ import msgspec
 import xxhash
 
 from config import WorkerConfig
+from housekeeping.file_root import FileRoot
 from protocol.errors import ConfigError
 from protocol.version import VERSION
 from workers.model_dir import local_dir
@@ -41,24 +42,13 @@ _NOT_OF_THE_ENGINE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class MachineOrigin:
-    """A machine. `root` is the place of its file system on this host. `packages` is its folder of
-    installed Python packages, `source` the folder of Herma's source; both are absolute paths on
-    that machine.
+class MachineOrigin(FileRoot):
+    """A machine. `packages` is its folder of installed Python packages, `source` the folder of
+    Herma's source; both are absolute paths on that machine.
     """
 
-    root: Path
     packages: Path
     source: Path
-
-    def path(self, name: str | Path) -> Path:
-        return self.root / str(name).lstrip("/")
-
-    def text(self, name: str | Path) -> str:
-        """The file's text; empty if it cannot be read."""
-        with suppress(OSError):
-            return self.path(name).read_text(encoding="utf-8", errors="replace")
-        return ""
 
 
 def this_origin() -> MachineOrigin:

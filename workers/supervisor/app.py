@@ -78,6 +78,8 @@ class WorkerApp:
     again; it blocks, and raises `ConfigError`. `file` is the absolute path of that file.
     """
 
+    _nursery: trio.Nursery  # from the begin of `run` on
+
     def __init__(
         self,
         config: WorkerConfig,
@@ -100,7 +102,6 @@ class WorkerApp:
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))
         self._links: dict[str, GatewayLink] = {}
-        self._nursery: trio.Nursery | None = None
         # A restart and a reload read the file and change the configuration one after another: one
         # that had read the file before would bring back what the other has replaced.
         self._changing = trio.Lock()
@@ -255,7 +256,6 @@ class WorkerApp:
             case AskHold(drain_s=drain_s, lease_s=lease_s):
                 if not self._hold.is_on:
                     self._engine.begin_hold(drain_s)
-                    assert self._nursery is not None
                     self._nursery.start_soon(self._watch_hold)
                 self._hold.begin(now, lease_s)
             case AskProbe(number=number, questions=questions, has_leads=has_leads):
@@ -402,7 +402,6 @@ class WorkerApp:
 
     def _start_link(self, link: GatewayLink) -> None:
         """Start to run a link."""
-        assert self._nursery is not None
         self._links[link.address] = link
         self._nursery.start_soon(link.run)
 

@@ -55,13 +55,14 @@ class Sleeper:
     its process was asked to end, because the worker sleeps.
     """
 
+    _nursery: trio.Nursery  # from the begin of `run` on, before which no order comes
+
     def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: WorkerLog) -> None:
         self.turns = turns
         self.life: EngineLife | None = None
         self._lifecycle = lifecycle
         self._log = log
         self._relay: FrameRelay | None = None
-        self._nursery: trio.Nursery | None = None
         self._turn = trio.Event()
         self._before: CardUse | None = None
         self._began_at = 0.0
@@ -96,12 +97,10 @@ class Sleeper:
             self.turns.sits(SeatEvent.RISE)
             self._turn.set()
         elif change == "wake" and state is EngineState.DORMANT and life is not None:
-            assert self._nursery is not None
             self._began_at = trio.current_time()
             self.turns.sits(SeatEvent.RISE)
             self._nursery.start_soon(self._wake, life)
         elif change == "sleep" and state is EngineState.READY and life is not None:
-            assert self._nursery is not None
             self._lifecycle.on(LifeEvent.SLEEP)
             self._nursery.start_soon(self._fall_asleep, life)
         else:

@@ -21,6 +21,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import any_json, quote
+from gateway.output.tools.text_runs import TextRun
 
 
 class GemmaTags(NamedTuple):
@@ -58,7 +59,11 @@ def read(calls: CallSink, marker: str) -> Read[None]:
         if char == "<":  # a text, which goes on as it comes
             yield from literal(tags.escape, char)
             calls.write(f'{comma}{quote(key)}: "')
-            char = yield from _pieces(tags.escape, lambda text: calls.write(quote(text)[1:-1]))
+            calls.runs = run = TextRun(tags.escape[0])
+            char = yield from _pieces(
+                tags.escape, lambda text: calls.write(quote(text)[1:-1]), run=run
+            )
+            calls.runs = None
             calls.write('"')
         else:
             value, char = yield from _value(char, tags)
@@ -129,13 +134,19 @@ def _text(escape: str, follows: Collection[str] = _FOLLOWS) -> Read[tuple[str, s
 
 
 def _pieces(
-    escape: str, write: Callable[[str], object], follows: Collection[str] = _FOLLOWS
+    escape: str,
+    write: Callable[[str], object],
+    follows: Collection[str] = _FOLLOWS,
+    run: TextRun | None = None,
 ) -> Read[str]:
-    """As `_text`, where `write` gets the text in pieces."""
-    scan = TagScan((escape,))
+    """As `_text`, where `write` gets the text in pieces, but for what `run` takes."""
+    scan, run = TagScan((escape,)), run or TextRun(escape[0])
     while True:
+        run.is_held = bool(scan.rest)
         write(scan.feed((yield)))
+        run.is_empty = False
         while scan.found:
+            run.is_held = True
             held = escape
             while (char := (yield)).isspace():
                 held += char

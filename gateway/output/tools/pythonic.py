@@ -23,6 +23,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.schema import any_json, quote
+from gateway.output.tools.text_runs import TextRun
 
 OPEN: Final = "<|tool_call_start|>"
 CLOSE: Final = "<|tool_call_end|>"
@@ -85,7 +86,9 @@ def _call(calls: CallSink, name: str) -> Read[None]:
             first = yield from skip_space()
             if first in _QUOTES:  # a text, which goes on as it comes
                 arguments.write_value(key, '"')
-                char = yield from _pieces(first, lambda text: calls.write(quote(text)[1:-1]))
+                calls.runs = run = TextRun(f"{first}\\")
+                char = yield from _pieces(first, lambda text: calls.write(quote(text)[1:-1]), run)
+                calls.runs = None
                 calls.write('"')
             else:
                 value, char = yield from _value(first)
@@ -146,25 +149,28 @@ def _container(opener: str, depth: int) -> Read[tuple[str, str]]:
 def _string(mark: str) -> Read[tuple[str, str]]:
     """The text behind a quote, and the character behind its end that is not white space."""
     parts: list[str] = []
-    char = yield from _pieces(mark, parts.append)
+    char = yield from _pieces(mark, parts.append, TextRun(mark))
     return "".join(parts), char
 
 
-def _pieces(mark: str, write_any: Callable[[str], object]) -> Read[str]:
-    """As `_string`, where the text goes to `write_any` in pieces; that in three quotes at once."""
+def _pieces(mark: str, write_any: Callable[[str], object], run: TextRun) -> Read[str]:
+    """As `_string`, where the text goes to `write_any` in pieces, but for what `run` takes; that in
+    three quotes at once.
+    """
 
     def write(text: str) -> None:
         write_any(_SURROGATES.sub("\ufffd", text))
 
-    is_empty = True
     while True:
+        run.is_held = False
         char = yield
+        run.is_held = True
         if char != mark:
             write((yield from _meaning(char)))
-            is_empty = False
+            run.is_empty = False
             continue
         held, char = char, (yield)
-        if char == mark and is_empty:
+        if char == mark and run.is_empty:
             text, char = yield from _long_string(mark)
             write(text)
             return char
@@ -180,7 +186,7 @@ def _pieces(mark: str, write_any: Callable[[str], object]) -> Read[str]:
             return char
         write(held)
         write((yield from _meaning(char)))
-        is_empty = False
+        run.is_empty = False
 
 
 def _long_string(mark: str) -> Read[tuple[str, str]]:

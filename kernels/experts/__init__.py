@@ -208,8 +208,8 @@ def _on_card(
         in_8_bits = gate_up, down, weights, routed, count, activation, residual
         return many.mix_rounded(x, *in_8_bits)
     if way is choose.Way.WIDE:
-        assert isinstance(gate_up, Tensor | Mxfp4Weight)
-        assert isinstance(down, Tensor | Mxfp4Weight)
+        assert isinstance(gate_up, Mxfp4Weight)
+        assert isinstance(down, Mxfp4Weight)
         pairs = many.pair_list(routed.experts, count, wide.ROWS)
         gated = wide.gate_up(x, gate_up, up_bias, pairs, num_pairs, width, activation)
         return wide.down(gated, down, down_bias, pairs, routed, residual)

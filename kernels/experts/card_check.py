@@ -120,13 +120,13 @@ def by_kernel(
 
 def _by_list(mixture: CheckedMixture, inputs: MixtureInputs) -> tuple[Tensor, Tensor]:
     (gates, downs), (up_bias, down_bias), routed = inputs.stacks, inputs.biases, inputs.routed
-    assert isinstance(gates, Tensor | Mxfp4Weight)
-    assert isinstance(downs, Tensor | Mxfp4Weight)
+    assert isinstance(gates, Mxfp4Weight)
+    assert isinstance(downs, Mxfp4Weight)
     pairs = many.pair_list(routed.experts, inputs.routing.num_experts, wide.ROWS)
     first = inputs.x, gates, up_bias, pairs, routed.experts.numel(), mixture.width
     gated = wide.gate_up(*first, mixture.activation)
     out = wide.down(gated, downs, down_bias, pairs, routed, inputs.residual)
-    return wide.natural(gated, gates), out
+    return wide.natural(gated), out
 
 
 def first_fault(

@@ -86,8 +86,12 @@ def way(
         return Way.LISTED
     if is_few:
         return Way.FEW
-    # In 16 bits Triton's products of many rows are as fast or faster (docs/log.md).
-    if in_cuda and form == "mxfp4" and wide.suits(x, gate_up, down):
+    if (
+        in_cuda
+        and isinstance(gate_up, Mxfp4Weight)
+        and isinstance(down, Mxfp4Weight)
+        and wide.suits(x, gate_up, down)
+    ):
         return Way.WIDE
     if widened.widens(x, gate_up, num_pairs, num_experts):
         return Way.WIDENED

@@ -1,29 +1,25 @@
-// The two products of a mixture by a list of pairs, for Hopper: one warp group fetches, others
-// multiply tiles of pairs by tiles of weights. Gates and ups: `out[pair] = activated(x W^T + bias)`.
+// The two products of a mixture in MXFP4 by a list of pairs, for Hopper: one warp group fetches, two
+// others multiply tiles of pairs by tiles of weights. Gates and ups: `out[pair] = activated(x W^T + bias)`.
 // Down: each pair's product, which a launch behind this one sums.
 //
 // Owns what one program does. Must not know which shape wants which constants (macros):
 //   UP       it is the product of gates and ups; else the one that is down
-//   PACKED   the stack is in MXFP4, else in bfloat16
 //   DEPTH    columns of the stack, whole tiles of 64
-//   OUT      gates of an expert, or its outputs; 64 divides it, and in bfloat16 so do all gates of a
-//            program
+//   OUT      gates of an expert, or its outputs; 64 divides it
 //   ACTIVE   pairs of a row: pair t ACTIVE + j is row t with its expert j
 //   BIAS     the experts have biases
-//   GROUPS   warp groups that multiply, two fragments of 64 weight rows each
 //   ROWS     pairs of a tile; of its last ones as many are multiplied as there are, by 32
 //   STAGES   tiles of 64 columns on their way
-//   PROGRAMS that a multiprocessor holds at once
 //
-// Weights are the left side of products, rows of x the right one. In bfloat16 the tensor cores read
-// both from shared memory. Numbers of MXFP4 come to shared memory as they are, become bfloat16 in
-// registers, and are multiplied from there. A lane has 16 columns of 64 then, with one power, so x has
-// its columns in another order, in blocks of 64: column 16 t + 8 k + 4 h + i, lane t's, is at
-// 32 k + 8 i + 2 t + h. Gates leave in that order too, for the product that is down.
+// Weights are the left side of products, rows of x the right one. Numbers of four bits come to shared
+// memory as they are, become bfloat16 in registers, and are multiplied from there. A lane has 16
+// columns of 64 then, with one power, so x has its columns in another order, in blocks of 64: column
+// 16 t + 8 k + 4 h + i, lane t's, is at 32 k + 8 i + 2 t + h. Gates leave in that order too, for the
+// product that is down.
 //
 // A fragment of UP has eight gates and their eight ups in each 16 rows, so that a thread has both. Row
-// 8 (2 w + m) + g of a group's gates is row g of warp w in fragment m: eight warps' 16 gates follow
-// each other, as the columns of what leaves.
+// 8 (2 w + m) + g of a group's gates is row g of warp w in fragment m: the warps' 16 gates each
+// follow each other, as the columns of what leaves.
 //
 // A unit is (tile of pairs, tile of weights). A program has the unit of its number first, then the one
 // that nobody has taken yet: tiles are not equally full, and a multiprocessor may be slower than
@@ -35,18 +31,19 @@
 typedef unsigned short u16;
 typedef unsigned char u8;
 
-constexpr int COLUMNS = 64, FRAGMENTS = 2;
+constexpr int COLUMNS = 64;
+constexpr int GROUPS = 2, FRAGMENTS = 2;  // that multiply; of 64 weight rows each of them
 constexpr int OWN = 64 * FRAGMENTS;    // weight rows of a group
 constexpr int TILE = OWN * GROUPS;     // of a program
 constexpr int FEATURES = UP ? TILE / 2 : TILE;
 constexpr int PARTS = (OUT + FEATURES - 1) / FEATURES;
 constexpr int STEPS = DEPTH / COLUMNS;
-constexpr int LINE = PACKED ? COLUMNS / 2 : COLUMNS * 2;  // bytes of a weight row in a stage
+constexpr int LINE = COLUMNS / 2;      // bytes of a weight row in a stage
 constexpr int WEIGHT_BYTES = TILE * LINE, X_BYTES = ROWS * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + X_BYTES;
 constexpr int EXPERT_ROWS = UP ? 2 * OUT : OUT;
 constexpr int POWERS = DEPTH / 32;     // of a weight row
-constexpr int POWER_BYTES = PACKED ? TILE * POWERS : 0;
+constexpr int POWER_BYTES = TILE * POWERS;
 constexpr int FETCHERS = 128, WARPS = 4 * GROUPS;
 constexpr int PITCH = 48, AT_ONCE = 32;  // bytes of a pair in what a warp turns, and pairs
 constexpr int STAGED_BYTES = PITCH * AT_ONCE;
@@ -54,9 +51,8 @@ constexpr int LISTENERS = WARPS + FETCHERS / 32;
 constexpr int LINES = ROWS / 16;       // rows of x that a fetching thread has a chunk of
 constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
 constexpr u32 SIGNS = 0x80008000;      // two zeros that leave the sign of what is added
-constexpr float UNSCALED = PACKED ? 18446744073709551616.0f : 1.0f;  // 2^64, see `factor_of`
+constexpr float UNSCALED = 18446744073709551616.0f;  // 2^64, see `factor_of`
 static_assert(DEPTH % COLUMNS == 0 && OUT % 64 == 0 && ROWS % 32 == 0, "whole tiles");
-static_assert(PACKED || !UP || OUT % FEATURES == 0, "whole programs of gates");
 
 // Start to copy 16 bytes.
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
@@ -173,7 +169,6 @@ __device__ __forceinline__ float wide(u16 bits) { return __uint_as_float((u32)bi
 
 // The gate at a place of a group's 64.
 __device__ __forceinline__ int gate_at(int place) {
-  if (!PACKED) return place;
   const int chunk = place / 8, lane = place % 8;
   return lane / 2 * 16 + chunk / 4 * 8 + lane % 2 * 4 + chunk % 4;
 }
@@ -191,13 +186,13 @@ __device__ __forceinline__ int shown_of(const int* pairs, int num_pairs) {
   return count;
 }
 
-// From a thread's first weight row to its row `half` of fragment m: of PACKED in shared memory, and
+// From a thread's first weight row to its row `half` of fragment m: in shared memory, and
 // in the stack, but from a gate to its up.
 __device__ __forceinline__ int stored_row(int m, int half) {
   return UP ? 8 * m + OWN / 2 * half : 64 * m + 8 * half;
 }
 __device__ __forceinline__ int natural_row(int m, int half) {
-  return UP ? (PACKED ? 1 : 8) * m + FEATURES * half : 64 * m + 8 * half;
+  return UP ? m + FEATURES * half : 64 * m + 8 * half;
 }
 
 // Where a thread that multiplies finds what it reads in shared memory: weights from the beginning of
@@ -240,52 +235,34 @@ template <int COUNT>
 __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], const Own& at,
                                            int n) {
   Packed next;
-  if (PACKED) load_packed(next, at, 0, n);
+  load_packed(next, at, 0, n);
   for (int step = 0; step < STEPS; ++step, ++n) {
     const int s = n % STAGES;
     const u32 stage = at.base + s * STAGE_BYTES;
     const u64 right = matrix(stage + WEIGHT_BYTES);
-    if (PACKED) {
-      Packed now = next;
+    Packed now = next;
 #pragma unroll
-      for (int k = 0; k < COLUMNS / 16; ++k) {
-        u32 left[FRAGMENTS][4];
+    for (int k = 0; k < COLUMNS / 16; ++k) {
+      u32 left[FRAGMENTS][4];
 #pragma unroll
-        for (int m = 0; m < FRAGMENTS; ++m)
+      for (int m = 0; m < FRAGMENTS; ++m)
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const u32 bits = k % 2 ? now.words[m][half] >> 8 : now.words[m][half];
-            left[m][half] = pair_of<0>(bits, now.factors[m][half]);
-            left[m][2 + half] = pair_of<4>(bits, now.factors[m][half]);
-          }
-        begin_products();
-#pragma unroll
-        for (int m = 0; m < FRAGMENTS; ++m)
-          multiply<COUNT>(sums[m], left[m][0], left[m][1], left[m][2], left[m][3], right + 2 * k);
-        close_products();
-        // What is unpacked next comes while products run.
-        if (k == 1) load_words(now, stage + at.weights + 4);
-        if (k == 3 && step + 1 < STEPS) load_packed(next, at, step + 1, n + 1);
-        // The registers of the products before these are free.
-        wait_products<1>();
-        if (k == 0 && step > 0 && at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
-      }
-    } else {
-      wait(at.full + 8 * s, (n / STAGES) & 1);
-      show_copies();
-      const u64 left = matrix(stage + at.weights);
+        for (int half = 0; half < 2; ++half) {
+          const u32 bits = k % 2 ? now.words[m][half] >> 8 : now.words[m][half];
+          left[m][half] = pair_of<0>(bits, now.factors[m][half]);
+          left[m][2 + half] = pair_of<4>(bits, now.factors[m][half]);
+        }
       begin_products();
 #pragma unroll
-      for (int k = 0; k < COLUMNS / 16; ++k)
-#pragma unroll
-        for (int m = 0; m < FRAGMENTS; ++m)
-          multiply_tiles<COUNT>(sums[m], left + m * (64 * LINE >> 4) + 2 * k, right + 2 * k);
+      for (int m = 0; m < FRAGMENTS; ++m)
+        multiply<COUNT>(sums[m], left[m][0], left[m][1], left[m][2], left[m][3], right + 2 * k);
       close_products();
-      if (step > 0) {
-        // The products before these are done with their stage.
-        wait_products<1>();
-        if (at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
-      }
+      // What is unpacked next comes while products run.
+      if (k == 1) load_words(now, stage + at.weights + 4);
+      if (k == 3 && step + 1 < STEPS) load_packed(next, at, step + 1, n + 1);
+      // The registers of the products before these are free.
+      wait_products<1>();
+      if (k == 0 && step > 0 && at.is_first) arrive(at.empty + 8 * ((n - 1) % STAGES));
     }
   }
   wait_products<0>();
@@ -302,13 +279,13 @@ __device__ __forceinline__ int pass_columns(const Own& at, int n) {
   return n;
 }
 
-extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
+extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, 1)
     wide_experts(const __grid_constant__ Map weight_map,
                  const u16* __restrict__ x,        // UP: [rows, DEPTH], else [pairs, DEPTH]
                  const int* __restrict__ pairs,    // [tiles, ROWS], those from `num_pairs` on fill one
                  const int* __restrict__ experts,  // [tiles]
                  const int* __restrict__ num_tiles,
-                 const u8* __restrict__ powers,    // [E EXPERT_ROWS, POWERS], read if PACKED
+                 const u8* __restrict__ powers,    // [E EXPERT_ROWS, POWERS], 
                  const u16* __restrict__ bias,     // [E, EXPERT_ROWS], read if BIAS
                  u16* out,                         // [pairs, OUT]
                  int* taken,                       // [2], zeros, and zeros again behind the launch
@@ -378,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
       }
       const int row = next_expert * EXPERT_ROWS + feature;
       if (next < units) load_next(next);
-      if (PACKED && thread == 0) {
+      if (thread == 0) {
         const int b = turn % 2;
         if (turn >= 2) wait(unscaled + 8 * b, (turn / 2 - 1) & 1);
         const u32 to = scales + b * POWER_BYTES;
@@ -403,16 +380,13 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
 #pragma unroll
           for (int g = 0; g < GROUPS; ++g) {
             const u32 own = to + g * OWN * LINE;
-            if (UP && PACKED) {
+            if (UP) {
               const int gates = row + g * OWN / 2;
               fetch_box(own, &weight_map, full + 8 * s, step * LINE, 0, gates / 16, 0, 0);
               fetch_box(own + OWN / 2 * LINE, &weight_map, full + 8 * s, step * LINE, 0,
                         (gates + OUT) / 16, 0, 0);
-            } else if (UP) {
-              const int gates = row + g * OWN / 2;
-              fetch_box(own, &weight_map, full + 8 * s, step * COLUMNS, 0, 0, gates / 16, 0);
             } else {
-              fetch_box(own, &weight_map, full + 8 * s, step * (PACKED ? LINE : COLUMNS),
+              fetch_box(own, &weight_map, full + 8 * s, step * LINE,
                         row + g * OWN, 0, 0, 0);
             }
           }
@@ -471,17 +445,17 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, PROGRAMS)
       const Own at = {base,
                       full,
                       empty,
-                      (u32)(own * OWN * LINE + (PACKED ? first_row * LINE + t * 8 : 0)),
+                      (u32)(own * OWN * LINE + first_row * LINE + t * 8),
                       scales + b * POWER_BYTES + natural * POWERS + t / 2,
                       lane == 0};
-      if (PACKED) wait(scaled + 8 * b, turn / 2 & 1);
+      wait(scaled + 8 * b, turn / 2 & 1);
       // Behind the last output a group has nothing to multiply.
       if (feature + (UP ? own * OWN / 2 : own * OWN) >= OUT) n = pass_columns(at, n);
       else if (ROWS > 32 && count == 32) n = add_columns<32>(sums, at, n);
       else if (ROWS > 64 && count == 64) n = add_columns<ROWS < 64 ? ROWS : 64>(sums, at, n);
       else if (ROWS > 96 && count == 96) n = add_columns<ROWS < 96 ? ROWS : 96>(sums, at, n);
       else n = add_columns<ROWS>(sums, at, n);
-      if (PACKED && lane == 0) arrive(unscaled + 8 * b);
+      if (lane == 0) arrive(unscaled + 8 * b);
       // A warp's 16 gates of both fragments, or 16 outputs of one after the other.
 #pragma unroll
       for (int part = 0; part < (UP ? 1 : FRAGMENTS); ++part) {

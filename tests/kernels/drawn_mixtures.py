@@ -56,8 +56,6 @@ def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
         weight = torch.randn(num_rows, depth, generator=generator) * depth**-0.5
         # Some numbers are subnormal in e4m3.
         weight[torch.rand(weight.shape, generator=generator) < 0.1] *= 2**-12
-        if form == "plain":
-            return weight.bfloat16().to(device)
         if form == "rows":
             return quantize_weight(weight.to(device))
         scales = torch.rand(-(-num_rows // BLOCK), -(-depth // BLOCK), generator=generator) + 0.5
@@ -95,7 +93,7 @@ def exact_gated(mixture: Mixture, inputs: Inputs) -> Tensor:
     """In float32, of all rows and weights as they are."""
     routing, bias = Routing(mixture.count, mixture.active), inputs.biases[0]
     own = None if bias is None else bias.float()
-    given = inputs.x.float(), _exact(inputs.stacks[0]), own, inputs.routed, routing
+    given = inputs.x.float(), inputs.stacks[0], own, inputs.routed, routing
     return reference.gate_up(*given, mixture.activation)
 
 
@@ -104,9 +102,4 @@ def exact_down(mixture: Mixture, inputs: Inputs, gated: Tensor) -> Tensor:
     routing, bias = Routing(mixture.count, mixture.active), inputs.biases[1]
     own = None if bias is None else bias.float()
     residual = inputs.residual.float()
-    stack = _exact(inputs.stacks[1])
-    return reference.down(gated.float(), stack, own, inputs.routed, routing, residual)
-
-
-def _exact(stack: Stack) -> Stack:
-    return stack.float() if isinstance(stack, Tensor) else stack
+    return reference.down(gated.float(), inputs.stacks[1], own, inputs.routed, routing, residual)

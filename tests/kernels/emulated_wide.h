@@ -46,14 +46,13 @@ inline void wait(u32 barrier, u32 parity) {
 
 struct Map {
   const char* from;
-  long sizes[5], strides[5], box[5];  // the innermost in units of `unit` bytes
-  long unit, is_swizzled;
+  long sizes[5], strides[5], box[5];  // in bytes, from the innermost on
 };
 inline void prefetch_map(const Map*) {}
 
 inline void fetch_box(u32 to, const Map* map, u32, int a, int b, int c, int d, int e) {
   const long first[5] = {a, b, c, d, e};
-  const int bytes = map->box[0] * map->unit;
+  const int bytes = map->box[0];
   u32 line = 0;
   for (int i4 = 0; i4 < map->box[4]; ++i4)
     for (int i3 = 0; i3 < map->box[3]; ++i3)
@@ -61,11 +60,10 @@ inline void fetch_box(u32 to, const Map* map, u32, int a, int b, int c, int d, i
         for (int i1 = 0; i1 < map->box[1]; ++i1, ++line) {
           const long at[5] = {first[0], first[1] + i1, first[2] + i2, first[3] + i3, first[4] + i4};
           bool is_inside = first[0] + map->box[0] <= map->sizes[0];
-          long place = first[0] * map->unit;
+          long place = first[0];
           for (int i = 1; i < 5; ++i) is_inside &= at[i] < map->sizes[i], place += at[i] * map->strides[i];
           for (int chunk = 0; chunk < bytes / 16; ++chunk) {
-            const u32 turned = map->is_swizzled ? chunk ^ ((to / 128 + line) % 8) : chunk;
-            char* const own = memory + to + line * bytes + 16 * turned;
+            char* const own = memory + to + line * bytes + 16 * chunk;
             const char* const from = map->from + place + 16 * chunk;
             const auto holds = [&](const Range& range) {
               return from >= range.first && from + 16 <= range.first + range.bytes;
@@ -129,19 +127,6 @@ void multiply(float (&sums)[ROWS / 2], u32 a, u32 b, u32 c, u32 d, u64 right) {
         const u32 left = all[4 * row + k % 8 / 2].words[r / 2 + 2 * (k / 8)];
         sum += (double)number_of(left, k % 2) * tile_number(right, column, k);
       }
-      sums[4 * j + r] += sum;
-    }
-}
-template <int N>
-void multiply_tiles(float (&sums)[ROWS / 2], u64 left, u64 right) {
-  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  __syncwarp();
-  for (int j = 0; j < N / 8; ++j)
-    for (int r = 0; r < 4; ++r) {
-      const u32 row = 16 * warp + lane / 4 + 8 * (r / 2), column = 8 * j + 2 * (lane % 4) + r % 2;
-      double sum = 0;
-      for (u32 k = 0; k < 16; ++k)
-        sum += (double)tile_number(left, row, k) * tile_number(right, column, k);
       sums[4 * j + r] += sum;
     }
 }

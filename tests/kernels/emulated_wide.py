@@ -15,7 +15,6 @@ from kernels.cuda.source import bits_of
 from kernels.experts import wide
 from kernels.experts.many import PairList
 from kernels.experts.shapes import Activation
-from kernels.experts.stack import Stack
 from kernels.experts.wide import WideProduct
 from kernels.mxfp4 import Mxfp4Weight
 from tests.kernels.emulated_ampere import compile_cpp
@@ -69,7 +68,7 @@ extern "C" const char* run(const Arguments* arguments, const Range* ranges, int 
 
 
 class _Map(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_void_p), ("numbers", ctypes.c_long * 17)]
+    _fields_ = [("address", ctypes.c_void_p), ("numbers", ctypes.c_long * 15)]
 
 
 class _Arguments(ctypes.Structure):
@@ -85,7 +84,7 @@ class _Range(ctypes.Structure):
 def run(
     product: WideProduct,
     x: Tensor,
-    stack: Stack,
+    stack: Mxfp4Weight,
     bias: Tensor | None,
     listed: PairList,
     num_pairs: int,
@@ -99,28 +98,25 @@ def run(
     """As the launches of `kernels.experts.wide`; `room`: a folder for libraries. Raises
     `AssertionError` in the words of the emulated card.
     """
-    path = room / f"{product.is_up:d}{product.groups}.so"
+    path = room / f"{product.is_up:d}.so"
     if not path.exists():
         source = path.with_suffix(".cpp")
         source.write_text(_source())
         macros = [f"-D{name}={value}" for name, value in wide.constants_of(product).items()]
         compile_cpp("-O1", "-shared", *macros, str(source), "-o", str(path))
     out = torch.full((num_pairs + _BEYOND, product.out), torch.nan, dtype=torch.bfloat16)
-    is_packed = isinstance(stack, Mxfp4Weight)
-    values, powers = (stack.pairs, stack.powers) if is_packed else (stack, x)
-    sizes, strides, box = wide.map_of(product, stack.shape[0])
-    first = 32 if is_packed else 64
-    numbers = (*sizes, *strides, first, *box, strides[0], not is_packed)
+    sizes, strides, box = wide.boxes_of(product, stack.shape[0])
+    numbers = (*sizes, *strides, 32, *box)
     other, taken = x if bias is None else bias, torch.zeros(2, dtype=torch.int32)
-    operands = x, listed.pairs, listed.experts, listed.num_tiles, powers, other, out, taken
+    operands = x, listed.pairs, listed.experts, listed.num_tiles, stack.powers, other, out, taken
     arguments = _Arguments(
-        _Map(values.data_ptr(), (ctypes.c_long * 17)(*numbers)),
+        _Map(stack.pairs.data_ptr(), (ctypes.c_long * 15)(*numbers)),
         (ctypes.c_void_p * 8)(*[each.data_ptr() for each in operands]),
         (ctypes.c_int * 6)(
             num_pairs, stack.shape[0], *[bits_of(each) for each in activation or (0.0,) * 4]
         ),
     )
-    read = [_Range(each.data_ptr(), each.nbytes) for each in (x, values, powers)]
+    read = [_Range(each.data_ptr(), each.nbytes) for each in (x, stack.pairs, stack.powers)]
     library = ctypes.CDLL(str(path))
     library.run.restype = ctypes.c_char_p
     fault = library.run(

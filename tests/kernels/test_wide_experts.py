@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels.experts import Activation, choose, many, wide
 from kernels.experts.choose import Way
 from kernels.experts.wide import WideProduct
+from kernels.mxfp4 import Mxfp4Weight
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere, emulated_wide
 from tests.kernels.drawn_mixtures import (
@@ -30,13 +31,12 @@ TOLERANCE: Final = 4e-3
 KIB: Final = 1024
 
 EMULATED: Final = (
-    ("mxfp4", Mixture(60, 192, 128, 5, 2, "unchosen"), 64),
-    ("mxfp4", Mixture(9, 320, 192, 2, 1, "same"), 32),
-    ("plain", Mixture(60, 128, 128, 5, 2, "unchosen"), 64),
-    ("plain", Mixture(9, 192, 128, 2, 1, "same", has_bias=False, activation=Activation()), 32),
+    (Mixture(60, 192, 128, 5, 2, "unchosen"), 64),
+    (Mixture(9, 320, 192, 2, 1, "same"), 32),
+    (Mixture(110, 128, 64, 2, 1, "same", has_bias=False, activation=Activation()), 128),
 )
-"""Form, mixture and pairs of a tile: tiles that are full and nearly empty, widths that programs do
-not divide."""
+"""Mixtures and pairs of a tile: tiles that are full and nearly empty, widths that programs do not
+divide."""
 
 emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g++")
 
@@ -44,32 +44,33 @@ emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g+
 class Both:
     """Both products of a mixture on an emulated card."""
 
-    def __init__(self, form: str, mixture: Mixture, rows: int, room: Path) -> None:
+    def __init__(self, mixture: Mixture, rows: int, room: Path) -> None:
         self.mixture, self.room = mixture, room
-        self.inputs: Inputs = drawn_inputs(mixture, form)
+        self.inputs: Inputs = drawn_inputs(mixture, "mxfp4")
         self.listed = many.pair_list(self.inputs.routed.experts, mixture.count, rows)
         sizes = mixture.active, mixture.has_bias, rows
-        is_packed = form == "mxfp4"
-        self.up = WideProduct(True, is_packed, mixture.hidden, mixture.width, *sizes)
-        self.down = WideProduct(False, is_packed, mixture.width, mixture.hidden, *sizes)
+        self.up = WideProduct(True, mixture.hidden, mixture.width, *sizes)
+        self.down = WideProduct(False, mixture.width, mixture.hidden, *sizes)
 
-    def gated(self, groups: int = 2, **how: int) -> Tensor:
+    def gated(self, **how: int) -> Tensor:
         """As `wide.gate_up` leaves them."""
-        x = wide.turned(self.inputs.x) if self.up.is_packed else self.inputs.x
-        given = x, self.inputs.stacks[0], self.inputs.biases[0], self.listed
-        num_pairs, product = self.inputs.routed.experts.numel(), self.up._replace(groups=groups)
-        behind = num_pairs, self.mixture.activation, self.room
-        return emulated_wide.run(product, *given, *behind, **how)
+        given = wide.turned(self.inputs.x), self._stack(0), self.inputs.biases[0], self.listed
+        behind = self.inputs.routed.experts.numel(), self.mixture.activation, self.room
+        return emulated_wide.run(self.up, *given, *behind, **how)
 
-    def products(self, gated: Tensor, groups: int = 2, **how: int) -> Tensor:
+    def products(self, gated: Tensor, **how: int) -> Tensor:
         """Those that `wide.down` sums."""
-        given = gated, self.inputs.stacks[1], self.inputs.biases[1], self.listed
-        product = self.down._replace(groups=groups)
-        return emulated_wide.run(product, *given, len(gated), None, self.room, **how)
+        given = gated, self._stack(1), self.inputs.biases[1], self.listed
+        return emulated_wide.run(self.down, *given, len(gated), None, self.room, **how)
+
+    def _stack(self, number: int) -> Mxfp4Weight:
+        stack = self.inputs.stacks[number]
+        assert isinstance(stack, Mxfp4Weight)
+        return stack
 
     def off(self, gated: Tensor, products: Tensor) -> tuple[float, float]:
         """Relative errors of both."""
-        natural = wide.natural(gated, self.inputs.stacks[0])
+        natural = wide.natural(gated)
         weights = self.inputs.routed.weights
         parts = products.float().unflatten(0, weights.shape) * weights.unsqueeze(-1)
         out = parts.sum(1) + self.inputs.residual.float()
@@ -80,17 +81,17 @@ class Both:
 
 
 @emulated
-@pytest.mark.parametrize(("form", "mixture", "rows"), EMULATED, ids=str)
-def test_products_are_as_defined(form: str, mixture: Mixture, rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mixture", "rows"), EMULATED, ids=str)
+def test_products_are_as_defined(mixture: Mixture, rows: int, tmp_path: Path) -> None:
     """With copies as early and as late as they may be, threads from both ends, by few programs and
-    by many, by one warp group and by two: the same bits.
+    by many: the same bits.
     """
-    both = Both(form, mixture, rows, tmp_path)
+    both = Both(mixture, rows, tmp_path)
     answers = []
-    for groups, grid, is_late in ((2, 2, True), (1, 7, False)):
+    for grid, is_late in ((2, True), (7, False)):
         how = {"grid": grid, "is_eager": not is_late, "is_back": not is_late}
-        gated = both.gated(groups, **how)
-        products = both.products(gated, groups, **how)
+        gated = both.gated(**how)
+        products = both.products(gated, **how)
         assert max(both.off(gated, products)) < TOLERANCE
         answers.append((gated, products))
     for one, other in zip(*answers, strict=True):
@@ -124,7 +125,7 @@ def test_an_emulated_card_sees_mistakes(
     source = tmp_path / "wide.cu"
     source.write_text(text.replace(right, wrong))
     monkeypatch.setattr(wide.wide_experts, "path", source)
-    both = Both("mxfp4", Mixture(40, 320, 192, 3, 1), 32, tmp_path)
+    both = Both(Mixture(40, 320, 192, 3, 1), 32, tmp_path)
     is_right = []
     for is_late in (True, False):
         how = {"grid": 1, "is_eager": not is_late, "is_back": not is_late}
@@ -136,18 +137,12 @@ def test_an_emulated_card_sees_mistakes(
     assert not all(is_right)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize(
-    ("is_packed", "hidden", "width"), [(True, 2880, 2880), (False, 2048, 768), (False, 2048, 512)]
-)
-def test_what_serves_fits_into_an_h200(
-    hidden: int, width: int, groups: int, *, is_packed: bool
-) -> None:
-    """With copies that are waited for later than they are asked for."""
-    for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
-        product = WideProduct(is_up, is_packed, depth, out, 4, is_packed, wide.ROWS, groups)
-        assert product.stages > 2
-        assert product.programs * (product.shared_bytes + KIB) <= 228 * KIB
+def test_what_serves_fits_into_an_h200() -> None:
+    """gpt-oss-20b, with several tiles of columns on their way."""
+    for is_up in (True, False):
+        product = WideProduct(is_up, 2880, 2880, 4, True, wide.ROWS)
+        assert product.stages > 4
+        assert product.shared_bytes <= 227 * KIB
 
 
 def test_hopper_serves_what_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,26 +155,28 @@ def test_hopper_serves_what_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return choose.way(*given, invariant=invariant, in_cuda=in_cuda)
 
     assert way("mxfp4", 130) is Way.WIDE
-    assert way("plain", 130) is Way.MANY
     assert way("mxfp4", 290, in_cuda=False) is Way.WIDENED
-    assert way("plain", 290, in_cuda=False) is Way.MANY
+    assert way("mxfp4", 130, invariant=True) is Way.FEW
     assert way("rows", 60) is Way.MANY
-    assert way("plain", 130, invariant=True) is Way.FEW
     monkeypatch.setattr(wide, "runs_on", lambda _: False)
     assert way("mxfp4", 130) is Way.MANY
 
 
-def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
+def test_on_a_pretended_device_its_compilation_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Once for all numbers of rows and experts."""
+    monkeypatch.setattr(wide, "turned", lambda x: x)
     meta = torch.device("meta")
     with record_launches() as recorded:
         for num_rows, count in ((40, 8), (50, 12)):
-            inputs = drawn_inputs(Mixture(num_rows, 256, 128, count, 2), "plain")
+            inputs = drawn_inputs(Mixture(num_rows, 256, 128, count, 2), "mxfp4")
             experts, stack = inputs.routed.experts.to(meta), inputs.stacks[0]
-            assert isinstance(stack, Tensor)
+            assert isinstance(stack, Mxfp4Weight)
+            own = Mxfp4Weight(stack.pairs.to(meta), stack.powers.to(meta))
             listed = many.PairList(experts, experts, experts, wide.ROWS)
             sizes = listed, experts.numel(), 128, Activation()
-            gated = wide.gate_up(inputs.x.to(meta), stack.to(meta), None, *sizes)
+            gated = wide.gate_up(inputs.x.to(meta), own, None, *sizes)
             assert gated.shape == (2 * num_rows, 128)
     (kernel,) = recorded.values()
     assert kernel.name == "wide_experts"
@@ -199,21 +196,23 @@ ON_CARD: Final = (
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.gpu
 @pytest.mark.skipif(not _IS_HOPPER or find_spec("cuda") is None, reason="needs a Hopper card")
-@pytest.mark.parametrize("form", ["mxfp4", "plain"])
 @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
-def test_products_on_a_card(mixture: Mixture, form: str) -> None:
+def test_products_on_a_card(mixture: Mixture) -> None:
     """Against float32, in tiles of all sizes; each answer twice."""
-    host, card = drawn_inputs(mixture, form), drawn_inputs(mixture, form, "cuda")
+    host, card = drawn_inputs(mixture, "mxfp4"), drawn_inputs(mixture, "mxfp4", "cuda")
+    gates, downs = card.stacks
+    assert isinstance(gates, Mxfp4Weight)
+    assert isinstance(downs, Mxfp4Weight)
     exact = exact_gated(mixture, host)
-    for rows, groups in ((wide.ROWS, 2), (64, 1), (32, 2)):
+    for rows in (wide.ROWS, 64, 32):
         listed = many.pair_list(card.routed.experts, mixture.count, rows)
         sizes = listed, exact.shape[0], mixture.width, mixture.activation
         answers = []
         for _ in range(2):
-            gated = wide.gate_up(card.x, card.stacks[0], card.biases[0], *sizes, groups)
-            behind = card.biases[1], listed, card.routed, card.residual, groups
-            answers.append((gated, wide.down(gated, card.stacks[1], *behind)))
-        natural = wide.natural(gated, card.stacks[0]).cpu()
+            gated = wide.gate_up(card.x, gates, card.biases[0], *sizes)
+            behind = card.biases[1], listed, card.routed, card.residual
+            answers.append((gated, wide.down(gated, downs, *behind)))
+        natural = wide.natural(answers[0][0]).cpu()
         assert relative_error(natural, exact) < TOLERANCE
         assert relative_error(answers[0][1], exact_down(mixture, host, natural)) < TOLERANCE
         for one, other in zip(*answers, strict=True):

@@ -17,6 +17,7 @@ from gateway.store import (
     AddEvents,
     AddItems,
     Change,
+    DiskFull,
     ResponseStore,
     ResponseStoreError,
     SetObject,
@@ -41,6 +42,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 class Archive:
     """The store of one gateway process. `is_kept`: there is one; nothing is stored otherwise.
+    `is_awaited`: its disk was full at the start, so that there may be one later.
 
     `open_store` opens the file, which `is_needed` if the configuration names it. What was not used
     for `expire_s` is deleted. `publish` takes events.
@@ -60,6 +62,7 @@ class Archive:
         self._num_processes = num_processes
         self._is_needed = is_needed
         self._store: ResponseStore | None = None
+        self.is_awaited = False
         self._queue: list[Change] = []
         self._queued_bytes = 0
         self._is_writing = False
@@ -86,25 +89,50 @@ class Archive:
         """Open the file; what an earlier run left open has failed.
 
         Raises `ConfigError` if the configuration names a file that cannot be opened; otherwise
-        nothing is stored then.
+        nothing is stored then. One whose disk is full is opened by `sweep_at_times`.
         """
         if self._open_store is None:
             return
         try:
-            self._store = store = await self._in_thread(self._open_store)
+            await self._begin(self._open_store)
         except ConfigError as error:
-            if self._is_needed:
+            self.is_awaited = isinstance(error, DiskFull)
+            if self._is_needed and not self.is_awaited:
                 raise
             words = f"responses are not stored: {error}"
             self._trouble.begin("open", words, "responses are not stored; the log says why")
             _log.warning("%s", words)
             return
-        left = await self._in_thread(store.left_open, self._num_processes)
+        await self._write()
+
+    async def _begin(self, open_store: Callable[[], ResponseStore]) -> None:
+        """Open the file, and queue the end of what was left open there. Raises `ConfigError` and
+        `ResponseStoreError`.
+        """
+        with trio.CancelScope(shield=True):  # a file that is open has an owner
+            store = await self._in_thread(open_store)
+            try:
+                # Before anything new is stored, which is open, too.
+                left = await self._in_thread(store.left_open, self._num_processes)
+            except ResponseStoreError:
+                await self._in_thread(store.close)
+                raise
+        self._store = store
         for response_id, response, events in left:
             failed, number, event = stopped(response, events)
             self.put(AddEvents(response_id, number, number, event))
             self.put(SetObject(response_id, _encode(failed), is_open=False))
-        await self._write()
+
+    async def _try_again(self, open_store: Callable[[], ResponseStore]) -> None:
+        """Open a file whose disk was full at the start."""
+        try:
+            await self._begin(open_store)
+        except (ConfigError, ResponseStoreError) as error:
+            if self._trouble.begin("open", words := f"responses are not stored: {error}", words):
+                _log.warning("%s", words)
+        else:
+            self._trouble.end("open")
+            _log.warning("responses are stored from now on")
 
     async def write_on(self) -> None:
         """Write queued changes until cancelled."""
@@ -122,14 +150,22 @@ class Archive:
                 await self._in_thread(store.close)
 
     async def sweep_at_times(self) -> None:
-        """From time to time delete what has expired, and empty the write-ahead log of its data."""
+        """From time to time delete what has expired, and empty the write-ahead log of its data. A
+        file whose disk was full is opened first.
+        """
         while True:
-            try:
-                await self._in_thread(self.store.expire, self._expire_s)
-                await self._in_thread(self.store.scrub)
-            except ResponseStoreError as error:
-                _log.error("%s", error)
+            if self._store is None and self._open_store is not None:
+                await self._try_again(self._open_store)
+            if self._store is not None:
+                await self._sweep(self._store)
             await trio.sleep(SWEEP_S)
+
+    async def _sweep(self, store: ResponseStore) -> None:
+        try:
+            await self._in_thread(store.expire, self._expire_s)
+            await self._in_thread(store.scrub)
+        except ResponseStoreError as error:
+            _log.error("%s", error)
 
     def add_items(self, owner: str, conversation_id: str, items: list[tuple[str, bytes]]) -> None:
         """Queue items for the end of a conversation."""

@@ -74,7 +74,7 @@ class StoredResponses:
         `ConfigError` if a file that the configuration names cannot be opened.
         """
         await self._archive.open()
-        if not self._archive.is_kept:
+        if not (self._archive.is_kept or self._archive.is_awaited):
             task_status.started()
             return
         try:

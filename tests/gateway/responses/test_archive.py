@@ -8,9 +8,12 @@ import trio.testing
 
 from gateway.responses.archive import MAX_QUEUED_BYTES, Archive
 from gateway.responses.background import Background
-from gateway.store import ResponseStore
+from gateway.store import DiskFull, ResponseStore
 from gateway.store.response_store import Change, Insert, SetObject, StoreBounds
+from gateway.telemetry import FleetEvent, StoreWell
 
+BOUNDS = StoreBounds(10, 2**20, 10, 2**20)
+LEFT = b'{"id": "resp_1", "status": "in_progress", "output": []}'
 PART = bytes(MAX_QUEUED_BYTES // 4)
 
 
@@ -35,6 +38,47 @@ async def test_events_that_a_slow_disk_does_not_take_are_bounded(
     archive.put(change)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     await archive.close()
+
+
+@pytest.mark.parametrize("is_needed", [False, True], ids=["by default", "named"])
+async def test_a_disk_that_was_full_at_the_start_is_used_later(
+    is_needed: bool, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What an earlier run left open fails then, and no response of this one."""
+    path, told = tmp_path / "responses.sqlite", list[FleetEvent]()
+    before = ResponseStore(path, BOUNDS)
+    before.write([Insert("resp_1", "alice", 0, None, False, True, LEFT, b"[]")])
+    before.close()
+    num_tries, is_well = 0, trio.Event()
+
+    def open_store() -> ResponseStore:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries < 4:
+            raise DiskFull(f"cannot open {path}", "no space")
+        return ResponseStore(path, BOUNDS)
+
+    def publish(event: FleetEvent) -> None:
+        told.append(event)
+        if isinstance(event, StoreWell):
+            is_well.set()
+
+    archive = Archive(open_store, expire_s=1e12, publish=publish, is_needed=is_needed)
+    await archive.open()
+    assert not archive.is_kept
+    assert archive.is_awaited
+    assert "responses are not stored" in archive.trouble
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(archive.write_on)
+        nursery.start_soon(archive.sweep_at_times)
+        await is_well.wait()
+        archive.put(Insert("resp_2", "alice", 0, None, False, True, LEFT, b"[]"))
+        found = [await archive.ask(archive.store.response, "alice", f"resp_{n}") for n in (1, 2)]
+        nursery.cancel_scope.cancel()
+    await archive.close()
+    assert [one is not None and one.is_open for one in found] == [False, True]
+    assert not archive.trouble
+    assert [type(event).__name__ for event in told] == ["StoreStuck", "StoreWell"]
 
 
 async def test_items_of_conversations_count_against_the_bound(

@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AbstractAsyncContextManager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
@@ -99,6 +99,7 @@ _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
 
 _STREAM_OPTIONS: Final = "stream_options"
+_ASKS_USAGE: Final = {"include_usage": True}
 _CHAT: Final = "/chat/completions"
 _COMPLETIONS: Final = "/completions"
 _JSON: Final = b"application/json"
@@ -234,17 +235,19 @@ class Provider:
         headers: Iterable[Header] = (),
         on_headers: Callable[[tuple[Header, ...]], None] = lambda _: None,
         on_calls: Callable[[CallsMade], None] = lambda _: None,
+        asks_usage: bool = True,
     ) -> ProviderAnswer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
         The request is sent with the client's `headers`; `on_headers` gets those of the response
         before its events. The first content must come within `first_token_s`; comments before it
-        are dropped. `on_usage` gets the reported usage, which is always requested unless
-        `stream_usage` is off, `on_calls` the calls of a whole answer. Raises `ProviderUnavailable`
-        before the first call of `on_events`, `ProviderCut` after it, and `AnswerFiltered` behind a
-        whole answer.
+        are dropped. `on_usage` gets the reported usage, which is requested if the stream
+        `asks_usage`, unless `stream_usage` is off; `on_calls` gets the calls of a whole answer.
+        Raises `ProviderUnavailable` before the first call of `on_events`, `ProviderCut` after it,
+        and `AnswerFiltered` behind a whole answer.
         """
-        asked, read_s = self._ask_usage(raw), self.config.read_s
+        asked = self._ask_usage(raw) if asks_usage else without_usage(raw)
+        read_s = self.config.read_s
         usage = StreamUsage(on_usage, is_ours=not asks_for_usage(raw))
         deadline = trio.CancelScope(deadline=trio.current_time() + self.config.first_token_s)
 
@@ -271,32 +274,33 @@ class Provider:
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
-        if answer is not None and _STREAM_OPTIONS in asked and self._refuses_usage(answer):
-            return await self.stream(
-                raw,
-                model,
-                on_events,
-                on_usage,
-                headers=headers,
-                on_headers=on_headers,
-                on_calls=on_calls,
-            )
+        if answer is not None and self._may_refuse_usage(asked, answer):
+            again = partial(self.stream, raw, model, on_events, on_usage, asks_usage=False)
+            answer = await again(headers=headers, on_headers=on_headers, on_calls=on_calls)
+            if answer is None:
+                self._ask_for_no_usage()
+            return answer
         self._take_end(end, on_calls, is_answer=answer is not None or relay.has_begun)
         return answer
 
-    def _refuses_usage(self, answer: ProviderAnswer) -> bool:
-        """Whether a refusal is about the field by which the gateway asks for the usage of a stream:
-        then this provider gets it no more. A worker says itself what its engine refuses.
-        """
-        if self._given_client is not None or _STREAM_OPTIONS.encode() not in answer.body:
-            return False
+    def _ask_for_no_usage(self) -> None:
         self._ask_usage = without_usage
         _log.warning(
             "%s refuses `stream_options`, by which the gateway asks for the usage of streams: from "
             "now on they cost the worst case; stream_usage = false in its table says so",
             self.name,
         )
-        return True
+
+    def _may_refuse_usage(self, asked: Mapping[str, Any], answer: ProviderAnswer) -> bool:
+        """Whether a refusal seems to be about the field by which the gateway asks for the usage of
+        a stream; an answer without that field proves it. Other options than that of the usage are
+        the client's own, and so is what is wrong with them. A worker says itself what its engine
+        refuses.
+        """
+        if self._given_client is not None or asked.get(_STREAM_OPTIONS) != _ASKS_USAGE:
+            return False
+        told = error_of(answer.status, answer.body)
+        return told is not None and _STREAM_OPTIONS in f"{told.param} {told.message}"
 
     def _take_end(
         self, end: StreamEnd, on_calls: Callable[[CallsMade], None], *, is_answer: bool

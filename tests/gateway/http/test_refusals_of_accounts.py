@@ -234,6 +234,48 @@ async def test_a_field_that_the_gateway_adds_refuses_no_stream(
     assert caplog.text.count("p0 refuses `stream_options`") == 1
 
 
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "an option of the client's": (
+        {"stream_options": {"include_usage": True, "include_obfuscation": 7}},
+        {"error": {"message": "Invalid type for 'stream_options.include_obfuscation'."}},
+    ),
+    "the request is told back": (
+        {},
+        {
+            "detail": [
+                {
+                    "loc": ["body", "messages"],
+                    "msg": "Field required",
+                    "input": {"stream_options": {"include_usage": True}},
+                }
+            ]
+        },
+    ),
+    "it is refused without the field too": (
+        {},
+        {"error": {"message": "stream_options need stream, and messages are missing"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("why", sorted(REFUSED))
+async def test_a_client_s_fault_does_not_end_the_count_of_streams(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad request would set all later streams of a provider to their worst case."""
+    fields, refusal = REFUSED[why]
+    fake = FakeProvider(status=400, error_body=json.dumps(refusal).encode())
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            refused = await gateway.ask(stream=True, **fields)
+            assert json.loads(refused.upstream)["error"]["message"]
+            fake.status = 200
+            assert (await gateway.ask(stream=True)).error is None
+    assert fake.requests[-1].body["stream_options"] == {"include_usage": True}
+    assert "refuses `stream_options`" not in caplog.text
+
+
 async def test_a_refusal_without_words_is_in_the_api_s_form() -> None:
     """Clients look for an error with a message."""
     for body in (b"{}", b'{"error": null}'):

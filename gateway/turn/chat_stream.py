@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 class _Counting:
     """The usage of one answer on its way to the client. If the upstream reports none, the end of a
-    stream is held until it is estimated. The client gets the estimate if it asked for the usage, or
-    by an API whose answers always have it; a chat in one piece passes unchanged. For the books of
-    our own workers (`is_ours`) it is made in any case.
+    stream is held until the usage has come behind it, or is estimated. The client gets it if it
+    asked for the usage, or by an API whose answers always have it; a chat in one piece passes
+    unchanged. For the books of our own workers (`is_ours`) the estimate is made in any case.
     """
 
     def __init__(
@@ -65,10 +65,14 @@ class _Counting:
         self._resumption = resumption
         self.awaits = True
         self._is_held = False
+        self._late: Usage | None = None
+        """What was counted behind the end, which has passed no client."""
 
     def note(self, usage: Usage) -> None:
         """The upstream has counted."""
         self.awaits = False
+        if self._is_held:
+            self._late = usage
         self._on_usage(usage)
 
     def hold_end(self, events: bytes) -> bytes:
@@ -80,15 +84,14 @@ class _Counting:
         """The stream is over: emit what was held."""
         if not self._is_held:
             return
-        end, answer = DONE, self._resumption.sent
-        asked = self._asked
+        answer, asked, usage = self._resumption.sent, self._asked, self._late
         is_shown = bool(asked.translated_from) or asks_for_usage(asked.raw)
+        answer.read()
         if self.awaits and (is_shown or self._is_ours):
-            answer.read()
             said = answer.text + answer.reasoning
             usage = await self._resumption.estimate(said, answer.num_tokens)
-            end = usage_chunk_of(answer.head, usage) + DONE if is_shown else DONE
-        self._emit(UpstreamChunk(end))
+        shown = usage_chunk_of(answer.head, usage) if usage is not None and is_shown else b""
+        self._emit(UpstreamChunk(shown + DONE))
 
     async def counted(self, answer: ProviderAnswer) -> ProviderAnswer:
         """A whole answer with a usage."""
@@ -179,7 +182,11 @@ async def go_on(
         emit(UpstreamChunk(counting.hold_end(ended_by_length(answer))))
     else:
         given = provider, sent, model, started, emit, on_usage, on_calls, resumption
-        await _go_on(*given, counting)
+        try:
+            await _go_on(*given, counting)
+        except AnswerFiltered:
+            await counting.end()
+            raise
     await counting.end()
 
 
@@ -207,8 +214,9 @@ async def _go_on(
         emit(UpstreamChunk(events))
 
     def note(usage: Usage) -> None:
-        counting.note(usage)
-        on_usage(usage, stream.usage(usage))
+        whole = stream.usage(usage)
+        counting.note(whole)
+        on_usage(usage, whole)
 
     by = f"{started.served_by}:{started.worker}" if started.worker else started.served_by
     stream = ContinuedStream(

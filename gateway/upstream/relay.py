@@ -177,6 +177,9 @@ class StreamRelay:
         good: list[bytes] = []
         for given in split_events(events):
             if self._state is OVER:
+                # Behind the end for the owner too, who then knows that no client has the usage.
+                self._pass_on(b"".join(good))
+                good.clear()
                 self._usage.take_late(given)
                 continue
             event, kind = given, kind_of(given) if self._state is HELD else kind_within(given)
@@ -309,11 +312,11 @@ class StreamRelay:
         if self._state is HELD:
             raise BadStream("ended its stream without an answer", words=self._words)
         try:
-            self._end.check()
+            rest = self._end.check()
         except BrokenEnd as error:
             raise BadStream(str(error), words=self._words) from error
         self._state = TABLE[self._state, RelayEvent.DONE]
-        return DONE
+        return rest + DONE
 
     def _begin(self, event: RelayEvent) -> bool:
         """Returns whether the stream may be passed on."""

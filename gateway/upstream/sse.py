@@ -251,8 +251,8 @@ def tells_error(error: object) -> bool:
 
 
 def says_end(reason: object) -> bool:
-    """Whether a `finish_reason` is one. Some servers write null as a text."""
-    return bool(reason) and reason != "null"
+    """Whether a `finish_reason` is one. Some servers write null as a text, or as a number."""
+    return isinstance(reason, str) and reason not in ("", "null")
 
 
 def _has_done(events: bytes) -> bool:

@@ -15,7 +15,7 @@ from gateway.upstream.call_order import CallOrder
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
-from gateway.upstream.sse import data_of, event_of, index_of, split_events
+from gateway.upstream.sse import data_of, event_of, index_of, says_end, split_events
 from protocol.errors import HermaError
 from protocol.reading import objects_in, read_object
 
@@ -41,6 +41,13 @@ class _Choice:
         self.end: End | None = None
         self.late_end: tuple[End, bytes] | None = None
         """An end that came before the last arguments of a call, and its event."""
+        self.reopened_by: dict[str, Any] | None = None
+        """The chunk of the latest call behind the end of a text, which is no end of the calls."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has said why it ended, and nothing is missing of a call behind that."""
+        return self.end is not None or (self.reopened_by is not None and not self.calls.flaw())
 
     def rest(self, end: End) -> list[CallPart]:
         """The rest of the calls for the client, at the end of the answer."""
@@ -76,7 +83,7 @@ class StreamEnd:
         """Whether every choice that came has said why it ended."""
         if self._has_plain_end:
             return True
-        return bool(self._choices) and all(c.end is not None for c in self._choices.values())
+        return bool(self._choices) and all(one.is_finished for one in self._choices.values())
 
     @property
     def is_whole(self) -> bool:
@@ -121,6 +128,8 @@ class StreamEnd:
             delta = choice.get("delta")
             if isinstance(delta, dict) and delta.get("tool_calls"):
                 is_changed = self._take_calls(state, delta) or is_changed
+                if state.end is End.STOPPED or self._has_plain_end or state.reopened_by is not None:
+                    self._has_plain_end, state.end, state.reopened_by = False, None, chunk
                 parts = delta.get("tool_calls", [])
                 if len(parts) > 1:
                     after += [_with_part(chunk, choice, one) for one in parts[1:]]
@@ -149,7 +158,7 @@ class StreamEnd:
             after += [_with_part(chunk, choice, _written(one)) for one in waiting]
             after.append(late)
         reason, is_changed = choice.get("finish_reason"), False
-        if reason is not None and (not reason or reason == "null"):
+        if reason is not None and not says_end(reason):
             choice["finish_reason"] = None
             return True
         if not isinstance(reason, str) or state.end is not None:
@@ -203,15 +212,25 @@ class StreamEnd:
         reasoning, field = reasoning_in(deltas)
         return CallsMade(tuple(choice.calls.begun), reasoning, field)
 
-    def check(self) -> None:
-        """The stream says that it is over. Raises `BrokenEnd` unless every choice has ended."""
+    def check(self) -> bytes:
+        """The stream says that it is over. Returns what the client gets before that: the end of
+        calls that came behind the end of a text. Raises `BrokenEnd` unless every choice has ended.
+        """
         if self.kept:
             self._read_kept()
-        for choice in self._choices.values():
-            if choice.late_end is not None:
-                raise BrokenEnd(choice.calls.flaw())
+        found: list[bytes] = []
+        for index, state in self._choices.items():
+            if state.late_end is not None:
+                raise BrokenEnd(state.calls.flaw())
+            if state.end is None and (chunk := state.reopened_by) is not None:
+                choice = {"index": index, "delta": {}, "finish_reason": "tool_calls"}
+                if flaw := state.calls.flaw():
+                    raise BrokenEnd(flaw)
+                self._take_end(state, chunk, choice, found, found)
+                found.append(_only(chunk, choice))
         if not self.is_finished:
             raise BrokenEnd("ended its stream without a finish_reason")
+        return b"".join(found)
 
     def _take_calls(self, state: _Choice, delta: dict[str, Any]) -> bool:
         """Take the calls of a delta, which is changed unless a client can read it as it is. Returns

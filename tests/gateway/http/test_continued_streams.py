@@ -278,3 +278,16 @@ async def test_what_nobody_counts_is_estimated_behind_a_cut_too(api: str, end: s
     assert usage["is_estimate"] is True
     assert usage["prompt_tokens" if api == "chat" else "input_tokens"] > 0
     assert usage["completion_tokens" if api == "chat" else "output_tokens"] >= 3
+
+
+@each_api
+async def test_a_filter_that_ends_what_goes_on_leaves_a_whole_stream(api: str) -> None:
+    """Nobody counts, so the end waits for an estimate."""
+    first, second = StoryProvider(cut_after=7), StoryProvider(finish="content_filter")
+    async with gateway_of({"p0": (first, "off"), "p1": (second, "prefix")}) as (_, url):
+        reply = await streamed(url, api)
+    assert text_of(api, reply) == STORY
+    ends = {"chat": "content_filter", "messages": "refusal", "responses": "content_filter"}
+    assert last_of(api, reply, stream=True) == ends[api]
+    if api == "chat":
+        assert reply.body.endswith(b"data: [DONE]\n\n")

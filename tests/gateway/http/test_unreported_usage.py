@@ -1,5 +1,6 @@
 """The usage of answers whose upstream reports none: an estimate, which says so, and no 0."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -86,6 +87,39 @@ async def test_what_is_counted_is_no_estimate(api: str) -> None:
             body = msgspec.json.encode({"model": "alpha", "stream": True, **fields})
             reply = await ask(url, "POST", path, body)
     assert b"is_estimate" not in reply.body
+
+
+@dataclass
+class LateProvider(FakeProvider):
+    """Counts behind its `[DONE]`, in one write with it if that `is_joined`."""
+
+    is_joined: bool = False
+
+    def events(self, model: str, usage: dict[str, Any] | None = None) -> list[bytes]:
+        *answer, counted, done = super().events(model, usage)
+        return [*answer, done + counted] if self.is_joined else [*answer, done, counted]
+
+
+@each_api
+@pytest.mark.parametrize("is_joined", [True, False])
+async def test_what_is_counted_behind_the_end_is_told(api: str, is_joined: bool) -> None:
+    """By the upstream's own figures."""
+    path, fields = APIS[api]
+    counted = {"prompt_tokens": 1111, "completion_tokens": 3, "total_tokens": 1114}
+    async with open_provider(
+        LateProvider(words=WORDS, usage=counted, is_joined=is_joined)
+    ) as provider:
+        model, tables = chain_of({"p0": provider})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            body = msgspec.json.encode({"model": "alpha", "stream": True, **fields})
+            reply = await ask(url, "POST", path, body)
+    usage = usage_in(reply.body, stream=True)[-1]
+    assert usage["prompt_tokens" if api == "chat" else "input_tokens"] == 1111
+    if api == "chat":
+        assert reply.body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_text_engine_that_does_not_count() -> None:

@@ -265,6 +265,54 @@ def test_a_chunk_has_a_part_of_one_call_or_the_end(events: list[bytes], has_own_
         assert bool(one.get("id")) is (one["index"] not in before)
 
 
+FIRST = part(0, "{", name="f", id="a")
+REST = part(0, '"x": 1}')
+BARE = part(0, None, name="f", id="a")
+
+
+@pytest.mark.parametrize("reason", ["stop", "end_turn"])
+@pytest.mark.parametrize("again", [None, "stop", "tool_calls"])
+@pytest.mark.parametrize(
+    ("parts", "arguments"),
+    [([FIRST, REST], '{"x": 1}'), ([BARE], "{}")],
+    ids=["in pieces", "without arguments"],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_call_behind_the_end_of_a_text_has_an_end_of_its_own(
+    reason: str, again: str | None, parts: list[dict[str, Any]], arguments: str, n: int
+) -> None:
+    """Agents that look at the last end would not make the call."""
+    events = [chunk(content="Hm"), chunk(reason), *(chunk(tool_calls=[one]) for one in parts)]
+    events += [] if again is None else [chunk(again)]
+    events += [chunk("stop", 1, content="Oh")] * (n - 1)
+    found, error = passed(*events, DONE, raw={"n": n})
+    assert error is None
+    assert found[-1].endswith(DONE)
+    assert [one["arguments"] for one in calls_in(found)] == [arguments]
+    lines = [one for one in split_events(b"".join(found)) if b"[DONE]" not in one]
+    choices = [json.loads(one[6:])["choices"][0] for one in lines]
+    ends = [one["finish_reason"] for one in choices if one["index"] == 0]
+    assert [one for one in ends if one] == [reason, "tool_calls"]
+    assert ends[-1] == "tool_calls"
+
+
+def test_a_call_behind_the_end_of_a_text_that_breaks_off_is_cut() -> None:
+    _, error = passed(chunk(content="Hm"), chunk("stop"), chunk(tool_calls=[FIRST]), DONE)
+    assert error is not None
+
+
+@pytest.mark.parametrize("reason", [5, 0, {"type": "stop"}, ["stop"], True, "", "null"])
+def test_what_is_no_text_says_no_end(reason: Any) -> None:
+    """Clients with types fail at it. A whole answer is whole without; a stream is not."""
+    message = {"role": "assistant", "content": "Hm"}
+    choice = {"index": 0, "message": message, "finish_reason": reason}
+    answer = check_answer(200, json.dumps({"choices": [choice]}).encode(), {})
+    assert json.loads(answer.body)["choices"][0]["finish_reason"] is None
+    found, error = passed(chunk(content="Hm"), chunk(reason), DONE)
+    assert error is not None
+    assert all(b'"finish_reason":null' in one.replace(b" ", b"") for one in found)
+
+
 def test_text_beside_calls_comes_before_them() -> None:
     """The chunk is taken apart, and nothing of it is lost or said twice."""
     both = [part(0, "{}", id="a", name="f"), part(1, "{}", id="b", name="g")]

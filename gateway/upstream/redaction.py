@@ -14,9 +14,12 @@ ALONE_CHARS: Final = 12
 _INNER: Final = re.compile(
     r"(?i)\b[a-z][a-z0-9+.-]*://\S+"
     r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\d.])"
-    r"|\b(?:sk|pk|rk|key|token|bearer|secret)[-_ :=]+[A-Za-z0-9._-]{8,}"
+    r"|\b(?:sk|pk|rk|key|token|bearer|secret)[-_ :=]+"
+    r"(?=[A-Za-z._-]*\d|[A-Za-z._-]{16})[A-Za-z0-9._-]{8,}"
 )
-"""Addresses, and what looks like a key."""
+"""Addresses, and what looks like a key: it has a digit or is long, unlike the words of a sentence,
+as of "Incorrect API key provided".
+"""
 
 _ALONE: Final = rb"(?<![A-Za-z0-9_-])%b(?![A-Za-z0-9_-])"
 

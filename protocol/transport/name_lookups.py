@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 import trio.abc
+from outcome import Error
 
 if TYPE_CHECKING:
     from outcome import Outcome
@@ -42,7 +43,7 @@ class _Name:
         self.begun_at = 0.0
         self.over = trio.Event()
         self.found: Addresses = []
-        self.failure: OSError | None = None
+        self.failure: BaseException | None = None
 
 
 @final
@@ -94,35 +95,46 @@ class NameLookups(trio.abc.HostnameResolver):
         return await trio.to_thread.run_sync(socket.getnameinfo, sockaddr, flags)
 
     def _begin(self, query: Query, name: _Name, now: float) -> None:
-        name.num_running += 1
-        name.begun_at = now
         token = trio.lowlevel.current_trio_token()
 
         def tell(result: Outcome[Addresses]) -> None:
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._end, query, name, result)
 
-        trio.lowlevel.start_thread_soon(partial(self._look_up, *query), tell, "name lookup")
+        try:
+            trio.lowlevel.start_thread_soon(partial(self._look_up, *query), tell, "name lookup")
+        except RuntimeError as error:  # the system gives no thread now
+            if not name.num_running:
+                del self._names[query]
+                raise OSError(f"no thread for a name lookup: {error}") from error
+            return  # those that run may find it
+        name.num_running += 1
+        name.begun_at = now
 
     def _end(self, query: Query, name: _Name, result: Outcome[Addresses]) -> None:
         """A lookup is over."""
         name.num_running -= 1
         if name.over.is_set():
             return
-        try:
-            name.found = result.unwrap()
-        except OSError as error:
+        # Any failure: one that is raised here would end the whole run of trio.
+        if isinstance(result, Error):
             if name.num_running:
                 return  # a later one may find it
-            name.failure = error
+            name.failure = result.error
+        else:
+            name.found = result.unwrap()
         # Requests from now on ask anew.
         del self._names[query]
         name.over.set()
 
 
-def _again(error: OSError) -> OSError:
-    """`error` for one of several requests that raise it."""
-    return type(error)(*error.args)
+def _again(error: BaseException) -> OSError:
+    """`error` for one of several requests that raise it. A name that cannot be written as one, as
+    with a label of 64 letters, is an unknown one.
+    """
+    if isinstance(error, OSError):
+        return type(error)(*error.args)
+    return socket.gaierror(socket.EAI_NONAME, str(error))
 
 
 def use_name_lookups() -> None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -24,7 +25,7 @@ class Resolver:
         self.asked.append((host, told))
         told.wait()
         answer = self.answers.get(told)
-        if isinstance(answer, OSError):
+        if isinstance(answer, Exception):
             raise answer
         return [answer]
 
@@ -143,6 +144,41 @@ async def test_a_name_that_is_not_found_is_an_error_for_each() -> None:
         assert [(type(e), e.args) for e in (one, other)] == [
             (socket.gaierror, (-2, "name not known"))
         ] * 2
+
+    await run(story)
+
+
+async def test_a_name_that_is_none_ends_no_other_task() -> None:
+    """The resolver of Python raises other errors for a label of 64 letters."""
+
+    async def story(asked: Asked, resolver: Resolver) -> None:
+        asked.ask()
+        await wait_until(lambda: len(resolver.asked) == 1)
+        resolver.tell(0, UnicodeError("label too long"))
+        await wait_until(lambda: len(asked.results) == 1)
+        assert isinstance(asked.results[0], socket.gaierror)
+        assert "label too long" in str(asked.results[0])
+
+    await run(story)
+
+
+async def test_a_lack_of_threads_is_over_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that meets it fails at once, and the next one is as if it had not been."""
+
+    async def story(asked: Asked, resolver: Resolver) -> None:
+        def no_thread(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "start_thread_soon", no_thread)
+            asked.ask()
+            await wait_until(lambda: len(asked.results) == 1)
+        assert "can't start new thread" in str(asked.results[0])
+        asked.ask()
+        await wait_until(lambda: len(resolver.asked) == 1)
+        resolver.tell(0, socket.gaierror(-2, "name not known"))
+        await wait_until(lambda: len(asked.results) == 2)
+        assert repr(asked.lookups) == "<NameLookups of 0 names in 0 threads>"
 
     await run(story)
 

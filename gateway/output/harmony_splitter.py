@@ -55,8 +55,7 @@ class HarmonySplitter:
     """The messages of one choice; it has the methods of a `ReasoningSplitter`.
 
     `is_open`: the prompt itself ended in the head of thoughts; `is_past`: it ended in a text or a
-    call. The state is never "answer", because
-    thoughts may always follow.
+    call. The state is never "answer", because thoughts may always follow.
     """
 
     __slots__ = ("_had_answer", "_had_thoughts", "_is_call", "_pending", "_tags", "marks", "state")

@@ -72,7 +72,9 @@ def with_ids(raw: Fields, form: CallIdForm) -> Fields:
 
 
 def with_forms(raw: Fields, cap: CapField | None, ids: CallIdForm | None) -> Fields:
-    """`raw` with both."""
+    """`raw` with the bound of its answer in the field `cap` and the ids of its calls in the form
+    `ids`; `raw` itself if it has them so.
+    """
     return with_ids(with_cap(raw, cap), ids or "any")
 
 

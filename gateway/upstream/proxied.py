@@ -14,7 +14,7 @@ import trio
 
 from protocol import errors
 from protocol.errors import HttpError
-from protocol.transport import Body, HttpResponse
+from protocol.transport import IDLE_END_S, Body, HttpResponse
 
 LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
 
@@ -86,19 +86,20 @@ class _Connects:
 
     def __init__(self) -> None:
         self._has_connected = False
+        self._begun_at = trio.current_time()
 
     async def __call__(self, event: str, _: object) -> None:
         self._has_connected = self._has_connected or event.endswith("connect_tcp.started")
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Raises `KeptConnectionClosed` if the connection ends before the response, and was kept
-        from an earlier request.
+        """Raises `KeptConnectionClosed` if the connection ends soon, before the response, and was
+        kept from an earlier request.
         """
         try:
             yield
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
-            if self._has_connected:
+            if self._has_connected or trio.current_time() - self._begun_at > IDLE_END_S:
                 raise
             raise errors.KeptConnectionClosed(str(error)) from error
 

@@ -22,7 +22,7 @@ from protocol.transport.curve import (
 )
 from protocol.transport.dealer import DealerSocket
 from protocol.transport.http_body import Body
-from protocol.transport.http_client import HttpClient, HttpResponse
+from protocol.transport.http_client import IDLE_END_S, HttpClient, HttpResponse
 from protocol.transport.inline_reads import enable_inline_reads
 from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter

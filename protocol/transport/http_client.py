@@ -42,6 +42,10 @@ KEEPALIVE_S: Final = 5.0
 """Servers close idle connections too, some after five seconds."""
 FRESH_S: Final = 1.0
 """How long no kept connection is used behind one that the server ended in the same moment."""
+IDLE_END_S: Final = 5.0
+"""How long behind a request the end of a kept connection may be that of an idle one, which the
+server ended before the request came. A later one had the request: it may be running, and be billed.
+"""
 
 _READ_BYTES: Final = 2**16
 """More than a TLS record, so that a read leaves no decrypted bytes inside the TLS layer."""
@@ -212,6 +216,7 @@ class HttpClient:
         while self._idle:
             connection = self._idle.pop()
             if self._fresh_until <= now < connection.expires_at and not connection.is_readable():
+                connection.taken_at = now
                 return connection
             connection.close()
         return None
@@ -251,6 +256,8 @@ class ClientConnection:
         connected.setblocking(False)
         self._socket = connected
         self.expires_at = math.inf
+        self.taken_at = -math.inf
+        """When a request took it last that found it kept alive."""
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Do the TLS handshake. Raises `OSError`; a failure or cancellation closes the socket."""
@@ -360,6 +367,10 @@ class ClientConnection:
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
+    def may_have_ended_idle(self) -> bool:
+        """Whether a connection that has just ended may have done so before its request came."""
+        return trio.current_time() - self.taken_at <= IDLE_END_S
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -400,7 +411,6 @@ class _Exchange(AbstractAsyncContextManager[HttpResponse]):
     async def __aenter__(self) -> HttpResponse:
         client, limits, parser = self._client, self._limits, self._parser
         connection = await client.acquire(limits.connect_s)
-        is_kept = connection is not None
         try:
             if connection is None:
                 connection = await client.connect(limits.connect_s)
@@ -410,11 +420,11 @@ class _Exchange(AbstractAsyncContextManager[HttpResponse]):
             try:
                 await connection.read_head(parser, limits.read_s)
             except (ReadError, RemoteProtocolError) as error:
-                if not is_kept:
+                if not connection.may_have_ended_idle():
                     raise
                 client.distrust_idle()
                 raise KeptConnectionClosed(str(error)) from error
-            if is_kept and parser.status == _IDLE_FOR_LONG:
+            if parser.status == _IDLE_FOR_LONG and connection.may_have_ended_idle():
                 client.distrust_idle()
                 raise KeptConnectionClosed("the connection was idle for too long")
             self._connection = connection

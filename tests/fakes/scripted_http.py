@@ -18,13 +18,15 @@ PAUSE_S = 0.0
 class ScriptedServer:
     """Answers each request with `pieces`. Then the connection ends (`ends`), is reset (`resets`),
     or waits for the next request. After `num_answers` on one connection, the next request there is
-    read and the connection ends, or is reset: as if it had been closed just before.
+    read and the connection ends, or is reset, `ends_in_s` later: at once is as if it had been
+    closed just before.
     """
 
     pieces: Sequence[bytes]
     ends: bool = False
     resets: bool = False
     num_answers: int | None = None
+    ends_in_s: float = 0.0
     tls: ssl.SSLContext | None = None
     is_ragged: bool = True
     """Whether a TLS connection ends without saying so."""
@@ -71,6 +73,8 @@ class ScriptedServer:
                 await trio.sleep(PAUSE_S)
             if self.num_answers is None and (self.ends or self.resets):
                 break
+        if num_left == 0 and self.ends_in_s:
+            await trio.sleep(self.ends_in_s)
         if stream is not raw and not self.is_ragged:
             await stream.aclose()
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import trio
+import trio.testing
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderUnavailable
@@ -93,6 +94,24 @@ async def test_a_kept_connection_through_a_proxy_that_ended(
                     await provider.complete({}, "large")
                 assert caught.value.was_kept is was_kept
         await provider.aclose()
+
+
+async def test_a_kept_connection_through_a_proxy_that_ends_over_a_request(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It may be answered, and billed, so that it does not go out once more at once."""
+    body = b'{"choices": [{"message": {}}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    server = ScriptedServer([head + body], num_answers=1, ends_in_s=60.0)
+    async with open_server(server) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        provider = Provider("far", ProviderConfig(base_url="http://far.example/v1"), None)
+        assert (await provider.complete({}, "large")).body == body
+        with pytest.raises(ProviderUnavailable) as caught:
+            await provider.complete({}, "large")
+        assert not caught.value.was_kept
+        await provider.aclose()
+    assert (server.num_connections, len(server.requests)) == (1, 2)
 
 
 async def test_connections_are_used_again_until_the_provider_is_closed() -> None:

@@ -17,6 +17,7 @@ from protocol.errors import (
     ConnectTimeout,
     KeptConnectionClosed,
     LocalProtocolError,
+    ReadError,
     ReadTimeout,
     RemoteProtocolError,
     WriteTimeout,
@@ -193,6 +194,25 @@ async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> N
         with pytest.raises(RemoteProtocolError if not resets else Exception) as caught:
             await ask(client)
         assert not isinstance(caught.value, KeptConnectionClosed)
+
+
+@pytest.mark.parametrize("resets", [True, False])
+async def test_a_kept_connection_that_ends_over_a_request(
+    resets: bool, autojump_clock: MockClock
+) -> None:
+    """As balancers end those that are silent while a long answer is made: to send the request again
+    would pay for it twice.
+    """
+    server = ScriptedServer([EMPTY], num_answers=1, resets=resets, ends_in_s=60.0)
+    async with open_server(server):
+        client = HttpClient(server.url)
+        await ask(client)
+        assert client.num_idle == 1
+        with pytest.raises((ReadError, RemoteProtocolError)) as caught:
+            await ask(client)
+        assert not isinstance(caught.value, KeptConnectionClosed)
+        assert (server.num_connections, len(server.requests)) == (1, 2)
+        client.close()
 
 
 async def test_without_a_descriptor_a_connection_is_waited_for() -> None:

@@ -152,6 +152,8 @@ def _room(listener: socket.socket) -> int:
     gives the lowest one that is free.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:  # no limit, and on Linux a negative number
+        return _MAX_ACCEPTS
     try:
         next_one = os.dup(listener.fileno())
     except OSError:

@@ -99,6 +99,16 @@ async def test_a_storm_of_connections_is_served() -> None:
     assert answered == [200] * 200
 
 
+async def test_without_a_limit_of_descriptors_all_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No limit is a negative number."""
+    none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: none)
+    async with _served(Echo()) as url, connected(url) as client:
+        assert (await client.ask("GET", "/")).status == 200
+
+
 async def test_clients_leave_descriptors_to_the_rest_of_the_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -30,9 +30,6 @@ SPENT: Final = "spent"
 IN_STREAM: Final = ("cut-text", "cut-call")
 """SDKs hand what has begun to their callers and do not ask again."""
 
-IMPATIENT: Final = "pi"
-"""It ignores `Retry-After` and gives up after 14 s."""
-
 DEAF: Final = "continue"
 """It asks again after any 429, eleven times, and its user agent is an accident of its bundler."""
 
@@ -156,7 +153,5 @@ def _judge(client: Client, one: Outcome) -> None:
     elif client.name in SDKS and one.illness in IN_STREAM:
         assert not one.is_recovered
         assert one.num_told == 1, one.row()
-    elif client.name == IMPATIENT and one.illness in BUSY:
-        assert not one.is_recovered, "it waits now: docs/clients says that it does not"
     else:
         assert one.is_recovered, (one.row(), one.words)

@@ -20,7 +20,7 @@ def fresh_id() -> WorkerId:
     return WorkerId(os.urandom(16))
 
 
-async def until(condition: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], *, timeout_s: float = 60.0) -> None:
     """Return once `condition` holds; `trio.TooSlowError` if it never does."""
     with trio.fail_after(timeout_s):
         while not condition():  # noqa: ASYNC110 (what we wait for has no event)

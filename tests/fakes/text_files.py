@@ -104,6 +104,8 @@ def make_text_files(
 ) -> dict[str, bytes]:
     """The files that a worker sends for `GetFiles`, by name; with further control `tokens`."""
     tokenizer = make_tokenizer(vocab_size)
+    if tokens:  # added to a copy: the cached one is that of all tests
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in tokens])
     end_ids = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
     config = {

@@ -149,8 +149,8 @@ def all_answers(model_dir: Path, num_ranks: int, device: str, drafter: str) -> d
     if drafter:
         measured = proposer(speculation=SpeculationConfig(drafter))
         found["measured"] = tokens(runner, greedy, proposer=measured, clock=perf_counter)
-        found["drafts"] = sum([each.num_drafts for each in made])
-        found["accepted"] = sum([each.num_accepted for each in made])
+        found["drafts"] = sum([sum(each.verified) for each in made])
+        found["accepted"] = sum([sum(each.accepted) for each in made])
     return found
 
 

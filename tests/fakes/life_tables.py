@@ -1,8 +1,12 @@
 """A table of states beside a model that keeps flags: every walk of both, and faults to plant."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Protocol, TypeVar
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
@@ -74,3 +78,21 @@ def faults(
             )
     for event in events:
         yield f"no {event}", {pair: to for pair, to in table.items() if pair[1] is not event}
+
+
+def verdicts(
+    table: Mapping[tuple[State, Event], State],
+    events: type[Event],
+    begin: tuple[State, Flags],
+    agrees: Callable[[State, Flags], bool],
+) -> dict[str, str | None]:
+    """What `disagreement` says of each of the `faults` of `table`, by the name of the fault."""
+    return {
+        name: disagreement(faulty, events, begin, agrees)
+        for name, faulty in faults(table, type(begin[0]), events)
+    }
+
+
+def documented_diagrams() -> list[str]:
+    """The diagrams of docs/architecture.md."""
+    return re.findall(r"```mermaid\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

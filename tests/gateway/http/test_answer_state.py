@@ -1,8 +1,6 @@
 """The table of an answer's life, walked beside a model that keeps flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,7 +18,7 @@ from gateway.http.answer_state import (
     diagram,
 )
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,7 @@ def test_every_walk_agrees_with_a_model_of_flags() -> None:
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees)
-             for name, table in faults(TABLE, AnswerState, AnswerEvent)}  # fmt: skip
+    found = verdicts(TABLE, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees)
     assert all(found.values())
     assert len(found) > len(TABLE) * (len(AnswerState) - 1)
 
@@ -122,6 +119,4 @@ TestLives.settings = settings(
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`gateway.http.answer_state.diagram` prints it anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

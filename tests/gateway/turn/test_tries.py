@@ -1,8 +1,6 @@
 """The table of a request's life at workers, walked beside a model that keeps flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,7 +17,7 @@ from gateway.turn.tries import (
     diagram,
 )
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
 
 IN_VAIN = {
     TryEvent.REJECT: "busy",
@@ -109,8 +107,7 @@ def test_every_walk_agrees_with_a_model_of_flags() -> None:
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, TryEvent, (TryState.ASKING, Flags()), _agrees)
-             for name, table in faults(TABLE, TryState, TryEvent)}  # fmt: skip
+    found = verdicts(TABLE, TryEvent, (TryState.ASKING, Flags()), _agrees)
     assert all(found.values())
     assert len(found) > len(TABLE) * (len(TryState) - 1)
 
@@ -159,6 +156,4 @@ def test_the_groups_of_states() -> None:
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`gateway.turn.tries.diagram` prints it anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

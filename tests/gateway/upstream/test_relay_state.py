@@ -1,8 +1,6 @@
 """The table of a provider's stream, walked beside a model that keeps flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.upstream.relay_state import TABLE, RelayEvent, RelayState, diagram
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ def test_every_walk_agrees_with_a_model_of_flags() -> None:
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, RelayEvent, (RelayState.HELD, Flags()), _agrees)
-             for name, table in faults(TABLE, RelayState, RelayEvent)}  # fmt: skip
+    found = verdicts(TABLE, RelayEvent, (RelayState.HELD, Flags()), _agrees)
     assert all(found.values())
     assert len(found) > len(TABLE) * (len(RelayState) - 1)
 
@@ -92,6 +89,4 @@ TestLives.settings = settings(
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`gateway.upstream.relay_state.diagram` prints it anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

@@ -1,9 +1,7 @@
 """The table of an engine's life, walked beside a model that keeps flags, and its diagram."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.errors import ConfigError
 from protocol.life_tables import ImpossibleEventError
+from tests.fakes.life_tables import documented_diagrams
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.lifecycle import (
     REFUSALS,
@@ -403,6 +402,4 @@ def test_every_state_has_its_words() -> None:
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`workers.supervisor.lifecycle.diagram` prints it anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

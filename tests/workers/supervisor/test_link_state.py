@@ -1,8 +1,6 @@
 """The table of a link's life, walked beside a model that keeps flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
 from workers.supervisor.link_state import (
     CONNECTED,
     FORMER,
@@ -71,8 +69,7 @@ def test_every_walk_agrees_with_a_model_of_flags() -> None:
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, LinkEvent, (LinkState.DIALLING, Flags()), _agrees)
-             for name, table in faults(TABLE, LinkState, LinkEvent)}  # fmt: skip
+    found = verdicts(TABLE, LinkEvent, (LinkState.DIALLING, Flags()), _agrees)
     assert all(found.values())
     assert len(found) > len(TABLE) * (len(LinkState) - 1)
 
@@ -108,6 +105,4 @@ TestLives.settings = settings(
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`workers.supervisor.link_state.diagram` prints it anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

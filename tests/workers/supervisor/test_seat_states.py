@@ -1,8 +1,6 @@
 """The tables of a seat and of its trial, walked beside models that keep flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, faults
 from workers.supervisor.seat_states import (
     SEATS,
     TRIALS,
@@ -138,6 +136,4 @@ TestSeats.settings = settings(
 
 def test_the_diagrams_of_the_documentation_are_the_tables() -> None:
     """`workers.supervisor.seat_states.diagrams` prints them anew."""
-    page = Path(__file__).parents[3] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert {*diagrams()} <= {*blocks}
+    assert {*diagrams()} <= {*documented_diagrams()}

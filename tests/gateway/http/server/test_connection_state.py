@@ -1,8 +1,6 @@
 """The table of a connection's life, walked beside a model that keeps flags."""
 
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,7 +16,7 @@ from gateway.http.server.connection_state import (
     diagram,
 )
 from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,7 @@ def test_every_walk_agrees_with_a_model_of_flags() -> None:
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {name: disagreement(table, ConnectionEvent, (ConnectionState.FRESH, Flags()), _agrees)
-             for name, table in faults(TABLE, ConnectionState, ConnectionEvent)}  # fmt: skip
+    found = verdicts(TABLE, ConnectionEvent, (ConnectionState.FRESH, Flags()), _agrees)
     assert all(found.values())
     assert len(found) > len(TABLE) * (len(ConnectionState) - 1)
 
@@ -125,6 +122,4 @@ TestLives.settings = settings(
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:
     """`gateway.http.server.connection_state.diagram` prints it anew."""
-    page = Path(__file__).parents[4] / "docs" / "architecture.md"
-    blocks = re.findall(r"```mermaid\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert diagram() in blocks
+    assert diagram() in documented_diagrams()

@@ -1,7 +1,7 @@
-"""Mixtures that are loaded from files draw their experts.
+"""Lets routers of mixtures that are loaded from files draw their experts.
 
-Owns what is added to loaded weights for that. Must not know how a router draws
-(`kernels.experts.Drawn`), nor who serves the model.
+Owns the tensors that it adds to loaded weights. Must not know how a router draws
+(`kernels.experts.Drawn`), or which server the model belongs to.
 """
 
 from dataclasses import replace

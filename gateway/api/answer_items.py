@@ -236,7 +236,7 @@ class AnswerItems:
         return [("response.function_call_arguments.delta", {**item.place, "delta": text})]
 
     def _begin_held(self, kind: str, fields: Fields) -> list[Event]:
-        """Open an item whose events are sent when it is complete, because an empty one is invalid."""
+        """Open an item that is sent when it is complete, because an empty one is invalid."""
         events = self.close("completed")
         self._new(kind, fields)
         return events

@@ -27,7 +27,6 @@ from protocol.control_messages import (
 from protocol.errors import ConfigError
 from protocol.messages import INVARIANT
 from workers.ipc import AnswerProbe
-from workers.supervisor.death import Death
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
     DeathEvidence,
@@ -44,6 +43,7 @@ from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache, may_keep
 from workers.supervisor.identity import take_changes
+from workers.supervisor.last_death import Death
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,

@@ -29,7 +29,9 @@ from config.found_file import FILE_NAME, found_config
 from config.list_prices import ListPrices, list_prices, listed_price
 from config.load import find_mistakes, load_config, parse_config, read_text, with_gateway
 from config.mistakes import Place, line_of
-from config.model import (
+from config.places import keys_dir, make_place, state_dir, worker_address
+from config.reference import reference
+from config.tables import (
     DUMMY_PREFIX,
     ENGINE_KINDS,
     EXTERNAL_ENGINES,
@@ -37,6 +39,7 @@ from config.model import (
     TEXT_ENGINE,
     AlertConfig,
     AllLimitsConfig,
+    CacheConfig,
     Config,
     ConversationLimitsConfig,
     FallbackConfig,
@@ -54,13 +57,13 @@ from config.model import (
     PriceConfig,
     ProviderConfig,
     RateLimitConfig,
+    ReasoningParserName,
     RepairConfig,
     ResponsesConfig,
     SpeculationConfig,
     TariffConfig,
+    ToolParserName,
     TracesConfig,
     WorkerConfig,
     wildcard_of,
 )
-from config.places import keys_dir, make_place, state_dir, worker_address
-from config.reference import reference

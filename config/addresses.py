@@ -9,7 +9,7 @@ from itertools import chain, combinations
 from typing import Final, NamedTuple
 
 from config.mistakes import Mistake, Place
-from config.model import Config, GatewayConfig, WorkerConfig
+from config.tables import Config, GatewayConfig, WorkerConfig
 from protocol.addresses import (
     ADDRESS_FORM,
     CURVE_KEY_FORM,

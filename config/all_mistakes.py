@@ -18,7 +18,7 @@ from config.builtin_models import BUILTIN_MODEL, BUILTIN_PREFIX
 from config.checks import mistakes
 from config.key_mistakes import type_mistakes
 from config.mistakes import Mistake, Place, line_of
-from config.model import Config
+from config.tables import Config
 
 MAX_MISTAKES: Final = 50
 """A file with more is another kind of file."""

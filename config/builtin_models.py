@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from config.model import (
+from config.tables import (
     INDEX_DRAFTERS,
     NAME_IN_WORDS,
     Config,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from config.model import Config, GatewayConfig
+from config.tables import Config, GatewayConfig
 
 _FIXED: Final = (
     "host", "port", "processes", "process_port", "worker_bind", "drain_s",

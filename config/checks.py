@@ -13,7 +13,7 @@ from config.addresses import link_mistakes
 from config.builtin_models import names_no_drafter, names_nothing, profiles
 from config.list_prices import list_prices
 from config.mistakes import Mistake, Place, name_of
-from config.model import (
+from config.tables import (
     DUMMY_PREFIX,
     EXTERNAL_ENGINES,
     TEXT_ENGINE,

@@ -3,7 +3,7 @@
 Owns that rule. Must not know what follows from it.
 """
 
-from config.model import Config
+from config.tables import Config
 from protocol.addresses import IPC_PREFIX
 
 

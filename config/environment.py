@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from config.model import Config, LedgerConfig, ProviderConfig
 from config.places import state_dir
+from config.tables import Config, LedgerConfig, ProviderConfig
 from housekeeping.audit import FILE_NAME
 from protocol.addresses import is_loopback_host
 from protocol.errors import ConfigError

@@ -1,7 +1,7 @@
-"""Checks raw tables against the structs of `model.py`: unknown or missing keys, wrong types.
+"""Checks raw tables against the structs of `config/tables`: unknown or missing keys, wrong types.
 
 Owns the texts and places of these mistakes, because msgspec's own texts lack the names of tables
-such as [providers.NAME]. Must not know what a key does.
+such as [providers.NAME], and what other programs call our keys. Must not know what a key does.
 """
 
 import difflib
@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 import msgspec
 
 from config.mistakes import Mistake, Place, dotted, name_of, title
-from config.model import OTHER_KEYS, OTHER_WORDS, PATTERNS, Config
 from config.reference import table_title, tables
+from config.tables import PATTERNS, Config
 
 _TOML_WORDS: Final = {
     "`object`": "a table",
@@ -29,6 +29,34 @@ _MAX_QUOTED: Final = 40
 _MAX_HOMES: Final = 3
 _LEAST_ALIKE: Final = 0.65
 """Of keys. `max_tokens` is no more like `first_token_s` than 0.61."""
+
+_OTHER_WORDS: Final = {
+    **dict.fromkeys(
+        ("ollama", "lmstudio", "lm-studio", "lm_studio", "tgi", "litellm", "transformers", "mlx"),
+        "openai",
+    ),
+    **dict.fromkeys(("llama.cpp", "llamacpp", "llama_cpp", "llama-server"), "llama-cpp"),
+    "herma": "native",
+}
+"""Words that people write for a choice, and the choice; none is similar enough to guess."""
+
+_OTHER_KEYS: Final = {
+    **dict.fromkeys(
+        ("max_model_len", "max_seq_len", "ctx_size", "num_ctx", "n_ctx", "context_size"),
+        "context_length",
+    ),
+    **dict.fromkeys(("max_num_seqs", "parallel", "num_parallel"), "max_seqs"),
+    **dict.fromkeys(("max_num_batched_tokens", "chunked_prefill_size"), "token_budget"),
+    **dict.fromkeys(("kv_cache_dtype", "cache_type_k"), "kv_dtype"),
+    **dict.fromkeys(("tp", "tp_size"), "tensor_parallel"),
+    **dict.fromkeys(("gpu", "gpus"), "device"),
+    **dict.fromkeys(("path", "model_path", "model_dir"), "model"),
+    **dict.fromkeys(("url", "endpoint", "api_base"), "base_url"),
+    **dict.fromkeys(("listen", "bind", "address"), "host"),
+    **dict.fromkeys(("key", "secret", "token"), "hash"),
+}
+"""Keys of other programs, and ours where a table has it; none is similar enough to guess."""
+
 _UNITS: Final = {"_s": "of seconds", "_ms": "of milliseconds", "_bytes": "of bytes"}
 
 
@@ -121,7 +149,7 @@ def _in_choice(
     # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
-        other = OTHER_WORDS.get(str(value))
+        other = _OTHER_WORDS.get(str(value))
         near = other if other in choices else _nearest(str(value), map(str, choices))
         hint = f"did you mean {_toml(near)}? " if near else ""
         text = f"cannot be {said}; {hint}Known: {', '.join(known)}{others}"
@@ -183,7 +211,7 @@ def _hint(key: str, fields: Collection[str], *, is_table: bool) -> str:
     nearest key of its own table. `is_table`: it is
     the head of a table of the file, as [model].
     """
-    near = other if (other := OTHER_KEYS.get(key)) in fields else None
+    near = other if (other := _OTHER_KEYS.get(key)) in fields else None
     if near is None and not is_table and (homes := _homes().get(key)):
         return f"it is a key of {' and '.join(homes)}"
     near = near or _nearest(key, fields, _LEAST_ALIKE)

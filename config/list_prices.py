@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from config.model import LedgerConfig, PriceConfig, ProviderConfig
+from config.tables import LedgerConfig, PriceConfig, ProviderConfig
 from protocol.errors import ConfigError
 
 CURRENCY: Final = "USD"

@@ -19,8 +19,8 @@ from config.builtin_models import DEFAULT_PROFILE, profiles
 from config.checks import mistakes, process_mistakes
 from config.key_mistakes import type_mistakes
 from config.mistakes import Mistake, line_of
-from config.model import Config
 from config.places import worker_address
+from config.tables import Config
 from protocol.errors import ConfigError
 
 _AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")

@@ -1,6 +1,6 @@
 """The reference of all keys of the configuration file, as a page.
 
-Owns its form. Names, types, bounds and defaults come from the tables of `model.py`, descriptions
+Owns its form. Names, types, bounds and defaults come from the tables, descriptions
 from their docstrings, and the line of each key from `meanings.toml`.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from config.model import PATTERNS, Config
+from config.tables import PATTERNS, Config
 
 _WORDS: Final[Mapping[object, str]] = {
     str: "text",

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.engine.vocabulary import write_vocabulary
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX
 from workers.engine.models.description import Attention, DeltaRule, ModelDescription
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config

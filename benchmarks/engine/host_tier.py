@@ -25,8 +25,7 @@ import torch
 
 from benchmarks.drive import Drive
 from benchmarks.engine.link import print_small_copies
-from config import DUMMY_PREFIX, WorkerConfig
-from config.model import CacheConfig
+from config import DUMMY_PREFIX, CacheConfig, WorkerConfig
 from protocol.sampling import SamplingParams
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.runner import ModelRunner

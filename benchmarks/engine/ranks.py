@@ -24,7 +24,7 @@ from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.engine.modes import Timed, act_on, bench_config
 from benchmarks.engine.run import Options
 from benchmarks.machine import describe_machine
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX
 from workers.engine.parallel.start import load_leading
 from workers.engine.start import load_runner
 from workers.model_dir import CONFIG_NAME, dummy_dir

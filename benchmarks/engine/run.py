@@ -32,8 +32,7 @@ from benchmarks.engine.verdict import AnswerVerdict, doubt, failures, summary
 from benchmarks.engine.vocabulary import write_vocabulary
 from benchmarks.machine import describe_machine
 from benchmarks.progress import ProgressBar
-from config import WorkerConfig
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX, WorkerConfig
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 from workers.engine.grammar.compiler import LlGuidanceCompiler

@@ -23,8 +23,7 @@ import torch
 from benchmarks.engine.client import BenchClient, EngineRequest
 from benchmarks.engine.engine import MeasuredEngine
 from benchmarks.machine import describe_machine
-from config import WorkerConfig
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX, WorkerConfig
 from protocol.messages import DraftResults
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.engine.start import load_runner

@@ -29,8 +29,7 @@ from benchmarks.engine.verdict import (
     failures,
     judge,
 )
-from config import WorkerConfig
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX, WorkerConfig
 from kernels.attention import attend
 from kernels.experts import reference as mixtures
 from kernels.fp8 import reference as fp8

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import ValidationError, convert
 
-from config.model import WorkerConfig
+from config import WorkerConfig
 from protocol.errors import ConfigError
 from workers.memory_room import MemoryRoom
 from workers.tier_size import check_size

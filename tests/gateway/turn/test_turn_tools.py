@@ -2,8 +2,7 @@
 
 import pytest
 
-from config import ModelConfig
-from config.model import ToolParserName
+from config import ModelConfig, ToolParserName
 from gateway.api.events import ChoiceFinished, ReasoningDelta, ToolCallArguments, ToolCallStart
 from protocol.messages import Submit
 from tests.fakes.running_gateway import open_gateway

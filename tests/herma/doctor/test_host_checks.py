@@ -5,8 +5,7 @@ import hashlib
 import pytest
 from msgspec.structs import replace
 
-from config import Config, WorkerConfig
-from config.model import CacheConfig
+from config import CacheConfig, Config, WorkerConfig
 from herma.doctor import Finding, examine
 from herma.processes import GatewayProcess, Supervisor
 from protocol.control_messages import GatewayStatus, LastFault, WorkerStatus

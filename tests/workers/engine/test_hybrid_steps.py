@@ -9,7 +9,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from benchmarks.drive import Drive, fresh_runner
-from config.model import CacheConfig
+from config import CacheConfig
 from protocol.sampling import SamplingParams
 from tests.fakes.host_tiers import tier_for
 from tests.fakes.tiny_families import write_family

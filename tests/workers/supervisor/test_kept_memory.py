@@ -13,8 +13,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from config import WorkerConfig
-from config.model import CacheConfig
+from config import CacheConfig, WorkerConfig
 from tests.fakes import stub_engine
 from tests.fakes.moody import Mood
 from tests.fakes.worker_process import BOUND_S, wait_dead

@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from config.model import ReasoningParserName, ToolParserName
+from config import ReasoningParserName, ToolParserName
 from gateway.output.answer_format import answer_format
 from gateway.output.reasoning import REASONING_FORMATS
 from gateway.output.tools import TOOL_FORMATS, is_known_format

@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.drive import Drive
-from config import WorkerConfig
-from config.model import CacheConfig
+from config import CacheConfig, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_families import write_family

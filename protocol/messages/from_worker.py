@@ -1,26 +1,30 @@
-"""The messages of protocol v8, as two closed unions.
+"""What a worker sends to a gateway: the closed union `FromWorker`.
 
-Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
-tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
-or HTTP. A `match` over a union ends in `assert_never`.
+Owns, too, the words for what a worker and its engine can do, which a gateway asks before it sends a
+message. Must not know how anything is computed, sockets, or HTTP.
 """
 
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from protocol.sampling import MAX_LOGPROBS, SamplingParams
-
-PROTOCOL_VERSION: Final = 10
+from protocol.messages.fields import (
+    Amount,
+    Count,
+    Finite,
+    Headers,
+    Id16,
+    PackedDigests,
+    PackedTokens,
+    Piece,
+    WireMessage,
+)
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; other engines reject it."""
 
 SCORES_PROMPTS: Final = "prompt_logprobs"
 """The capability of an engine that takes `Score`."""
-
-MAX_SCORED: Final = 512
-"""Tokens of one `Scored`; with 20 alternatives each they take 150 KB."""
 
 RETAINS: Final = "retention"
 """The capability of an engine that takes `Retain`; gateways send it to no other."""
@@ -36,253 +40,8 @@ says with `Residency` where it is.
 ASLEEP: Final = "asleep"
 """A word of `Register.capabilities`: the worker is asleep, so that no gateway may submit to it."""
 
-MAX_GRAMMAR_BYTES: Final = 2**18
-"""The bound on a grammar's text. An agent's tools have some 40 KiB of schemas."""
-
-Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Finite = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-"""Neither NaN nor infinite: one such number would poison every comparison in routing."""
-PackedTokens = Annotated[bytes, msgspec.Meta(max_length=64 * 2**20)]
-PackedDigests = bytes
-"""Block digests of 16 bytes each, one after another."""
-
-RELAY_CHUNK_BYTES: Final = 2**16
-RELAY_WINDOW_BYTES: Final = 2**17
-"""How far the sender of a relayed body may be ahead of the bytes that the receiver has taken. With
-320 requests of a worker at most 40 MiB are in flight; its supervisor buffers 64 MiB for the engine.
-"""
-Piece = Annotated[bytes, msgspec.Meta(max_length=RELAY_CHUNK_BYTES)]
-Header = tuple[
-    Annotated[str, msgspec.Meta(max_length=1024)], Annotated[str, msgspec.Meta(max_length=2**14)]
-]
-Headers = Annotated[tuple[Header, ...], msgspec.Meta(max_length=128)]
-
-
-class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Encoded as an array whose first element is the tag."""
-
-
-GrammarKind = Literal["json_schema", "lark", "regex"]
-
-
-class Grammar(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the output must follow: `text` is a JSON schema (options in `x-guidance`), a
-    grammar in llguidance's Lark, or a regular expression.
-
-    The grammar applies from the first output token. With a `closing_id` reasoning may come first,
-    and the grammar applies after the first token with that id. The prompt has opened the reasoning,
-    unless there is an `opening_id`: then only an output that begins with that token has reasoning.
-    """
-
-    kind: GrammarKind
-    text: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR_BYTES)]
-    closing_id: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None = None
-    opening_id: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None = None
-
-
-# Gateway to worker.
-
-
-class Welcome(_Message, frozen=True, tag=1):
-    """The gateway accepts the worker that sent `Register`, which then dials `gateways` too."""
-
-    protocol_version: int
-    gateway_id: Id16
-    epoch: Count
-    gateways: tuple[str, ...] = ()
-
-
-class Submit(_Message, frozen=True, tag=2):
-    """Generate one sequence. `output_ids` are tokens that an earlier attempt produced: they count
-    for penalties and limits, and generation continues after them.
-
-    `deadline_s` is relative to arrival. `salt` separates prefix caches.
-    """
-
-    request_id: Id16
-    attempt: Count
-    model: str
-    prompt_ids: PackedTokens
-    output_ids: PackedTokens
-    sampling: SamplingParams
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    deadline_s: Finite | None = None
-    salt: bytes = b""
-    adapter: str = ""
-    grammar: Grammar | None = None
-
-
-class Abort(_Message, frozen=True, tag=3):
-    """Stop a sequence and free its blocks. Unknown ids are ignored: the sequence may have ended."""
-
-    request_id: Id16
-    attempt: Count
-
-
-class Drain(_Message, frozen=True, tag=4):
-    """Take no new sequences; send `Bye` when the running ones are done or after `deadline_s`."""
-
-    deadline_s: Amount
-
-
-class Ping(_Message, frozen=True, tag=5):
-    """The supervisor's event loop answers with `Pong`. libzmq's own heartbeats are not enough,
-    because libzmq answers them even for a stuck process.
-
-    `last_pong` is the nonce of the newest `Pong` that the gateway has handled, 0 before the first.
-    It acknowledges every message that the worker sent before that `Pong`.
-    """
-
-    nonce: Count
-    last_pong: Count = 0
-
-
-class Snapshot(_Message, frozen=True, tag=6):
-    """Send `BlocksSnapshot`: the gateway saw a gap in the sequence of block events."""
-
-
-class GetFiles(_Message, frozen=True, tag=7):
-    """Send the model's text files (tokenizer, template, configs) with that digest."""
-
-    digest: Id16
-
-
-class Dismiss(_Message, frozen=True, tag=8):
-    """The gateway has disconnected the worker, whose sequences are lost, or refuses its `Register`.
-    A worker that is alive logs the reason and registers again.
-    """
-
-    reason: str
-
-
-class Relay(_Message, frozen=True, tag=9):
-    """POST to `target` of a text-level engine: a body of `num_bytes` that begins with `data`.
-    The rest follows as `RelayChunk`s from the first `RelayTaken` on.
-
-    `Abort` stops the exchange. The answer is a `RelayHead`, `RelayData` as far as the gateway's
-    credit allows, and a `RelayEnd`; or `Rejected`. `digests` are those of the text's blocks, with
-    four bytes counted as a token: blocks that the engine will probably have in its cache.
-    """
-
-    request_id: Id16
-    attempt: Count
-    model: str
-    target: Annotated[str, msgspec.Meta(pattern=r"^/[!-~]{0,4095}\Z")]
-    headers: Headers
-    num_bytes: Count
-    data: Piece = b""
-    digests: PackedDigests = b""
-    deadline_s: Finite | None = None
-
-
-class RelayChunk(_Message, frozen=True, tag=10):
-    """More of a relayed request's body, which begins at `offset`."""
-
-    request_id: Id16
-    attempt: Count
-    offset: Count
-    data: Piece
-
-
-class Embed(_Message, frozen=True, tag=12):
-    """Compute a prompt and answer with its `Embedding`, of `dimensions` numbers if given, then
-    `Finished` without output. Other fields as in `Submit`.
-    """
-
-    request_id: Id16
-    attempt: Count
-    model: str
-    prompt_ids: PackedTokens
-    dimensions: Annotated[int, msgspec.Meta(ge=1, le=2**20)] | None = None
-    deadline_s: Finite | None = None
-    salt: bytes = b""
-
-
-class Distrust(_Message, frozen=True, tag=13):
-    """Requests of the gateway failed on the engine of this epoch, for the reason `why`, and so did
-    health probes. The worker ends the engine and starts another one; it waits until an attached one
-    gives tokens. A worker that does not know this message counts it as garbage.
-    """
-
-    epoch: Count
-    why: Annotated[str, msgspec.Meta(max_length=200)]
-
-
-class Score(_Message, frozen=True, tag=14):
-    """Compute a prompt and answer with the log-probabilities of its tokens but the first, with the
-    `num_top` likeliest tokens of each: some `Scored`, then `Finished` without output. Nothing of
-    the prefix cache is used, because it holds no logits; the prompt's blocks are in it afterwards.
-    Other fields as in `Submit`.
-    """
-
-    request_id: Id16
-    attempt: Count
-    model: str
-    prompt_ids: PackedTokens
-    num_top: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] = 0
-    deadline_s: Finite | None = None
-    salt: bytes = b""
-
-
-class Retain(_Message, frozen=True, tag=15):
-    """What the gateway expects of the conversation whose request has ended: with probability
-    `chance` it sends another one, and half of those that come have come within `within_s`. The
-    engine evicts prefixes by it. An earlier expectation of the same `conversation` is over. It may
-    come shortly before or after `Finished`; one about an unknown request is ignored.
-    """
-
-    request_id: Id16
-    attempt: Count
-    conversation: Annotated[bytes, msgspec.Meta(max_length=32)]
-    chance: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    within_s: Amount
-
-
-class Wanted(_Message, frozen=True, tag=16):
-    """How much work this gateway has for a worker that takes turns (`TAKES_TURNS`): sequences that
-    wait for its model, those that run on it, the sum of the seconds that the first have waited, and
-    the age of the oldest of both. Each message replaces the one before.
-    """
-
-    waiting: Count = 0
-    running: Count = 0
-    waited_s: Amount = 0.0
-    oldest_s: Amount = 0.0
-
-
-class RelayCredit(_Message, frozen=True, tag=11):
-    """The gateway has passed on `num_taken` bytes of the response. The worker may send up to
-    `RELAY_WINDOW_BYTES` beyond these.
-    """
-
-    request_id: Id16
-    attempt: Count
-    num_taken: Count
-
-
-ToWorker = (
-    Welcome
-    | Submit
-    | Abort
-    | Drain
-    | Ping
-    | Snapshot
-    | GetFiles
-    | Dismiss
-    | Relay
-    | RelayChunk
-    | RelayCredit
-    | Embed
-    | Score
-    | Distrust
-    | Retain
-    | Wanted
-)
-
-
-# Worker to gateway.
+MAX_SCORED: Final = 512
+"""Tokens of one `Scored`; with 20 alternatives each they take 150 KB."""
 
 
 class RelayFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -320,7 +79,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     snapshots: Count | None = None
 
 
-class Register(_Message, frozen=True, tag=32):
+class Register(WireMessage, frozen=True, tag=32):
     """The worker's description. Sent on connecting and whenever `engine` changes: None while the
     engine starts, its facts once a health probe has generated tokens. `epoch` counts engine starts.
     """
@@ -335,14 +94,14 @@ class Register(_Message, frozen=True, tag=32):
     capabilities: tuple[str, ...] = ()
 
 
-class Files(_Message, frozen=True, tag=33):
+class Files(WireMessage, frozen=True, tag=33):
     """The model's text files by name, at most 32 MiB together."""
 
     digest: Id16
     files: dict[str, bytes]
 
 
-class Progress(_Message, frozen=True, tag=34):
+class Progress(WireMessage, frozen=True, tag=34):
     """The progress of a start. Only lack of progress is a failure, never elapsed time."""
 
     epoch: Count
@@ -351,7 +110,7 @@ class Progress(_Message, frozen=True, tag=34):
     detail: str = ""
 
 
-class Accepted(_Message, frozen=True, tag=35):
+class Accepted(WireMessage, frozen=True, tag=35):
     """The sequence runs; `cached_tokens` of its prompt were found in the prefix cache."""
 
     request_id: Id16
@@ -359,7 +118,7 @@ class Accepted(_Message, frozen=True, tag=35):
     cached_tokens: Count
 
 
-class SequenceAlive(_Message, frozen=True, tag=55):
+class SequenceAlive(WireMessage, frozen=True, tag=55):
     """The engine works on the sequence, or keeps it waiting on purpose, and has no token of it: it
     reports progress within the prompt, a place in its queue, or a preemption. Sent at most once a
     second. A gateway that does not know this message counts it as garbage.
@@ -390,14 +149,14 @@ class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-class Tokens(_Message, frozen=True, tag=36):
+class Tokens(WireMessage, frozen=True, tag=36):
     """The new tokens of one engine step, for all sequences of the receiving gateway."""
 
     step: Count
     items: tuple[TokenItem, ...]
 
 
-class Embedding(_Message, frozen=True, tag=51):
+class Embedding(WireMessage, frozen=True, tag=51):
     """The pooled last hidden state of a prompt: float32, little-endian, of L2 norm 1."""
 
     request_id: Id16
@@ -405,7 +164,7 @@ class Embedding(_Message, frozen=True, tag=51):
     values: Annotated[bytes, msgspec.Meta(max_length=2**22)]
 
 
-class Scored(_Message, frozen=True, tag=56):
+class Scored(WireMessage, frozen=True, tag=56):
     """Log-probabilities of prompt tokens, of which the first is at position `offset` >= 1. If an
     engine computes a part of a prompt again, that part comes once.
     """
@@ -422,7 +181,7 @@ another engine would stop at the same token.
 """
 
 
-class Finished(_Message, frozen=True, tag=37):
+class Finished(WireMessage, frozen=True, tag=37):
     """The sequence is over and its blocks are free. Sent after its last tokens.
 
     `matched` is the stop token that ended the sequence, if one did. `output_tokens` counts the
@@ -447,7 +206,7 @@ RejectReason = Literal[
 ]
 
 
-class Rejected(_Message, frozen=True, tag=38):
+class Rejected(WireMessage, frozen=True, tag=38):
     """The sequence was refused. `busy`, `draining` and `not_ready` are not failures. `grammar`: the
     grammar cannot be enforced here; `detail` says why.
     """
@@ -464,7 +223,7 @@ so that a hit has to be loaded.
 """
 
 
-class BlocksStored(_Message, frozen=True, tag=39):
+class BlocksStored(WireMessage, frozen=True, tag=39):
     """These block digests are in the prefix cache, from now on on this `tier`: they are new there,
     or were on the other tier before. `seq` rises by one per block event.
     """
@@ -474,14 +233,14 @@ class BlocksStored(_Message, frozen=True, tag=39):
     tier: Tier = "card"
 
 
-class BlocksDropped(_Message, frozen=True, tag=40):
+class BlocksDropped(WireMessage, frozen=True, tag=40):
     """These block digests are no longer in the prefix cache, on no tier."""
 
     seq: Count
     digests: PackedDigests
 
 
-class StatesSaved(_Message, frozen=True, tag=52):
+class StatesSaved(WireMessage, frozen=True, tag=52):
     """For a model with recurrent layers: the states behind these blocks are kept from now on. A
     sequence begins behind the last cached block of its prefix whose state is kept. This is a block
     event: `seq` continues the numbers of `BlocksStored`.
@@ -491,7 +250,7 @@ class StatesSaved(_Message, frozen=True, tag=52):
     digests: PackedDigests
 
 
-class StatesForgotten(_Message, frozen=True, tag=53):
+class StatesForgotten(WireMessage, frozen=True, tag=53):
     """The states behind these blocks are no longer kept."""
 
     seq: Count
@@ -501,7 +260,7 @@ class StatesForgotten(_Message, frozen=True, tag=53):
 BlockEvent = BlocksStored | BlocksDropped | StatesSaved | StatesForgotten
 
 
-class BlocksSnapshot(_Message, frozen=True, tag=41):
+class BlocksSnapshot(WireMessage, frozen=True, tag=41):
     """The digests of all blocks in the prefix cache after event `seq`, of those whose states are
     kept, and of those that are on the host alone.
     """
@@ -550,7 +309,7 @@ class CacheUse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     load_bytes_per_s: Amount = 0.0
 
 
-class Load(_Message, frozen=True, tag=42):
+class Load(WireMessage, frozen=True, tag=42):
     """The engine's own counters, sent after changes, at most once per 100 ms.
 
     `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
@@ -582,7 +341,7 @@ MAX_FIGURE_CHARS: Final = 200
 Figure = Annotated[str, msgspec.Meta(max_length=MAX_FIGURE_CHARS)]
 
 
-class SpeedLoss(_Message, frozen=True, tag=54):
+class SpeedLoss(WireMessage, frozen=True, tag=54):
     """The `figures` of the engine of this epoch that are over 10 % slower than at its last good
     start, each as text with both numbers; empty when none is any longer. `herma diff` on the
     worker's host lists `num_changes` differences between the starts. A gateway that does not know
@@ -598,7 +357,7 @@ ResidencyState = Literal["awake", "falling asleep", "asleep", "waking"]
 MAX_WHY_CHARS: Final = 300
 
 
-class Residency(_Message, frozen=True, tag=58):
+class Residency(WireMessage, frozen=True, tag=58):
     """Whether a worker that takes turns is awake, asleep or between both. Only an awake one takes
     work. `due_s` is the forecast of the seconds until it is awake, 0 if unknown or if no request
     wants it. `trouble` says why its last change failed, or why it does not wake. A gateway that
@@ -611,7 +370,7 @@ class Residency(_Message, frozen=True, tag=58):
     trouble: Annotated[str, msgspec.Meta(max_length=MAX_WHY_CHARS)] = ""
 
 
-class Pong(_Message, frozen=True, tag=43):
+class Pong(WireMessage, frozen=True, tag=43):
     """The supervisor is alive."""
 
     nonce: Count
@@ -641,7 +400,7 @@ FaultKind = Literal[
 """Why an engine died. The set is closed because it becomes a metric's label."""
 
 
-class Fault(_Message, frozen=True, tag=44):
+class Fault(WireMessage, frozen=True, tag=44):
     """The engine of this epoch is gone, and every sequence on it is lost. `exit_code` is as in a
     shell. `is_final`: the supervisor does not start it again until an operator removes the cause
     and restarts the worker.
@@ -658,17 +417,18 @@ class Fault(_Message, frozen=True, tag=44):
 
 REPLACED: Final = "its process is replaced"
 LINK_LOST: Final = "the link was lost; what ran for this gateway was aborted"
+
 BACK_SOON: Final = frozenset({REPLACED, LINK_LOST})
 """The reasons of a `Bye` after which the worker comes back within a moment."""
 
 
-class Bye(_Message, frozen=True, tag=45):
+class Bye(WireMessage, frozen=True, tag=45):
     """The worker leaves on purpose."""
 
     reason: str
 
 
-class RelayHead(_Message, frozen=True, tag=47):
+class RelayHead(WireMessage, frozen=True, tag=47):
     """The head of the engine's response. Names of headers are in lower case."""
 
     request_id: Id16
@@ -677,7 +437,7 @@ class RelayHead(_Message, frozen=True, tag=47):
     headers: Headers
 
 
-class RelayData(_Message, frozen=True, tag=48):
+class RelayData(WireMessage, frozen=True, tag=48):
     """More of the response's body, which begins at `offset`."""
 
     request_id: Id16
@@ -686,7 +446,7 @@ class RelayData(_Message, frozen=True, tag=48):
     data: Piece
 
 
-class RelayTaken(_Message, frozen=True, tag=49):
+class RelayTaken(WireMessage, frozen=True, tag=49):
     """The engine has taken `num_taken` bytes of the request's body. The gateway may send up to
     `RELAY_WINDOW_BYTES` beyond these.
     """
@@ -699,7 +459,7 @@ class RelayTaken(_Message, frozen=True, tag=49):
 RelayError = Literal["aborted", "broken", "unreachable"]
 
 
-class RelayEnd(_Message, frozen=True, tag=50):
+class RelayEnd(WireMessage, frozen=True, tag=50):
     """The exchange is over. Without an `error` the response is complete and has `num_bytes`.
 
     `unreachable`: nothing reached the engine; `broken`: the connection broke, or was silent for too
@@ -713,7 +473,7 @@ class RelayEnd(_Message, frozen=True, tag=50):
     detail: str = ""
 
 
-class Bundle(_Message, frozen=True, tag=46):
+class Bundle(WireMessage, frozen=True, tag=46):
     """Frames that the engine sent at the same time, in order; none of them is a bundle.
 
     A separate frame would cost the gateway a wake-up of three threads, as much as handling twenty

@@ -1,0 +1,90 @@
+"""The messages between gateways and workers, as two closed unions.
+
+Owns what a gateway sends to a worker (`to_worker.py`) and a worker to a gateway (`from_worker.py`).
+Values are plain (int, str, bytes, tuples of structs); token ids travel packed
+(`protocol/tokens.py`). Must not know sockets, engines or HTTP. A `match` over a union ends in
+`assert_never`.
+"""
+
+from typing import Final
+
+from protocol.messages.fields import RELAY_CHUNK_BYTES, RELAY_WINDOW_BYTES, Count
+from protocol.messages.from_worker import (
+    ASLEEP,
+    BACK_SOON,
+    ENFORCES_GRAMMARS,
+    INVARIANT,
+    LINK_LOST,
+    MAX_FIGURE_CHARS,
+    MAX_FIGURES,
+    MAX_SCORED,
+    MAX_WHY_CHARS,
+    REPLACED,
+    RETAINS,
+    SCORES_PROMPTS,
+    TAKES_TURNS,
+    Accepted,
+    BlockEvent,
+    BlocksDropped,
+    BlocksSnapshot,
+    BlocksStored,
+    Bundle,
+    Bye,
+    CacheUse,
+    DraftResults,
+    Embedding,
+    EngineFacts,
+    Fault,
+    FaultKind,
+    Files,
+    Finished,
+    FinishReason,
+    FromWorker,
+    Load,
+    Pong,
+    Progress,
+    Register,
+    Rejected,
+    RejectReason,
+    RelayData,
+    RelayEnd,
+    RelayError,
+    RelayFacts,
+    RelayHead,
+    RelayTaken,
+    Residency,
+    ResidencyState,
+    Scored,
+    SequenceAlive,
+    SpeedLoss,
+    StatesForgotten,
+    StatesSaved,
+    Tier,
+    TokenItem,
+    TokenLogprobs,
+    Tokens,
+)
+from protocol.messages.to_worker import (
+    MAX_GRAMMAR_BYTES,
+    Abort,
+    Dismiss,
+    Distrust,
+    Drain,
+    Embed,
+    GetFiles,
+    Grammar,
+    GrammarKind,
+    Ping,
+    Relay,
+    RelayChunk,
+    RelayCredit,
+    Retain,
+    Score,
+    Snapshot,
+    Submit,
+    ToWorker,
+    Wanted,
+    Welcome,
+)
+
+PROTOCOL_VERSION: Final = 10

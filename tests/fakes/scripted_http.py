@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
+import trio.testing
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _RESET = (trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, (1).to_bytes(4, "little") + bytes(4))
@@ -18,7 +19,7 @@ PAUSE_S = 0.0
 class ScriptedServer:
     """Answers each request with `pieces`. Then the connection ends (`ends`), is reset (`resets`),
     or waits for the next request. After `num_answers` on one connection, the next request there is
-    read and the connection ends, or is reset, `ends_in_s` later: at once is as if it had been
+    read and the connection ends, or is reset, once `may_end` is set: at once is as if it had been
     closed just before.
     """
 
@@ -26,7 +27,7 @@ class ScriptedServer:
     ends: bool = False
     resets: bool = False
     num_answers: int | None = None
-    ends_in_s: float = 0.0
+    may_end: trio.Event | None = None
     tls: ssl.SSLContext | None = None
     is_ragged: bool = True
     """Whether a TLS connection ends without saying so."""
@@ -35,6 +36,14 @@ class ScriptedServer:
     num_closed: int = 0
     requests: list[bytes] = field(default_factory=list)
     url: str = ""
+    _came: trio.Condition = field(default_factory=trio.Condition)
+
+    async def heard(self, num_requests: int) -> None:
+        """Return once so many requests have come, and all tasks wait for what comes next."""
+        async with self._came:
+            while len(self.requests) < num_requests:
+                await self._came.wait()
+        await trio.testing.wait_all_tasks_blocked()
 
     async def serve(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Listen until cancelled."""
@@ -73,8 +82,8 @@ class ScriptedServer:
                 await trio.sleep(PAUSE_S)
             if self.num_answers is None and (self.ends or self.resets):
                 break
-        if num_left == 0 and self.ends_in_s:
-            await trio.sleep(self.ends_in_s)
+        if num_left == 0 and self.may_end is not None:
+            await self.may_end.wait()
         if stream is not raw and not self.is_ragged:
             await stream.aclose()
 
@@ -85,6 +94,8 @@ class ScriptedServer:
             length = _LENGTH.search(head)
             if blank and len(body) == (int(length[1]) if length else 0):
                 self.requests.append(data)
+                async with self._came:
+                    self._came.notify_all()
                 return True
             more = await stream.receive_some(65_536)
             if not more:

@@ -97,13 +97,21 @@ async def test_a_kept_connection_through_a_proxy_that_ended(
 
 
 async def test_a_kept_connection_through_a_proxy_that_ends_over_a_request(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
     """It may be answered, and billed, so that it does not go out once more at once."""
     body = b'{"choices": [{"message": {}}]}'
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
-    server = ScriptedServer([head + body], num_answers=1, ends_in_s=60.0)
-    async with open_server(server) as proxy:
+    over = trio.Event()
+    server = ScriptedServer([head + body], num_answers=1, may_end=over)
+
+    async def end_after_a_minute() -> None:
+        await server.heard(2)
+        mock_clock.jump(60.0)
+        over.set()
+
+    async with open_server(server) as proxy, trio.open_nursery() as nursery:
+        nursery.start_soon(end_after_a_minute)
         monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
         provider = Provider("far", ProviderConfig(base_url="http://far.example/v1"), None)
         assert (await provider.complete({}, "large")).body == body

@@ -38,6 +38,14 @@ async def ask(client: HttpClient, **seconds: float) -> bytes:
         return b"".join([data async for data in response.body])
 
 
+async def pass_by(clock: MockClock, seconds: float) -> None:
+    """Let the time pass once all tasks wait. A clock that jumps by itself would not see what is
+    still on its way through a socket or a thread, and would end the wait for it.
+    """
+    await wait_all_tasks_blocked()
+    clock.jump(seconds)
+
+
 @asynccontextmanager
 async def served_by(
     handle: Callable[[trio.SocketStream], Awaitable[object]],
@@ -153,15 +161,15 @@ async def test_no_connection_is_kept_alive(bounds: dict[str, Any]) -> None:
         client.close()
 
 
-async def test_an_idle_connection_grows_old(autojump_clock: MockClock) -> None:
+async def test_an_idle_connection_grows_old(mock_clock: MockClock) -> None:
     """Then it is closed, by the next request or by the next connection that becomes idle."""
     async with open_server(ScriptedServer([EMPTY])) as server:
         client = HttpClient(server.url, keepalive_s=5.0)
         await ask(client)
-        await trio.sleep(4)
+        mock_clock.jump(4)
         await ask(client)
         assert server.num_connections == 1
-        await trio.sleep(6)
+        mock_clock.jump(6)
         await ask(client)
         assert (server.num_connections, client.num_idle) == (2, 1)
         client.close()
@@ -198,13 +206,21 @@ async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> N
 
 @pytest.mark.parametrize("resets", [True, False])
 async def test_a_kept_connection_that_ends_over_a_request(
-    resets: bool, autojump_clock: MockClock
+    resets: bool, mock_clock: MockClock
 ) -> None:
     """As balancers end those that are silent while a long answer is made: to send the request again
     would pay for it twice.
     """
-    server = ScriptedServer([EMPTY], num_answers=1, resets=resets, ends_in_s=60.0)
-    async with open_server(server):
+    over = trio.Event()
+    server = ScriptedServer([EMPTY], num_answers=1, resets=resets, may_end=over)
+
+    async def end_after_a_minute() -> None:
+        await server.heard(2)
+        mock_clock.jump(60.0)
+        over.set()
+
+    async with open_server(server), trio.open_nursery() as nursery:
+        nursery.start_soon(end_after_a_minute)
         client = HttpClient(server.url)
         await ask(client)
         assert client.num_idle == 1
@@ -237,7 +253,7 @@ async def test_without_a_descriptor_a_connection_is_waited_for() -> None:
         client.close()
 
 
-async def test_no_kept_connection_is_used_behind_one_that_ended(autojump_clock: MockClock) -> None:
+async def test_no_kept_connection_is_used_behind_one_that_ended(mock_clock: MockClock) -> None:
     """For a moment: those that become idle meanwhile may be of the same server's kind."""
     async with open_server(ScriptedServer([EMPTY], num_answers=1)) as server:
         client = HttpClient(server.url)
@@ -247,7 +263,7 @@ async def test_no_kept_connection_is_used_behind_one_that_ended(autojump_clock: 
         for _ in range(3):
             await ask(client)
         assert server.num_connections == 4
-        await trio.sleep(FRESH_S)
+        mock_clock.jump(FRESH_S)
         with pytest.raises(KeptConnectionClosed):
             await ask(client)
         client.close()
@@ -277,7 +293,7 @@ async def test_a_body_that_is_left_closes_its_connection() -> None:
         assert repr(client) == "<HttpClient 0 busy, 0 idle>"
 
 
-async def test_the_first_that_waits_is_served_first(autojump_clock: MockClock) -> None:
+async def test_the_first_that_waits_is_served_first(mock_clock: MockClock) -> None:
     """Past one that has left; one that waits for too long has sent nothing."""
     order, over = list[str](), trio.Event()
     async with open_server(ScriptedServer([EMPTY])) as server, trio.open_nursery() as nursery:
@@ -293,41 +309,45 @@ async def test_the_first_that_waits_is_served_first(autojump_clock: MockClock) -
                 order.append(name)
 
         nursery.start_soon(hold)
-        await wait_all_tasks_blocked(0.01)
-        begun_at = trio.current_time()
+        await server.heard(1)
+        nursery.start_soon(pass_by, mock_clock, 3.0)
         with pytest.raises(ConnectTimeout):
             await ask(client, connect_s=3.0)
-        assert trio.current_time() - begun_at == 3.0
         scopes = {name: trio.CancelScope() for name in "abc"}
         for name, scope in scopes.items():
             nursery.start_soon(wait, name, scope)
-            await wait_all_tasks_blocked(0.01)
+            await wait_all_tasks_blocked()
         scopes["a"].cancel()
         over.set()
-        await trio.sleep(1)
-        client.close()
+    client.close()
     assert order == ["b", "c"]
     assert repr(client) == "<HttpClient 0 busy, 0 idle>"
     assert len(server.requests) == 3
 
 
-async def test_silence(autojump_clock: MockClock) -> None:
+async def test_silence(mock_clock: MockClock) -> None:
     """Before the head, and within it after interim responses."""
+
+    async def pass_once_asked(server: ScriptedServer) -> None:
+        await server.heard(1)
+        mock_clock.jump(7.0)
+
     for pieces in ([], [b"HTTP/1.1 102 Processing\r\n\r\n"]):
-        async with open_server(ScriptedServer(pieces)) as server:
+        async with open_server(ScriptedServer(pieces)) as server, trio.open_nursery() as nursery:
             client = HttpClient(server.url)
+            nursery.start_soon(pass_once_asked, server)
             with pytest.raises(ReadTimeout):
                 await ask(client, read_s=7.0)
             assert repr(client) == "<HttpClient 0 busy, 0 idle>"
 
 
-async def test_a_head_that_dribbles(autojump_clock: MockClock) -> None:
+async def test_a_head_that_dribbles(mock_clock: MockClock) -> None:
     """No byte renews the bound."""
 
     async def dribble(stream: trio.SocketStream) -> None:
         for byte in b"HTTP/1.1 200 OK\r\n" + b"x-more: 1\r\n" * 20:
             await stream.send_all(bytes([byte]))
-            await trio.sleep(1.0)
+            await pass_by(mock_clock, 1.0)
 
     async with served_by(dribble) as url:
         client = HttpClient(url)
@@ -335,13 +355,14 @@ async def test_a_head_that_dribbles(autojump_clock: MockClock) -> None:
             await ask(client, read_s=7.0)
 
 
-async def nothing(_: trio.SocketStream) -> None:
-    await trio.sleep_forever()
-
-
-async def test_a_request_that_is_not_taken(autojump_clock: MockClock) -> None:
+async def test_a_request_that_is_not_taken(mock_clock: MockClock) -> None:
     """It has its own bound."""
-    async with served_by(nothing) as url:
+
+    async def read_nothing(_: trio.SocketStream) -> None:
+        await pass_by(mock_clock, 2.0)
+        await trio.sleep_forever()
+
+    async with served_by(read_nothing) as url:
         with pytest.raises(WriteTimeout):
             async with HttpClient(url).exchange("POST", "/", body=bytes(2**26), write_s=2.0):
                 pass
@@ -389,9 +410,14 @@ async def test_a_refused_connection_says_so() -> None:
         await ask(HttpClient(url))
 
 
-async def test_a_server_that_never_shakes_hands(autojump_clock: MockClock) -> None:
+async def test_a_server_that_never_shakes_hands(mock_clock: MockClock) -> None:
     """Connecting has one bound, TLS included."""
-    async with served_by(nothing) as url:
+
+    async def say_nothing(_: trio.SocketStream) -> None:
+        await pass_by(mock_clock, 5.0)
+        await trio.sleep_forever()
+
+    async with served_by(say_nothing) as url:
         with pytest.raises(ConnectTimeout):
             await ask(HttpClient(url.replace("http", "https")), connect_s=5.0)
 

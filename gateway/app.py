@@ -267,7 +267,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         stored=services.stored,
         draw=services.draw,
         encoding=services.encoding,
-        # The clock itself: `trio.current_time` takes three calls to reach it.
+        # trio's clock is called directly: `trio.current_time` takes three calls to reach it.
         now=trio.lowlevel.current_clock().current_time,
     )
 

@@ -33,7 +33,7 @@ class _JsonLines(logging.Formatter):
         self._source = source
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)  # with the traceback of an exception
+        text = super().format(record)  # the message, with the traceback of an exception
         return json_line(record.created, record.levelname.lower(), self._source, text)
 
 

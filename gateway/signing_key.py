@@ -55,7 +55,7 @@ def _create(path: Path) -> None:
     processes that start at once the first one's key stays.
     """
     make_private(path.parent)
-    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # of mode 0600
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # the file has mode 0600
         draft.write(os.urandom(KEY_BYTES))
         draft.flush()
         try:

@@ -68,7 +68,9 @@ _decode: Final[Any] = msgspec.json.Decoder(FleetEvent).decode
 
 
 def alert_of(published: PublishedEvent, run: str) -> Alert | None:
-    """The alert of an event; None if it is none. `run` identifies this gateway run in the id."""
+    """The alert for an event; None if operators are not alerted of the event. The id of the alert
+    begins with `run`, which identifies this run of the gateway.
+    """
     event: FleetEvent = _decode(published.json)
     words = _words(event)
     if words is None:
@@ -140,7 +142,9 @@ def _words(  # noqa: C901, PLR0911, PLR0912
 
 
 def _died(worker: str, how: str, *, is_final: bool) -> tuple[AlertKind, Level, str, str]:
-    """An engine, and whether its supervisor starts it again."""
+    """The alert for an engine that died. Its text says whether the supervisor starts the engine
+    again.
+    """
     if not is_final:
         return "worker", "warning", f"the engine of {worker} died", f"{how} It is started again."
     text = (

@@ -44,5 +44,5 @@ def message_of(alert: Alert, form: Form) -> tuple[list[Header], bytes]:
 
 
 def _escaped(text: str) -> str:
-    """The three characters that Slack gives a meaning."""
+    """The text with the three characters escaped that have a meaning in Slack's markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

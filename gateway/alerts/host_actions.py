@@ -19,14 +19,14 @@ class CommandFailedError(Exception):
 
 
 def magic_packet(mac: str) -> bytes:
-    """102 bytes. Raises `ValueError` for what is no hardware address."""
+    """The 102 bytes of the packet. Raises `ValueError` if `mac` is not a hardware address."""
     if _MAC.fullmatch(mac) is None:
         raise ValueError(f"{mac!r} is not a hardware address like 00:1a:2b:3c:4d:5e")
     return b"\xff" * 6 + bytes.fromhex(re.sub("[:-]", "", mac)) * 16
 
 
 async def wake(mac: str, address: str, port: int) -> None:
-    """Send it by UDP to a broadcast address, or to one host. Raises `OSError`."""
+    """Send a magic packet by UDP to a broadcast address, or to one host. Raises `OSError`."""
     with trio.socket.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as socket:
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_BROADCAST, 1)
         await socket.sendto(magic_packet(mac), (address, port))

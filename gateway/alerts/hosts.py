@@ -27,7 +27,8 @@ from gateway.telemetry import (
 
 WAKE_EVERY_S: Final = 60.0
 MAX_WAKES: Final = 10
-"""Wake-up packets for one host: one that is not awake after ten minutes needs a person."""
+"""The most wake-up packets for one host. A host that is not awake after ten minutes needs a person.
+"""
 AGAIN_S: Final = 1800.0
 MAX_POWER_RUNS: Final = 3
 
@@ -41,7 +42,7 @@ class HostAction(NamedTuple):
 
 
 class _Host:
-    """One host's workers and what was tried since the last of them was there."""
+    """One host's workers, and the actions that were tried since its last worker was lost."""
 
     def __init__(self, config: HostConfig) -> None:
         self.config = config

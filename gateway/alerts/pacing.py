@@ -14,7 +14,9 @@ from typing import Final, NamedTuple, final
 from gateway.alerts.alert import Alert
 
 MAX_WAITING: Final = 200
-"""Alerts that wait; beyond this the oldest is dropped, and the next message says how many were."""
+"""The most alerts that wait. A further one displaces the oldest, and the next message says how many
+alerts were dropped.
+"""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -109,7 +111,9 @@ class Pacing:
         return self._quiet is not None and self._quiet.holds(minute)
 
     def _next(self, *, is_quiet: bool) -> Alert | None:
-        """The next message: all that may go, as one if they have waited for each other."""
+        """The next message: all alerts that may be sent now, in one message if they waited
+        together.
+        """
         ready = [one for one in self._waiting if not is_quiet or one.level == "critical"]
         if not ready:
             return None

@@ -38,7 +38,9 @@ def instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[Me
 
 
 def _format_instruction(given: dict[str, Any]) -> str | None:
-    """The sentence for `given`; None if any text will do."""
+    """The sentence that describes the format `given` to the model; None if the format allows any
+    text.
+    """
     kind = given.get("type")
     if kind == "text" or _is_foreign(given):
         return None
@@ -60,13 +62,15 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
 
 
 def _check_strict(given: dict[str, Any], field: str) -> None:
-    """Another value would count as false, and the answer would not hold what was demanded."""
+    """Raise `ApiError` 400 unless `strict` is a boolean or null. A value such as "true" would
+    otherwise count as false, and the schema would not be enforced.
+    """
     if not isinstance(given.get("strict"), bool | None):
         raise _bad_format(field, "must be true or false")
 
 
 def _is_foreign(given: dict[str, Any]) -> bool:
-    """Whether the format is one that OpenAI's API has not."""
+    """Whether OpenAI's API lacks this format."""
     kind = given.get("type")
     return isinstance(kind, str) and kind in _FOREIGN_FORMATS
 
@@ -95,8 +99,8 @@ def _bare_schema(given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
-    """What the checked response format demands. Only a strict schema must be enforced, and one in
-    llama.cpp's form, which always is there.
+    """The grammar of the checked response format. Only a strict schema must be enforced, and a
+    schema in llama.cpp's form, because llama.cpp always enforces it.
     """
     if given["type"] == "text":
         return None

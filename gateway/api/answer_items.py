@@ -100,7 +100,9 @@ class AnswerItems:
                 assert_never(event)
 
     def end_status(self, *, is_cut: bool) -> Status:
-        """The status at the end. A summary that was cut short is one."""
+        """The status of the open item when the answer ends. A summary that was cut short still
+        counts as a summary.
+        """
         return "incomplete" if is_cut and not self._asked.compacts else "completed"
 
     def missing(self) -> ApiError | None:
@@ -156,7 +158,9 @@ class AnswerItems:
         return [*events, _item_done(item)]
 
     def _summary(self, event: ContentEvent) -> list[Event]:
-        """The text is the summary, and all other content is no part of the answer."""
+        """The events of a compaction: the text of the answer is the summary, and all other content
+        is dropped.
+        """
         if not isinstance(event, TextDelta) or not event.text:
             return []
         events: list[Event] = []
@@ -185,8 +189,9 @@ class AnswerItems:
         return [*opening, ("response.output_text.delta", delta)]
 
     def _annotated(self, annotations: tuple[Annotation, ...]) -> list[Event]:
-        """What the open text refers to. The API knows where; without a place it is the end. What
-        comes behind a call has a message without text.
+        """The events for the sources that the open text refers to. In this API a source has a place
+        in the text; a source without a place refers to the end of the text. A source that comes
+        behind a call gets a message without text.
         """
         if not annotations:
             return []
@@ -226,7 +231,9 @@ class AnswerItems:
         return self._begin("function_call", {**fields, "arguments": ""})[1]
 
     def _arguments(self, text: str) -> list[Event]:
-        """The text of a custom tool is known when its JSON is complete."""
+        """The events for more arguments of the open call. A custom tool's text is sent when its
+        JSON is complete, because it is known only then.
+        """
         item = self._open
         if item is None:
             return []
@@ -236,7 +243,9 @@ class AnswerItems:
         return [("response.function_call_arguments.delta", {**item.place, "delta": text})]
 
     def _begin_held(self, kind: str, fields: Fields) -> list[Event]:
-        """Open an item that is sent when it is complete, because an empty one is invalid."""
+        """Open an item that is sent when it is complete, because an empty item of this type is
+        invalid.
+        """
         events = self.close("completed")
         self._new(kind, fields)
         return events

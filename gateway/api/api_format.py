@@ -26,7 +26,7 @@ from gateway.api.events import (
 
 DONE: Final = b"data: [DONE]\n\n"
 CHUNK_END: Final = b"}\n\n"
-"""The end of every event but that one."""
+"""The end of every event except the last one, `data: [DONE]`."""
 
 COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, ChoiceFinished)
 """Events that a running count precedes, if the client asks for it."""

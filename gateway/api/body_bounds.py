@@ -45,7 +45,7 @@ def check_counts(body: bytes) -> None:
     marks = _count(body, b'"') // 2 + _count(body, b"{") + _count(body, b"[")
     if marks <= MAX_VALUES and _count(body, b",") <= MAX_COMMAS:
         return
-    # Texts have such characters too, so they are looked for between the texts.
+    # Texts may contain these characters too, so only those between the texts are counted.
     num_values = num_commas = end = 0
     for match in _STRING.finditer(body):
         between = body[end : match.start()]

@@ -46,7 +46,9 @@ def to_client(call_id: str) -> str:
 
 
 def from_client(given: object) -> str:
-    """The id that `to_client` got; any other id is itself, and what is no text is none."""
+    """The call's own id, from the id that `to_client` made. Any other id is returned as it is; a
+    value that is not a text gives an empty id.
+    """
     if not isinstance(given, str):
         return ""
     call_id = given.removeprefix(PREFIX)

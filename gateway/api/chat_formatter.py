@@ -125,21 +125,21 @@ class ChatCompletion(msgspec.Struct):
 
 
 class FunctionDelta(msgspec.Struct):
-    """More of a call; the name comes once."""
+    """A further part of a call; the name comes once per call."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class CustomDelta(msgspec.Struct):
-    """More of a call of a custom tool; the name comes once."""
+    """A further part of a call of a custom tool; the name comes once per call."""
 
     name: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
 
 
 class ToolCallPart(msgspec.Struct, kw_only=True):
-    """More of the call `index`; id and type come once."""
+    """A further part of the call `index`; id and type come once per call."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -212,7 +212,7 @@ class ChunkFormatter:
         self._started: Started | None = None
         self._num_choices = 1
         self._finished: frozenset[int] = frozenset()
-        # What stands before the text of the choice, and the call, that came last.
+        # The prefix of a chunk for the choice that came last, and that for the call that came last.
         self._text_of = self._reasoning_of = -1
         self._arguments_of = -1, -1
         self._before_text = self._before_reasoning = self._before_arguments = b""
@@ -363,7 +363,7 @@ class CompletionBuilder:
             case ToolCallArguments():
                 choice.calls[event.call_index][1].append(event.text)
             case ToolCallEnd():
-                pass  # its text is complete
+                pass  # the call's text is complete
             case _:
                 assert_never(event)
 

@@ -60,7 +60,8 @@ Moonshot, which is an object with a `type`.
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
 """Fields that become variables of the template."""
 TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "think"})
-"""Those of them that clients send at the other APIs too, as no API has them."""
+"""The fields of `_KWARGS` that clients send at the other APIs too. None of them belongs to an API.
+"""
 CONTINUE: Final = "continue_final_message"
 _NONE: Final[dict[str, Any]] = {}
 
@@ -121,9 +122,9 @@ class ToolCallBody(msgspec.Struct):
 
 
 class MessageBody(msgspec.Struct):
-    """A message; `reasoning` is the older name of `reasoning_content`, and counts where that says
-    nothing. A `refusal` stands for a content that is null. Only the content of a tool's result may
-    be neither text nor parts.
+    """A message. `reasoning` is the older name of `reasoning_content`; it counts if
+    `reasoning_content` is empty. A `refusal` replaces a content that is null. Only the content of a
+    tool's result may be neither text nor parts.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
@@ -317,9 +318,9 @@ def _is_past(bodies: list[MessageBody], at: int) -> bool:
 
 
 def _in_results(messages: tuple[Message, ...], bodies: list[MessageBody]) -> tuple[Message, ...]:
-    """The messages; what the user's turn behind a result says of pictures alone, that they were
-    left out, belongs to the result. A turn of the user would end the thoughts of an agent that goes
-    on, in templates that show only those since the user's last word.
+    """The messages, without turns of the user that only contain pictures behind a tool's result:
+    the note that a picture was left out becomes part of the result. Templates that show only the
+    reasoning since the user's last turn would otherwise drop that of a running agent.
     """
     found: list[Message] = []
     for message, body in zip(messages, bodies, strict=True):
@@ -375,7 +376,7 @@ def _text(content: object, where: str, others: list[OtherPart], *, is_past: bool
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        # `chat_request` reads the body again, in the plain shape, as in `_part_text`.
+        # Such a body is read again by `chat_request`, in the plain shape, as in `_part_text`.
         raise invalid(where, f"'{where}' must be text or a list of parts.")
     texts = [
         _part_text(part, f"{where}[{i}]", others, is_past=is_past)
@@ -475,7 +476,7 @@ def _chosen_tools(
     if choice is None:
         return tools, "auto"
     if isinstance(choice, str):
-        known = _CHOICES.get("required" if choice == "any" else choice)  # Mistral's word
+        known = _CHOICES.get("required" if choice == "any" else choice)  # as Mistral's API calls it
         if known is None:
             raise _bad_choice(f"must be none, auto, required or an object, not {choice!r}")
         if known == "required" and not tools and not has_others:

@@ -62,7 +62,7 @@ def _tool(tool: object, customs: dict[str, bool]) -> object:
         return tool
     kind = tool.get("type") or "function"
     if kind == "custom" and "name" in tool and "input_schema" in tool:
-        kind = "function"  # Anthropic's
+        kind = "function"  # a tool of Anthropic's API
     if kind == "function" and "function" not in tool:
         fields = function_fields({**tool, "type": kind})
         if fields is None:
@@ -194,7 +194,9 @@ def _call(call: object, customs: Mapping[str, bool]) -> object:
 
 
 def _is_content(content: object) -> bool:
-    """Whether it is what a message may hold. Programs send results of tools as they are."""
+    """Whether `content` is a valid content of a message. Some programs send the result of a tool as
+    any JSON value.
+    """
     if isinstance(content, list):
         return all(
             isinstance(part, str) or (isinstance(part, dict) and isinstance(kind_of(part), str))
@@ -204,10 +206,11 @@ def _is_content(content: object) -> bool:
 
 
 def _parts(part: object) -> list[Any]:
-    """The parts for one; itself, if a chat has such parts."""
+    """The parts of a chat for `part` of another API; a part of a chat is returned as it is."""
     kind = part.get("type") if isinstance(part, dict) else None
     is_other = kind is None or (isinstance(kind, str) and kind in OTHER_PARTS)
     read = parts_of(part) if is_other else None
     if read is None and kind in ("tool_use", "tool_result"):
-        return [{"type": "text", "text": _encode(part).decode()}]  # where it cannot be
+        # A call or result in a wrong place.
+        return [{"type": "text", "text": _encode(part).decode()}]
     return [part] if read is None else read

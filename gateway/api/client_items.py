@@ -18,7 +18,7 @@ _FIELDS: Final = {
     "local_shell_call": ("local_shell", "action"),
     "apply_patch_call": ("apply_patch", "operation"),
 }
-"""The tool and the field with its arguments, by the type of the item."""
+"""By the type of an item: the tool that it calls, and the field with the arguments of the call."""
 
 CALLS: Final = _FIELDS.keys()
 RESULTS: Final = frozenset(f"{kind}_output" for kind in _FIELDS)
@@ -119,7 +119,9 @@ _FUNCTIONS: Final[dict[str, tuple[str, Schema]]] = {
 
 
 def call_of(item: Item) -> tuple[str, str]:
-    """The tool's name, and the arguments as JSON, without what the server added to the model's."""
+    """The tool's name, and the arguments as JSON, without the fields that the server added to the
+    model's arguments.
+    """
     name, field = _FIELDS[item["type"]]
     given = item.get(field)
     arguments = given if isinstance(given, dict) else {}

@@ -67,7 +67,9 @@ class TextLogprobs(msgspec.Struct):
 
 
 class TextChoice(msgspec.Struct):
-    """One of the answers to one of the prompts; the end comes last in a stream."""
+    """One of the answers to one of the prompts. In a stream `finish_reason` comes with the last
+    chunk.
+    """
 
     index: int
     text: str

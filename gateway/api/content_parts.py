@@ -26,7 +26,7 @@ Part = dict[str, Any]
 
 
 def kind_of(part: Part) -> object:
-    """The type of a part. One of a text may do without."""
+    """The type of a part. A part with a text needs no `type`."""
     kind = part.get("type")
     return "text" if kind is None and isinstance(part.get("text"), str) else kind
 
@@ -42,7 +42,7 @@ def texts_of(parts: Iterable[object]) -> list[str]:
 
 
 def parts_of(given: object) -> list[Part] | None:
-    """The parts of a chat for a part of any API; a string is a text. None for what is none."""
+    """The parts of a chat for a part of any API; a string is a text. None for anything else."""
     if isinstance(given, str):
         return [_text(given)]
     kind = kind_of(given) if isinstance(given, dict) else None
@@ -104,7 +104,7 @@ def _file(file: Part, part: Part) -> Part:
 
 
 def _document(block: Part) -> list[Part]:
-    """The text of a document under what is said of it, else a file."""
+    """The text of a document under its title and context, else a file."""
     source, title = block.get("source"), block.get("title")
     context = heading(Context=block.get("context"))
     named = [*heading(Title=title), *context]

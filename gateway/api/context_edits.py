@@ -59,7 +59,9 @@ def edited_context(messages: list[Message], given: object) -> EditedContext:
 def _clear_tool_uses(
     messages: list[Message], edit: Edit, where: str
 ) -> tuple[list[Message], Edit | None]:
-    """Clear the oldest results, without those to keep, once there are more than the trigger."""
+    """Clear the oldest results, except those to keep, once the number of results or tokens exceeds
+    the trigger.
+    """
     results = [at for at, message in enumerate(messages) if message["role"] == "tool"]
     kind, most = _amount(edit, "trigger", _TRIGGER, where)
     _, num_kept = _amount(edit, "keep", _KEEP, where)

@@ -46,7 +46,9 @@ def input_of(arguments: str) -> str:
 
 
 def wrapped_input(arguments: str) -> str:
-    """The arguments of the function for what a client sends back: these, or the text alone."""
+    """The arguments of the function for a call that a client sends back, with the arguments or with
+    the text alone.
+    """
     return arguments if _input_in(arguments) is not None else arguments_of(arguments)
 
 

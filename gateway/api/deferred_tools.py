@@ -2,8 +2,8 @@
 
 Owns what `defer_loading` and `tool_reference` mean in a chat, into which the other APIs' forms are
 translated. A tool that is deferred is no part of the prompt's beginning, so that loading one more
-leaves everything before its reference in the prefix cache. One that nothing refers to costs no
-token and cannot be called. Must not know templates or models.
+leaves everything before its reference in the prefix cache. A deferred tool to which no message
+refers costs no token and cannot be called. Must not know templates or models.
 """
 
 from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ def reference(name: str) -> dict[str, str]:
 
 
 def only_shown(chosen: Sequence[Tool], shown: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Of the tools that may be called, those that stand at the beginning of the prompt."""
+    """The tools that may be called and stand at the beginning of the prompt."""
     names = {_name(tool) for tool in shown}
     return tuple(tool for tool in chosen if _name(tool) in names)
 
@@ -114,7 +114,7 @@ def _name(tool: Any) -> str:  # noqa: ANN401 (of a body that is not checked yet)
 
 
 def _plain(tool: Any) -> Any:  # noqa: ANN401 (of a body that is not checked yet)
-    """The tool without the mark, which is for the server."""
+    """The tool without the field `defer_loading`, which is for the server."""
     if not isinstance(tool, dict) or DEFER not in tool:
         return tool
     if not isinstance(tool, ToolSchema):

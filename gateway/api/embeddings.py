@@ -43,8 +43,8 @@ _UNREAD: Final[Mapping[str, tuple[object, ...]]] = {
     "late_chunking": (False,),
     "messages": (),
 }
-"""Fields of other servers of embeddings by which the numbers would be others, each with the values
-that change nothing here.
+"""Fields of other embedding servers that would change the embedding, each with the values that
+change nothing here.
 """
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -28,13 +28,13 @@ _DEFAULT_TYPES: Final = {
     422: "invalid_request_error",
     429: "rate_limit_error",
 }
-"""All others are OpenAI's `server_error`: Continue, pi and pydantic-ai know a failure by that word
-where a stream has no status to say so.
+"""The type of an error by its status. All other statuses have OpenAI's `server_error`: Continue, pi
+and pydantic-ai recognise a failure in a stream, where there is no status, by that word.
 """
 
 MAX_RETRY_AFTER_S: Final = 60
-"""The bound on Retry-After. What is longer puts anthropic for Python and codex to sleep in silence,
-for hours if the header says so; Claude Code and openai for Node take it for an error.
+"""The bound on Retry-After. With a longer time anthropic for Python and codex wait in silence, for
+hours if the header says so; Claude Code and openai for Node report an error.
 """
 RESTART_S: Final = 5
 """Retry-After while the gateway is stopping: about the time of a restart."""
@@ -99,8 +99,8 @@ class ApiError(HermaError):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a limit ends later than any client waits. Then its text says when, and clients
-        are told not to ask again.
+        """Whether the limit ends later than any client waits. Then the error's text says when the
+        limit ends, and clients are told not to ask again.
         """
         return self.code in _LIMITS and (self.retry_after_s or 0) > MAX_RETRY_AFTER_S
 
@@ -192,8 +192,8 @@ def stopping(*, has_begun: bool = False) -> ApiError:
 
 
 def as_unsent(error: ApiError, *, is_stopping: bool) -> ApiError:
-    """The error for a client that has got nothing. What a gateway cuts because it stops is, for
-    such a client, a request that it did not take.
+    """The error for a client to which nothing of the answer was sent. If the gateway cuts the
+    answer because it stops, such a client is told that the gateway did not take the request.
     """
     return stopping() if is_stopping and error.code == _CUT_SHORT else error
 
@@ -235,12 +235,16 @@ def spending_limit_reached(reasons: str, retry_after_s: int) -> ApiError:
 
 
 def output_cap_required(reasons: str) -> ApiError:
-    """400: with a cap on its output, or a smaller one, the same request can be sent at once."""
+    """400: the request needs a cap on its output, or a smaller cap; with it the request can be sent
+    again at once.
+    """
     return ApiError(400, reasons, code="output_cap_required")
 
 
 def field_without_price(reasons: str) -> ApiError:
-    """400: without a field of it, the same request can be sent at once."""
+    """400: a field of the request has no price; without the field the request can be sent again at
+    once.
+    """
     return ApiError(400, reasons, code="field_without_price")
 
 

@@ -59,7 +59,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 @final
 class TextDelta(_Event, frozen=True, gc=False):
     """More text of a choice; `logprobs` of its tokens, None if the client did not ask.
-    `annotations` are those of all its text so far that were not told.
+    `annotations` are the annotations of the choice's text so far that no earlier event had.
     """
 
     index: int
@@ -150,8 +150,8 @@ class UpstreamUsage(_Event, frozen=True, gc=False):
 
 
 class Restarted(_Event, frozen=True, gc=False):
-    """A provider begins the answer again, so what came of it before does not count. Happens only to
-    an answer in one piece of which nothing was sent.
+    """A provider begins the answer again, so the earlier parts of the answer do not count. This
+    happens only to an answer in one piece of which nothing was sent.
     """
 
 

@@ -408,7 +408,7 @@ class MessageBuilder:
             case ToolCallArguments():
                 self._blocks[-1][1].append(event.text)
             case ToolCallEnd():
-                pass  # its text is complete
+                pass  # the block's text is complete
             case ChoiceFinished():
                 self._finished = event
             case _:
@@ -447,8 +447,9 @@ class MessageBuilder:
         text: str,
         cited: list[dict[str, Any]] | None,
     ) -> ThinkingBlock | TextBlock | ToolUseBlock:
-        """Of arguments that were cut short the whole members stay, as in what clients of streams
-        have then: the last block must show that a call was cut.
+        """A whole block of the message. If the arguments of a call were cut short, their complete
+        members stay, as clients of streams have them too: the last block must show that a call was
+        cut.
         """
         if kind == "thinking":
             return ThinkingBlock(text, self._signer.signature(text))

@@ -40,7 +40,7 @@ from gateway.api.signatures import Signer
 from protocol.reading import read_object
 
 _FINGERPRINT_SEED: Final = 1
-"""The same bytes mean another request in another API."""
+"""Distinguishes these requests from those of other APIs with the same bytes."""
 
 _BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
@@ -55,8 +55,8 @@ _OUR_TOOLS: Final = frozenset({None, "custom"})
 run the others.
 """
 _SEARCH: Final = "tool_search_tool_"
-"""Begins the types of a search that the server would run. None runs here, so that the tools which
-it would find are shown from the beginning.
+"""Begins the types of a search that the server would run. No search runs here, so the tools that
+the search would find are shown from the beginning.
 """
 _EXAMPLES: Final = "Examples of its input:"
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"

@@ -45,7 +45,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, object]] = {
 
 def fields_of_others(kind: type[msgspec.Struct], *read: str) -> frozenset[str]:
     """The fields on which an answer would depend at another API or engine, and which a body of
-    `kind` has not; those in `read` are read without a place in it.
+    `kind` has not; the fields in `read` are read although the type of the body does not have them.
     """
     has = {field.name for field in msgspec.structs.fields(kind)}
     return _NOT_SERVED | (_OF_ANSWERS - has - set(read))

@@ -383,7 +383,7 @@ def request_of(
 
 
 def may_continue(messages: Sequence[Message]) -> bool:
-    """Whether an answer can continue the last message."""
+    """Whether the last message is the assistant's, so that the answer can continue it."""
     last = messages[-1]
     is_text = last.role == "assistant" and bool(last.content) and not last.tool_calls
     return is_text and len(messages) > 1
@@ -479,7 +479,7 @@ _MAIN_FIELDS: Final = {
     "input": "/v1/responses",
     "prompt": "/v1/completions",
 }
-"""What a body cannot be without, and the paths that it belongs to."""
+"""The field that every body of an API has, and the paths of that API."""
 
 
 def other_api(raw: dict[str, Any], missing: str) -> str:

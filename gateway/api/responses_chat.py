@@ -25,7 +25,7 @@ _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _MAX_KIND: Final = 64
 _PLAIN: Final = ("input_text", "output_text", "text", "refusal")
-"""Parts that are nothing if they have no text."""
+"""Types of parts that are left out if they have no text."""
 _SOUND: Final = "input_audio"
 """The type of a part that is left out, and named."""
 _WITHOUT_TEXT: Final = frozenset({"compaction_trigger", "item_reference"})
@@ -204,7 +204,7 @@ def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
     text = signer.unsealed(blob) if isinstance(blob, str) else None
     if text is None and isinstance(content, list):
         text = _joined(content)
-    if not text and not blob:  # LiteLLM writes thoughts of Messages there
+    if not text and not blob:  # LiteLLM writes the thinking of Messages into this field
         text = _joined(item.get("summary"))
     if text:
         message["reasoning_content"] = message.get("reasoning_content", "") + text

@@ -32,7 +32,7 @@ _CODES: Final = {
     OVERFLOW: OVERFLOW,
 }
 _CUTS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is incomplete, by why its only choice ended."""
+"""Why a response is incomplete, by the reason for which its only choice ended."""
 
 _encode = msgspec.json.Encoder().encode
 

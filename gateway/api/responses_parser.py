@@ -275,8 +275,8 @@ def _unmet_values(typed: ResponsesBody, raw: Mapping[str, Any]) -> Iterator[str]
 
 
 def _unmet_choice(choice: str | dict[str, Any] | None, said: ResponsesChat) -> tuple[str, ...]:
-    """The choice of a tool that a server would run, or of any if all are such; and allowed tools
-    that there are not.
+    """The values of `tool_choice` that cannot be met: a tool that a server would run, any tool if
+    there are no others, and allowed tools that the request does not have.
     """
     _, allowed = tool_choice(choice)
     if allowed is not None:
@@ -357,7 +357,7 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
     if said.compacts:
         messages.append({"role": "user", "content": SUMMARISE})
     if all(message["role"] in {"system", "developer"} for message in messages):
-        # A probe of the client, without a question.
+        # A client that only checks the connection sends no input.
         messages.append({"role": "user", "content": ""})
     given: dict[str, Any] = {
         "max_tokens": typed.max_output_tokens,

@@ -96,7 +96,7 @@ def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]
 
 
 def _search(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  # noqa: ARG001
-    """A search by the client; there is none by the server."""
+    """The function for a search of tools by the client; a search by the server has no function."""
     if tool.get("execution") != "client":
         return
     yield ToolName("tool_search", SEARCH), _described(tool)
@@ -109,8 +109,8 @@ def _own(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:  
 
 
 def is_search_by_server(tool: Item) -> bool:
-    """Whether the server would run the search. None runs here, so that the tools which it would
-    find are shown from the beginning.
+    """Whether the server would run the search. No search runs here, so the tools that the search
+    would find are shown from the beginning.
     """
     return tool.get("type") == SEARCH and tool.get("execution") != "client"
 
@@ -151,7 +151,7 @@ def tool_choice(
     if given is None or isinstance(given, str):
         return given or "auto", None
     if given.get("type") in ("auto", "any", "none", "required"):
-        return str(given["type"]), None  # Anthropic's
+        return str(given["type"]), None  # the form of Anthropic's API
     kind = str(given.get("type"))
     if kind == "allowed_tools":
         listed = given.get("tools")
@@ -166,10 +166,10 @@ def tool_choice(
     if kind == SEARCH or kind in client_items.CALL_OF:
         return {"type": "function", "function": {"name": kind}}, None
     if kind not in _NAMED:
-        return "auto", None  # of a tool that a server would run
+        return "auto", None  # the choice of a tool that a server would run
     name = given.get("name")
     if name is None and isinstance(inner := given.get("function"), dict):
-        name = inner.get("name")  # a chat's
+        name = inner.get("name")  # the form of a chat
     if isinstance(space := given.get("namespace"), str):
         name = flat_name(space, str(name))
     return {"type": "function", "function": {"name": name}}, None

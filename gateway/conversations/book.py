@@ -49,7 +49,8 @@ class ConversationVisit(msgspec.Struct, eq=False):
 
 class _Namesakes(msgspec.Struct, gc=False):
     """The conversations that begin with the same prompt: how many there are, and the last number
-    that one got. Numbers are not given again while one is left, so a name is found in one step.
+    that one got. A number is not used again while a conversation with this name is left, so a free
+    name is found in one step.
     """
 
     num_open: int = 0
@@ -71,7 +72,9 @@ class ConversationBook:
         return len(self._table)
 
     def holds(self, conversation: KnownConversation) -> bool:
-        """Whether it is not forgotten yet; one may be while a request of it runs."""
+        """Whether the table has the conversation. A conversation may be forgotten while a request
+        of it runs.
+        """
         return self._table.get(conversation.owner) is conversation
 
     def enter(
@@ -97,7 +100,7 @@ class ConversationBook:
         if chain is None and conversation.source in _UNSURE and messages:
             chain = conversation.chain = Chain(conversation, scope)
         if chain is not None:
-            if ends is None or chain.scope != scope:  # it was begun with another model
+            if ends is None or chain.scope != scope:  # begun with another model
                 ends = ends_of(hashes, chain.scope)
             self._chains.note(chain, hashes, ends)
         num_results = [one.role for one in messages].count("tool")
@@ -159,8 +162,8 @@ class ConversationBook:
         return conversation
 
     def _name_of(self, key: str, request: ChatRequest) -> str:
-        """A name from the beginning of the prompt, which all gateways give to it. Where others have
-        it, it gets a number.
+        """A name that is made of the beginning of the prompt, so that all gateways give the prompt
+        the same name. If other conversations have that name, a number is added.
         """
         said = ""
         for one in request.messages:
@@ -175,7 +178,7 @@ class ConversationBook:
         namesakes.num_open += 1
         namesakes.last += 1
         free = name if namesakes.last == 1 else f"{name}-{namesakes.last}"
-        while (key, free) in self._table:  # a client has named its own so
+        while (key, free) in self._table:  # a client has given its conversation that name
             namesakes.last += 1
             free = f"{name}-{namesakes.last}"
         return free

@@ -23,7 +23,7 @@ SHORT: Final = 3
 """Prompts with so few messages may be equal by chance."""
 
 said: Final = attrgetter("role", "content", "tool_calls")
-"""What counts of a message. Reasoning does not: clients drop it later."""
+"""The parts of a message that are hashed. Reasoning is not, because clients drop it later."""
 
 
 NO_HASHES: Final = array("q")
@@ -53,7 +53,7 @@ class Chain:
 
 
 def ends_of(hashes: "array[int]", scope: int) -> list[int]:
-    """For each message, a hash of all up to it. `scope` keeps keys and models apart."""
+    """For each message, a hash of all messages up to it. `scope` keeps keys and models apart."""
     ends, end = [], scope
     for one in hashes:
         end = hash((end, one))
@@ -62,8 +62,8 @@ def ends_of(hashes: "array[int]", scope: int) -> list[int]:
 
 
 ChainTable = dict[int, list[Chain]]
-"""Chains by a hash, the oldest first. Thousands of clients may send the same prompt, so no way of a
-request looks at each of them.
+"""Chains by a hash, the oldest first. Thousands of clients may send the same prompt, so no request
+looks at each of their chains.
 """
 
 
@@ -176,7 +176,7 @@ class PromptChains:
 
 
 def _run(tail: "array[int]", hashes: "array[int]", at: int) -> int:
-    """How many messages up to `at` stand in the same row in `tail`."""
+    """How many messages that end with the one at `at` stand in the same order in `tail`."""
     last = -1
     for offset in range(1, min(ANCHORS, len(tail)) + 1):
         if tail[-offset] == hashes[at]:

@@ -91,7 +91,7 @@ class KnownConversation(msgspec.Struct, eq=False, gc=False):
         self.cloud_turns += end.is_cloud
         self.cost += end.cost
         if end.status == NOT_FOUND:
-            self.model = ""  # whatever the client wrote there, it is no model's name
+            self.model = ""  # the client's text is not the name of a model
         if end.status not in {OK, CLIENT_LEFT}:
             self.errors += 1
             self.last_error = end.error or str(end.status)

@@ -38,7 +38,9 @@ def hint_of(raw: Mapping[str, Any]) -> Hint:
 
 
 def _ends_in_text(raw: Mapping[str, Any]) -> bool:
-    """Whether the last message is a mere text, where no mark can be: so are most."""
+    """Whether the content of the last message is a text without parts, which cannot have a mark.
+    Most are.
+    """
     messages = raw.get("messages")
     last = messages[-1] if type(messages) is list and messages else None
     return type(last) is dict and type(last.get("content")) is str

@@ -31,7 +31,7 @@ class Loop(NamedTuple):
 
     @property
     def words(self) -> str:
-        """In a few words, with names of tools only."""
+        """The loop in a few words, with names of tools only."""
         what = "the same error" if self.is_error else "the same result"
         names = " ".join("".join(c for c in one if c.isprintable())[:40] for one in self.tools)
         return f"{names}: {what} {self.repeats} times"
@@ -77,7 +77,7 @@ def loop_in(steps: Sequence[AgentStep], repeats: int) -> Loop | None:
 
 
 def _rounds(steps: Sequence[AgentStep], period: int) -> int:
-    """How often the last `period` steps have come in a row."""
+    """How many times in a row the last `period` steps have been made."""
     length = len(steps)
     num_same = 0
     for at in range(length - period - 1, -1, -1):
@@ -88,7 +88,7 @@ def _rounds(steps: Sequence[AgentStep], period: int) -> int:
 
 
 def _is_same(one: AgentStep, other: AgentStep) -> bool:
-    """Whether `other` has brought nothing that `one` had not."""
+    """Whether `other` brought nothing new after `one`."""
     if one.tool != other.tool or one.result != other.result or one.is_unseen:
         return False
     if one.is_error:

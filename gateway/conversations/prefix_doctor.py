@@ -127,7 +127,7 @@ class PrefixDoctor:
         return finding
 
     def forget(self, owner: Hashable) -> None:
-        """The conversation is forgotten, and so are its prompts."""
+        """Forget the prompts of a conversation that is forgotten."""
         self.num_bytes -= sum(one.num_bytes for one in self._strands.pop(owner, ()))
 
     def count(self, client: str, finding: PrefixFinding, lost_s: float) -> None:
@@ -161,7 +161,7 @@ def tools_of(tools: Sequence[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
 def first_difference(one: bytes, other: bytes) -> int:
     """How many tokens two packed prompts share at their beginning, by bisection."""
     low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
-    if other.startswith(one) or one.startswith(other):  # the usual case, without a copy
+    if other.startswith(one) or one.startswith(other):  # usual; no copy is made
         return high
     while low < high - 1:
         middle = (low + high) // 2

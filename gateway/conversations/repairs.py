@@ -1,4 +1,4 @@
-"""Repairs: what a client changes in the beginning of its prompts is taken out, or put in an order.
+"""Repairs: rules that take changing lines out of a client's prompts, or order their tools.
 
 Owns what a repair does to a request, and when it is safe. A repair takes whole lines of the system
 prompt, or orders whole tools; every other byte stays as it was sent. Must not know which clients

@@ -5,7 +5,8 @@ from them for one conversation. Must not know workers, caches or tokens. The tim
 
 An agent sends its next request when its tool is done, so the tool's name says most. Counts of one
 key, client and tool are few at first; they start from those of the tool anywhere, and these from
-those of all turns that ended in a call, or in none (a person answers, or nobody).
+those of all turns that ended in a call, or ended without a call (then a person answers, or the
+conversation is over).
 """
 
 from collections import OrderedDict
@@ -19,10 +20,10 @@ LOST_AFTER_S: Final = 900.0
 MAX_AWAY: Final = 8192
 MAX_GROUPS: Final = 2048
 _PRIOR_WEIGHT: Final = 6.0
-"""A group weighs its own pauses against so many of the wider group."""
+"""A group's own pauses are averaged with this number of pauses of the wider group."""
 
 _HALVE_AT: Final = 256.0
-"""Counts are halved there, so that the last few hundred pauses decide."""
+"""Counts that reach this number are halved, so that the last few hundred pauses decide."""
 
 _FIRST_BIN: Final = -5
 _NUM_BINS: Final = 22
@@ -81,8 +82,9 @@ class _Counts:
 
 
 class _Ending:
-    """Answers of one tool, key and client: their groups, the widest first, the counts of those that
-    there are, and what followed when these had seen `num_ends` together.
+    """The answers that ended with a call of one tool, for one key and client. `groups` are the
+    groups of pauses that they belong to, the widest first; `counts` are the counts of the groups
+    that exist; `expected` was computed when these counts had `num_ends` ends in all.
     """
 
     __slots__ = ("counts", "expected", "groups", "num_ends")
@@ -95,17 +97,17 @@ class _Ending:
 
 
 class ReturnModel:
-    """What is expected of conversations, by everything that was seen of others."""
+    """Computes when a conversation comes back, from the pauses of all conversations so far."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
         self._away: OrderedDict[Hashable, tuple[float, _Ending]] = OrderedDict()
-        """Since when, and how it had ended."""
+        """By conversation: since when it is away, and its last end."""
         self._endings: dict[_Group, _Ending] = {}
         """By tool, key and client. They are rebuilt when groups come or go."""
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
             counts = self._counts((kind,))
-            # What operators report, as a few first pauses.
+            # Pauses that operators report count as the first few pauses.
             for step in (-2, -1, 0, 0, 1, 2):
                 counts.bins[_bin(usual_s * 4.0**step)] += chance
             counts.returned, counts.lost = 6 * chance, 6 * (1 - chance)

@@ -1,4 +1,5 @@
-"""Steps of an agent: a call of a tool with its result, compared without what never means anything.
+"""Steps of an agent: calls of tools with their results, compared without values that never mean
+anything.
 
 Owns the canonical form of arguments and results: the order of keys, white space, random ids, time
 stamps, durations and pages do not count. Must not know what a loop is.
@@ -73,7 +74,7 @@ _PENDING: Final = re.compile(
     r"compiling|busy|not started)\b"
 )
 _UNSEEN: Final = re.compile(r"(?i)\[[^\]]*\b(?:image|picture|screenshot|audio|file)\b[^\]]*\]")
-"""A result that is not text; nobody can say here that it is the same."""
+"""A result that is not text, which cannot be compared with another one."""
 _ACK: Final = re.compile(
     r"(?i)\b(?:ok|okay|done|success\w*|true|complete[d]?|finished|accepted|(?:creat|delet|remov|updat|"
     r"sav|mov|add|appli|archiv|clos|mark|click|press|typ|post|insert|renam|copi|upload|stor|edit|chang|"
@@ -186,7 +187,7 @@ def call_hashes(name: str, arguments: str) -> tuple[int, int, int]:
     exact = _canonical(value, has_pages=True, has_ids=True)
     paged = _canonical(value, has_pages=False, has_ids=True)
     loose = _canonical(value, has_pages=False, has_ids=False)
-    # If nothing else tells the call what to do, that is what it is about.
+    # A call whose only arguments are pages and ids is compared by these.
     paged = paged if _has_content(paged) else exact
     loose = loose if _has_content(loose) else paged
     return hash((name, repr(loose))), hash((name, repr(paged))), hash((name, repr(exact)))

@@ -349,8 +349,9 @@ def _worker_row(view: WorkerView, tokens_per_s: float) -> WorkerRow:
 
 
 def _why_not_ready(view: WorkerView) -> str:
-    """The last fault; before the first one, what stands between the worker and an engine that
-    should run already: it names the address. Of a sleeping one, what keeps it.
+    """Why the worker is not ready: the last fault of its engine; before the first fault of an
+    attached engine, what its start waits for, which names the engine's address; for a sleeping
+    worker, what keeps it from waking.
     """
     if view.sleep_trouble:
         return view.sleep_trouble

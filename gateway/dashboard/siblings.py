@@ -66,7 +66,7 @@ class Siblings:
         return next(iter(await self._ask(AskRequest(self._url, name))), None)
 
     async def _ask(self, question: Ask) -> list[msgspec.Raw]:
-        """The answers of those that have one, in the order of their sockets."""
+        """The answers of the processes that give one, in the order of their sockets."""
         found: dict[Path, msgspec.Raw] = {}
 
         async def ask_one(path: Path) -> None:
@@ -76,7 +76,7 @@ class Siblings:
                     if isinstance(answer, Shown):
                         found[path] = answer.json
             except HermaError:
-                return  # it has ended, or is another version
+                return  # the process has ended, or has another version
 
         async with trio.open_nursery() as nursery:
             for path in _other_sockets():
@@ -138,7 +138,9 @@ def _ended_at(row: RequestRow) -> float:
 
 
 def _totals(every: Sequence[Totals], rows: Iterable[RequestRow]) -> Totals:
-    """Sums; the first tokens are those of the requests that are shown."""
+    """The totals of all processes: sums, except the times to the first token, which are those of
+    the requests that are shown.
+    """
     names = (
         "open", "queued", "tokens_per_s", "ended", "failed", "by_cloud", "prompt_tokens",
         "cached_tokens", "output_tokens",

@@ -85,7 +85,7 @@ def _table() -> LifeTable[AnswerState, AnswerEvent]:
         (s.REPLACED, e.SILENCE): s.REPLACED,
     }
     for state in (s.KEPT, s.LAST):
-        table[state, e.FINISH] = state  # of a turn that began again
+        table[state, e.FINISH] = state  # the error of an answer that was begun again
     for state in DEAF:
         table |= {(state, event): state for event in (e.FINISH, e.REPLACE)}
     table |= {(state, e.END): s.ENDED for state in AnswerState}

@@ -194,7 +194,9 @@ class Edge:
 
     @property
     def rewrite(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-        """`by_alias`, or None if no alias has rewriting rules, so that no body is looked at."""
+        """The function `by_alias`; None if no alias has rewriting rules, so that parsers need not
+        call it.
+        """
         return self.by_alias if self.settings.alias_params else None
 
     async def read(

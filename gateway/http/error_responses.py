@@ -109,7 +109,9 @@ def passed_on(
 
 
 def _shortened(retry_after: bytes) -> bytes:
-    """Another server's Retry-After, at most as long as ours; a date is too long to be sure of."""
+    """Another server's Retry-After, bounded as ours is. A date may be too far away, so it is
+    replaced by the bound.
+    """
     seconds = retry_after.strip()
     is_short = seconds.isdigit() and len(seconds) < 4 and int(seconds) <= MAX_RETRY_AFTER_S
     return seconds if is_short else b"%d" % MAX_RETRY_AFTER_S

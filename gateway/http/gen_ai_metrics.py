@@ -82,7 +82,7 @@ class GenAiMetrics(Collector):
         series = self._series.get(kind)
         if series is None:
             series = self._series[kind] = _Series(self._unix_time())
-        if kind.operation != OTHER:  # a path of a client's own words would stay for ever
+        if kind.operation != OTHER:  # paths of clients are not kept
             self._by_key[key] = series
         return series
 

@@ -89,7 +89,7 @@ class _Shown(Collector):
         self._labels = {} if process is None else {"process": process}
 
     def describe(self) -> list[Metric]:
-        """Nothing: a registry need not collect in order to know the names."""
+        """Describe nothing, so that a registry does not collect in order to know the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -164,7 +164,7 @@ class _Fleet(Collector):
             )
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: the names depend on the fleet, and registering must not read it."""
+        """Describe nothing: the names depend on the fleet, which registering must not read."""
         return iter(())
 
 
@@ -347,7 +347,9 @@ def _of_host_caches(caches: list[tuple[WorkerView, CacheUse]]) -> Iterator[Metri
 
 
 def _by_tier(name: str, text: str, found: list[tuple[str, int, int]]) -> Metric:
-    """`found` has each worker's number for its card, and that for its host."""
+    """The samples of a metric by tier. `found` has two numbers for each worker: that of its card
+    and that of its host.
+    """
     rows = [
         row
         for worker, on_card, on_host in found
@@ -422,7 +424,7 @@ class _Spending(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not read the books."""
+        """Describe nothing: registering must not read the books."""
         return iter(())
 
 

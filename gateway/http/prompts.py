@@ -109,7 +109,7 @@ class PromptScoring:
             case Failed(error):
                 self._error = error
             case _:
-                pass  # the end of a prompt says no more
+                pass  # the events that follow the scores of a prompt add nothing
 
 
 class _Merger:

@@ -144,7 +144,7 @@ def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[R
 
 
 def _pages(on: On, metrics: Metrics) -> list[Route]:
-    """What operators, monitors and the first requests of clients ask."""
+    """The paths that operators, monitors and the first requests of clients ask for."""
     return [
         *[on(path, GET=_health) for path in ("/health", "/healthz", "/ping")],
         *[on(path, GET=_readiness) for path in ("/health/readiness", "/readyz")],
@@ -162,9 +162,9 @@ def _pages(on: On, metrics: Metrics) -> list[Route]:
 
 @final
 class Unslashed:
-    """The app for paths without a route. One that ends in a slash is looked for without it among
-    the routes, as some clients put one behind every path, and a redirect would cost them the body.
-    Anything else goes to `otherwise` as it came.
+    """The app for paths without a route. A path that ends in a slash is looked for without the
+    slash among the routes: some clients put a slash behind every path, and after a redirect they
+    would not send the body again. All other requests go to `otherwise` unchanged.
     """
 
     def __init__(self, otherwise: ASGIApp) -> None:
@@ -188,7 +188,7 @@ class Entrance:
 
     def __init__(self, router: Router, gate: Gatekeeper) -> None:
         self.routes = router.routes
-        # `Router.__call__` only awaits it, unless the router has a middleware.
+        # `Router.__call__` only awaits `app`, unless the router has a middleware.
         self._route: ASGIApp = router.app
         self._gate = gate
 
@@ -337,7 +337,7 @@ async def _health(exchange: Exchange) -> None:
 
 
 async def _readiness(exchange: Exchange) -> None:
-    """The same, but a 503 also while no model is served: probes read nothing but the status."""
+    """Send what is served, with 503 also while no model is served: probes read only the status."""
     health = health_of(exchange.edge)
     await exchange.send_json(health, status=200 if health.status == "ok" else 503)
 
@@ -350,7 +350,7 @@ def health_of(edge: Edge) -> Health:
     states = set(models.values())
     if edge.draining():
         return Health("draining", models)
-    if states.isdisjoint({"ready", "cloud", "waking", "asleep"}):  # a request wakes what sleeps
+    if states.isdisjoint({"ready", "cloud", "waking", "asleep"}):  # requests wake it
         return Health("starting" if "starting" in states else "down", models)
     return Health("ok", models)
 

@@ -289,7 +289,7 @@ class StreamedAnswer(ClientAnswer):
             self._give_up()
 
     def _note_comment(self, chunk: bytes) -> None:
-        """Note since when a provider sends nothing but comments: no client's clock counts them."""
+        """Note since when a provider sends only comments, which clients do not count."""
         if not chunk.startswith(b":") or chunk.find(b"\ndata:") >= 0:
             self._comments_since = None
         elif self._comments_since is None:
@@ -384,7 +384,7 @@ class StreamedAnswer(ClientAnswer):
         writer = self._writer
         said_at = writer.wrote_at if self._comments_since is None else self._comments_since
         if self.state is REPLACED:
-            return now + keep_alive_s  # its response comes with the end of the turn
+            return now + keep_alive_s  # its response ends the turn
         if self.state in UNSENT:
             self.state = TABLE[self.state, AnswerEvent.SILENCE]
             self._open(b"")

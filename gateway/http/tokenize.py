@@ -74,7 +74,7 @@ async def tokenizer_info(exchange: Exchange) -> None:
 
 
 def _model(edge: Edge, given: str | None) -> str:
-    """The name in the request, or the only model."""
+    """The model that the request names; without a name, the only model."""
     if given is not None:
         return given
     models = edge.models()

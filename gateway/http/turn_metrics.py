@@ -34,7 +34,7 @@ class Histogram:
         self._sum += value
 
     def add_to(self, metric: Metric, labels: dict[str, str], created_at: float) -> None:
-        """Its samples, with these labels."""
+        """Add the samples of the histogram to `family`, with these labels."""
         so_far = 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             so_far += count

@@ -79,9 +79,10 @@ _EMPTY: Final = "it says that a limit is reached, and gave no token"
 
 class Attempt:
     """One sequence on one worker. `expected` is the offset of the next output token. The attempt is
-    over once it has an `outcome`, which rings `ended`. `silence` bounds the silence about it, None
-    if its owner does. `num_signs` counts signs of life beside tokens. `has_steps`: steps of the
-    engine are work on sequences.
+    over once it has an `outcome`, which rings `ended`. `silence` bounds how long the worker may be
+    silent about the sequence; None if the owner of the attempt bounds it. `num_signs` counts signs
+    of life other than tokens. `has_steps`: a step of the engine shows that the engine works on
+    sequences.
 
     The callbacks run inside the link's frame callback and must not block. `on_first_tokens` gets
     the tokens until the owner sets `is_proven`, `on_tokens` gets those that follow; both return

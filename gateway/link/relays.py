@@ -282,4 +282,4 @@ def _no_tokens(_: TokenItem) -> bool:
 
 
 def _no_acceptance(_: Accepted) -> None:
-    """Ignore the message: a worker may send it."""
+    """Ignore `Accepted`, which a worker may send for a relay too."""

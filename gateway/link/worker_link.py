@@ -91,7 +91,9 @@ TELL_AGAIN_S: Final = 600.0
 """A process that the socket refuses is logged once in this time."""
 FALSE_FILES: Final = "its tokenizer and template files do not fit the digest that it named"
 FALSE_FILES_S: Final = 60.0
-"""A worker that sent such files is refused for this time. Then it may show others."""
+"""A worker that sent files that do not fit their digest is refused for this time. Then it may
+register again with other files.
+"""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
 """This and `MAX_NAME_CHARS` bound texts that workers send; otherwise only the frame size limits
@@ -218,7 +220,7 @@ class WorkerLink:
         return peer.name if peer is not None else worker_id.hex()[:8]
 
     def others(self, worker_id: WorkerId) -> frozenset[WorkerId]:
-        """All workers but that one; none if it is gone."""
+        """All registered workers except `worker_id`; none if that worker is gone."""
         return frozenset(self._peers) - {worker_id} if worker_id in self._peers else frozenset()
 
     # Work of turns.
@@ -252,8 +254,9 @@ class WorkerLink:
 
     def retain(self, worker_id: WorkerId, message: Retain) -> None:
         """Tell the worker what is expected of a conversation whose answer it gave, if its engine
-        wants to know. That goes with the next frames for it, at the latest with a ping: it matters
-        when other work comes, and a write of its own would cost as much as that of a request.
+        wants to know. The message is sent with the next frames for the worker, at the latest with a
+        ping: the worker needs it only when other work comes, and a separate write would cost as
+        much as that of a request.
         """
         peer = self._peers.get(worker_id)
         if peer is not None and peer.retains:

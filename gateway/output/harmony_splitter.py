@@ -29,7 +29,7 @@ _TO_SELF: Final = "self"
 _HEADS: Final = (START, CHANNEL, MESSAGE, " to=", "to=", "assistant")
 _MAX_HEAD: Final = 512
 _BETWEEN: Final = "\n\n"
-"""Between two messages of one kind."""
+"""The text between two messages of the same kind."""
 _MARKS: Final = frozenset("<")
 
 

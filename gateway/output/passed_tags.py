@@ -27,7 +27,7 @@ class PassedTags:
 
     @property
     def state(self) -> State:
-        """That of the splitter; "final" in place of "answer"."""
+        """The state of the splitter, with "final" in place of "answer"."""
         state = self._splitter.state
         return "final" if state == "answer" else state
 

@@ -157,7 +157,9 @@ State = Literal["before", "start", "inside", "gap", "answer", "final"]
 REASONING: Final[frozenset[State]] = frozenset({"start", "inside"})
 """The states in which the text so far ends in reasoning."""
 ANSWER: Final[frozenset[State]] = frozenset({"answer", "final"})
-"""The states in which it ends in the answer; behind "final" tags may follow."""
+"""The states in which the text so far ends in the answer. In the state "final" further tags may
+follow.
+"""
 
 
 IsCall = Callable[[str, str], bool | None]

@@ -278,7 +278,7 @@ class OutputPipeline:
                 self._add_logprobs(self._logprobs, held)
             events += held
         if self._logprobs is not None and (left := self._logprobs.take()):
-            # The text of their tokens was part of tool calls.
+            # These log-probabilities belong to tokens whose text is in tool calls.
             events.append(TextDelta(self._index, "", left))
         if self.stopped:
             reason = "stop"
@@ -358,7 +358,9 @@ class OutputPipeline:
         return shown
 
     def _through_reasoning(self, text: str) -> Split:
-        """The text of one token; it counts if it opens, continues or closes reasoning."""
+        """The text of one token behind the splitter. The token counts as reasoning if it opens,
+        continues or closes a block of reasoning.
+        """
         reasoning = self._reasoning
         before = reasoning.state
         split = reasoning.push(text)
@@ -378,7 +380,7 @@ class OutputPipeline:
         return [ReasoningDelta(self._index, reasoning), *events] if reasoning else events
 
     def _add_logprobs(self, logprobs: "_PendingLogprobs", events: list[TextEvent]) -> None:
-        """Pending entries go with the first text after their tokens."""
+        """Add the log-probabilities that wait for a text to the first text after their tokens."""
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
         if at is not None and (entries := logprobs.take()):
             events[at] = msgspec.structs.replace(events[at], logprobs=entries)

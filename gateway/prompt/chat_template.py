@@ -154,7 +154,7 @@ class ChatTemplate:
         try:
             return self._segments(given, now)
         except _REFUSALS as error:
-            # Of all refusals the first one names what the client wrote.
+            # Only the first refusal is about the conversation as the client wrote it.
             refusal = error
         for form in self._stricter(given):
             try:
@@ -197,7 +197,7 @@ class ChatTemplate:
         yield {**given, "messages": instructed_turns(given["messages"])}
 
     def _takes(self, given: dict[str, Any]) -> bool:
-        """Whether the template takes a lone question with all that is given beside it."""
+        """Whether the template accepts a single question with the given variables and tools."""
         try:
             self._run({**given, "messages": list(_PROBE_TURNS[:1])}, _PROBE_TIME)
         except _REFUSALS:
@@ -207,7 +207,9 @@ class ChatTemplate:
     def _shown(
         self, turns: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None
     ) -> str | None:
-        """What `find_traits` reads. The first refusal stays if there are only refusals."""
+        """What `find_traits` reads: the rendered prompt, or None for a refusal. The first refusal
+        is kept in case all conversations are refused.
+        """
         try:
             text = self._run({"messages": list(turns), "tools": tools}, _PROBE_TIME)
         except _REFUSALS as error:
@@ -298,7 +300,8 @@ class ChatTemplate:
                     **self._variables,
                 )
             except _REFUSALS:
-                continue  # a template may refuse a system turn; the other probe decides
+                # A template may refuse the system turn of this probe; then the other decides.
+                continue
             if self._control.read(rendered.split(MARK)).pieces is not None:
                 return True
         return False
@@ -369,7 +372,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             try:
                 return getattr(obj, attribute)
             except AttributeError:
-                pass  # which makes Jinja look for an item of that name
+                pass  # then Jinja looks for an item of that name
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
@@ -440,7 +443,7 @@ def _tojson(
     """Jinja's own escapes for HTML; a faster encoder would write other characters."""
     if type(value) is str and not ensure_ascii:
         return encode_basestring(value)
-    if isinstance(value, GeneratorType):  # of a filter, as in `tools | map(...) | tojson`
+    if isinstance(value, GeneratorType):  # the result of `tools | map(...)`, for instance
         value = list(value)
     if not ensure_ascii and indent is None and separators is None and not sort_keys:
         return value.text_in() if type(value) is ToolSchema else json_text(value)

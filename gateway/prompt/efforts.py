@@ -11,8 +11,9 @@ _WEAKEST_FIRST: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "m
 
 
 def other_efforts(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The variables with other efforts, the nearest first and the stronger of two equally near, and
-    without any; this comes first for an effort of no API, and for none at all.
+    """The variables with other efforts, the nearest first (of two equally near ones the stronger),
+    and without an effort. Those without an effort come first if the given effort is unknown or
+    "none".
     """
     effort = given.get(EFFORT)
     without = {name: value for name, value in given.items() if name != EFFORT}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 _ANY: Final = "any"
-"""The type of a parameter that names none."""
+"""The type of a parameter whose schema names no type."""
 MAX_DEPTH: Final = 64
 """Levels of a schema that get a type; what is below the last one is left out."""
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object"})
@@ -45,16 +45,16 @@ def _typed(schema: object, root: Mapping[str, Any], depth: int = 0) -> dict[str,
     for key in ("items", "additionalProperties"):
         if isinstance(part := stated.get(key), Mapping):
             typed[key] = _typed(part, root, depth + 1)
-    if isinstance(items := stated.get("items"), list):  # of a tuple, in drafts up to 2019-09
+    if isinstance(items := stated.get("items"), list):  # of tuples, up to draft 2019-09
         typed["items"] = _typed(next(iter(items), None), root, depth + 1)
     if depth and typed["type"] == "object":
-        typed.setdefault("additionalProperties", True)  # which is what its absence means
+        typed.setdefault("additionalProperties", True)  # an absent value means the same
     return typed
 
 
 def _one_type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    """The first of JSON's types but null that a schema allows, by its own word, that of what it
-    refers to or that of an alternative; a string if there is none.
+    """The first of JSON's types, except null, that a schema allows: by its own `type`, by that of
+    the schema that it refers to, or by that of an alternative; "string" if there is none.
     """
     for one in (schema, _referred(schema, root), *_alternatives(schema)):
         kind = _table(one).get("type")

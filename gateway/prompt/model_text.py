@@ -115,7 +115,7 @@ class ModelText:
         """The fewest tokens of a text, where its bytes tell."""
         is_bytes = is_byte_level(tokenizer_json)
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
-        # There are two or three formats.
+        # A model is asked for two or three formats, so this cache stays small.
         self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
         self.token_bytes: TokenBytes = (
             ByteTable(tokenizer) if is_bytes else StreamTokenBytes(tokenizer)
@@ -240,7 +240,7 @@ class ModelText:
         file may name fewer than the model writes, as a generation_config.json with the end of a
         document alone beside a chat model's tokenizer. -1 is none.
         """
-        text = model.get("text_config")  # of a model with a tower
+        text = model.get("text_config")  # in a model with a vision tower
         tables = generation, model, text if isinstance(text, dict) else {}
         stated = map(end_ids, (table.get("eos_token_id") for table in tables))
         found = next((ids for ids in stated if ids), frozenset())

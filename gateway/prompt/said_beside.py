@@ -18,7 +18,9 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 class SaidBeside:
-    """Of a template whose calls begin with `tag`, as it is rendered."""
+    """The texts beside calls, while one prompt is rendered by a template whose calls begin with
+    `tag`.
+    """
 
     def __init__(self, tag: str) -> None:
         self._tag = tag

@@ -69,7 +69,7 @@ _HERMA_TINY: Final = (
     r"'(?:WORDS)(?!\p{L})| (?:WORDS)(?!\p{L})| ?\p{L}(?!\p{L})|\p{Lu}?[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|\p{Lu}+(?!\p{Ll})|\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s"
 )
-"""The built-in model's, whose lists of frequent words may be any."""
+"""The expression of the built-in model, with any lists of frequent words."""
 _WORDS: Final = re.compile(r"\(\?:(?:[a-z|]|\(\?:|\)\??)+\)(?=\(\?!\\p\{L\}\))")
 
 TABLE: Final[dict[tuple[str, ...], str]] = {

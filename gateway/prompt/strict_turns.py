@@ -82,7 +82,7 @@ def _without_neighbours(turns: Sequence[Turn]) -> list[Turn]:
         if role == "assistant" and not turn["content"] and "tool_calls" not in turn:
             if turn.keys() <= {"role", "content"}:
                 continue
-            turn = {**turn, "content": _NO_ANSWER}  # only its thoughts came
+            turn = {**turn, "content": _NO_ANSWER}  # the turn has only thoughts
         if alone and role != "tool" and alone[-1]["role"] == role:
             alone[-1] = joined([alone[-1], turn], role)
         else:
@@ -91,7 +91,9 @@ def _without_neighbours(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _alternating(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Turns of calls and results do not count, as in Mistral's templates."""
+    """The turns with neighbours of one role joined. Turns of calls and results are not counted as
+    turns, as in Mistral's templates.
+    """
     before, said = "system", "assistant"
     for turn in turns:
         role = turn["role"]

@@ -162,7 +162,7 @@ def shows_said(show: Show, forms: Sequence[Form]) -> bool:
 
 
 def _is_read(text: str | None, word: str) -> bool:
-    """Whether the word is in a prompt, and not within a list that is printed as it is."""
+    """Whether the word is in a prompt, except within a list that the template prints unchanged."""
     return text is not None and word in text and f"'{word}'" not in text
 
 
@@ -191,7 +191,8 @@ class _Probe:
 
     def find_instructions(self) -> None:
         """Forms for system turns."""
-        # Not where a system turn is left out: Phi-4's reasoning models have their own.
+        # Not for a template that leaves system turns out: Phi-4's reasoning models have a fixed
+        # one.
         none = self._no_tools
         self._try(folded_system, [_SYSTEM, _USER], tools=none)
         words = "Kk1", "Ll2"
@@ -205,7 +206,7 @@ class _Probe:
         """Forms for calls, and what is said beside them; whether they become text."""
         for form in (text_arguments, silent_calls, silent_text_calls):
             self._try(form, _ONE_CALL, "Ff6", "Dd4")
-        # The last two have all calls as text.
+        # The last two forms write all calls as text.
         as_text: list[Form] = [all_text]
         if write is not None:
             as_text.insert(0, partial(spelled_calls, write=write))
@@ -230,7 +231,9 @@ class _Probe:
             self._try(paired_turns, _ORPHAN, "Dd4")
 
     def loses_developers(self) -> bool:
-        """Whether a turn of the developer's is lost where one of the system's is not."""
+        """Whether the template leaves out a turn of the role developer but not a turn of the role
+        system.
+        """
         none = self._no_tools
         return any(
             not self.shown(turns, "Nn4", tools=none)
@@ -239,7 +242,9 @@ class _Probe:
         )
 
     def _find_late_system(self) -> None:
-        """`late_system` changes no prompt that the template writes right."""
+        """Add `late_system` if the template needs it. The form does not change a prompt that the
+        template writes correctly.
+        """
         asked, called = [_SYSTEM, _USER], [_SYSTEM, *_ONE_CALL]
         if not self.shown(asked, "Aa1") or self.shown(called, "Aa1"):
             return
@@ -312,7 +317,7 @@ def text_arguments(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def silent_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """A turn that calls and says nothing has no text at all, as OpenAI's API writes it."""
+    """A turn with calls and an empty text has no text at all, as OpenAI's API writes it."""
     return [
         {**turn, "content": None} if "tool_calls" in turn and not turn["content"] else turn
         for turn in turns
@@ -382,7 +387,9 @@ def _of_system(turn: Turn) -> Turn:
 
 
 def joined_thoughts(turns: Sequence[Turn]) -> list[Turn]:
-    """A turn that calls says what it thinks or what it tells, not both: both are its thoughts."""
+    """In a turn with calls, thoughts and text become one field of thoughts, for templates that show
+    only one of the two.
+    """
     return [_thinking(turn) if "tool_calls" in turn else turn for turn in turns]
 
 

@@ -54,7 +54,7 @@ class TokenBound(NamedTuple):
             is_kept = self.shrinks == 1 or len(data) == len(part)
             num_bytes += len(data) // (1 if is_kept else self.shrinks)
             if is_kept:
-                # An accent that begins the next part may take the last letter.
+                # An accent at the beginning of the next part may be composed with the last letter.
                 num_word_bytes += max(0, len(data.translate(None, _NOT_OF_WORDS)) - 1)
             by_words = -(-num_word_bytes // self.most_word_bytes)
             fewest = max(by_words, -(-num_bytes // self.most_bytes))
@@ -121,7 +121,7 @@ def token_bound(tokenizer: Tokenizer, tokenizer_json: bytes) -> TokenBound | Non
 def _is_keeping(stage: Stage) -> bool:
     """Whether a normalizer makes no text shorter than `_SHRINKS` says."""
     if stage.type == "Replace":
-        # As models of SentencePiece write spaces.
+        # The way in which models of SentencePiece write spaces.
         return stage.pattern.get("String") == " " and bool(stage.content)
     return stage.type in _KEEPING or stage.type in _SHRINKS
 

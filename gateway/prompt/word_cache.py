@@ -37,9 +37,9 @@ _ALONE_CHARS: Final = 20
 _FEW: Final = 8
 """Word by word is faster if at most one in this many words is unknown."""
 _INDENT: Final = "  "
-"""Text with it is code or a table, whose words hardly repeat."""
+"""A text with an indentation is code or a table, whose words hardly repeat."""
 _CUT: Final = "\0"
-"""Text with it is never cut."""
+"""A text that matches is never cut."""
 _ENTRY_BYTES: Final = 230
 """Two objects and their place in the cache."""
 _SPELLED: Final = {byte: 0x100 + at for at, byte in enumerate([*range(0x21), 0x7F])}
@@ -211,7 +211,7 @@ class _Splitter:
         self._find = pattern.findall
         added = tokenizer.get_added_tokens_decoder()
         markup = {token.content: id_ for id_, token in added.items() if not token.special}
-        # Those that are looked for first might take letters of the others.
+        # Added tokens that are looked for first might take letters of the others.
         are_alike = len({token.normalized for token in added.values() if not token.special}) <= 1
         self._markup = markup if are_alike else {}
         self._cut = re.compile(f"({_any_of(self._markup)})")

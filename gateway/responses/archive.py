@@ -109,10 +109,10 @@ class Archive:
         """Open the file, and queue the end of what was left open there. Raises `ConfigError` and
         `ResponseStoreError`.
         """
-        with trio.CancelScope(shield=True):  # a file that is open has an owner
+        with trio.CancelScope(shield=True):  # an opened file is always closed
             store = await self._in_thread(open_store)
             try:
-                # Before anything new is stored, which is open, too.
+                # This is queued before any new response, which is unfinished as well.
                 left = await self._in_thread(store.left_open, self._num_processes)
             except ResponseStoreError:
                 await self._in_thread(store.close)

@@ -58,7 +58,7 @@ class Background:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             while True:
-                if not self._running:  # an idle gateway does not wake
+                if not self._running:  # without responses no tick wakes the gateway
                     self._has_some = trio.Event()
                     await self._has_some.wait()
                 await trio.sleep(TICK_S)
@@ -109,7 +109,7 @@ class Background:
         while True:
             stored = await archive.ask(archive.store.response, owner, response_id)
             if stored is None:
-                return  # deleted meanwhile
+                return  # the response was deleted meanwhile
             batches = await archive.ask(archive.store.events, owner, response_id, after)
             last = after
             for batch in batches or ():

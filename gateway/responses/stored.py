@@ -169,7 +169,7 @@ class StoredResponses:
         return await self._archive.ask(create, owner, conversation_id, metadata, items)
 
     async def conversation(self, owner: str, conversation_id: str) -> tuple[int, Item]:
-        """When it was created, and its metadata. Raises `ApiError` 404."""
+        """When the conversation was created, and its metadata. Raises `ApiError` 404."""
         store = self._store(_no_conversation, conversation_id)
         found = await self._archive.ask(store.conversation, owner, conversation_id)
         if found is None:
@@ -177,19 +177,19 @@ class StoredResponses:
         return found
 
     async def set_metadata(self, owner: str, conversation_id: str, metadata: Item) -> None:
-        """Replace its metadata."""
+        """Replace the metadata of a conversation."""
         store = self._archive.store
         await self._archive.ask(store.set_metadata, owner, conversation_id, metadata)
 
     async def add_items(
         self, owner: str, conversation_id: str, items: list[tuple[str, bytes]]
     ) -> None:
-        """Add items, in JSON with their ids, at its end. Raises `ApiError` 404."""
+        """Add items, JSON with ids, at the end of a conversation. Raises `ApiError` 404."""
         await self.conversation(owner, conversation_id)
         self._archive.add_items(owner, conversation_id, items)
 
     async def items(self, owner: str, conversation_id: str) -> list[Item]:
-        """All its items, oldest first. Raises `ApiError` 404."""
+        """All items of a conversation, oldest first. Raises `ApiError` 404."""
         store = self._store(_no_conversation, conversation_id)
         found = await self._archive.ask(store.items, owner, conversation_id)
         if found is None:
@@ -203,7 +203,7 @@ class StoredResponses:
             raise no_item(item_id)
 
     async def delete_conversation(self, owner: str, conversation_id: str) -> None:
-        """Delete it and its items. Raises `ApiError` 404."""
+        """Delete a conversation and its items. Raises `ApiError` 404."""
         store = self._store(_no_conversation, conversation_id)
         if not await self._archive.ask(store.delete_conversation, owner, conversation_id):
             raise _no_conversation(conversation_id)
@@ -220,8 +220,8 @@ def stored_responses(
     publish: Callable[[FleetEvent], None],
     process: tuple[int, int],
 ) -> StoredResponses:
-    """Those of a gateway process, its index and how many share the file; without a place for a file
-    none are stored.
+    """The stored responses of the gateway process `process` of those that share the file. If there
+    is no place for a file, none are stored.
     """
     path = None
     try:
@@ -262,5 +262,5 @@ def _no_reference(item_id: str) -> ApiError:
 
 
 def no_item(item_id: str) -> ApiError:
-    """404 for an item."""
+    """404: no item has that id."""
     return ApiError(404, f"Item with id '{item_id}' not found.", code="not_found")

@@ -62,8 +62,8 @@ _age: Final = itemgetter(0)
 
 
 class _Line:
-    """Tickets that wait for the same, by what is due first and by what is overdue first. `work` is
-    the sum of their costs.
+    """Tickets that wait in one line, sorted by when they are due and by when they are overdue.
+    `work` is the sum of their costs.
     """
 
     __slots__ = ("_by_age", "_by_due", "work")
@@ -94,7 +94,7 @@ class _Line:
         return by_age[: bisect_right(by_age, total, key=_age)]
 
     def others(self, overdue: list[_Entry]) -> list[_Entry]:
-        """The tickets that are not, by when they are due."""
+        """The tickets that are not in `overdue`, by when they are due."""
         if not overdue:
             return self._by_due
         old = {arrival for _, arrival, _ in overdue}
@@ -224,8 +224,8 @@ class AdmissionQueue:
 
 
 _Head = tuple[float, _Entry, float, Iterator[tuple[_Entry, float]]]
-"""What a line's key was served before its next ticket leaves, that ticket, its charge, and those
-behind it.
+"""The head of a line: what the line's key was served so far, the next ticket, its charge, and the
+tickets behind it.
 """
 
 

@@ -18,15 +18,16 @@ FAILURES: Final = 3
 FIRST_OPEN_S: Final = 5.0
 LONGEST_OPEN_S: Final = 60.0
 TRIAL_S: Final = 60.0
-"""A trial whose end is never reported (its client left) blocks the next one for no longer."""
+"""A trial whose end is never reported (its client left) blocks the next trial for this time only.
+"""
 
 T = TypeVar("T")
 
 
 class Breaker:
     """The breaker of one target, which is a worker or a provider. Times are on the caller's clock.
-    A busy answer is no failure: report it with `refused`. `is_open`: the target has failed, and has
-    not answered since.
+    An answer that the target is busy is not a failure: report it with `refused`. `is_open`: the
+    target has failed, and has not answered since.
     """
 
     __slots__ = ("_cool_until", "_failures", "_open_until", "_trial_until", "is_open", "open_s")

@@ -1,7 +1,7 @@
 """How often one worker falls asleep and wakes.
 
-Owns the finding that it changes too often. Must not know workers or how one sleeps. Times are
-arguments.
+Owns the judgement that the worker changes too often. Must not know workers or how one sleeps. Times
+are arguments.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ for this share of the time since the first of these wakes began.
 """
 TOLD_AGAIN_S: Final = 3600.0
 _MOST_CHANGES: Final = 4096
-"""The most changes that are kept of the watched time: one takes longer than 0.15 s."""
+"""The most changes that are kept of the watched time: each change takes longer than 0.15 s."""
 
 
 class ChangeWatch:

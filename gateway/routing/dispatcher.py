@@ -59,7 +59,9 @@ TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
 """The interval of ticks while no ticket waits."""
 REST_TICK_S: Final = 0.4
-"""The interval while nothing runs either: each wake-up of an idle process takes 0.4 ms of CPU."""
+"""The interval of ticks while no ticket waits or runs: each wake-up of an idle process takes 0.4 ms
+of CPU.
+"""
 MAX_PROBES: Final = 64
 """Health probes that wait to be sent. There is at most one per model, so this bounds how many
 models can be in fallback and probed at the same moment; a further probe counts as busy.
@@ -123,7 +125,7 @@ class Dispatcher:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Call `FleetState.tick` until cancelled."""
-        # The clock itself: `trio.current_time` takes three calls to reach it.
+        # trio's clock is called directly: `trio.current_time` takes three calls to reach it.
         self._now = trio.lowlevel.current_clock().current_time
         self._core.start(self._now())
         task_status.started()

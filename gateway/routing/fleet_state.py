@@ -124,7 +124,8 @@ class FleetState:
         self._rejoin_s = rejoin_s
         self._num_stale = 0
         self._num_gaps = 0
-        self._start_due: set[WorkerId] = set()  # their engine died; the next has not begun
+        # Their engine died, and the next start has not begun.
+        self._start_due: set[WorkerId] = set()
 
     def start(self, now: float) -> None:
         """The gateway starts. If it was restarted, its workers dial in within a second."""
@@ -374,7 +375,7 @@ class FleetState:
             return list(_ask_files(worker))
         asked: list[Effect] = [AskSnapshot(worker.worker_id), *_ask_files(worker)]
         if previous is not None and previous.residency is not None and not previous.fault:
-            return asked  # it has woken: no worker that was missed is back
+            return asked  # a worker that has woken was not missed
         return [*asked, Notice(kind(worker.name, worker.epoch, worker.models, engine.device))]
 
     def _block_event(

@@ -1,7 +1,7 @@
 """The requests for a sleeping model that went to a provider instead (`while_waking = "cloud"`).
 
-Owns for how long they count as waiting: nobody waits for the model, so without such a count it
-would never wake. Must not know workers. Times are arguments.
+Owns for how long these requests count as waiting. They do not wait in the queue, so without this
+count nothing would wake the model. Must not know workers. Times are arguments.
 """
 
 from typing import Final, final
@@ -17,7 +17,9 @@ neighbour nothing, a model that is asked again and again has its turn in the end
 
 @final
 class Missed:
-    """The requests of one model that went away. `since` is when the first of the series came."""
+    """The requests of one model that went to a provider. `since` is when the first request of the
+    series came.
+    """
 
     def __init__(self) -> None:
         self.since = float("-inf")
@@ -28,7 +30,7 @@ class Missed:
         return f"<Missed since={self.since} last={self._last_at} earlier={self._earlier_s:g} s>"
 
     def another(self, now: float) -> None:
-        """A request has gone away."""
+        """A request went to a provider."""
         if now < self._last_at + SERIES_S:
             self._earlier_s = self.waited_s(now)
         else:
@@ -36,9 +38,9 @@ class Missed:
         self._last_at = now
 
     def is_waiting(self, now: float) -> bool:
-        """Whether the last one still counts."""
+        """Whether the last request still counts as waiting."""
         return now < self._last_at + MISSED_S
 
     def waited_s(self, now: float) -> float:
-        """The seconds for which those of the series have counted as waiting, summed."""
+        """The sum of the seconds for which the requests of the series have counted as waiting."""
         return self._earlier_s + min(now - self._last_at, MISSED_S)

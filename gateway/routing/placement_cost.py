@@ -102,7 +102,7 @@ class PlacementScore(msgspec.Struct, frozen=True, gc=False):
     load_ms: float = 0.0
 
     def candidate(self, *, is_chosen: bool) -> CandidateWorker:
-        """As plain data, for operators."""
+        """This score as plain data, for operators."""
         return CandidateWorker(
             worker=self.option.worker.name,
             is_chosen=is_chosen,

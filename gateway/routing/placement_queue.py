@@ -119,8 +119,8 @@ class PlacementQueue:
         return effects
 
     def _away(self, model: Model, request: RouteRequest, now: float) -> Effects:
-        """The request goes to a provider, because no worker is ready; () if it has to wait for one.
-        The requests in the queue are those that may not go.
+        """The effects that send the request to a provider, because no worker is ready; () if the
+        request has to wait for a worker. Requests that are in the queue may not use a provider.
         """
         if not (chain := model.chain(request)):
             return ()
@@ -130,7 +130,7 @@ class PlacementQueue:
             return (*changes, UseProvider(request.ticket, chain, reason))
         if model.config.while_waking == "wait":
             return ()
-        model.missed.another(now)  # no outage, so no fallback begins
+        model.missed.another(now)  # sleep is not an outage: no fallback begins
         return (UseProvider(request.ticket, chain, f"{model.name} is asleep"),)
 
     def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
@@ -237,7 +237,7 @@ class PlacementQueue:
             effects = self._distrusted(worker, now)
         waiting = self._enter(model, reservation.request, reservation.session, now, first=True)
         waiting.is_on_probation = was_on_probation
-        # It must not fall behind requests that came later and were not sent.
+        # The ticket must not fall behind requests that came later and were not sent.
         waiting.arrival = reservation.arrival
         self._enqueue(model, waiting, now)
         return effects + self.settle_all(worker.models, now)
@@ -329,7 +329,7 @@ class PlacementQueue:
         for model in self._models:
             model.conversations.sweep()
             patience_s = self._resume_wait_s
-            if model.queue.is_any_held:  # what is said to come in time is waited for
+            if model.queue.is_any_held:  # requests wait for a start or wake that should end in time
                 patience_s += max((w.due_s for w in self._fleet.sleepers(model)), default=0.0)
             for waiting in model.queue:
                 since = waiting.held_since
@@ -588,8 +588,8 @@ def _is_late(request: RouteRequest, now: float) -> bool:
 
 
 def _outage(model: Model, reason: str) -> list[Effect]:
-    """A request goes to providers because no worker is ready. For a model that has none that is the
-    rule, and no fallback.
+    """The effects of a request that goes to providers because no worker is ready. For a model that
+    has no workers this is not a fallback.
     """
     return [] if model.is_providers_alone else model.fallback.turn_on(reason)
 

@@ -7,13 +7,14 @@ An agent's conversation is a program: a request for each turn, and nearly all of
 of the turn before. If the conversations that work at the same time need more memory than there is,
 each turn evicts the prefix of another one, which is then computed again: 8 agents had a hit rate of
 0.97, 16 on the same card 0.39, 32 of them 0.05 (InferenceX#2268). No order of eviction helps,
-because all come back at once. So conversations take turns in another sense: the ones that fit are
-resident and run for several requests, and the others wait in a line.
+because all come back at once. So conversations take turns at being resident: the ones that fit are
+resident for several requests, and the others wait in a line.
 
 - A conversation is a program from its second request on; the first is never held.
 - While all programs fit, nothing waits, and requests need not ask (`is_full`). Each counts with
   all its tokens, also those that others share (instructions, tools), so more may fit than the sum
-  says. They do until a turn finds less than half of what its conversation left in memory.
+  says. All programs count as fitting until a turn finds less than half of what its conversation
+  left in memory.
 - A program is held only if that pays. If half of what fits into the memory can be computed anew
   while the program goes through one cycle (its pause and its answer), its misses fit between those
   of others, and it would wait for longer than it saves. So chats of people, and agents whose tools
@@ -47,7 +48,7 @@ times what fits, under 0.1 where pauses are long and memory lacks a little.
 LOST: Final = 0.5
 """A turn that finds less than this part of what its conversation left says that memory lacks."""
 LOST_COUNTS_S: Final = 60.0
-"""How long it says so. While programs wait in line, that says so, too."""
+"""How long such a turn shows that memory lacks. Programs that wait in line show it too."""
 USABLE: Final = 0.95
 """The part of the workers' memory that residents fill: their answers grow."""
 
@@ -103,7 +104,9 @@ class Programs:
         self._lost_at = -math.inf
 
     def tokens_of(self, name: str) -> int:
-        """What the conversation's last request left; 0 if it is none that may be held."""
+        """The tokens that the conversation's last request left in memory; 0 if the conversation is
+        not a program that may be held.
+        """
         program = self._table.get(name)
         return program.tokens if program is not None else 0
 
@@ -125,7 +128,7 @@ class Programs:
             program.waits_since = now
             self._line[name] = program
         lack = claim.tokens + self.held_tokens - int(USABLE * claim.capacity)
-        lack = min(lack, self.held_tokens)  # all that residents can give
+        lack = min(lack, self.held_tokens)  # residents cannot give up more than they hold
         if now - program.waits_since >= self.max_pause_s:
             self._make_room(lack, now, among_all=True)
         elif self._next() is not program or (lack > 0 and not self._make_room(lack, now)):
@@ -164,7 +167,7 @@ class Programs:
         if program.resident_since is not None:
             self._leave(program)
         program.tokens = tokens
-        # A resident may fill the rest, too: what it had is there, and others will end.
+        # A resident may fill the rest too: its prefix is in memory already, and others will end.
         usable = 1.0 if since < now else USABLE
         room = int(usable * capacity) - self.held_tokens
         if program.turns > 1 and program.waits_since is None:
@@ -185,8 +188,9 @@ class Programs:
             program.waits_since = None
 
     def wait_s(self, name: str, now: float) -> float:
-        """How long a program in line will probably wait, and no longer than it may; 0 for others.
-        Residents give up their places one after the other within a quantum.
+        """How long a program in line will probably wait, at most as long as it may wait; 0 for a
+        program that is not in line. Residents give up their places one after the other within a
+        quantum.
         """
         program = self._line.get(name)
         if program is None or program.waits_since is None:

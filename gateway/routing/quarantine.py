@@ -1,7 +1,7 @@
 """Quarantine: finds the requests that kill engines.
 
 Owns the record of requests that ran on engines that died. Only the fleet state changes it
-(`dispatch.py`, `tickets.py`). Must not know how requests are served.
+(`fleet_state.py`, `placement_queue.py`). Must not know how requests are served.
 
 The death of an engine is a strike for every request that ran on it and had fewer than
 `PROOF_TOKENS` from it. A request that gets as many is cleared. With `PROBATION_STRIKES` a request

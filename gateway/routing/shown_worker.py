@@ -1,6 +1,6 @@
 """What is shown of a worker: a view of its state for metrics and the dashboard.
 
-Owns the words for where a worker is. Must not know how the gateway came to know it.
+Owns the names of a worker's states. Must not know how the gateway learned of a state.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Workers that take turns with others of their device: where they are, how much they are wanted.
+"""Workers that take turns with others of their device: whether they sleep, and the demand for them.
 
 Owns the moves that they report and the demand that they are told. Must not know how a worker sleeps
 or who decides about it: that is for the supervisors.
@@ -28,7 +28,7 @@ class Sleepers:
             worker.due_s, worker.sleep_trouble = previous.due_s, previous.sleep_trouble
             before = previous.residency
             if worker.is_asleep and previous.is_asleep:
-                worker.residency = before  # more than that a registration does not say
+                worker.residency = before  # a registration says no more than that
         else:
             before = "awake"
         return self._moved(worker, before, now)
@@ -38,7 +38,7 @@ class Sleepers:
         self.has_any = any(worker.residency is not None for worker in self._fleet)
 
     def moved(self, worker: Worker, message: Residency, now: float) -> Effects:
-        """A worker says where it is."""
+        """A worker reports its state: awake, asleep, or on the way."""
         assert worker.residency is not None
         before, worker.residency = worker.residency, message.state
         worker.due_s = message.due_s
@@ -62,7 +62,9 @@ class Sleepers:
         return tuple(effects)
 
     def _demand(self, worker: Worker, now: float) -> Demand:
-        """Waiting requests are those of a worker that serves, or of a model without such a one."""
+        """The demand for a worker. Waiting requests count for a worker that serves their model, or
+        if no worker serves it.
+        """
         waiting, waited_s = 0, 0.0
         came = [one.assigned_at for one in worker.reservations.values()]
         for name in worker.models:
@@ -107,5 +109,5 @@ class Sleepers:
 
 
 def _at(now: float, age_s: float) -> float | None:
-    """When something of that age came, to a millisecond."""
+    """The time at which something of that age came, to a millisecond."""
     return round(now - age_s, 3) if age_s else None

@@ -13,7 +13,7 @@ know how a probe is run, nor what follows for requests.
 
 A worker that came back by a probe, and lost the trust again before a request got its tokens, has
 relapsed: its probes prove little. A passed probe restores it only `HOLD_S` after the relapse, after
-the next one twice as long, up to `MOST_HOLD_S`. A request that gets its tokens ends the row.
+the next one twice as long, up to `MOST_HOLD_S`. A request that gets its tokens ends this doubling.
 
 A worker that is not trusted gets no requests. A faulty one is told to start another engine. One
 request that fails again and again counts once: the request may be at fault (`quarantine.py`).

@@ -313,7 +313,8 @@ class WorkerRegistry:
         self._models = models
         self._workers: dict[WorkerId, Worker] = {}
         self._records: dict[str, WorkerRecord] = {}
-        # By model; workers change far more seldom than requests come.
+        # The ready workers by model, kept because workers change far more seldom than requests
+        # come.
         self._ready: dict[str, tuple[Worker, ...]] = {}
         self._views: dict[str, ModelView] = {}
 

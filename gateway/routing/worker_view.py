@@ -52,7 +52,9 @@ it gets two minutes (`stall_s`).
 """
 
 PRIOR_LOAD_BYTES_PER_S: Final = 20e9
-"""Until a worker has measured its own: between a card's link (50) and copies in a host (5)."""
+"""The rate of loads until a worker has measured its own: between that of a card's link (50 GB/s)
+and that of copies in a host (5 GB/s).
+"""
 LEAST_LOAD_BYTES_PER_S: Final = 1e6
 _MOST_LOADING: Final = 0.9
 """Prefills of which loads took a larger share teach no rate. With less, loads are a part of them:
@@ -71,7 +73,7 @@ _MEMORY_S: Final = 30.0
 
 _PRIOR_S: Final = 0.3
 _PRIOR_DEPTH: Final = 10_000
-"""The prior of the fit: `_PRIOR_S` of prefill at the rate that the worker reports, with
+"""The prior of the fit is `_PRIOR_S` of prefill at the rate that the worker reports, with
 `_PRIOR_DEPTH` tokens before each. It is needed because prompts of equal length say nothing about
 `context_s`.
 """
@@ -145,8 +147,8 @@ class PrefillRateEstimator:
         """
         if num_tokens <= 0 or seconds <= 0:
             return
-        # `trust` too: else a worker with little work would count as slow for hours after one slow
-        # prefill.
+        # `trust` also depends on the age: otherwise a worker with little work would count as slow
+        # for hours after one slow prefill.
         kept = (1 - seconds / _MEMORY_S) * self.trust(now) if seconds < _MEMORY_S else 0.0
         self.learned_at = now
         mean_depth = depth / num_tokens
@@ -439,7 +441,7 @@ class Worker:
         if reservation.started:
             return
         reservation.started = True
-        self.may_try = True  # the worker's own queue may have room now
+        self.may_try = True  # the queue in the worker may have room now
         del self._prefilling[reservation.request.ticket]
         if not reservation.is_beside:
             self._shift(reservation.done_at, reservation.done_at - now)

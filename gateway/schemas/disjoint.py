@@ -69,14 +69,16 @@ class SchemaComparison:
 
 
 def _by_values(one: Json, two: Json) -> bool | None:
-    """What values and types tell; None if only objects may be valid for both."""
+    """Whether the schemas are disjoint by their values and types; None if only objects may be valid
+    for both.
+    """
     values = [_values_of(part) for part in (one, two)]
     if values[0] is not None and values[1] is not None:
         return not {*map(_frozen, values[0])} & {*map(_frozen, values[1])}
     types = [_types_of(part, known) for part, known in zip((one, two), values, strict=True)]
     named = [some for some in types if some]
     if not named:
-        return False  # what is no object is valid for both
+        return False  # a value that is not an object is valid for both
     shared = frozenset.intersection(*named)
     if not shared and not ({"integer", "number"} <= types[0] | types[1]):
         return True
@@ -84,8 +86,9 @@ def _by_values(one: Json, two: Json) -> bool | None:
 
 
 def of_objects(definitions: Mapping[str, Any], parts: list[Json | bool]) -> list[Json | bool]:
-    """The schemas of a `oneOf`. Where several speak of properties and name no type, what is no
-    object is valid for each of these, and so for none of the `oneOf`: they become of objects.
+    """The schemas of a `oneOf`. If several of them name properties and no type, a value that is not
+    an object is valid for each of them, and so not for the `oneOf`: these schemas get the type
+    object.
     """
     untyped = [at for at, part in enumerate(parts) if _speaks_of_objects(definitions, part)]
     if len(untyped) < 2:

@@ -92,7 +92,7 @@ def enforceable(schema: Mapping[str, Any]) -> Enforceable:
 
 
 class _Mender:
-    """One schema on its way. `definitions` are the parts that references lead to."""
+    """Mends one schema. `definitions` are the parts that references lead to."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -106,7 +106,9 @@ class _Mender:
         self._places: dict[int, tuple[Json, str]] = {}  # mended schemas by id, with their pointers
         self.left_out: list[LeftOut] = []
         self.alternatives: list[tuple[str, list[Json | bool]]] = []
-        """Of each `oneOf`, with its place. They are compared once all definitions are known."""
+        """The alternatives of each `oneOf`, with its place. They are compared once all definitions
+        are known.
+        """
 
     def mend_definitions(self) -> None:
         """Mend the parts that references lead to, and those that these lead to. They wait for it,
@@ -147,7 +149,8 @@ class _Mender:
         # Null is the absence of a keyword, but for `const` it is a value.
         given = {k: value for k, value in schema.items() if value is not None or k == "const"}
         is_nullable = given.pop("nullable", False) is True
-        if self._is_old and "$ref" in given:  # up to draft 7, all beside it is ignored
+        # Up to draft 7, keywords beside a reference are ignored.
+        if self._is_old and "$ref" in given:
             given = {"$ref": given["$ref"]}
         mended: Json = {}
         for mend in (_references, _types, _values, _numbers, _strings, _arrays, _objects, _choices):
@@ -227,7 +230,8 @@ _ANNOTATIONS: Final = frozenset(
         "readOnly",
         "writeOnly",
         "deprecated",
-        # Of OpenAPI. Without any other keyword, `nullable` allows what is allowed already.
+        # A keyword of OpenAPI. Without any other keyword, `nullable` allows what is allowed
+        # already.
         "nullable",
         "example",
         "discriminator",
@@ -258,7 +262,7 @@ def _references(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     for keyword in sorted(_REFERENCE & given.keys()):
         ref = given[keyword]
         if ref == "#" and not at:
-            continue  # the whole schema is itself
+            continue  # a reference of the whole schema to itself changes nothing
         if (reference := mender.reference(ref, at)) is not None:
             mended |= reference
 
@@ -384,7 +388,7 @@ def _strings(mender: _Mender, given: Json, mended: Json, at: str) -> None:
 def _arrays(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     mended |= _counts(mender, given, at, ("minItems", "maxItems"))
     items, first, where = given.get("items"), given.get("prefixItems"), "items"
-    if isinstance(items, list):  # up to 2019-09
+    if isinstance(items, list):  # in drafts up to 2019-09
         first, items, where = items, given.get("additionalItems"), "additionalItems"
     if isinstance(first, list) and first:
         place = "items" if where == "additionalItems" else "prefixItems"
@@ -433,7 +437,8 @@ def _other_properties(mender: _Mender, given: Json, mended: Json, at: str) -> No
     """`additionalProperties` and `patternProperties`."""
     others = given.get("additionalProperties")
     if others is None and not given.keys() & _IN_PLACE:
-        others = given.get("unevaluatedProperties")  # the same where nothing else evaluates any
+        # Means the same if no other keyword evaluates properties.
+        others = given.get("unevaluatedProperties")
     if others is not None:
         mended["additionalProperties"] = mender.part(
             others, at + pointer_to("additionalProperties")
@@ -520,7 +525,7 @@ def _numbers_of_properties(mender: _Mender, given: Json, mended: Json, at: str) 
         mended |= counts
         return
     if "minProperties" in counts and least == len(required) + 1 and len(optional) <= _MOST_WAYS:
-        # One of those that the schema names, so that a model invents none.
+        # At least one of the properties that the schema names, so that a model invents none.
         del counts["minProperties"]
         mended["anyOf"] = [{"required": [name]} for name in optional]
     for keyword in counts:

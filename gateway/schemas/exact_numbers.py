@@ -13,14 +13,14 @@ LARGEST: Final = 9 * 10**18
 """Bounds of numbers are at most this; llguidance computes ranges in 64 bits."""
 _SMALLEST: Final = 1e-15
 _DIGITS: Final = 15
-"""Fractions of as many digits keep their value."""
+"""Fractions with at most this many digits keep their value."""
 _MOST_EXPONENT: Final = 22
 _MOST: Final = 2**63 - 1024
 """The largest integer that a double and 64 bits both hold."""
 
 
 def is_kept(value: object) -> bool:
-    """Whether every number in `value` stays what it is."""
+    """Whether llguidance keeps every number in `value` unchanged."""
     if isinstance(value, dict):
         return all(map(is_kept, value.values()))
     if isinstance(value, list):
@@ -33,7 +33,7 @@ def is_kept(value: object) -> bool:
 
 
 def at_least(bound: float) -> float:
-    """The least number from `bound` on that stays what it is."""
+    """The least number from `bound` on that llguidance keeps unchanged."""
     if isinstance(bound, int):
         kept = float(bound)
         return int(math.nextafter(kept, math.inf) if kept < bound else kept)

@@ -172,7 +172,7 @@ class _Reader:
             self.at = found.end()
         if bounds is None:
             return node
-        if self._pattern.startswith("?", self.at):  # a lazy one matches the same strings
+        if self._pattern.startswith("?", self.at):  # a lazy quantifier matches the same strings
             self.at += 1
         if isinstance(node, _Start | _End):
             raise HardPattern("an anchor is repeated")

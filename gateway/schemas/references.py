@@ -43,8 +43,8 @@ def target_of(root: Mapping[str, Any], ref: object) -> tuple[str, Any] | None:
 
 
 def resolved(root: Mapping[str, Any], schema: object) -> object:
-    """`schema`, or what its references lead to: a part of `root` that is none itself, joined with
-    the keywords beside the references. A reference that leads nowhere stays.
+    """`schema`, or what its references lead to: a part of `root` that is not a reference, joined
+    with the keywords beside the references. A reference that leads nowhere stays.
     """
     for _ in range(_MAX_STEPS):
         if not isinstance(schema, dict) or "$ref" not in schema:

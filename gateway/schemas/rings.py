@@ -66,8 +66,8 @@ def open_ring(opened: Opened, definitions: Mapping[str, Json | bool]) -> list[st
 
 
 def _edges(schema: Json | bool, *, is_place: bool = True) -> Iterator[_Edge]:
-    """The references of a schema that have keywords beside them. `is_place`: it is no part of
-    another one that stands in the same place with keywords beside it.
+    """The references of a schema that have keywords beside them. `is_place`: the schema is not part
+    of another schema with keywords that applies to the same value.
     """
     if isinstance(schema, bool):
         return

@@ -231,7 +231,8 @@ class LedgerWriter:
             batch = self._waiting
             if batch.rows or batch.holds or self._holds.ends:
                 return
-            # Only what no request waits for: a reservation may come first.
+            # These entries have no request that waits for them; a reservation may come before they
+            # are due.
             delay_s = self._settle_delay_s if self._reservations.ends else USAGE_DELAY_S
             due_at = min(due_at, trio.current_time() + delay_s)
             with trio.move_on_at(due_at):

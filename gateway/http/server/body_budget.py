@@ -5,9 +5,9 @@ announced takes no room; they count until their answer begins, because a prompt 
 and encoded before that. Must not know sockets, clocks (`now` is an argument) or HTTP.
 
 There are three parts. Any body may read within `shared_bytes`; within `small_bytes` more, those
-that announce few bytes; and one body at a time reads to its end whatever the others hold, so
-that bodies of which each has a half do not wait for each other for ever. That one is of the peer
-who holds least, and of its bodies the one that waits longest.
+that announce few bytes; and one body at a time is read to its end whatever the others hold, so that
+bodies that are half read do not wait for each other for ever. This body is one of the peer that
+holds least, and among the peer's bodies the one that has waited longest.
 """
 
 from collections import Counter
@@ -54,13 +54,13 @@ class BodyHold:
         """The body is needed no more, or gone."""
         if not self.is_over:
             self.is_over = True
-            # It belongs to the connection whose request this is.
+            # The callback belongs to the connection of this request.
             self.resume = _nothing
             self._budget.end(self)
 
 
 def _nothing() -> None:
-    """For a body that needs no more room."""
+    """Do nothing: the callback of a body that needs no more room."""
 
 
 class BodyBudget:
@@ -103,7 +103,7 @@ class BodyBudget:
         self._by_peer[hold.peer] += num_bytes
 
     def end(self, hold: BodyHold) -> None:
-        """The body goes, and others may read on."""
+        """Stop counting the body, and let other bodies read on."""
         self._waiting.pop(hold, None)
         self.num_bytes -= hold.num_bytes
         self._by_peer[hold.peer] -= hold.num_bytes

@@ -148,7 +148,8 @@ class ServerConnection:
             try:
                 keeps_alive = await self._answer(request)
             finally:
-                # Also when the client left: the request is freed without the garbage collector.
+                # Done also when the client left, so that the request is freed without the garbage
+                # collector.
                 self._exchange_now = None
                 if request.hold is not None:
                     request.hold.end()
@@ -223,8 +224,8 @@ class ServerConnection:
             self._resume_reading()
 
     def close(self) -> None:
-        """The connection has ended: what it has read and not answered takes no more room. It is
-        freed at once: the garbage collector stops all streams for longer than its work takes.
+        """The connection has ended: free the requests that were read and not answered. They are
+        freed at once, because a run of the garbage collector would stop all streams for longer.
         """
         self._pause_reading()
         self._send_buffer.close()
@@ -234,7 +235,7 @@ class ServerConnection:
         self._parser.close()
 
     def _hold(self, request: ParsedRequest) -> None:
-        """Count a body that has not come at once."""
+        """Count a body that did not arrive together with its head."""
         peer = self._peer[0] if self._peer is not None else ""
         length = next((v for name, v in request.headers if name == b"content-length"), None)
         announced = int(length) if length is not None else None

@@ -185,7 +185,9 @@ class SendBuffer:
         self._senders.start_soon(self._send_rest)
 
     async def _send_rest(self) -> None:
-        """A failure is logged and ends this connection alone."""
+        """Send the bytes that wait, once the kernel takes them. A failure is logged and ends this
+        connection alone.
+        """
         if await error_of(self._send_on) is not None:
             self.lose()
 
@@ -194,7 +196,7 @@ class SendBuffer:
             try:
                 await trio.lowlevel.wait_writable(self._socket)
             except trio.ClosedResourceError:
-                return  # by `close`
+                return  # cancelled by `close`
             try:
                 num_sent = self._socket.send(self.waiting[:_MAX_SEND_BYTES])
             except OSError as error:
@@ -264,9 +266,9 @@ class ServerExchange:
         self._body = body
         self._send_buffer = send_buffer
         self._date = date
-        self._framing: Framing  # of a response that has begun
+        self._framing: Framing  # the framing of a response that has begun
         self._keeps_alive = keeps_alive
-        self._held: tuple[int, Sequence[Header]]  # the head of one that is `HELD`
+        self._held: tuple[int, Sequence[Header]]  # the head of a response that is `HELD`
         self._has_all = False
         self._num_sends = 0
         self._look: Look | None = None
@@ -429,8 +431,8 @@ class ServerExchange:
         self._body.give_up()
 
     def _has_room(self, num_bytes: int) -> bool:
-        """Whether a part that exceeds the bound is accepted all the same, as one part larger than
-        the bound itself is. As much as usual may then wait behind it.
+        """Whether a part may wait although the bound is exceeded: a single part that is larger than
+        the bound may, and further parts up to the bound behind it.
         """
         if num_bytes <= MAX_PENDING_BYTES or len(self._send_buffer.waiting) > MAX_PENDING_BYTES:
             return False

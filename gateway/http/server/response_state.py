@@ -18,13 +18,13 @@ class ResponseState(LifeEnum):
     HELD = auto()
     """The head is given, and leaves with the first part or the end."""
     CHUNKED = auto()
-    """It is on its way, each part as a chunk of its own."""
+    """Parts are being sent, each as a chunk of its own."""
     MEASURED = auto()
-    """It is on its way. The peer knows its length, or that there is no body."""
+    """Parts are being sent. The peer knows the length of the body, or that there is none."""
     UNMEASURED = auto()
-    """It is on its way. Only the end of the connection tells the peer where it ends."""
+    """Parts are being sent. Only the end of the connection tells the peer where the body ends."""
     ENDED = auto()
-    """All of it is given."""
+    """The app has given the whole response."""
 
 
 class ResponseEvent(LifeEnum):
@@ -57,7 +57,7 @@ LAST: Final = ResponseEvent.LAST
 
 
 class _Table(LifeTable[ResponseState, ResponseEvent]):
-    """An app that does not keep to the order gets a `ValueError`."""
+    """The table. An event that a state does not allow raises `ValueError` in the app."""
 
     def __missing__(self, pair: tuple[ResponseState, ResponseEvent]) -> NoReturn:
         if pair[1] in {ResponseEvent.OPEN, ResponseEvent.RESPOND}:

@@ -148,8 +148,8 @@ def _accepted(listener: socket.socket, room: int) -> tuple[socket.socket, Any]:
 
 
 def _room(listener: socket.socket) -> int:
-    """How many connections may be accepted without a descriptor that is not for clients. The kernel
-    gives the lowest one that is free.
+    """How many connections may be accepted without using a descriptor that is not for clients. The
+    kernel gives the lowest free descriptor.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:  # no limit, and on Linux a negative number

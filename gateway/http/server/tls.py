@@ -114,8 +114,8 @@ async def serve_tls(
 
 
 async def _take_in(stream: trio.SSLStream[trio.SocketStream], ours: trio.SocketStream) -> None:
-    """Copy from the client to the server. However the client's stream ends, the server reads an end
-    of file.
+    """Copy from the client to the server. The server reads an end of file after any end of the
+    client's stream, also after a broken one.
     """
     try:
         while piece := await stream.receive_some(_PIECE_BYTES):

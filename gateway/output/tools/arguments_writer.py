@@ -15,8 +15,8 @@ from gateway.output.tools.json_repair import JsonRepair
 from gateway.output.tools.value_end import ExampleCall, Path, ValueEnd
 
 MAX_VALUE: Final = 2**18
-"""Of a longer value no more is held back: an object or a list goes on as it comes, anything else is
-a string whatever its schema says.
+"""The most characters of a value that are held back. A longer object or list is streamed, and any
+other longer value is a string whatever its schema says.
 """
 _BRACKETS: Final[dict[str, tuple[Literal["{", "["], str]]] = {
     "{": ("{", "object"),
@@ -86,7 +86,7 @@ class ArgumentsWriter:
 
     @contextmanager
     def half(self) -> Iterator[None]:
-        """A block in which the arguments break off if the output ends."""
+        """A block in which the end of the output leaves the arguments broken off."""
         self._is_half = True
         yield
         self._is_half = False
@@ -191,7 +191,9 @@ class _Value:
             self._out.append(schema.quote(begun)[:-1])
 
     def _begun_json(self, begun: str) -> JsonRepair | None:
-        """The reader of an object or list that the value begins, where its types allow that."""
+        """A reader of the object or list with which the value begins, if the parameter's types
+        allow one.
+        """
         bracket, kind = _BRACKETS.get(begun.lstrip()[:1], (None, ""))
         is_other = self._types is not None and kind not in self._types
         return None if bracket is None or self._is_text or is_other else JsonRepair(bracket)
@@ -204,7 +206,7 @@ class _Value:
         self._out.append(reader.take())
 
     def _may_be_other(self) -> bool:
-        """Whether it may still turn out not to be a string; `null` is recognised soon."""
+        """Whether the value may still turn out not to be a string. `null` is recognised early."""
         if not self._is_text:
             return self._num_held <= MAX_VALUE
         if self._types is None or "null" not in self._types or self._num_held > _MAX_NULL:

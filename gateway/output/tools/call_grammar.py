@@ -76,19 +76,23 @@ class CallGrammar:
         return self._grammar(start, tools) + rest
 
     def no_calls(self, content: str, *, is_thinking: bool = False) -> str:
-        """A text that follows a JSON schema, and thoughts before it, where grammars read them."""
+        """A text that follows a JSON schema, behind thoughts if the grammar reads them."""
         channels = self._syntax.channels
         assert channels is not None
         start = channels.form("content", None, is_thinking=is_thinking)
         return f"start: {start}\ncontent: %json {content}\n{_ANY_TEXT}"
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
-        """What of a tool's schema these grammars do not enforce beside what no engine does."""
+        """The parts of a tool's schema that these grammars do not enforce, except those that no
+        engine enforces.
+        """
         form = self._syntax.arguments
         return () if form is None else form.limits(schema)
 
     def _grammar(self, start: str, tools: Sequence[CallableTool]) -> str:
-        """What follows a name's key is a rule of its own, because a prompt may end there."""
+        """The grammar of calls. What follows the key of a name is a separate rule, because a prompt
+        may end there.
+        """
         syntax = self._syntax
         names = " | ".join(f"tool_{at}" for at in range(len(tools)))
         lines = [

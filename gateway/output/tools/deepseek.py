@@ -83,7 +83,7 @@ def _name(calls: CallSink, tags: Tags) -> Read[tuple[str, str]]:
 
 
 def _is_named(head: str, tags: Tags) -> bool:
-    """Whether the arguments come next; a quote before that is of a name."""
+    """Whether the arguments come next. A quote before them belongs to the name."""
     text = head.strip()
     return "```" in text or (text.endswith(tags.sep) and text != "function" + tags.sep)
 

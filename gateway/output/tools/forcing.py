@@ -106,7 +106,7 @@ def _qwen_coder(template: str, _: int) -> _Beginning:
         f"{qwen_coder.SEED_OPEN if is_seed else hermes.OPEN}\n{qwen_coder.FUNCTION}"
     )
     if hermes.OPEN not in template and not is_seed and "</function>" in template:
-        # Functionary's, whose arguments are JSON.
+        # Functionary's format, whose arguments are JSON.
         return _Beginning(qwen_coder.FUNCTION[:-1], "=")
     return _Beginning(any_call, equals, ">\n")
 
@@ -135,7 +135,9 @@ def _solar(_template: str, num_calls: int) -> _Beginning:
 
 
 def _apart(before_name: str) -> tuple[str, str]:
-    """The text without its last character, and that one, which tokenizers join with the name."""
+    """The text without its last character, and the last character, which tokenizers join with the
+    name.
+    """
     return before_name[:-1], before_name[-1]
 
 

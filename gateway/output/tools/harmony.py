@@ -50,7 +50,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     if not calls.is_tool(name) and not is_name(name):
         raise NotACall
     char = yield from skip_space()
-    if char == "<":  # a call without arguments, whose `{}` is left out
+    if char == "<":  # models leave out the `{}` of a call without arguments
         write_whole(calls, name, "{}", "")
     elif char != "{" and not recipient.startswith(PREFIX):
         yield from _code(calls, name, char)
@@ -62,7 +62,9 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 
 def _code(calls: CallSink, name: str, first: str) -> Read[None]:
-    """A call whose arguments are code, as of the model's own tool `python`: one text."""
+    """A call whose arguments are code, as those of the model's own tool `python`: they are one
+    text.
+    """
     parameter = next(iter(calls.parameters(name)), _CODE)
     scan = TagScan((CALL, END, RETURN))
     calls.start(name, lambda: quote(scan.rest)[1:] + "}")

@@ -212,7 +212,9 @@ class JsonRepair:
         return True
 
     def _hex(self, char: str) -> bool:
-        """Four digits behind a backslash and u; anything else was meant as text."""
+        """Take the four digits of an escape, behind a backslash and u. With other characters the
+        escape was meant as text.
+        """
         if char not in HEX_DIGITS:
             self._end_half()
             self._out.append("\\\\u" + self._held)
@@ -225,7 +227,9 @@ class JsonRepair:
         return True
 
     def _write_escape(self, code: int) -> None:
-        """The four digits: half of a character is none, and many clients refuse it."""
+        """Write an escape of four digits. Half of a surrogate pair is not a character, and many
+        clients refuse it.
+        """
         escape = "\\u" + self._held
         if 0xDC00 <= code < 0xE000:
             self._out.append(self._high + escape if self._high else _NO_CHARACTER)
@@ -243,7 +247,9 @@ class JsonRepair:
             self._high = ""
 
     def _after_quote(self, char: str) -> bool:
-        """In JSON only a quote that closes a value is followed by a comma or a bracket."""
+        """Take a character behind a quote: only a quote that closes a value is followed by a comma
+        or a bracket.
+        """
         if char in _SPACE and len(self._held) < _MAX_GAP:
             self._held += char
             return True

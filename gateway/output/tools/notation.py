@@ -35,13 +35,15 @@ _KINDS: Final = {
         "maxProperties",
     ),
 }
-"""The keywords about values of one type: a schema that names no type is about that one."""
+"""By type: the keywords about values of that type. A schema that names no type is about the type of
+its keywords.
+"""
 
 
 class Quotes(NamedTuple):
-    """Around a text: `opening` and `closing` in Lark, the regular expression of one `char` between
-    them, of a character that stands for itself (`plain`), and of what no text may hold (`never`).
-    `escapes` are characters with what is written for them.
+    """The quotes around a text: `opening` and `closing` in Lark; regular expressions of one `char`
+    between them, of a character that stands for itself (`plain`), and of what no text may hold
+    (`never`). `escapes` are characters with what is written for them.
     """
 
     opening: str
@@ -140,7 +142,7 @@ class _Rules:
         return f"{self._rule}_{self._num_rules}"
 
     def _terminal(self, *lines: str) -> str:
-        """A terminal of these expressions, each of which it has to match."""
+        """A terminal that has to match each of these expressions."""
         key = " & ".join(lines)
         if key not in self._known:
             self._known[key] = name = self._new_rule().upper()
@@ -213,7 +215,7 @@ class _Rules:
         return " | ".join(parts)
 
     def _between(self, quotes: Quotes, regex: Sequence[str], taken: str = "") -> str:
-        """The terminal of a text, without what none may hold and without those that are taken."""
+        """The terminal of a text, except texts that no text may hold and names that are taken."""
         never = (f"~/(.|\\n)*{quotes.never}(.|\\n)*/",) if quotes.never else ()
         return self._terminal(*regex, *never, *((taken,) if taken else ()))
 

@@ -32,7 +32,7 @@ _KEYWORDS: Final = {
     "array": ("items", "prefixItems"),
     "object": ("properties", "required", "additionalProperties"),
 }
-"""The keywords of a schema that names no type and is about these."""
+"""For each type: the keywords by which a schema that names no type is about values of that type."""
 
 
 class UnenforcedKeyword(NamedTuple):
@@ -229,7 +229,7 @@ def _of_type(schema: object, kind: str) -> object:
 
 
 def _is_null(schema: Mapping[str, Any]) -> bool:
-    """Whether a value may be null by name."""
+    """Whether the schema names null as a type or value."""
     if (values := _values(schema)) is not None:
         return None in values
     kinds = schema.get("type")

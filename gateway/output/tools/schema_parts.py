@@ -13,7 +13,9 @@ from gateway.schemas import resolved
 
 Json = dict[str, Any]
 Tell = Callable[[str], object]
-"""Takes a keyword of two schemas that no single one can say; that of the first is kept."""
+"""Takes a keyword whose values in two schemas cannot become one value; the value of the first
+schema is kept.
+"""
 
 _MAX_DEPTH: Final = 32
 _MAX_OPTIONS: Final = 64
@@ -27,7 +29,9 @@ _OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
 
 
 def flat(schema: object, root: Json, tell: Tell, depth: int = 0) -> Json | bool:
-    """The schema without `$ref` and `allOf`; of what cannot be joined `tell` is called."""
+    """The schema without `$ref` and `allOf`. `tell` is called with each keyword that cannot be
+    joined.
+    """
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, dict):
@@ -110,7 +114,9 @@ def _join(keyword: str, value: Any, found: Json, tell: Tell) -> None:  # noqa: A
 
 
 def _join_objects(one: Json, two: Json, found: Json) -> None:
-    """The properties of both: each as either says, be it by its name or among all others."""
+    """Join the properties of both: each must follow what either schema says of it, by its name or
+    of all other properties.
+    """
     names = [*dict.fromkeys([*one.get("properties", ()), *two.get("properties", ())])]
     joined = {name: _joined(_property(one, name), _property(two, name)) for name in names}
     if joined:
@@ -129,7 +135,9 @@ def _property(schema: Json, name: str) -> object:
 
 
 def _joined(one: object, two: object) -> object:
-    """A schema that demands both. Its two parts are joined only when it is looked at."""
+    """A schema that demands what both schemas demand. They are joined only when the schema is
+    looked at.
+    """
     if one is False or two is False:
         return False
     if one is True or one == two:

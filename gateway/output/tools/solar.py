@@ -29,7 +29,7 @@ BEGIN: Final = "<|begin|>"
 THINK: Final = "<|think|>"
 CONTENT: Final = "<|content|>"
 END: Final = "<|end|>"
-"""Of messages that are no calls."""
+"""The end of messages that are not calls."""
 
 
 def read(calls: CallSink, _marker: str) -> Read[None]:

@@ -53,7 +53,7 @@ class _Begun:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing of the next tag was read."""
+        """Whether no character of the next tag was read yet."""
         return not self._num_read
 
     def take(self, char: str) -> "list[_Begun]":
@@ -86,7 +86,9 @@ class _Begun:
         return [one for behind in self._behind(self.paths) for one in behind.take(char)]
 
     def _behind(self, ended: Sequence[Path]) -> "list[_Begun]":
-        """Behind the next tag, the last one read; a path that it ends comes first."""
+        """The candidates behind the tag that was read last. A path that ends with this tag comes
+        first.
+        """
         at = self.num_tags + 1
         whole = [path for path in ended if len(path) == at]
         named = [path for path in ended if path[at : at + 1] == (NAME,)]
@@ -128,7 +130,7 @@ class ValueEnd:
 
     @property
     def is_ended(self) -> bool:
-        if self._is_behind:  # the example was only begun, or it was none
+        if self._is_behind:  # then the path ended the value, not an example
             return self._may_end
         return not self._depth and any(
             one.is_between or path[one.num_tags].startswith(_END)
@@ -166,9 +168,9 @@ class ValueEnd:
         return text
 
     def _take(self, text: str, path: Path) -> str:
-        """Take `text`, which is a whole path; returns what of it is text of the value. Behind the
-        end of an example it is held until it is known whether the value goes on: where the output
-        ends there, the value had ended, and the example never did.
+        """Take `text`, which is a whole path; returns the part of it that is text of the value.
+        Behind the end of an example the text is held until it is known whether the value goes on:
+        if the output ends there, the path ended the value and not the example.
         """
         self._held, self._begun = "", []
         example = self._example

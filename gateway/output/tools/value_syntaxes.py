@@ -43,7 +43,7 @@ def _qwen_coder(template: str, lone_id: LoneId) -> CallSyntax | None:
     if tags is None or opening not in template:
         return None
     function, end = quoted(f"\n{qwen_coder.FUNCTION[:-1]}"), quoted(f"{qwen_coder.END_FUNCTION}\n")
-    gap = "" if is_seed else "\n"  # on both sides of a value
+    gap = "" if is_seed else "\n"  # line breaks on both sides of a value
     return CallSyntax(
         f"{tags[0]} {function}",
         lambda name: quoted(f"={name}>\n"),
@@ -202,7 +202,7 @@ _PYTHON_QUOTES: Final = (_python_quotes("'"), _python_quotes('"'))
 
 
 def _lfm2(_template: str, lone_id: LoneId) -> CallSyntax | None:
-    """Python's literals, or JSON's: models write both."""
+    """Values are literals of Python or of JSON: models write both."""
     tags = lone(lone_id, pythonic.OPEN, pythonic.CLOSE)
     if tags is None:
         return None

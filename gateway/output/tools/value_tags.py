@@ -33,7 +33,7 @@ class ValueTags(Protocol):
         ...
 
     def any_key(self) -> str:
-        """The same for a text with any name."""
+        """All that is before a text of a parameter with any name."""
         ...
 
     def whole(self, arguments: str) -> str:
@@ -84,12 +84,14 @@ class TextTags(NamedTuple):
         return "" if re.search(self._earlier, whole) else quoted(whole)
 
     def text(self, rule: str, regex: str) -> list[str]:
-        """See `ValueTags`. A text ends at the first end, whatever else `regex` would take."""
+        """See `ValueTags`. A text ends at the first end, even if `regex` would match beyond it."""
         return [f"{rule}[lazy]: /({regex}){literally(self.closing)}/ & {_without(self._earlier)}"]
 
     @property
     def _earlier(self) -> str:
-        """What is in a text with its end if the text itself holds an end."""
+        """The regular expression of what occurs in a text with its end if the text itself holds an
+        end.
+        """
         others = "|".join(map(literally, self.others))
         return rf"{literally(self.closing)}(.|\n)|{literally(self.close)}\s*({others})"
 
@@ -237,7 +239,7 @@ def literally(text: str) -> str:
 
 
 def slashed(pattern: str) -> str:
-    """As it stands between the slashes of the grammar."""
+    """A regular expression as it is written between slashes in the grammar."""
     return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", pattern).replace("\n", "\\n")
 
 

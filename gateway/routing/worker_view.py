@@ -52,9 +52,7 @@ it gets two minutes (`stall_s`).
 """
 
 PRIOR_LOAD_BYTES_PER_S: Final = 20e9
-"""The rate of loads until a worker has measured its own: between that of a card's link (50 GB/s)
-and that of copies in a host (5 GB/s).
-"""
+"""Until a worker has measured its rate: between a card's link (50 GB/s) and a host (5)."""
 LEAST_LOAD_BYTES_PER_S: Final = 1e6
 _MOST_LOADING: Final = 0.9
 """Prefills of which loads took a larger share teach no rate. With less, loads are a part of them:

@@ -30,7 +30,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def bound_arenas() -> None:
-    """Make the C library keep little freed memory. Does nothing with a C library other than glibc."""
+    """Make glibc keep little freed memory. Does nothing with another C library."""
     if (library := _glibc()) is not None:
         library.mallopt(_M_ARENA_MAX, _NUM_ARENAS)
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -347,7 +347,7 @@ class Books:
         self._day = day
         kept = month_before(day)
         self._caps_by.clear()
-        self._sums_by.clear()  # the windows themselves stay in `_sums`
+        self._sums_by.clear()  # the sums of these windows stay in `_sums`
         books: tuple[dict[BalanceKey, Any], ...] = self._sums, self._elsewhere
         for one in books:
             for place in [place for place in one if window_of("monthly", place.window) < kept]:
@@ -388,5 +388,7 @@ def end_of(period: Period, now: float) -> datetime:
 
 @functools.lru_cache(maxsize=8)
 def _nth_day(number: int) -> str:
-    """Cached because every request asks, for the same one or two days."""
+    """The date of a day, by the number of days since 1970. Cached because every request asks
+    for the same one or two days.
+    """
     return datetime.fromtimestamp(number * _DAY_S, UTC).strftime(_DAY_FORM)

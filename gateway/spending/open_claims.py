@@ -33,7 +33,9 @@ class OpenClaims(Generic[_E]):
         return len(self._open)
 
     def end(self, number: int, end: _E) -> None:
-        """Let `end` wait. That of a claim which was never written changes nothing on the disk."""
+        """Let `end` wait for the next write. The end of a claim that was never written changes
+        nothing on the disk.
+        """
         if number in self._open:
             self.ends[number] = end
 

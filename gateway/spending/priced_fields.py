@@ -1,4 +1,4 @@
-"""Fields of a chat by which it may cost what no price of tokens covers.
+"""Fields of a chat that may add costs which no price of tokens covers.
 
 Owns which those are at common providers: other classes of service, lists of other models, tools and
 searches that the provider runs and charges by the call, answers that are thrown away. Must not know
@@ -19,8 +19,8 @@ _RUN_BY_CLIENT: Final = (None, "function", "custom")
 
 
 def beyond_price(raw: Mapping[str, Any], num_choices: int, own: Container[str]) -> str:
-    """The first such field of the request; "" if there is none. Those in `own` are the operator's,
-    who knows what they cost.
+    """The first field of the request by which it may cost more; "" if there is none. Fields in
+    `own` are set by the operator, who knows their cost.
     """
     for name in _MODELS:
         if raw.get(name) and name not in own:

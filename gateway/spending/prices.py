@@ -28,7 +28,7 @@ million tokens take hours of one and hundreds of pages of the other.
 """
 
 CAP_TOKENS: Final = 48
-"""The most tokens that a cap on the output, added by the client, lengthens the body by."""
+"""The most tokens by which the body grows when the client adds a cap on the output."""
 
 _CAPS: Final = ("max_tokens", "max_completion_tokens")
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
@@ -167,7 +167,7 @@ def _part_tokens(raw: dict[str, Any]) -> int:
 
 
 def _is_long(part: dict[str, Any]) -> bool:
-    """Whether a part may be long, and is not in the body."""
+    """Whether a part may be long although the body holds only its address or id."""
     kind = str(part["type"])
     inner = part.get(kind)
     if kind == "file":

@@ -47,7 +47,7 @@ class Bucket:
         self.at = now
 
     def refill(self, now: float) -> None:
-        """Add what the time since the last call gives."""
+        """Add the refill for the time since the last call."""
         gained = max(0.0, now - self.at) * self.per_minute / 60
         self.level = min(float(self.per_minute), self.level + gained)
         self.at = now

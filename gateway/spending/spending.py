@@ -77,7 +77,9 @@ output that providers offer.
 _RETRY_AFTER_S: Final = 5
 _BUSY: Final = 429
 _MOST_TRIES: Final = 3
-"""Each try fails because another process reserved first; after these nearly nothing is left."""
+"""How often a reservation is tried. A try fails because another process reserved first, so
+after this many nearly nothing is left.
+"""
 
 _CUT_OFF: Final = (trio.Cancelled, ApiError)
 """How a wait for the ledger is cut off: the client has left, or a shutdown ends the turn
@@ -253,7 +255,7 @@ class Spending:
         self._writer.look_soon()
         try:
             self._listed = list_prices(config.ledger)
-        except ConfigError as error:  # it was whole when the file was checked
+        except ConfigError as error:  # the list was readable when the file was checked
             _log.warning("the list of prices stays as it was: %s", error)
         self._local.prices = cloud_prices(config, self._listed)
 
@@ -441,7 +443,7 @@ class Spending:
         try:
             report = await trio.to_thread.run_sync(read_report, path, _LOCAL_BY, f"{today[:7]}-01")
         except DiskFull:
-            report = None  # which counts this month's local tokens from now on
+            report = None  # this month's local tokens are counted from now on
         for row in () if report is None else report.rows:
             day, model, provider = row.group
             if not provider:
@@ -453,7 +455,9 @@ class Spending:
     async def _make_durable(
         self, reservation: MoneyReservation, price: Price | FixedPrice
     ) -> Bill | ApiError | None:
-        """None if another process has taken what was left; the books have seen that now."""
+        """The bill of a reservation that is on the disk. None if another process has taken what
+        was left, which the books then know.
+        """
         try:
             worst = reservation.worst
             bound = Usage(worst.prompt_tokens, 0, worst.completion_tokens)
@@ -514,7 +518,9 @@ def _worst_case(
 
 
 def _unrecorded(why: str = "") -> ApiError:
-    """Nothing that a limit or the ledger has to know of may be sent without them."""
+    """The error while the ledger cannot be used: no request may be sent that a limit or the
+    ledger has to count.
+    """
     text = f"Spending cannot be recorded now, so nothing is sent: {why or 'the log says why'}."
     return unavailable(text, _RETRY_AFTER_S)
 

@@ -27,7 +27,7 @@ INSERT INTO windows VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
     spent = spent + excluded.spent, reserved = reserved + excluded.reserved
 """
 _MOST_KNOWN: Final = 4096
-"""Rows kept in memory; the table has them all."""
+"""The most rows that are kept in memory; the table has all rows."""
 
 
 class BalanceKey(NamedTuple):
@@ -88,7 +88,9 @@ def add_cost(
 
 @final
 class SharedBalances:
-    """The table, seen from one process: what it has changed itself is known apart."""
+    """The table, as one process uses it: the amounts that this process has changed are also
+    kept separately.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

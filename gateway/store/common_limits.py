@@ -254,7 +254,7 @@ def _claim(wish: Wish) -> dict[str, object]:
 
 
 def _field(place: BalanceKey) -> tuple[str, str]:
-    """The month whose key holds it, and its name there."""
+    """The month whose key on the server holds the window, and the window's name under that key."""
     return place.window[:7], f"{place.kind}:{place.window}:{place.name}"
 
 

@@ -104,9 +104,9 @@ class SumReached(NamedTuple):
 
 
 UseName = tuple[str, str, str, str, str]
-"""Whose usage it is: day, key, model, provider, conversation."""
+"""What usage is counted by: day, key, model, provider, conversation."""
 UseSums = tuple[int, int, int, int, int]
-"""How much: requests, prompt tokens, cached tokens, completion tokens, cost."""
+"""Counted usage: requests, prompt tokens, cached tokens, completion tokens, cost."""
 NO_USES: Final[Mapping[UseName, UseSums]] = {}
 
 

@@ -73,7 +73,9 @@ RETURNING id, day, key, provider, cost
 _PATIENT: Final = f"PRAGMA busy_timeout = {int(BUSY_S * 1000)}"
 _RETRY_S: Final = 0.002
 _SLOT_BITS: Final = 40
-"""Above them a reservation's id has the slot of its process."""
+"""The number of low bits of a reservation's id that count within a process; the bits above are
+the slot of its process.
+"""
 _ADD: Final = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
@@ -217,7 +219,7 @@ class LedgerStore:
                 self._slot = GatewaySlot(path, LEDGER)
                 stack.callback(self._slot.close)
                 if not self._slot.is_first:
-                    path.stat()  # a new file would not know what the others have spent
+                    path.stat()  # a new file would not have the amounts of the others
                 self._connection = open_file(path, LEDGER)
                 self._file = _identity(path)
                 stack.callback(self._connection.close)
@@ -268,8 +270,8 @@ class LedgerStore:
         return refused
 
     def _hold(self, given: OfConversations) -> None:
-        """Ends first: what they give back may be held again. A hold that has ended before it was
-        written is not written any more.
+        """Write ends and holds of conversations. Ends come first, because what they give back may
+        be held again. A hold that has ended before it was written is not written any more.
         """
         if given is NO_CONVERSATIONS:
             return
@@ -432,7 +434,7 @@ class LedgerStore:
         self._connection.execute("DELETE FROM reservations WHERE id BETWEEN ? AND ?", span)
 
     def _release(self, ends: dict[int, LedgerEntry | None]) -> list[LedgerEntry]:
-        """Delete what was reserved for them. Returns the usage of those that were."""
+        """Delete these reservations. Returns the usage of those that existed."""
         if not ends:
             return []
         first = self._id(0)

@@ -92,7 +92,7 @@ class EventFeed:
         end = self._process_field + b',"time":"' + at.encode() + b'"}'
         line = _encode(event)[:-1] + end
         told = line
-        if isinstance(event, EngineFault):  # the link tells its cause in a line of its own
+        if isinstance(event, EngineFault):  # the link logs the cause in a separate line
             told = _encode(msgspec.structs.replace(event, cause=""))[:-1] + end
         _log.info("%s", told.decode())
         published = PublishedEvent(self._number, kind, line)

@@ -115,7 +115,7 @@ class SpeedLost(_Event, frozen=True, tag="speed loss"):
 
 
 class SpeedBack(_Event, frozen=True, tag="speed back"):
-    """A worker is as fast as it was."""
+    """A worker is as fast again as before its `SpeedLost`."""
 
     worker: str
 

@@ -52,7 +52,7 @@ class OtlpSender:
         self._tracer = provider.get_tracer(_NAME, version)
 
     async def send(self, spans: Sequence[RequestSpan]) -> bool:
-        """Hand them over from a thread; False if the collector did not take them."""
+        """Hand spans to the collector, in a thread; False if the collector did not take them."""
         return await trio.to_thread.run_sync(self._export, spans, abandon_on_cancel=True)
 
     def _export(self, spans: Sequence[RequestSpan]) -> bool:

@@ -21,7 +21,7 @@ def log_request(trace: RequestTrace) -> None:
 
 
 def request_line(trace: RequestTrace) -> str:
-    """What became of it: `-` stands for what is not known."""
+    """The line of an ended request; `-` stands for unknown values."""
     pairs = " ".join(f"{name}={_word(value)}" for name, value in _fields(trace))
     attempts = trace.turn.attempts
     return f"{pairs} why={json.dumps(attempts[-1].reason)}" if attempts else pairs

@@ -54,7 +54,7 @@ class Decision(Protocol):
 
     @property
     def why(self) -> str:
-        """In one word."""
+        """The reason in one word."""
         ...
 
     @property

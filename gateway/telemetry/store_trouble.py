@@ -25,8 +25,8 @@ class StoreTrouble:
         return "; ".join(self._words.values())
 
     def begin(self, kind: str, words: str, cause: str) -> bool:
-        """Note that something has just failed; returns whether it is news. `cause` is the reason
-        without a path, for the event.
+        """Note that something has just failed; returns whether this kind of trouble has just begun.
+        `cause` is the reason without a path, for the event.
         """
         if self._words.get(kind) == words:
             return False
@@ -37,7 +37,7 @@ class StoreTrouble:
         return True
 
     def end(self, kind: str) -> bool:
-        """Note that what failed works; returns whether that is news."""
+        """Note that something works; returns whether it had failed before."""
         if self._words.pop(kind, None) is None:
             return False
         if not self._words:

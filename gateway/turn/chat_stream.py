@@ -66,10 +66,12 @@ class _Counting:
         self.awaits = True
         self._is_held = False
         self._late: Usage | None = None
-        """What was counted behind the end, which has passed no client."""
+        """The usage that the upstream sent behind the end of the stream, which the client has
+        not got.
+        """
 
     def note(self, usage: Usage) -> None:
-        """The upstream has counted."""
+        """Note the usage that the upstream has counted."""
         self.awaits = False
         if self._is_held:
             self._late = usage
@@ -94,7 +96,9 @@ class _Counting:
         self._emit(UpstreamChunk(shown + DONE))
 
     async def counted(self, answer: ProviderAnswer) -> ProviderAnswer:
-        """A whole answer with a usage."""
+        """The whole answer with an estimated usage, if its API needs one and the upstream
+        reports none.
+        """
         is_translated = bool(self._asked.translated_from)
         if not (self.awaits and (is_translated or self._is_ours)) or answer.status != _OK:
             return answer
@@ -135,7 +139,7 @@ async def ask_chat(
         if not answer.has_begun:
             answer.has_begun = True
             emit(started)
-        # Operators, which cost no call for each chunk.
+        # Operators instead of methods, so that no call is made for each chunk.
         if counting.awaits and events[_END] == DONE:
             events = counting.hold_end(events)
         answer.chunks += (events,)
@@ -247,8 +251,9 @@ async def _go_on(
 def _failure(
     name: str, error: NotContinued | ProviderUnavailable | ProviderCut, *, has_passed: bool
 ) -> ProviderUnavailable | ProviderCut:
-    """Before the client has got a part of this exchange, another upstream can go on; what a filter
-    ended is no answer behind a part of one.
+    """The failure of an exchange that goes on with an answer. Before the client has got a part of
+    the exchange, another upstream can go on. An answer that a filter ended is not kept for the
+    client, because a part of an answer was sent before.
     """
     match error:
         case NotContinued():

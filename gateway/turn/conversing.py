@@ -51,11 +51,11 @@ _HINT: Final = (
 
 
 def _forget(_name: UseName, _sums: UseSums) -> None:
-    """Without a ledger no usage is recorded."""
+    """Do nothing: without a ledger no usage is recorded."""
 
 
 def _tell_nobody(_worker_id: WorkerId, _message: Retain) -> None:
-    """Without a link no worker keeps prefixes."""
+    """Do nothing: without a link no worker keeps prefixes."""
 
 
 class Conversing:
@@ -109,7 +109,7 @@ class Conversing:
             trace.turn.limited = Limited(caller.key, trace.conversation, limits)
         if trace.number:
             self._visits[trace.number] = visit
-        else:  # of prompts that are scored before an answer, whose own trace alone has an end
+        else:  # prompts that are scored before an answer have a trace that never ends
             self.book.leave(visit, now, TurnEnd())
         if self._first is not None and len(request.messages) >= 2 * self._first:
             return self._without_loop(visit.conversation, request, trace)

@@ -32,7 +32,7 @@ class Encoding:
         guard_tools(_TOOLS_LOCK)
         self._line = WorkLine(num_threads)
         self._starts: dict[LineVisit, trio.Event] = {}
-        # The line alone bounds the threads: nothing may wait between a start and its thread.
+        # Only the line bounds the threads: this limiter must not make a started step wait.
         self._limiter: Final = trio.CapacityLimiter(math.inf)
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.turn.services import Services
 
 _BYTES: Final = 4
-"""Of a token, about, in the texts and JSON of agents."""
+"""About how many bytes a token has in the texts and JSON of agents."""
 
 
 @final
@@ -72,5 +72,5 @@ class UsageEstimate:
                 prompt = await encoded_prompt(self._services, text, request, self._caller)
                 return len(prompt) // TOKEN_BYTES
             except ApiError:
-                pass  # its template refuses what the upstream took, or too many wait
+                pass  # the model's template refuses the request, or too many wait
         return max(1, len(text_of(self._request.raw)) // _BYTES)

@@ -70,9 +70,13 @@ _OF_MODEL: Final = frozenset({400, 403, 404, 410, 413, 415, 422, 451})
 """Statuses by which a provider refuses us one model, or what we want of it, and not all models."""
 
 PAUSE_WAIT_S: Final = 20.0
-"""A rest of a pause that is waited for: pi asks four times within 14 s, providers ask for 30 s."""
+"""If at most this much of a pause is left, the request waits for its end: pi asks four times
+within 14 s, providers ask for 30 s.
+"""
 MAX_WAITING: Final = 256
-"""Requests that wait for the end of a pause; others are refused with the rest of it."""
+"""The most requests that wait for the end of a pause; others are refused, with the rest of the
+pause as `Retry-After`.
+"""
 COOL_S: Final = 1
 """Pause for a provider that answers 429 without a `Retry-After`."""
 
@@ -413,6 +417,6 @@ def _none_answered(
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
     if failures and len(retry_after) == len(failures):
-        # Each says when to come back: without that, SDKs give up after two tries within 2 s.
+        # Each error has a Retry-After: without it, SDKs give up after two tries within 2 s.
         return ApiError(503, text, code="no_provider_answered", retry_after_s=min(retry_after))
     return ApiError(502, text, code="no_provider_answered")

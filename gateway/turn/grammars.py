@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 _MOST_TOLD: Final = 1024
 _AS_TEXT: Final = "this model writes the parameters of a call as plain text"
 _told: set[tuple[str, tuple[LeftOut, ...]]] = set()
-"""What the log has been told of: agents repeat their tools with every turn."""
+"""Keys of the lines that were logged: agents repeat their tools with every turn, and each line
+is logged once.
+"""
 
 
 class Beginning(msgspec.Struct, frozen=True, gc=False):
@@ -195,7 +197,7 @@ def _source_of(function: dict[str, Any], field: str, *, is_strict: bool) -> Sche
 
 
 def _of_objects(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of parameters: arguments are an object, whatever else is said of them."""
+    """The schema of parameters with the type object, because arguments are always an object."""
     kind = schema.get("type")
     if kind == "object" and "nullable" not in schema:
         return schema
@@ -221,7 +223,9 @@ def _tell_of(left_out: tuple[LeftOut, ...], owner: str, field: str, *, is_requir
 
 
 def _is_news(key: tuple[str, tuple[LeftOut, ...]]) -> bool:
-    """Whether the log has not been told of that, which it is now. Names in it are a client's."""
+    """Whether this was not logged before; from now on it counts as logged. Names in it are a
+    client's.
+    """
     if key in _told:
         return False
     if len(_told) >= _MOST_TOLD:

@@ -161,7 +161,7 @@ class _PassThrough:
     async def _by_provider(
         self, provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
     ) -> None:
-        del sent  # it has the form of a chat; the client's own bytes are sent instead
+        del sent  # `sent` has the form of a chat; the client's own bytes are sent instead
         started = Started(
             served_by=f"cloud:{provider.name}",
             worker="",
@@ -217,4 +217,4 @@ class _PassThrough:
 
 
 def _ignore() -> None:
-    """The beginning of a provider's response changes nothing."""
+    """Do nothing when a provider's response begins."""

@@ -76,7 +76,7 @@ UNSUPPORTED: Final = frozenset(
 _CACHED_TOOLS: Final = {ToolSchema}
 
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
-"""For templates that do not read the time."""
+"""The time for templates that do not read it."""
 
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
@@ -158,7 +158,7 @@ async def prepare(
     sampling, stop_ids = _sampling(request, text, form, max_tokens)
     root = _root_digest(view.name, "", salt)
     seed = request.seed
-    if seed is None:  # 63 bits
+    if seed is None:  # a seed has 63 bits
         seed = int.from_bytes(services.draw(8), "little") >> 1
     return Job(
         request=request,

@@ -28,7 +28,9 @@ from protocol.messages import Finished, Rejected, RelayFacts
 
 _ABSENT: Final = 404
 _LACKS: Final = frozenset({_ABSENT, 501})
-"""Of a path: it is not there, or was not switched on, as embeddings in llama.cpp."""
+"""Statuses of an engine that does not serve a path: it lacks the path, or the path is switched
+off, as embeddings in llama.cpp are.
+"""
 CHAT_PATH: Final = "/v1/chat/completions"
 _RETRY_AFTER_S: Final = 5
 _REFUSED: Final = frozenset({400, 413, 415, 422})
@@ -232,8 +234,8 @@ class RelayRun(TryLoop):
     def _judge(
         self, error: ProviderUnavailable, client: RelayClient, lease: Lease, name: str, model: str
     ) -> TryEvent:
-        """What a failure before the answer is; `model` is the engine's own name. Raises `ApiError`
-        if the request cannot be tried again.
+        """Judge a failure before the answer; `model` is the engine's own name. Raises `ApiError` if
+        the request cannot be tried again.
         """
         dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
         if isinstance(outcome, Rejected):
@@ -257,7 +259,7 @@ class RelayRun(TryLoop):
                 dispatcher.failed(lease.ticket, "it was silent about a request")
                 self._policy().note_silence(has_begun=False)
             else:
-                # Its probes were chats, so the path is there: the engine has another model now.
+                # The engine's probes were chats, so it has the path: it has another model now.
                 why = f"{name} has no model `{model}` any more" if is_gone else error.told
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(why)

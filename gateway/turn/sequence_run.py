@@ -170,7 +170,7 @@ class SequenceRun(TryLoop):
             await attempt.ended.wait()
         self._drop_attempt()
         if self.state is COMPLETE:
-            return  # by `_on_complete`, with the worker's `Finished`
+            return  # `_on_complete` has set it, with the worker's `Finished`
         match outcome:
             case Rejected(reason=reason) if reason in NO_ROOM and not lease.is_lost:
                 # A busy worker has not failed: no loss is counted.
@@ -242,7 +242,7 @@ class SequenceRun(TryLoop):
         failed = self._services.dispatcher.failed
         match outcome:
             case Lost() | Finished(reason="abort"):
-                pass  # The abort is not ours: the worker had lost its link to this gateway.
+                pass  # This gateway did not abort it: the worker had lost its link to this gateway.
             case Finished(reason="grammar"):
                 raise self._grammar_refused(outcome.detail)
             case Finished():

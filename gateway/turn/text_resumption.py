@@ -1,4 +1,4 @@
-"""The resumption of a streamed chat: an upstream broke its answer off, and another one goes on.
+"""The resumption of a streamed chat: after an upstream broke its answer off, another one goes on.
 
 Owns what the client has got, whether another upstream may go on, and what that one is asked. Tokens
 of our own workers resume elsewhere (`sequence_run.py`); this is for upstreams of text. Must not
@@ -118,7 +118,7 @@ class Resumption:
         return self.asked(form, target.params, field)
 
     def note_resumed(self, model: str) -> None:
-        """The first part behind the cut has come."""
+        """Note that the first part behind the cut has come."""
         self._counters.sequences_resumed += 1
         reason, tokens = "its stream was cut", self.sent.tokens
         self._feed.publish(Resumed(self.name, model, self._cut_there, reason, tokens))

@@ -81,7 +81,7 @@ def _table() -> LifeTable[TryState, TryEvent]:
             (s.ASKING, e.PLACE): s.PLACED,
             (s.ASKING, e.HAND_OVER): s.ENDED,
             (s.PLACED, e.SUBMIT): s.PREFILLING,
-            (s.PLACED, e.LOSE): s.LOST,  # between the dispatcher's decision and this one
+            (s.PLACED, e.LOSE): s.LOST,  # lost before the worker was told
             (s.PREFILLING, e.PART): s.BEGUN,
             (s.BEGUN, e.PROOF): s.PROVEN,
             (s.LOST, e.SUFFICE): s.ENDED,

@@ -96,7 +96,7 @@ class TryLoop(ABC):
 
     @abstractmethod
     def _enter_trace(self) -> None:
-        """Note in the request's trace what is asked."""
+        """Note the request for a place in the request's trace."""
 
     @abstractmethod
     def _request(self) -> RouteRequest:

@@ -184,7 +184,7 @@ class Turn:
         """What is kept of an answer of text, which several upstreams may give."""
         if self._resumption is None:
             services = self._services
-            # Most answers need none.
+            # It is made only when needed: most answers need no resumption.
             estimate = partial(UsageEstimate, services, self._request, self._caller, self._model)
             given = self._request, services.counters, services.feed
             self._resumption = Resumption(*given, estimate)

@@ -116,8 +116,8 @@ class CheckedAnswer(msgspec.Struct, frozen=True):
 
 
 def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None) -> CheckedAnswer:
-    """The answer to the request `raw`, a chat's, or without it to a raw prompt. What a client could
-    not read is rewritten: calls, contents in parts, and texts in the place of messages.
+    """The answer to the chat `raw`, or with None to a raw prompt. What a client could not read is
+    rewritten: calls, contents in parts, and texts in the place of messages.
 
     Raises `NotAnAnswer` for a web page, whatever its status, and for a 200 that is not an answer or
     not a whole one. Agents read the message of each choice, which may be empty: a model can end at
@@ -125,7 +125,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     """
     try:
         if not body.isascii():
-            body.decode()  # strings that no one reads are only skipped
+            body.decode()  # the decoder does not check skipped strings
         answer = _decode(body)
     except FAULTS as error:
         if (readable := mended(body)) is None:
@@ -186,7 +186,7 @@ def check_other_answer(kind: bytes, body: bytes, *, is_whole: bool) -> None:
 def _says_failure(answer: dict[str, Any]) -> bool:
     """Whether an object says that the request failed, and nothing else."""
     base = answer.get("base_resp")
-    if isinstance(base, dict) and base.get("status_code"):  # MiniMax
+    if isinstance(base, dict) and base.get("status_code"):  # the form of MiniMax
         return True
     if tells_error(answer.get("error")) or answer.get("object") == "error":
         return True
@@ -253,7 +253,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
             choice["finish_reason"], is_changed = "stop", True
         return end, is_changed
     calls = CallParts(ids)
-    # Each call of a whole answer is one, whatever its index says.
+    # In a whole answer each entry is a call, even if entries share an index.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     found += [part for part in calls.end() if part.id is not None]
     if end is not End.LENGTH and (flaw := calls.flaw()):
@@ -286,7 +286,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
 
 
 def _is_same(given: object, written: dict[str, Any]) -> bool:
-    """Whether a client reads `written` in `given` too."""
+    """Whether a client reads the same in `given` as in `written`."""
     if not isinstance(given, dict) or given.get("id") != written["id"]:
         return False
     function = given.get("function")

@@ -281,7 +281,7 @@ class CallParts:
             return self._more(call, call.number, arguments)
         call.add(arguments)
         if not call.name or (not call.text and self._ids.begins_name(call.name)):
-            return []  # the name, or the rest of it, may follow
+            return []  # the rest of the name may follow
         if self._held is None:
             return [self._begin(call)]
         return [*self._taken_held(), self._begin(call)]
@@ -289,7 +289,7 @@ class CallParts:
     def _more(self, call: _Call, number: int, arguments: str) -> list[CallPart]:
         """More arguments of a call that has begun."""
         if len(arguments) == call.num_chars and _is_whole(arguments) and arguments == call.text:
-            return []  # sent once more as a whole
+            return []  # the server sent the whole arguments again
         is_first = not call.num_chars
         if call is self._held and arguments.strip():
             self._held, is_first = None, True
@@ -386,7 +386,9 @@ def _is_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
 
 
 def _unquoted(call: _Call) -> str:
-    """What the client gets of arguments in a JSON string: the object in it, once it is whole."""
+    """What the client gets of arguments that came in a JSON string: the object in the string,
+    once it is whole.
+    """
     text = call.text
     may_end = text.rstrip().endswith('"') and len(text) > 1
     is_whole = may_end and isinstance(read_json(text), str)

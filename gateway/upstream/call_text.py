@@ -14,7 +14,7 @@ _MARK: Final = re.compile(rf'({_HIGH}{_LOW})|({_HIGH}|{_LOW})|\\.|["\x00-\x1f]',
 _OPEN: Final = re.compile(
     rf"(?<!\\)(?:\\\\)*({_HIGH})?(\\(?:u[0-9a-fA-F]{{0,3}})?)?\Z",
 )
-"""What is an escape only together with the next piece."""
+"""The beginning of an escape at the end of a piece, which the next piece completes."""
 _LONGEST: Final = len(r"\ud83d\ude0")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -225,7 +225,7 @@ class ChatEvents:
                 self._emit(ToolCallStart(0, number, call.id, call.name))
                 text = "".join(call.arguments)
                 if text.startswith('"'):
-                    text = object_in(text) or text  # as some servers encode it twice
+                    text = object_in(text) or text  # some servers encode the object twice
                 if text:
                     self._emit(ToolCallArguments(0, number, text))
             is_whole = not is_cut or number + 1 < len(self._calls)

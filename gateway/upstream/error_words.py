@@ -2,8 +2,8 @@
 
 Owns where servers put the text of an error, and by which words and codes they say that a prompt is
 larger than their window, or that they refuse the operator's account. Clients compress their history
-on the first, so it must reach them in the words that they know; the second is no matter of theirs,
-and another server may answer. Must not know requests, or which server said what.
+on the first, so it must reach them in the words that they know; the second does not concern
+clients, and another server may answer. Must not know requests, or which server said what.
 """
 
 import re
@@ -32,7 +32,7 @@ _NAMED: Final = re.compile(r"\.(?:id|call_id|tool_call_id|name)\b")
 _OVERFLOW_CODES: Final = frozenset(
     {
         OVERFLOW,
-        "context_window_exceeded",  # Anthropic's kin behind proxies
+        "context_window_exceeded",  # Anthropic's models behind proxies
         "exceed_context_size_error",  # llama.cpp
         "model_max_prompt_tokens_exceeded",  # GitHub's models
         _LONG_TEXT,
@@ -104,7 +104,7 @@ _LIMITS_RATE: Final = re.compile(
 _OURS_CODES: Final = frozenset(
     {
         "account_deactivated",
-        "api_key_invalid",  # Google's, in its details
+        "api_key_invalid",  # Google, in the details of an error
         "arrearage",  # Alibaba's
         "billing_hard_limit_reached",
         "billing_not_active",

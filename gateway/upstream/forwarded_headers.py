@@ -1,4 +1,5 @@
-"""Which headers are forwarded, from a client to a provider and from its response to the client.
+"""Which headers are forwarded, from a client to a provider and from the provider's response to the
+client.
 
 Owns the two lists of headers that are not forwarded: those that belong to one connection or to one
 side's account, and those that the gateway sets itself. Must not know providers.

@@ -51,7 +51,9 @@ class KeptCalls:
         self._kept: ByteLru[tuple[str, str, str], _Kept] = ByteLru(max_bytes, _size)
 
     def note(self, key: str, source: str, made: CallsMade) -> None:
-        """Keep what is to go back. The reasoning is kept with the first call."""
+        """Keep the fields that the upstream wants back. The reasoning is kept with the first
+        call.
+        """
         reasoning = made.reasoning if len(made.reasoning) <= MAX_REASONING_CHARS else ""
         entries = []
         for at, (call_id, extra) in enumerate(made.calls):

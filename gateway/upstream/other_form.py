@@ -23,7 +23,7 @@ _encode: Final = msgspec.json.Encoder().encode
 Fields = dict[str, Any]
 
 _SAID_ONCE: Final = frozenset({"id", "name", "type"})
-"""Fields of a call or a sound that are no text which goes on."""
+"""Fields of a call or a sound that are sent whole: later values are not appended."""
 
 
 def is_stream(body: bytes) -> bool:
@@ -117,7 +117,7 @@ def _folded(events: bytes) -> bytes:
         for choice in told if isinstance(told, list) else ():
             if isinstance(choice, dict):
                 _add(choices, choice)
-                if isinstance(choice.get("usage"), dict):  # Moonshot's
+                if isinstance(choice.get("usage"), dict):  # as Moonshot's API sends it
                     answer["usage"] = choice["usage"]
         answer |= {name: value for name, value in chunk.items() if value is not None}
     is_raw = any("text" in choice for choice in choices.values())
@@ -131,7 +131,7 @@ def _add(choices: dict[int, Fields], part: Fields) -> None:
     index = index_of(part)
     choice = choices.setdefault(index, {"index": index, "finish_reason": None})
     delta, text = part.get("delta"), part.get("text")
-    if isinstance(text, str):  # of a raw prompt
+    if isinstance(text, str):  # the answer to a raw prompt
         choice["text"] = choice.get("text", "") + text
     elif "text" not in choice:
         message = choice.setdefault("message", {"role": "assistant", "content": None})
@@ -142,7 +142,7 @@ def _add(choices: dict[int, Fields], part: Fields) -> None:
     scores = part.get("logprobs")
     for name, values in (scores if isinstance(scores, dict) else {}).items():
         whole = choice.setdefault("logprobs", {})
-        if isinstance(values, list):  # with an entry for each token
+        if isinstance(values, list):  # one entry per token
             whole[name] = [*(whole.get(name) or ()), *values]
         else:
             whole.setdefault(name, values)

@@ -175,7 +175,7 @@ class Provider:
         self._redaction = Redaction(secrets)
 
     def is_of(self, config: ProviderConfig, api_key: str | None) -> bool:
-        """Whether it was made from this table and key."""
+        """Whether this provider was made from the same table and key."""
         return self._given_client is None and (self.config, self._api_key) == (config, api_key)
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class Provider:
         answer_s = self.config.answer_s
         answer: ProviderAnswer | None = None
         try:
-            with trio.move_on_after(answer_s):  # which bounds the head, too
+            with trio.move_on_after(answer_s):  # bounds the wait for the head too
                 async with self._ask_chat(raw, model, headers, _JSON, math.inf) as response:
                     answer = await self._answer_of_failure(response)
                     if answer is None:
@@ -339,7 +339,7 @@ class Provider:
         try:
             await _read_body(response.body, take, self.config.read_s, is_life)
         except HttpError:
-            # What ends behind the end of all choices was only to say that it does.
+            # After the end of all choices a failure of the connection loses nothing.
             if not (splitter.is_done or relay.is_whole):
                 raise
         if whole:
@@ -565,7 +565,7 @@ class Provider:
                     if len(body) > MAX_WORDS_BYTES:
                         break
             except HttpError:
-                return bytes(body)  # it broke off; the status is known already
+                return bytes(body)  # the body broke off; the status is known
         return bytes(body)
 
     def _refusal(self, error: ApiError) -> ProviderAnswer:
@@ -608,7 +608,7 @@ class Provider:
         """The answer or refusal in the body `whole`. Raises `ProviderUnavailable`, also for an
         answer that a filter ended unless it `may_be_filtered`.
         """
-        status = 200 if response.status < 300 else response.status  # some say 201
+        status = 200 if response.status < 300 else response.status  # some servers send 201
         if status != 200:
             self._check_refusal(status, whole)
         headers = self._forwarded(response)
@@ -716,7 +716,7 @@ def _unchanged(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _asked_in(body: bytes) -> _Asked:
-    """What a JSON body asks for."""
+    """The fields of a JSON body that decide how its answer is checked."""
     try:
         return msgspec.json.decode(body, type=_Asked)
     except FAULTS:

@@ -19,7 +19,9 @@ _SESSION_BYTES: Final = 16
 
 
 _VARIABLES: Final = "chat_template_kwargs"
-"""A client's own are merged over the configured ones, not taken instead."""
+"""Fields with template variables: a client's variables are merged over the configured ones
+instead of replacing them.
+"""
 
 
 class ProviderRequest(NamedTuple):

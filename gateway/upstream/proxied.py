@@ -151,6 +151,6 @@ def _translated() -> Iterator[None]:
     except httpx.ProxyError as error:
         raise ProxyError(str(error)) from error
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
-        # Most of ours have the names of httpx's.
+        # Most of our errors have the names of httpx's errors.
         named: type[HttpError] = getattr(errors, type(error).__name__, HttpError)
         raise named(str(error)) from error

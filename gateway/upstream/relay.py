@@ -80,7 +80,8 @@ class StreamRelay:
         self._is_chat = is_chat
         self._is_raw = is_raw
         self._state = HELD
-        # How it begins with the next content. In raw prompts each chunk is looked at.
+        # The event by which the next content begins the stream. For raw prompts each chunk is
+        # looked at.
         self._begins_as = RelayEvent.PARTS if is_raw else RelayEvent.CONTENT
         self._roles = SaidRoles(is_open=is_chat)
         self._on_events = on_events
@@ -177,7 +178,8 @@ class StreamRelay:
         good: list[bytes] = []
         for given in split_events(events):
             if self._state is OVER:
-                # Behind the end for the owner too, who then knows that no client has the usage.
+                # The owner must get the end before a later usage, to know that no client has the
+                # usage.
                 self._pass_on(b"".join(good))
                 good.clear()
                 self._usage.take_late(given)
@@ -251,7 +253,7 @@ class StreamRelay:
             self._mender = TextMender()
         data = self._mender.mended(data_of(event))
         if data is None and self.is_whole:
-            event = b": \n\n"  # behind the end of all choices nothing can matter
+            event = b": \n\n"  # after the end of all choices it does not matter
         elif data is not None:
             event = b"data: " + data + b"\n\n"
         return event, kind_of(event) if self._state is HELD else kind_within(event)

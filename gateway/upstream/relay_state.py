@@ -1,4 +1,5 @@
-"""The life of a provider's stream on its way to the client: its states, and what leads on.
+"""The life of a provider's stream on its way to the client: its states, and what leads from one to
+another.
 
 Owns the table of states that a stream relay follows. Must not know chunks or clients. `diagram`
 prints the table for docs/architecture.md.
@@ -16,13 +17,13 @@ class RelayState(LifeEnum):
     HELD = auto()
     """Nothing is passed on, so that another provider can be asked."""
     USUAL = auto()
-    """It is passed on. Its contents are texts in deltas."""
+    """The stream is passed on. Its contents are texts in deltas."""
     VARIED = auto()
-    """It is passed on. Any chunk may have a content in parts."""
+    """The stream is passed on. Any chunk may have a content in parts."""
     MESSAGES = auto()
-    """It is passed on. Its chunks have messages where others have deltas."""
+    """The stream is passed on. Its chunks have messages where others have deltas."""
     OVER = auto()
-    """Its end is passed on."""
+    """The end of the stream is passed on."""
 
 
 class RelayEvent(LifeEnum):

@@ -1,5 +1,5 @@
-"""Forms of a request that servers refuse when they are others: the field that bounds an answer, and
-the ids of calls in a history that another server, or another model, has made.
+"""Two things that servers require in a form of their own: the field that bounds an answer, and the
+ids of calls that another server or another model has made.
 
 Owns which known provider takes which, and how a request gets them. Must not know turns.
 """

@@ -88,7 +88,7 @@ class ProviderEventSplitter:
         data = bytes(self._pending) + data
         self._pending.clear()
         if codecs.BOM_UTF8.startswith(data):
-            self._pending += data  # it may be only the beginning of the mark
+            self._pending += data  # the rest of the mark may follow
             return b""
         self._has_begun = True
         return data.removeprefix(codecs.BOM_UTF8).lstrip(b"\r\n")
@@ -240,18 +240,21 @@ def _kind_of_object(data: bytes) -> EventKind:
         return EventKind.GARBAGE
     if tells_error(found.error) or "error" in (found.form, found.type):
         return EventKind.ERROR
-    return EventKind.EMPTY if found.error else EventKind.CONTENT  # some clients take {...} for one
+    # Some clients take it for an error.
+    return EventKind.EMPTY if found.error else EventKind.CONTENT
 
 
 def tells_error(error: object) -> bool:
-    """Whether the field `error` of an answer or a chunk is one. Some servers send it always, with
-    nothing in it.
+    """Whether the field `error` of an answer or a chunk tells an error. Some servers always send
+    the field, empty.
     """
     return any(error.values()) if isinstance(error, dict) else bool(error)
 
 
 def says_end(reason: object) -> bool:
-    """Whether a `finish_reason` is one. Some servers write null as a text, or as a number."""
+    """Whether a `finish_reason` says that the answer ended. Some servers write null as a text,
+    or as a number.
+    """
     return isinstance(reason, str) and reason not in ("", "null")
 
 

@@ -37,7 +37,7 @@ class _Choice:
     def __init__(self, ids: CallIds) -> None:
         self.calls = CallParts(ids)
         self.order: CallOrder | None = None
-        """Of several calls; one alone needs none."""
+        """The order of several calls; None for a single call."""
         self.end: End | None = None
         self.late_end: tuple[End, bytes] | None = None
         """An end that came before the last arguments of a call, and its event."""
@@ -46,7 +46,7 @@ class _Choice:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has said why it ended, and nothing is missing of a call behind that."""
+        """Whether the choice has said why it ended, and no call behind that is incomplete."""
         return self.end is not None or (self.reopened_by is not None and not self.calls.flaw())
 
     def rest(self, end: End) -> list[CallPart]:
@@ -107,7 +107,7 @@ class StreamEnd:
         )
 
     def end_plainly(self) -> None:
-        """The answer's only choice has ended so."""
+        """Take such an end of the answer's only choice."""
         self._has_plain_end = True
 
     def take(self, event: bytes) -> bytes:
@@ -286,8 +286,8 @@ class StreamEnd:
 
 
 def ends_by_calls(choice: dict[str, Any], calls: CallParts) -> bool:
-    """Whether `choice`, which says that it stopped, has `calls`. It says now that it ended by them:
-    agents that look at the end alone would not make them.
+    """Whether `choice`, whose reason says that it stopped, has `calls`. Its reason becomes
+    "tool_calls": agents that look only at the reason would not make the calls.
     """
     if not calls.begun:
         return False
@@ -296,7 +296,7 @@ def ends_by_calls(choice: dict[str, Any], calls: CallParts) -> bool:
 
 
 def _is_same(given: object, found: list[CallPart]) -> bool:
-    """Whether `given` says to a client what `found` says."""
+    """Whether a client reads the same in `given` as in `found`."""
     parts = given if isinstance(given, list) else []
     return len(parts) == len(found) and all(map(_says, parts, found))
 

@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 ENGINE_PACKAGES: Final = ("torch", "triton", "numpy", "safetensors", "llguidance")
 """Top-level packages that only engines, `herma plan` and `herma bench engine` import."""
 INSTALL: Final = "pip install 'herma[engine]' (in a checkout: make up)"
-"""The one command that brings them."""
+"""The command that installs these packages."""
 _NEEDED: Final = ("torch", "numpy", "safetensors", "llguidance")
 """Triton is not published for every system; an engine on a CPU runs without it."""
 

@@ -3,7 +3,8 @@
 Owns the one notion of the host's room: the kernel's reading and control groups. Files lie under a
 root path. Must not know what the memory is for, nor devices.
 
-A group's limit of `max` (cgroup v2) or of about 2**63 (v1) means none, and 0 means 0.
+A group's limit of `max` (cgroup v2) or of about 2**63 (v1) means no limit; a limit of 0 allows
+nothing.
 """
 
 from pathlib import Path

@@ -71,7 +71,7 @@ class ModelFiles:
 
 
 NO_FILES: Final = ModelFiles(bytes(ID_BYTES), {})
-"""The files of a text-level engine, which has its tokenizer to itself: none."""
+"""No files: those of a text-level engine, whose tokenizer the gateway does not need."""
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:
@@ -121,12 +121,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def is_pointer(head: bytes) -> bool:
-    """Whether a file that begins so is what git leaves in the place of a large one."""
+    """Whether a file with this beginning is the pointer that git leaves in the place of a large
+    file.
+    """
     return head.startswith(_POINTER)
 
 
 def pointer_text(path: Path) -> str:
-    """The line for such a file."""
+    """The error text for a file that is such a pointer."""
     return f"{path} is a pointer of git-lfs, not the file: run git lfs pull"
 
 
@@ -137,7 +139,7 @@ class OtherForm(NamedTuple):
     remedy: str
 
     def error(self, model_dir: Path) -> str:
-        """What it holds and the remedy, in one line."""
+        """What the directory holds and the remedy, in one line."""
         return f"{model_dir} {self.what}: {self.remedy}"
 
 
@@ -177,7 +179,7 @@ def check_form(model_dir: Path) -> None:
 
 def check_text_files(config: WorkerConfig) -> None:
     """Raise `ConfigError` for a local model of a native engine whose text files gateways cannot
-    use: it must not be loaded first. What a hub has is not asked for.
+    use: the model must not be loaded before this is found. Files on a hub are not checked.
     """
     if config.engine != "native" or config.model.startswith(DUMMY_PREFIX):
         return

@@ -105,7 +105,8 @@ class Bridge:
         self._holdings = holdings
         self._running: dict[Key, BridgeRequest] = {}
         self._step_ms = 0.0
-        # Steps of answers, for the gateways. The supervisor's also count good health checks.
+        # Steps of answers, for the gateways. The steps for the supervisor also count good health
+        # checks.
         self._num_steps = 0
         self._load_at = -LOAD_EVERY_S
         self._others = (0, 0)

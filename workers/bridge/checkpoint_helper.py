@@ -61,7 +61,7 @@ class Driver(Protocol):
     """The driver's calls. Each returns a CUresult, 0 if it went well."""
 
     def state(self, pid: int) -> tuple[int, int]:
-        """The result, and where the process is."""
+        """The result of the call, and the state of the process."""
         ...
 
     def lock(self, pid: int) -> int: ...
@@ -173,8 +173,8 @@ def put_to_sleep(driver: Driver, pids: Sequence[int]) -> None:
 
 
 def wake(driver: Driver, pids: Sequence[int]) -> None:
-    """Let these processes take their memory back and go on, wherever they are on the way to sleep.
-    Raises `RefusedError` with the first reason; the others are woken all the same.
+    """Let these processes take their memory back and go on, in whichever state they are. Raises
+    `RefusedError` with the first reason; the others are woken all the same.
     """
     reasons: list[str] = []
     for pid in pids:
@@ -225,7 +225,9 @@ def tree_of(root: int, proc: Path = Path("/proc")) -> list[int]:
 
 
 class _NoDriver:
-    """What a host has whose driver cannot make checkpoints: each call is refused by the reason."""
+    """A `Driver` for a host whose driver cannot make checkpoints: each call raises
+    `RefusedError` with the reason.
+    """
 
     def __init__(self, why: str) -> None:
         self._why = why

@@ -49,7 +49,9 @@ class DriverSleep:
         self._helper: trio.Process | None = None
 
     async def refusal(self) -> str:
-        """Why these processes cannot sleep so, as far as the driver says before; "" if they can."""
+        """Why these processes cannot sleep by a checkpoint, as far as the driver says
+        beforehand; "" if they can.
+        """
         with trio.move_on_after(_ASK_S):
             if why := (await self._helped("ask", self._pid)).why:
                 await self.close()
@@ -57,14 +59,16 @@ class DriverSleep:
         return f"the driver did not answer within {_ASK_S:g} s"
 
     async def sleep(self) -> str:
-        """Why they do not sleep; "" if they do. One that cannot keeps all others awake."""
+        """Put the processes to sleep; returns why they do not sleep, "" if they do. If one
+        process cannot sleep, all stay awake.
+        """
         answer = await self._helped("sleep", self._pid)
         self._asleep = () if answer.why else answer.pids
         self.note = _note_of(answer)
         return answer.why
 
     async def wake(self) -> str:
-        """Why they do not go on; "" if they do."""
+        """Wake the processes; returns why they do not go on, "" if they do."""
         answer = await self._helped("wake", *self._asleep)
         self._asleep = ()
         self.note = _note_of(answer)
@@ -75,7 +79,7 @@ class DriverSleep:
         if (helper := self._helper) is None:
             return
         self._helper = None
-        helper.kill()  # a call of the driver may hold it for long
+        helper.kill()  # a call of the driver may hold the helper for long
         with trio.CancelScope(shield=True):
             for pipe in (helper.stdin, helper.stdout):
                 assert pipe is not None
@@ -88,7 +92,7 @@ class DriverSleep:
         """
         try:
             if self._helper is not None and self._helper.returncode is not None:
-                await self.close()  # it has died between the calls
+                await self.close()  # the helper has died between the calls
             if self._helper is None:
                 self._helper = await self._started()
             return await _asked(self._helper, " ".join([action, *map(str, pids)]))
@@ -128,7 +132,7 @@ async def _asked(helper: trio.Process, line: str) -> _Answer:
                 break
             said += part
     except trio.BrokenResourceError:
-        pass  # it has ended, and its exit code says how
+        pass  # the helper has ended, and its exit code says how
     if said.endswith(b"\n"):
         try:
             return msgspec.json.decode(said, type=_Answer)

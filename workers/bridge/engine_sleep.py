@@ -1,4 +1,5 @@
-"""The sleep of an external engine's process by one way, and whether that did what it says.
+"""The sleep of an external engine's process in one way, and the check that the engine did what it
+says.
 
 Owns the calls of an engine's API, and the proof that a woken model still answers, by whichever way
 it slept. Must not know the fields of one engine, frames, nor when it sleeps.
@@ -30,22 +31,22 @@ _PROOF_TOKENS: Final = 2
 
 
 class SleepWay(Protocol):
-    """How an engine's memory leaves the device and comes back. Each call returns why it did not,
-    "" if it says that it did. They may raise `HttpError`.
+    """How an engine's memory leaves the device and comes back. Each call returns why it failed, ""
+    if the engine says that it succeeded. The calls may raise `HttpError`.
     """
 
     @property
     def name(self) -> str:
-        """For people, and for the record of what was tried."""
+        """The name of the way, for people and for the record of ways that were tried."""
         ...
 
     @property
     def note(self) -> str:
-        """For people: what the last call took, "" if that is not known."""
+        """What the last call took, in words for people; "" if that is not known."""
         ...
 
     async def refusal(self) -> str:
-        """Why it cannot be, as far as is known before."""
+        """Why the engine cannot sleep in this way, as far as is known beforehand."""
         ...
 
     async def sleep(self) -> str: ...
@@ -53,7 +54,7 @@ class SleepWay(Protocol):
     async def wake(self) -> str: ...
 
     async def close(self) -> None:
-        """Give back what it holds itself."""
+        """Give back what this way itself holds."""
         ...
 
 
@@ -69,7 +70,7 @@ class ApiSleep:
         self._calls = calls
 
     async def refusal(self) -> str:
-        """As the engine says itself."""
+        """Why the engine cannot sleep, as the engine itself says."""
         return self._calls.refusal(await self._client.found(self._calls.targets))
 
     async def sleep(self) -> str:
@@ -121,7 +122,7 @@ class EngineSleep:
             return str(error)
 
     async def fall_asleep(self) -> str:
-        """Why the engine does not sleep; "" if it says that it does."""
+        """Put the engine to sleep; returns why it does not sleep, "" if it says that it does."""
         try:
             if not self._answered:
                 self._answered = await self._tokens()
@@ -130,7 +131,7 @@ class EngineSleep:
             return str(error)
 
     async def wake(self) -> str:
-        """Why the engine does not serve; "" if it answers as before.
+        """Wake the engine; returns why it does not serve, "" if it answers as before.
 
         A server may answer 200 and have lost its weights (sgl-project/sglang#6367,
         fzyzcjy/torch_memory_saver#71). The first token is compared alone, because the later ones

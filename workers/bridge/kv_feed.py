@@ -80,7 +80,7 @@ class KvFeed:
         cached_tokens: int | None,  # noqa: ARG002
         now: float,  # noqa: ARG002
     ) -> None:
-        """Log once that the engine publishes nothing, if so."""
+        """Log once that the engine publishes nothing, if its answers show that."""
         if self._num_heard or not digests:
             return
         self._num_unheard += 1

@@ -20,9 +20,10 @@ from workers.loop import Channel, EngineStatus
 
 PAUSE_S: Final = 0.004
 MANY_STREAMS: Final = 8
-"""From this many on, the loop pauses between two looks at their sockets: tokens that arrived
-meanwhile are read in one turn and leave in one frame. At 64 streams of 50 tokens/s that saves a
-quarter of the CPU here, and a tenth of the gateway's (docs/decisions/0021-external-engines.md).
+"""From this many streams on, the loop pauses between two looks at their sockets: tokens that
+arrived meanwhile are read in one turn and leave in one frame. At 64 streams of 50 tokens/s that
+saves a quarter of the CPU here, and a tenth of the gateway's
+(docs/decisions/0021-external-engines.md).
 """
 
 

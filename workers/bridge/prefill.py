@@ -34,7 +34,9 @@ _TRIED: Final[tuple[PrefillForm, ...]] = ("continue_final_message", "last_messag
 async def prefill_form(
     client: EngineClient, config: WorkerConfig, reports: StartReports
 ) -> PrefillForm | None:
-    """The form in which the engine goes on: as configured, else found out; None if in none."""
+    """The form in which the engine goes on with a text: the configured one, else the one that a
+    trial finds; None if there is none.
+    """
     if config.continues == "off":
         return None
     if config.continues != "auto":
@@ -55,7 +57,8 @@ def with_form(facts: EngineFacts, form: PrefillForm | None) -> EngineFacts:
 
 async def _tried(client: EngineClient, config: WorkerConfig) -> PrefillForm | None:
     whole = await _text(client, config, [], {})
-    # Before a space: no token of a usual vocabulary contains one but as its first character.
+    # The answer is cut before a space, because tokens of usual vocabularies have spaces only as
+    # their first character.
     at = -1 if whole is None else whole.rfind(" ", 1, len(whole) // 2 + 1)
     if whole is None or at < 1 or not whole[:at].strip():
         return None
@@ -103,5 +106,5 @@ async def _text(
         thought = message.get("reasoning_content") or message.get("reasoning")
         text = message.get("content")
     except (HttpError, msgspec.MsgspecError, LookupError, TypeError, AttributeError):
-        return None  # what an engine says to an unusual question decides nothing else
+        return None  # an error here only means that the form is not used
     return text if isinstance(text, str) and text and not thought else None

@@ -46,7 +46,9 @@ Report = Callable[[str, float, str], None]
 PROBE_TOKENS: Final = 4
 SPEED_TOKENS: Final = 64
 SPEED_S: Final = 5.0
-"""A slow engine needs longer for its tokens; those that arrived in time are enough."""
+"""How long the speed is measured. A slow engine needs longer for all tokens; the tokens that
+arrived in this time are enough.
+"""
 _MIN_TIMED: Final = 8
 _PROBE_IDS: Final = 100
 """Ids below this number exist in every vocabulary."""
@@ -286,7 +288,7 @@ def facts_of(
         max_seqs=max_seqs,
         token_budget=config.token_budget,
         capabilities=capabilities_of(forms),
-        files_digest=bytes(16),  # set by the supervisor, which reads the files
+        files_digest=bytes(16),  # the supervisor reads the files and sets this
         relay=RelayFacts(config.model, config.refused_fields)
         if config.engine == TEXT_ENGINE
         else None,

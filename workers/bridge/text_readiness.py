@@ -16,7 +16,7 @@ from workers.bridge.readiness import NotProven, StartReports
 from workers.external import EngineError, EngineTrouble, OpenAiApi, Proof
 
 TEXT_PROBE_TOKENS: Final = 16
-"""A model that reasons begins with tokens that show no text."""
+"""The tokens of a probe's answer: a model that reasons begins with tokens that show no text."""
 _JSON: Final = [(b"content-type", b"application/json")]
 
 

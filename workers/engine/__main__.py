@@ -236,15 +236,15 @@ def _speculation(
         kept_speculation,
     )
 
-    drafting = cast("DraftingRunner", runner)  # both runners of a native engine are
+    drafting = cast("DraftingRunner", runner)  # both runners of a native engine fit
     return *kept_speculation(config, drafting, os.environ), drafting_of(config, drafting)
 
 
 def _ready(
     config: WorkerConfig, runner: Runner[Any], trouble: str
 ) -> tuple[NativeSleep | None, EngineReady]:
-    """The sleep of an engine that can without its end, which begins to prepare; and what the
-    supervisor is told of a loaded engine.
+    """The sleep of an engine that can sleep without ending (its preparation begins here), and what
+    the supervisor is told of a loaded engine.
     """
     sleep: NativeSleep | None = None
     why = ""
@@ -253,7 +253,7 @@ def _ready(
         from workers.engine.sleep.choice import begun_sleep
         from workers.engine.sleep.device_sleep import NoSleep
 
-        if isinstance(runner, native.ModelRunner):  # not of several ranks
+        if isinstance(runner, native.ModelRunner):  # an engine of several ranks has another runner
             found = begun_sleep(runner)
             sleep, why = (None, found.why) if isinstance(found, NoSleep) else (found, "")
     way = "" if sleep is None and not why else NATIVE_SLEEP

@@ -1,8 +1,8 @@
 """How a start divides the memory of its device: the drafter, recurrent states, the largest step,
 and blocks for keys and values.
 
-Owns the measurement of what there is room for, and what gives way where that is too little. Must
-not know how weights are read, nor how a step is computed.
+Owns the measurement of the room, and what is left out if the room is too small. Must not know how
+weights are read, nor how a step is computed.
 """
 
 from typing import NamedTuple
@@ -80,7 +80,8 @@ def divide(source: ModelSource, model: Network, report: Report, beside_bytes: in
             if (lacking is None) if ranks is None else ranks.agreed(lacking is None):
                 return Division(drafter, kept, _least_blocks(blocks, ranks))
             leave_out_head(f"beside it {lacking or 'another rank lacks memory'}")
-        drafter = None  # its weights have no other owner: the next reading finds their memory free
+        # The drafter's weights have no other owner: the next reading finds their memory free.
+        drafter = None
 
 
 def _shared_room(model: Network, beside_bytes: int) -> MemoryRoom:
@@ -163,7 +164,7 @@ def _draft_bytes(config: WorkerConfig, model: Network, drafter: Drafter) -> int:
 
 
 def _least_blocks(blocks: BlockRoom, ranks: Ranks | None) -> BlockRoom:
-    """As many as all ranks have room for."""
+    """The blocks with the numbers for which all ranks have room."""
     if ranks is None:
         return blocks
     windows = blocks.windows

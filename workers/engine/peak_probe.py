@@ -179,6 +179,6 @@ def _beside_torch(device: torch.device) -> CardCount:
     free, total = torch.cuda.mem_get_info(device)
     of_torch = torch.cuda.memory_reserved(device)
     own = own_bytes(str(torch.cuda.get_device_properties(device).uuid))
-    if own is not None:  # less than torch's would be of another process
+    if own is not None:  # a smaller number would belong to another process
         own = own - of_torch if own >= of_torch else None
     return CardCount(total - free - of_torch, own)

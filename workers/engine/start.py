@@ -126,7 +126,9 @@ def _runner(source: ModelSource, model: Network, division: Division, cache: KvCa
 
 
 def _does_not_fit(config: WorkerConfig, device: torch.device, error: BaseException) -> str:
-    """Names the memory that is too small: a worker on a card needs the host's too."""
+    """The error that names the memory that is too small: a worker on a card needs memory of the
+    host too.
+    """
     model = config.model
     if device.type == "cuda" and is_of_host(error):
         return (

@@ -167,7 +167,7 @@ class ExternalAnswer:
         if self.reason is None and finish == "length" and is_part:
             if len(self._ids) == self._num_sent:
                 raise EngineError("the engine left tokens out, and gave none when asked again")
-            return  # the missing tokens have arrived; the next job streams again
+            return  # the missing tokens have come; the next job streams again
         if self.reason is None:
             self.reason = cast("Literal['stop', 'length']", finish)
         self.is_over = True

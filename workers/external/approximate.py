@@ -21,8 +21,8 @@ from workers.external.changes import BlockChanges
 SHARE: Final = 0.9
 """Share of the capacity; the rest holds partial blocks and answers in progress."""
 KEPT_AT_LEAST: Final = 1 / 16
-"""The part of that share that is kept whatever the reports say: other clients may use the engine
-too.
+"""The part of that share that the estimate keeps even if reports say less: the misses may come from
+other clients of the engine.
 """
 KEPT_S: Final = 900.0
 """A block that no prompt has used for this long is dropped."""
@@ -126,7 +126,7 @@ class ApproximateBlocks:
         The engine had evicted this block, and so all blocks that are older: the blocks that are
         younger show its capacity. If another prompt has touched the block since `expected.at`, its
         age is lost, and the capacity shrinks by an eighth. If the estimate has dropped the block
-        meanwhile, it is right already.
+        meanwhile, nothing needs correction.
         """
         used_at = self._used.get(digest)
         if used_at is None:

@@ -297,8 +297,8 @@ def json_object(answers: Mapping[str, bytes], target: str) -> dict[str, Any]:
 
 
 def positive(value: object) -> int | None:
-    """`value` if it is a positive integer, else None; so is one beyond any count, as the 1e30 of
-    tokenizers without a limit.
+    """`value` if it is a positive integer, else None; also None for a number beyond any count, such
+    as the 1e30 of tokenizers without a limit.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return None
@@ -313,8 +313,9 @@ def error_text(value: object) -> str:
 
 
 def error_in(data: bytes) -> str:
-    """What a server says of an error in the data of an event, or in a body, in any of its forms;
-    "" if it says nothing of one. Some send a field `error` always, with nothing in it.
+    """The text of an error in the data of an event, or in a body, in any of the forms that servers
+    use; "" if there is no error. Some servers always send a field `error`, which is empty if there
+    is none.
     """
     value = any_json(data)
     if not isinstance(value, dict):

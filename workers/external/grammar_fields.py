@@ -64,7 +64,7 @@ def llama_cpp_fields(grammar: Grammar) -> dict[str, Any]:
 
 
 def is_lenient(grammar: Grammar) -> bool:
-    """Whether an answer without the grammar is better than no answer."""
+    """Whether the client prefers an answer without the grammar to no answer."""
     if grammar.kind != "json_schema":
         return False
     options = msgspec.json.decode(grammar.text).get(_OPTIONS)

@@ -168,7 +168,7 @@ class LlamaCppReader:
     def _partial(self, chunk: _Chunk) -> EngineEvent | None:
         assert chunk.tokens_predicted is not None
         if self._num_missing and chunk.tokens_predicted > self._num_predicted:
-            return self._gap()  # a new step began, and the last one is incomplete
+            return self._gap()  # the last step is incomplete, and a new one began
         last = self._take_kept() if not self._num_missing else None
         self._keep(chunk)
         # A token without text may end the answer; only the next chunk says so.

@@ -31,7 +31,7 @@ _WINDOWS: Final = ("max_model_len", "context_length", "loaded_context_length", "
 """Names that servers use for the context length in `/v1/models`."""
 
 _FREE_HEALTH: Final = frozenset({"vllm", "llamacpp", "herma"})
-"""What `owned_by` is at servers whose `/health` computes nothing."""
+"""The value of `owned_by` at servers whose `/health` computes nothing."""
 
 _CHAT: Final = "/v1/chat/completions"
 _MAX_SHOWN: Final = 300
@@ -42,8 +42,8 @@ class OpenAiApi:
     """One server, which knows the model by the name `model`."""
 
     health_targets = ("/health/liveliness", "/health/readiness", _MODELS, "/health")
-    """A proxy such as LiteLLM generates for `/health`: a completion by each of its models. Where
-    one of the others is, `/health` is not asked.
+    """The targets, `/health` last: a proxy such as LiteLLM generates a completion by each of its
+    models for it. If an earlier target answers, `/health` is not asked.
     """
     fact_targets = (_MODELS,)
 

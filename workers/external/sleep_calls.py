@@ -1,4 +1,4 @@
-"""How external engines are put to sleep over HTTP, and how they say that they can be.
+"""How external engines are put to sleep over HTTP, and how they say whether they can sleep.
 
 Owns the targets and fields of vLLM's sleep mode and of SGLang's memory saver. Must not know
 sockets, nor when an engine sleeps.

@@ -39,7 +39,9 @@ _MODELS: Final = "/v1/models"
 _VERSION: Final = "/version"
 _METRICS: Final = "/metrics"
 _ENDS: Final = {"repetition": "length"}
-"""vLLM ends an answer that repeats itself, if it is told to. The model has not ended it."""
+"""How vLLM's reasons for an end count. vLLM can end an answer that repeats itself; then the
+model did not end it.
+"""
 _ID_MARK: Final = "token_id:"
 _FIRST_GRAMMARS: Final = (0, 11)
 """The first version with `structured_outputs`."""
@@ -115,7 +117,7 @@ class VllmApi(OneHealthTarget):
         )
 
     def refusal(self, submit: Submit) -> str | None:
-        """Adapters only: vLLM serves them under names of their own."""
+        """Refuse adapters only: vLLM serves them under separate names."""
         return f"adapter {submit.adapter!r}" if submit.adapter else None
 
     def request(self, job: EngineJob) -> HttpRequest:
@@ -202,7 +204,7 @@ class VllmReader:
             if is_stop and isinstance(choice.stop_reason, int):
                 self._end.matched = choice.stop_reason
             elif is_stop and choice.stop_reason is None and ids:
-                self._end.matched = ids[-1]  # only the end of sequence has no stop_reason
+                self._end.matched = ids[-1]  # only for the end of sequence there is no stop_reason
             event.matched = self._end.matched
         return event if ids else None
 

@@ -27,9 +27,9 @@ from protocol.tokens import pack_tokens, unpack_tokens
 from workers.ipc.health_probe import chat_fields, chat_relay
 
 _ALTERNATIVES: Final = 2
-"""The best two tokens: one of them may be the chosen one."""
+"""How many alternatives are asked for: two, because one may be the chosen token."""
 _MIN_TIMED: Final = 4
-"""Fewer tokens give no speed."""
+"""With fewer tokens no speed is computed."""
 
 
 @final
@@ -143,8 +143,8 @@ class AnswerProbe:
 
     def _speed(self) -> float:
         """Tokens per second after the first frame, whose time is not that of a step. On a busy host
-        frames may be read together: then of the whole answer, which is less than the engine's
-        speed, never more. 0 for a few tokens.
+        frames may be read together: then the speed of the whole answer, which is never above the
+        engine's speed. 0 for a few tokens.
         """
         parts = (
             (len(self._ids) - self._num_first, self._last_at - self._first_at),

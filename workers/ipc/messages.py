@@ -60,8 +60,8 @@ class SleepEngine(_Control, frozen=True, tag=69):
 
 
 class WakeEngine(_Control, frozen=True, tag=70):
-    """Take the memory back, prove that the model still answers, and answer `Woken`. What is
-    reported from now on is of this epoch.
+    """Take the memory back, prove that the model still answers, and answer `Woken`. Later reports
+    belong to this epoch.
     """
 
     epoch: int
@@ -87,8 +87,8 @@ class EngineReady(_Control, frozen=True, tag=80):
     """The model is loaded. Its text files are in `model_dir`, "" for a text-level engine. `speed`
     is measured at this start; `version` is an external engine's. `trouble` is a line about a fault
     that the start has found and tolerates. `sleep_way` names the API by which the process can sleep
-    without an end, if there is one; `sleep_refusal` is why this process cannot. `more_ways` are
-    tried after it, each with why it cannot be, "" if it can.
+    without an end, if there is one; `sleep_refusal` is why this process cannot sleep in that way.
+    `more_ways` are tried after it, each with the reason why it cannot be used, "" if it can.
     """
 
     facts: EngineFacts

@@ -94,7 +94,7 @@ class EngineChannel:
 
     def _leave(self) -> NoReturn:
         self._on_gone()
-        while True:  # the process ends now
+        while True:  # `_on_gone` ends the process
             threading.Event().wait()
 
     def _wait_for_end(self) -> None:

@@ -4,8 +4,8 @@ Owns the order of a turn, the waiting, and the making of the scheduler from a ru
 not know tensors (the runner does), what an exception in a step means (the pipeline does) nor which
 gateway reads a frame (the supervisor relays them).
 
-A turn launches the next step before it waits for the tokens of the last one. With a runner that
-looks ahead, the card so never waits for the CPU:
+A turn launches the next step before it waits for the tokens of the last one. So with a runner that
+looks ahead the card never waits for the CPU:
 
     take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
 
@@ -97,7 +97,9 @@ COMPILING_POLL_S: Final = 0.001
 COPYING_POLL_S: Final = 0.0005
 """How often an engine without a step checks for the end of copies: one of 64 MiB takes 1.2 ms."""
 MAX_COMPILING: Final = 1024
-"""Grammars that wait to be compiled, those of sequences that were aborted meanwhile among them."""
+"""The most grammars that wait to be compiled, including those of sequences that were aborted
+meanwhile.
+"""
 _FIRST_CONTROL_TAG: Final = 64
 
 
@@ -260,7 +262,8 @@ class EngineLoop(Generic[InFlight]):
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         if self._num_clears and not self._scheduler.blocks.tier.is_clearing:
-            self._report_load(busy=is_busy, has_worked=True)  # an idle engine says nothing else
+            # An idle engine would not report otherwise.
+            self._report_load(busy=is_busy, has_worked=True)
             self._out.append((SUPERVISOR, encode_control(Cleared(self._num_clears))))
             self._num_clears = 0
         if self._sleeps is not None and not len(self._pipeline) and not self._is_copying:
@@ -339,7 +342,7 @@ class EngineLoop(Generic[InFlight]):
             case EngineStart():
                 raise WireError("a second EngineStart")
             case SleepEngine():
-                self._sleeps = message  # once its copies to the host are over
+                self._sleeps = message  # done once the copies to the host are over
             case WakeEngine(epoch=epoch):
                 self._epoch = epoch
                 self._out.append((SUPERVISOR, encode_control(self._napping.wake())))

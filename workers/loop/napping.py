@@ -1,4 +1,4 @@
-"""The sleep of the engine's device, as the loop sees it.
+"""The sleep of the engine's device: the loop's part.
 
 Owns the seam to whatever moves the memory, what is kept of the prefix cache, and the answers to the
 supervisor. Must not know tensors, nor when the engine sleeps.
@@ -15,9 +15,10 @@ from workers.scheduler import HeldCounts, HeldPlaces, Scheduler
 
 
 class MemoryMove(NamedTuple):
-    """How a sleep or a wake went: `why` it did not, "" if it did. `host_bytes` are held on the host
-    for it. `note` says for people what was kept. `has_rows`: what prefixes hold is there.
-    `is_asleep`, of a wake: the memory was not there, and a later one may find it.
+    """The outcome of a sleep or a wake: `why` it failed, "" if it succeeded. `host_bytes` are held
+    on the host for it. `note` says for people what was kept. `has_rows`: the blocks and states of
+    prefixes are there. `is_asleep` after a wake: the memory was not free, and a later wake may find
+    it.
     """
 
     why: str = ""
@@ -33,10 +34,10 @@ class NativeSleep(Protocol):
     """
 
     def expect(self, held: HeldCounts) -> None:
-        """Make memory of the host ready for so much. Returns at once."""
+        """Make memory of the host ready for what these prefixes hold. Returns at once."""
 
     def fits(self, held: HeldCounts) -> bool:
-        """Whether so much has room on the host now."""
+        """Whether what these prefixes hold fits into the host's memory now."""
 
     def fall_asleep(self, held: HeldPlaces) -> MemoryMove:
         """Give the memory back, and keep what these places hold, which `fits`."""

@@ -20,7 +20,9 @@ from workers.loop.heartbeat import EngineStatus
 from workers.scheduler import StepCost, StepMeter, StepPlan, StepResult
 
 MAX_FAULTS_IN_A_ROW: Final = 3
-"""One bad step can be the fault of one request; three in a row are the engine's own."""
+"""Failed steps in a row after which the engine ends. One failed step can be the fault of one
+request; three in a row are a fault of the engine.
+"""
 
 T = TypeVar("T")
 InFlight = TypeVar("InFlight")

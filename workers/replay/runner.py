@@ -20,7 +20,9 @@ _DEFAULT_KV_TOKENS: Final = 1 << 20
 
 
 class ReplayRunner:
-    """A `Runner` but for `collect`: a step is computed when its tokens are asked for."""
+    """A `Runner` without `collect`, which subclasses add: a step is computed when its tokens
+    are asked for.
+    """
 
     lookahead: Final = 0
     has_pending_captures: Final = False
@@ -68,6 +70,6 @@ def _engine_facts(config: WorkerConfig, model_dir: Path) -> EngineFacts:
         kv_tokens=kv_tokens,
         max_seqs=most_sequences(config.max_seqs, kv_tokens, CARD_SEQS),
         token_budget=config.token_budget,
-        files_digest=bytes(16),  # filled in by the supervisor, which reads the files
+        files_digest=bytes(16),  # the supervisor reads the files and fills this in
         capabilities=(RETAINS,),
     )

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_REST_S: Final = 0.5
-"""A step comes at least so often, so that long waits are not taken for a hung engine."""
+"""The longest rest between two steps, so that long waits are not taken for a hung engine."""
 _MIN_REST_S: Final = 0.001
-"""After a step without a token: the next one would be no different."""
+"""The rest after a step without a token: a step at once would also bring none."""
 _DEATH_EXIT_CODE: Final = 1
 _NEVER: Final = float("inf")
 _PROBE_RULE: Final = Rule(answer="", finish="hang")
@@ -41,7 +41,9 @@ Death = Literal["kill", "exit", "hang"]
 
 
 class ScriptedOutput(NamedTuple):
-    """What is due of a sequence: token ids, or why it fails, or the end of the process."""
+    """The next output of a sequence: token ids, the reason of its failure, or the end of the
+    process.
+    """
 
     ids: tuple[int, ...] = ()
     error: str | None = None
@@ -77,7 +79,9 @@ class Playback:
             self._die_at = None
 
     def next_output(self) -> ScriptedOutput:
-        """What is due; the next one is `token_ms` later for each of its tokens."""
+        """The output that is due. The next one is due `token_ms` later for each token of this
+        one.
+        """
         if self._num_outputs == self._die_at:
             return ScriptedOutput(die=self._rule.die)
         ids = self._next_ids()

@@ -20,7 +20,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.sequence import Sequence
 
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
-"""One for each model and private cache; most requests use a known one."""
+"""The root digest of a model and private cache, cached because most requests use a known one."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from workers.scheduler.windows import NoWindowPool, WindowPool
 _NOT_CACHED: Final = -1
 
 _SHRINKS: Final = 32
-"""What has no room on the host goes in parts of this fraction."""
+"""When the cached blocks do not fit on the host, this fraction of them is forgotten at a time."""
 
 _REMEMBERED: Final = 4
 """An evicted block is remembered until the cache was filled so often again; it takes 100 bytes."""
@@ -251,12 +251,12 @@ class BlockManager:
         return num_gone
 
     def held_counts(self) -> HeldCounts:
-        """How much of the card holds prefixes."""
+        """How many blocks and slots of the card hold prefixes."""
         used = self.states.pool.used
         return HeldCounts(len(self._by_digest), len(self.windows.kept), len(used))
 
     def held_places(self) -> HeldPlaces:
-        """What of the card holds prefixes."""
+        """Which blocks and slots of the card hold prefixes."""
         block_ids, used = tuple(sorted(self._by_digest.values())), tuple(self.states.pool.used)
         return HeldPlaces(block_ids, self.windows.kept, used)
 

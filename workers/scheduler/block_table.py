@@ -29,7 +29,7 @@ class WindowTable:
 
     @property
     def held(self) -> list[int]:
-        """The blocks that it holds."""
+        """The blocks that the sequence holds."""
         return self.ids[self.first :]
 
     def begin(self, first: int, ids: Collection[int]) -> None:

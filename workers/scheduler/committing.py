@@ -104,7 +104,7 @@ def _num_computed(sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | 
     """
     num_ids = 1 if answer is None else len(answer.ids)
     if num_ids == 0:
-        return end - 1  # without a token the last position is computed again
+        return end - 1  # no token came, so the last position is computed again
     if not chunk.drafts or not sequence.table.block_ids:
         return end
     # The next chunk, if it is planned already, moves on by the accepted drafts.
@@ -125,7 +125,7 @@ def _accept(sequence: Sequence) -> Outgoing:
 def _read(
     sequence: Sequence, chunk: Chunk, scores: _Part | None, values: bytes | None
 ) -> Iterator[Outgoing]:
-    """What to send of a prompt that is read and not gone on from."""
+    """The messages about a prompt that is only read: its embedding or its log-probabilities."""
     if sequence.num_top is None:
         if chunk.samples:
             yield _embedding(sequence, values)
@@ -142,7 +142,9 @@ def _embedding(sequence: Sequence, values: bytes | None) -> Outgoing:
 def _scored(
     sequence: Sequence, offset: int, logprobs: tuple[TokenLogprobs, ...]
 ) -> Iterator[Outgoing]:
-    """What has not been sent of `logprobs`, which begin with the token at `offset`."""
+    """The messages with the part of `logprobs` that was not sent yet; they begin with the token
+    at `offset`.
+    """
     if offset > sequence.num_scored:
         raise ValueError(f"the scores of sequence {sequence.seq} have a gap before {offset}")
     logprobs = logprobs[sequence.num_scored - offset :]

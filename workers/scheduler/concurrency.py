@@ -16,10 +16,12 @@ from operator import itemgetter
 from typing import Final, final
 
 CARD_SEQS: Final = 256
-"""On a card: the largest batch that CUDA graphs and the sampler's tables are measured with."""
+"""The ceiling on a card: the largest batch with which CUDA graphs and the sampler's tables are
+measured.
+"""
 
 CPU_SEQS: Final = 16
-"""On a CPU, where the time of a step grows with its rows."""
+"""The ceiling on a CPU, where the time of a step grows with its rows."""
 
 _LEAST_TOKENS: Final = 512
 """Tokens of a short chat. A ceiling that leaves each sequence fewer would never be reached, but the

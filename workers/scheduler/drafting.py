@@ -47,7 +47,7 @@ class Proposer(Protocol):
     """Proposes drafts for the sequences of one scheduler."""
 
     def summary(self) -> DraftResults:
-        """What operators see."""
+        """The gain of drafts, in words for operators."""
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
         """How many drafts the drafting network makes in the next step, behind the token that it

@@ -1,6 +1,6 @@
 """What prefixes hold of a device, by numbers.
 
-Owns these words. Must not know what a block or a slot is made of.
+Owns the two values. Must not know what a block or a slot is made of.
 """
 
 from typing import NamedTuple

@@ -28,7 +28,7 @@ class IntakeQueue:
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._by_key: dict[Key, Sequence] = {}
-        self._lines: dict[int, dict[Key, Sequence]] = {}  # none is empty
+        self._lines: dict[int, dict[Key, Sequence]] = {}  # without empty lines
         self._turns: dict[int, int] = {}
         self._num_turns = 0
 

@@ -246,4 +246,4 @@ class HostLoads:
         for digest in table.digests:
             if self._coming.get(digest) is load:
                 del self._coming[digest]
-        blocks.release(table, is_use=False)  # each was, when it came
+        blocks.release(table, is_use=False)  # blocks that came were used then

@@ -151,7 +151,7 @@ class PlanStarts:
         """What a sequence finds on the card; None if it waits for a load from the host."""
         hit = self._blocks.match(sequence.table, sequence.token_ids)
         if sequence.num_top is not None:
-            return _NO_HIT  # the cache holds no logits
+            return _NO_HIT  # log-probabilities need the logits, which the cache lacks
         if self._loads.waits(sequence, hit, reserve):
             return None
         return hit
@@ -197,7 +197,7 @@ class PlanStarts:
         if num_coming <= 0 or _WORTH_WAITING * num_coming * size < num_left:
             return False
         if digests[end - 1] not in planned:
-            return False  # its sequence has computed that block and saves no state there any more
+            return False  # the other sequence is past that block and saves no state there
         planned.await_until(digests, end, needs_state=states.has_any)
         sequence.awaits = digests[end - 1]
         return True

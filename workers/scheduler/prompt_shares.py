@@ -93,8 +93,8 @@ class _Shares:
             self._go_on(sequence)
 
     def _num_urgent(self, sequence: Sequence) -> int:
-        """Its tokens left, or if other sequences wait for a part of its prompt, those up to the end
-        of that part.
+        """The tokens that a prompt has left. If other sequences wait for a part of the prompt, only
+        the tokens up to the end of that part.
         """
         num_left = _num_left(sequence)
         awaited = sequence.table.num_awaited * self._block_size - sequence.num_planned

@@ -5,9 +5,9 @@ budgets, nor which snapshot is evicted (`snapshots.py`).
 
 A step that computes a part of a prompt saves the states at positions within that part. Each costs a
 few launches in each layer, and a slot that another prefix could have. An answer has one slot, whose
-state moves on with it: a decode that begins at a position to save first copies the state, so its
-graph needs to know nothing of it. By then all tokens before that position are known, also to a
-scheduler that plans a step ahead.
+state is renewed as the answer grows: a decode that begins at a position to save first copies the
+state, so its graph needs to know nothing of it. By then all tokens before that position are known,
+also to a scheduler that plans a step ahead.
 """
 
 from __future__ import annotations
@@ -243,7 +243,8 @@ class PrefixStates:
         """Release or keep the slots of a chunk whose step is over. `sequence` is None if it failed
         or has ended.
         """
-        if NO_SLOT < chunk.restores < self.pool.num_slots:  # others are those of swapped sequences
+        # Higher slots belong to swapped sequences.
+        if NO_SLOT < chunk.restores < self.pool.num_slots:
             self.pool.unpin(chunk.restores)
         self.keep(chunk.saves, None if sequence is None else sequence.table)
         if not chunk.drafts or sequence is None:

@@ -422,7 +422,7 @@ class Scheduler:
             if sequence.is_started:
                 self._ended.append(sequence.seq)
                 self._drafts.end(sequence.seq)
-                if sequence.link != SUPERVISOR:  # its health probes are no answers
+                if sequence.link != SUPERVISOR:  # health probes are not answers
                     self._concurrency.ended(sequence.num_outputs)
         self._admit_followers()
 

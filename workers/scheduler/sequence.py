@@ -24,7 +24,7 @@ from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier import Name
 
 NEVER: Final = sys.maxsize
-"""In place of a position: none is as large, so none is ever reached."""
+"""A position that is never reached, because no position is as large."""
 
 Key = tuple[int, bytes, int]
 """Link, request id, attempt: the key of a sequence in messages."""
@@ -226,7 +226,7 @@ class Sequence:
             self.token_ids.append(token_id)
             if num_outputs >= self.max_outputs:
                 return SequenceEnd("length")
-        if len(ids) > 1:  # one was due already
+        if len(ids) > 1:  # one position was due already
             self.num_due = len(self.token_ids)
         return None
 

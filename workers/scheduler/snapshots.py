@@ -212,7 +212,7 @@ class SnapshotPool:
             if not self.tier.saved(found.digest, slot, is_final=is_final):
                 self.events.saved(found.digest)
             self._give_up_for(found)
-        if not found.place.is_unsure:  # an answer's snapshots are one that moves on
+        if not found.place.is_unsure:  # all snapshots of one answer count as one
             self._num_saved += 1
         self.unpin(slot)
 
@@ -234,7 +234,7 @@ class SnapshotPool:
         found = self._by_slot[slot]
         found.pins -= 1
         if found.pins == 0 and self._snapshots.get(found.digest) is not found:
-            self._release(found)  # it was forgotten while it was read
+            self._release(found)  # the snapshot was forgotten while it was read
 
     def forget(self, digest: BlockDigest) -> None:
         """The keys and values of this block are evicted: forget the snapshot that ends in it."""

@@ -13,7 +13,7 @@ blocks, to which no step writes any more.
 
 A block has holders of two kinds. Blocks that a table holds are in use; those that only snapshots
 hold are given to tables that need some. Blocks are let go before the chunk that no longer sees them
-takes new ones: what still reads them was planned earlier, and steps take effect in order.
+takes new ones: steps that still read them were planned earlier, and steps take effect in order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class NoWindowPool:
         """Let nothing go."""
 
     def keep(self, slot: int, table: WindowTable, num_blocks: int) -> bool:  # noqa: ARG002 - the pool's
-        """True: the state in the slot is all."""
+        """True: the slot holds the whole snapshot."""
         return True
 
     def begin(self, table: WindowTable, slot: int, num_blocks: int) -> None:
@@ -167,7 +167,7 @@ class WindowPool:
             table.first = first
 
     def pass_later(self, table: WindowTable, start: int) -> None:
-        """Let the same go before the next plan: a chunk of this plan still reads it."""
+        """As `pass_by`, but at `pass_all`: a chunk of this plan still reads these blocks."""
         self._passing.append((table, start))
 
     def pass_all(self) -> None:

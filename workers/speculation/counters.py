@@ -1,4 +1,4 @@
-"""What operators see of speculation.
+"""The counts of drafts that operators see.
 
 Owns the counts since the start of the engine. Must not decide anything.
 """

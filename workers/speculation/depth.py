@@ -49,7 +49,7 @@ def choose_depths(
         reached = 1.0
         for chance in own:
             reached *= chance
-            if not reached >= LEAST_CHANCE:  # also if it is NaN
+            if not reached >= LEAST_CHANCE:  # also for NaN
                 break
             ranked.append((-reached, offer))
     ranked.sort()

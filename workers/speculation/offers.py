@@ -77,7 +77,7 @@ def behind(match: TextMatch, most: int) -> tuple[list[int], list[float]]:
     """Up to `most` tokens behind a match, each the one of most places, and its share of these."""
     texts = [match.read(place, most) for place in match.places]
     longest = max(texts, key=len, default=[])
-    if all(text == longest[: len(text)] for text in texts):  # mostly
+    if all(text == longest[: len(text)] for text in texts):  # the usual case
         return longest, [1.0] * len(longest)
     ids: list[int] = []
     shares: list[float] = []

@@ -186,7 +186,9 @@ class SpeculationPolicy:
         return max(bare_s, self.awaiting.least_seconds(rows) or 0.0)
 
     def _drafting_s(self, bare_s: float, rows: int) -> float:
-        """As measured. Beyond what was measured no less than a step ahead of so many rows."""
+        """The time of a step that verifies `rows` rows: as measured, or beyond the measured
+        sizes at least that of a step ahead with as many rows.
+        """
         known = self.awaiting.seconds(rows)
         if known is not None and self.awaiting.spans(rows):
             return known

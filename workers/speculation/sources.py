@@ -91,7 +91,7 @@ class TextSource:
         self.odds.learn(offer, num_right)
 
     def planned(self, plan: StepPlan) -> None:
-        """The host drafts when it is asked."""
+        """Do nothing: the host drafts when it is asked."""
 
     def expected_length(self) -> float | None:
         """See `DraftSource`."""

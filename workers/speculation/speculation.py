@@ -90,7 +90,7 @@ class Speculation:
             return self._depth
         if self.draft_depth is None or (self.taking_in is not None and self.taking_in.sleeps):
             return 0
-        # As if all were taken in: those that are not will end, and the new ones are.
+        # Chosen as if all sequences were taken in: the others will end, and new ones are taken in.
         return self.draft_depth.choose(num_sequences, room)
 
     def take_in(self, chunks: list[Chunk]) -> tuple[list[Chunk], bool]:
@@ -201,7 +201,7 @@ class Speculation:
             if num_ids:
                 self.counters.add(len(chunk.drafts), num_ids)
             offer = self._offers.pop(chunk.seq, None)
-            if self.source.drafts_behind:  # what is offered now may be for the next step
+            if self.source.drafts_behind:  # the current offer may be for the next step
                 offer = Offer(chunk.seq, chunk.drafts, ())
             if offer is not None and chunk.drafts and num_ids:
                 self.source.verified(offer.cut(len(chunk.drafts)), num_ids - 1)
@@ -227,7 +227,7 @@ class Speculation:
         if has_prompts:
             return
         verify_s = max(_LEAST_S, seconds - drafting.seconds)
-        # Steps that verify take as long ahead as not, but for the host.
+        # Steps that verify take as long ahead as not ahead, except for the host's part.
         is_bare = not verifies and not drafting.depth
         self.policy.took(num_rows, verify_s, is_ahead=is_ahead and not verifies, is_bare=is_bare)
         bare_s = self.policy.ahead.seconds(num_sequences)

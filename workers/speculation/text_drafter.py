@@ -33,7 +33,9 @@ _OFFERS: Final = 32
 """Sequences that get drafts in a step: 32 x 20 us."""
 
 _SURE_LENGTH: Final = 12
-"""A match of its own so long is hardly bettered by others' text."""
+"""If the match in a sequence's own text has this length, others' text is not searched, because
+it hardly has a better one.
+"""
 
 _ADDED_TOKENS: Final = 512
 """Tokens of others' text that a step takes in: 0.1 ms."""
@@ -80,8 +82,8 @@ class TextDrafter:
                 self._coming.append(text.between(begin, text.size))
 
     def offers(self, wanted: Iterable[tuple[int, int]]) -> list[Offer]:
-        """Drafts for sequences (number, most), as far as the work of a step goes: who had to wait
-        comes first in the next one.
+        """Drafts for sequences (number, most), as far as the work of a step goes: sequences that
+        had to wait come first in the next step.
         """
         self._take_in()
         asked = [(seq, min(most, MOST_DRAFTS)) for seq, most in wanted if most > 0]

@@ -54,7 +54,7 @@ class TextMatch(NamedTuple):
         stop = min(place + count, self.end)
         begin = place & self.mask
         found: list[int] = self.text[begin : begin + stop - place].tolist()
-        if len(found) < stop - place:  # the ring goes on at its beginning
+        if len(found) < stop - place:  # behind its end the ring continues at its beginning
             found += self.text[: stop - place - len(found)].tolist()
         return found[: found.index(_SEPARATOR)] if _SEPARATOR in found else found
 

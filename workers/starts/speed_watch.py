@@ -60,7 +60,7 @@ class SpeedWatch:
         measure_ms = min(self._measure.get(kind, step_ms), self.steps.get(kind, step_ms))
         if SLOWER * step_ms > measure_ms:
             count, words = self._slow.get(kind, (0, ""))
-            if count < IN_A_ROW:  # once warned, the words stay the same
+            if count < IN_A_ROW:  # after a warning its words stay the same
                 words = _in_words(kind, step_ms, measure_ms)
             self._slow[kind] = count + 1, words
         else:

@@ -78,7 +78,7 @@ class WorkerApp:
     again; it blocks, and raises `ConfigError`. `file` is the absolute path of that file.
     """
 
-    _nursery: trio.Nursery  # from the begin of `run` on
+    _nursery: trio.Nursery  # set when `run` begins
 
     def __init__(
         self,
@@ -138,7 +138,8 @@ class WorkerApp:
 
     def _turns_of(self, config: WorkerConfig) -> TurnsOf | None:
         """The seat of a worker whose model is resident on demand, or that holds memory of a card
-        which others may share. What an engine that others have started holds is others' memory.
+        which others may share. Memory of an engine that others have started does not count as the
+        worker's.
         """
         memory = CardMemory(config, os.environ)
         is_on_demand = config.residency == "on-demand"
@@ -370,7 +371,7 @@ class WorkerApp:
             self._audit.note(Act("reload", "SIGHUP", result))
 
     async def _leave(self) -> None:
-        if self._num_welcomed and self._drain_s:  # without a gateway nothing runs
+        if self._num_welcomed and self._drain_s:  # without a gateway no sequence runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
         await self._engine.drain(self._drain_s)
         self._relay.broadcast(Bye("drained" if self.successor is None else REPLACED))

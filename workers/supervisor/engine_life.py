@@ -169,15 +169,15 @@ class EngineLife:
         """Wait until the engine has no sequence, for at most `deadline_s`."""
         if not self.is_ready or self.ended.is_set():
             return
-        if self.drained.is_set():  # else another call waits for it too
+        if self.drained.is_set():  # if not set, another call waits for it too
             self.drained = trio.Event()
         self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
 
     async def move(self, message: SleepEngine | WakeEngine) -> Slept | Woken:
-        """Let the engine's memory leave the device, or come back. Returns what the engine says of
-        it. One that says nothing is judged as one that does not step.
+        """Let the engine's memory leave the device, or come back. Returns the engine's answer. An
+        engine that does not answer is judged like one that does not step.
         """
         self._moved = trio.Event()
         if self.ended.is_set():
@@ -188,7 +188,7 @@ class EngineLife:
         return self._how
 
     def serve_again(self) -> None:
-        """Tell the gateways of the engine, whose memory is back, in the epoch of now."""
+        """Tell the gateways about the engine, whose memory is back, in the current epoch."""
         assert self.facts is not None
         assert self._files is not None
         self.epoch = self._relay.epoch

@@ -60,7 +60,8 @@ class Guard:
             # Isolated and without site-packages: the guard needs nothing of them, and starts
             # sooner.
             [sys.executable, "-I", "-S", str(_SCRIPT), str(group)],
-            stdin=subprocess.PIPE,  # close-on-exec here, so that no other child keeps the pipe open
+            # Close-on-exec in this process, so that no other child keeps the pipe open.
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # a signal to our own group must not end the guard
@@ -237,7 +238,7 @@ class EngineProcess:
             except BlockingIOError:
                 continue
             except ConnectionResetError:
-                return  # the engine died with frames of ours unread
+                return  # the engine died before it had read all our frames
             if not data:
                 return
             try:

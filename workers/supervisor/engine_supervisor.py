@@ -80,7 +80,7 @@ class EngineSupervisor:
     """
 
     _relay: FrameRelay
-    _nursery: trio.Nursery  # both from the begin of `run` on, before which nothing is asked
+    _nursery: trio.Nursery  # both are set when `run` begins, before any request
 
     def __init__(
         self,
@@ -127,7 +127,9 @@ class EngineSupervisor:
             self.sleeper.turns.used()
 
     def distrust(self, why: str) -> None:
-        """End the engine, which answers a gateway's health probes no more; the next one follows."""
+        """End the engine, because it no longer answers a gateway's health probes; another
+        engine follows.
+        """
         if self._life is not None and self.lifecycle.state in SERVING:
             self._life.process.kill(f"no answers: {why}")
 
@@ -140,7 +142,7 @@ class EngineSupervisor:
             self._give_place_up()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            with suppress(ConfigError):  # the first start reports it
+            with suppress(ConfigError):  # the first start reports the error
                 self._resolve()
                 await run_stop(self._started.launch, self._log.info)
             if self._memory is not None:
@@ -246,7 +248,8 @@ class EngineSupervisor:
         elif before is EngineState.WAITING or state in OVER:
             self._wake.set()
         elif self._life is None and before is EngineState.STARTING:
-            self._relay.engine_restarts()  # it still reads the device, and begins again then
+            # The start still reads the device, and begins again after that.
+            self._relay.engine_restarts()
         elif before is not EngineState.REPLACING:
             assert self._life is not None
             if state is EngineState.DRAINING:
@@ -265,7 +268,7 @@ class EngineSupervisor:
         if config.engine != "native":
             raise ConfigError("its engine is not Herma's own: clear the cache of that engine")
         if self._life is not None:
-            self._life.clear_cache()  # if it ends before it has, the next one finds nothing
+            self._life.clear_cache()  # if this engine ends before, the next one finds no cache
         elif self._cache is not None:
             self._cache.clear()
 
@@ -484,10 +487,13 @@ class EngineSupervisor:
             cache.clear()
 
     async def _sleeps(self, ending: DeathEvidence, own: frozenset[int]) -> None:
-        """The process has ended on purpose, or while it was asleep: nothing is lost with it."""
+        """Take the end of a process that ended on purpose, or while it was asleep: nothing is
+        lost with it.
+        """
         assert self.sleeper is not None
         why = f"its engine died asleep ({diagnose(ending).cause}); its next wake starts another"
-        # One that was asked to end may have had to be killed: its memory is free all the same.
+        # A process that was asked to end may have had to be killed: its memory is free in both
+        # cases.
         is_wanted = self.sleeper.has_ended
         if ending.killed_for is not None:
             why = f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
@@ -519,7 +525,7 @@ class EngineSupervisor:
             self.lifecycle.on(LifeEvent.RETRY)
             self._relay.engine_restarts()
             if delay_s >= AGAIN_S:
-                self._give_place_up(again_s=delay_s)  # others have the device meanwhile
+                self._give_place_up(again_s=delay_s)  # other workers get the device meanwhile
             await self._pause(delay_s, own)
         else:
             self._report_death(ending, is_told=False, is_final=True)
@@ -548,7 +554,7 @@ class EngineSupervisor:
             if self.sleeper is not None:
                 is_other = self.sleeper.turns.reconfigure(config)
                 if is_other and self.lifecycle.state is EngineState.WAITING:
-                    self._give_place_up()  # what it takes now may not fit beside the others
+                    self._give_place_up()  # the new engine may not fit beside the others
             if is_elsewhere:
                 self._memory = memory_of(config)
                 if self._memory is not None:

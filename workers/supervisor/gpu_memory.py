@@ -206,5 +206,6 @@ def memory_of(config: WorkerConfig) -> GpuMemory | None:
     """The memory of the engine's GPU; None if the engine may use no GPU."""
     may_hold_gpu = config.engine == "native" and config.device != "cpu"
     if config.launch is not None:
-        may_hold_gpu = config.device.startswith("cuda")  # only if the file names the card
+        # A launched engine, only if the file names a card.
+        may_hold_gpu = config.device.startswith("cuda")
     return GpuMemory(*config.host_devices, is_own=config.owns_gpu) if may_hold_gpu else None

@@ -1,6 +1,6 @@
 """The last death of a worker's engine, for status requests.
 
-Owns what is kept of it. Must not know how it is diagnosed.
+Owns what is kept of the death. Must not know how a death is diagnosed (`diagnosis.py`).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Death:
     lines: tuple[str, ...]
 
     def shown(self, now: float) -> LastFault:
-        """As a status shows it."""
+        """The death as a status shows it."""
         return LastFault(
             epoch=self.epoch,
             kind=self.kind,

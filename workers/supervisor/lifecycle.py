@@ -26,31 +26,33 @@ class EngineState(LifeEnum):
     PROBING = auto()
     """The model is loaded. The tokens of the health probe are due."""
     READY = auto()
-    """It serves gateways."""
+    """The engine serves gateways."""
     YIELDING = auto()
-    """It finishes its sequences, and is held afterwards."""
+    """The engine finishes its sequences, and is held afterwards."""
     HELD = auto()
-    """It could serve, and is kept from gateways while the worker's version changes."""
+    """The engine could serve, and is kept from gateways while the worker's version changes."""
     DRAINING = auto()
-    """It finishes its sequences, and is replaced afterwards."""
+    """The engine finishes its sequences, and is replaced afterwards."""
     REPLACING = auto()
-    """It was asked to end, because the next engine is to follow."""
+    """The process was asked to end, because the next engine is to follow."""
     ENDING = auto()
-    """It is dead by itself, and is reaped and cleaned up after."""
+    """The process has ended by itself. It is reaped, and its leftovers are removed."""
     LINGERING = auto()
-    """It was killed, gateways know so, and the kernel does not let its process go yet."""
+    """The process was killed, and gateways know it, but the kernel has not ended the process
+    yet.
+    """
     STOPPED = auto()
     """No process, and none follows until an operator asks for it."""
     DROWSY = auto()
-    """It finishes its sequences, and falls asleep afterwards."""
+    """The engine finishes its sequences, and falls asleep afterwards."""
     FALLING_ASLEEP = auto()
-    """Its process moves its memory off the card, or ends."""
+    """The process moves its memory off the card, or ends."""
     ASLEEP = auto()
     """No process, and no memory of the card. The next turn starts one."""
     DORMANT = auto()
-    """It sleeps without an end: its process lives, with its memory in the host's."""
+    """The engine sleeps without an end: its process lives, with its memory in the host's."""
     WAKING = auto()
-    """Its process takes its memory back, and proves itself again."""
+    """The process takes its memory back, and the engine proves itself again."""
     LEAVING = auto()
     """The worker ends, and its engine with it."""
 
@@ -107,13 +109,13 @@ def _of_sleep() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         (s.ASLEEP, e.START): s.STARTING,
         (s.FALLING_ASLEEP, e.MOVED_OUT): s.DORMANT,
         (s.DORMANT, e.WAKE): s.WAKING,
-        # Nothing is lost with its process; what the process held is free once that is reaped.
+        # Nothing is lost with the process; its memory is free once it is reaped.
         (s.DORMANT, e.EXITED): s.FALLING_ASLEEP,
         (s.DORMANT, e.LINGERS): s.FALLING_ASLEEP,
         (s.DORMANT, e.RESTART): s.FALLING_ASLEEP,
         (s.DORMANT, e.RESTART_NOW): s.FALLING_ASLEEP,
         (s.WAKING, e.PROVEN): s.READY,
-        (s.WAKING, e.MOVED_OUT): s.DORMANT,  # others have its memory
+        (s.WAKING, e.MOVED_OUT): s.DORMANT,  # other processes have the memory
         (s.WAKING, e.EXITED): s.ENDING,
         (s.WAKING, e.LINGERS): s.LINGERING,
         (s.WAKING, e.RESTART): s.REPLACING,
@@ -141,7 +143,7 @@ def _table() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         (s.REPLACING, e.RETRY): s.WAITING,
     }
     moves |= _of_sleep()
-    for state in _UNPROVEN:  # it has nothing to finish
+    for state in _UNPROVEN:  # the engine has nothing to finish
         moves[state, e.RESTART] = s.REPLACING
     for state in (*_UNPROVEN, *SERVING):
         moves |= {
@@ -158,7 +160,8 @@ def _table() -> dict[tuple[EngineState, LifeEvent], EngineState]:
         s.DRAINING: (e.UNHOLD,),
         s.STOPPED: (e.HOLD, e.SLEEP),
         s.DROWSY: (e.SLEEP,),
-        # An end that was asked for, or that changes nothing: what sleeps has nothing to lose.
+        # An end that was asked for, or that changes nothing, because a sleeping engine has nothing
+        # to lose.
         s.FALLING_ASLEEP: (e.SLEEP, e.EXITED, e.LINGERS),
         # A hold that has begun before, of a worker that waits for its turn, may end there.
         s.ASLEEP: (e.SLEEP, e.UNHOLD, e.RESTART, e.RESTART_NOW),
@@ -243,7 +246,7 @@ REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
     EngineState.WAITING: _STARTS,
     EngineState.STARTING: _STARTS,
     EngineState.PROBING: _STARTS,
-    EngineState.READY: _STARTS,  # of a rank, which no gateway may ask
+    EngineState.READY: _STARTS,  # a rank without an API takes no requests
     EngineState.YIELDING: _HELD,
     EngineState.HELD: _HELD,
     EngineState.DRAINING: ("draining", "the worker is leaving"),
@@ -283,7 +286,7 @@ class Lifecycle:
         return f"<Lifecycle {self.state.name}{' in a hold' * self.hold.is_on}>"
 
     def on(self, event: LifeEvent) -> EngineState:
-        """Take an event; return the new state. What becomes ready in a hold is held.
+        """Take an event; return the new state. An engine that becomes ready in a hold is held.
 
         Raises `ConfigError` if an operator cannot have it, `ImpossibleEventError` for what cannot
         happen.

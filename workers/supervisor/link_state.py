@@ -20,9 +20,11 @@ class LinkState(LifeEnum):
     JOINED = auto()
     """The gateway has welcomed this worker."""
     DROPPED = auto()
-    """What ran for the gateway is aborted, and a farewell has to say so before anything else."""
+    """The gateway's work is aborted, and a farewell has to tell the gateway so before any other
+    message.
+    """
     LOST = auto()
-    """So it is, and there is no connection."""
+    """As `DROPPED`, and there is no connection."""
 
 
 class LinkEvent(LifeEnum):

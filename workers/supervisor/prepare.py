@@ -68,7 +68,7 @@ def clear_shm(folder: Path = _SHM, proc: Path = PROC) -> str:
             case "denied":
                 num_denied += 1
             case "gone":
-                continue  # its owner removed it first
+                continue  # the owner has removed the segment
             case int(num_bytes):
                 num_removed += 1
                 freed += num_bytes

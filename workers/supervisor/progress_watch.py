@@ -41,7 +41,7 @@ class SilenceTimer:
         self._asked_at = now
 
     def sign(self, now: float) -> None:
-        """A sign of life came."""
+        """Note a sign of life."""
         self._sign_at = now
 
     def silent_s(self, now: float) -> float:

@@ -1,4 +1,5 @@
-"""The two lives of a worker's seat at the table of turns: their states, and what leads on.
+"""The two lives of a worker's seat at the table of turns: their states, and what leads from one to
+another.
 
 Owns the tables that `turn_taker.py` follows. Must not know engines, memory or clocks. `diagrams`
 prints the tables for docs/architecture.md.
@@ -14,9 +15,9 @@ class SeatState(LifeEnum):
     """What the table of turns must know beside the state of the engine."""
 
     SETTLED = auto()
-    """The state of the engine says all."""
+    """The state of the engine is all that the table must know."""
     RISING = auto()
-    """It has the order to wake, and nothing has begun yet."""
+    """The worker has the order to wake, and has not begun yet."""
     MEASURING = auto()
     """Its engine is ready and not measured yet: until then nothing moves its memory."""
 
@@ -35,11 +36,13 @@ class SleepTrial(LifeEnum):
     """Whether the engine's sleep without an end is tried."""
 
     NEEDLESS = auto()
-    """How it sleeps is known, or an operator's change shows it."""
+    """No trial is needed: the way to sleep is known, or an operator's change will show it."""
     DUE = auto()
-    """It has a way that was never tried."""
+    """The engine has a way to sleep that was never tried."""
     BEGUN = auto()
-    """It sleeps by that way for the first time, and is woken for a look at its wake."""
+    """The engine sleeps by that way for the first time, and is woken to see whether its wake
+    works.
+    """
 
 
 class TrialEvent(LifeEnum):
@@ -60,10 +63,11 @@ def _seats() -> LifeTable[SeatState, SeatEvent]:
             (s.RISING, e.LACK_ROOM): s.SETTLED,
             (s.SETTLED, e.PROVEN): s.MEASURING,
             (s.MEASURING, e.MEASURED): s.SETTLED,
-            # That engine has died, and the next one is measured by itself.
+            # The engine has died, and the next one is measured separately.
             (s.MEASURING, e.RISE): s.RISING,
             (s.MEASURING, e.PROVEN): s.MEASURING,
-            # What nothing is begun for, or a look at the device that ends late, changes nothing.
+            # An event without anything begun, or a late end of a look at the device, changes
+            # nothing.
             (s.RISING, e.RISE): s.RISING,
             (s.SETTLED, e.BEGIN): s.SETTLED,
             (s.MEASURING, e.BEGIN): s.MEASURING,
@@ -80,7 +84,7 @@ def _trials() -> LifeTable[SleepTrial, TrialEvent]:
     table = LifeTable(
         {
             (s.DUE, e.SLEEP): s.BEGUN,
-            (s.BEGUN, e.SLEEP): s.NEEDLESS,  # it has woken from the first one
+            (s.BEGUN, e.SLEEP): s.NEEDLESS,  # the first sleep and its wake are over
             (s.NEEDLESS, e.SLEEP): s.NEEDLESS,
             (s.DUE, e.LACK): s.NEEDLESS,
             (s.NEEDLESS, e.LACK): s.NEEDLESS,

@@ -55,7 +55,7 @@ class Sleeper:
     its process was asked to end, because the worker sleeps.
     """
 
-    _nursery: trio.Nursery  # from the begin of `run` on, before which no order comes
+    _nursery: trio.Nursery  # set when `run` begins, before any order
 
     def __init__(self, turns: TurnTaker, lifecycle: Lifecycle, log: WorkerLog) -> None:
         self.turns = turns
@@ -107,7 +107,9 @@ class Sleeper:
             self.turns.failed("")
 
     def tell(self) -> None:
-        """Tell gateways where the worker is. One that leaves is nowhere: it says goodbye."""
+        """Tell gateways the residency of the worker. A worker that leaves has none: it sends a
+        farewell.
+        """
         turns, is_leaving = self.turns, self._lifecycle.state is EngineState.LEAVING
         if self._relay is not None and turns.is_on_demand and not is_leaving:
             self._relay.resides(turns.shown, turns.due_s, turns.trouble)
@@ -115,7 +117,8 @@ class Sleeper:
     async def wait_turn(self) -> None:
         """Without a process: wait for the turn, and for room on the device."""
         while self._lifecycle.state is EngineState.ASLEEP:
-            if self.turns.seat is not SeatState.RISING:  # else the order came before this wait
+            # If RISING, the order came before this wait.
+            if self.turns.seat is not SeatState.RISING:
                 self._turn = trio.Event()
             self.turns.note()
             await self._turn.wait()
@@ -135,8 +138,8 @@ class Sleeper:
         took_s = now - (self._began_at or now)
         held = await self._held(life)
         if self.life is not life:
-            return  # it has died, and the next one is measured by itself
-        # What ends or sleeps by now may have been read without its memory.
+            return  # the engine has died; the next one is measured
+        # An engine that ends or falls asleep may have been read without its memory.
         if self._lifecycle.state in SERVING:
             facts: dict[str, int | float] = {} if held is None else {"awake_bytes": held}
             if self._began_at:
@@ -168,7 +171,7 @@ class Sleeper:
         await life.leave()
 
     async def _find_ways(self, life: EngineLife) -> None:
-        """Note what the new process says of its sleep. Whether it is so, a trial shows."""
+        """Note what the new process says about its sleep. A trial shows whether that holds."""
         self.turns.cannot = {way: why for way, why in _ways(life).items() if why}
         way = self._way_of(life)
         if way is None or way == self.turns.record.way:
@@ -188,7 +191,7 @@ class Sleeper:
     async def _fall_asleep(self, life: EngineLife) -> None:
         await life.finish(float("inf"))
         if self.life is not life or self._lifecycle.state is not EngineState.DROWSY:
-            return  # it has died, or is restarted
+            return  # the engine has died, or is restarted
         self._lifecycle.on(LifeEvent.RESTED)
         self._log.info("falls asleep: its turn is over")
         self._began_at = trio.current_time()
@@ -200,8 +203,8 @@ class Sleeper:
         """Whether the engine sleeps without an end."""
         self.turns.tries(TrialEvent.SLEEP)
         memory, record = self.turns.memory, self.turns.record
-        # A call of nvidia-smi can take as long as a native sleep: none that is not needed, and none
-        # behind another.
+        # A call of nvidia-smi can take as long as a native sleep, so only needed calls are made,
+        # side by side.
         before, lacks = await _both(
             _nothing if way == NATIVE_SLEEP and self._sees_own else memory.read,
             partial(self._host_lacks, life, way),
@@ -223,7 +226,7 @@ class Sleeper:
             return True  # the worker leaves
         if why:
             await self._refuse(way, why)
-            if not life.ended.is_set():  # else its end is reported
+            if not life.ended.is_set():  # the end of a process is reported elsewhere
                 self.turns.say(f"it does not sleep by {way}: {why}; its process ends instead")
             return False
         if host_bytes is None:
@@ -243,14 +246,14 @@ class Sleeper:
         self.turns.cannot.pop(way, None)
         self._lifecycle.on(LifeEvent.MOVED_OUT)
         assert self._relay is not None
-        self._relay.engine_restarts()  # no work of before goes on, and no gateway sends any
+        self._relay.engine_restarts()  # ends the epoch: no earlier work goes on, and none comes
         await self.turns.measured(**facts)
         return True
 
     async def _wake(self, life: EngineLife) -> None:
         """Let the process take its memory back. One that cannot is killed, and another starts."""
         way = self._way_of(life)
-        # An engine of our own tries at once: what it cannot have, it says, and sleeps on.
+        # A native engine tries at once: if memory lacks, it says so and sleeps on.
         has_room = way == NATIVE_SLEEP or await self._has_room()
         if (
             not has_room
@@ -267,9 +270,9 @@ class Sleeper:
         if self._lifecycle.state in (EngineState.LEAVING, EngineState.REPLACING):
             return
         if isinstance(said, Woken) and said.is_asleep:
-            self.turns.failed("")  # before the table sees it asleep: it would be told to wake again
+            self.turns.failed("")  # told before the table sees it asleep and gives another order
             self._lifecycle.on(LifeEvent.MOVED_OUT)
-            if await self._has_room():  # else that has said what is missing
+            if await self._has_room():  # otherwise `_has_room` has said what is missing
                 self.turns.failed(f"it does not wake: {why}; tried again")
             return
         if why:
@@ -284,7 +287,9 @@ class Sleeper:
         await self.turns.measured(wake_s=took_s)
 
     async def _refuse(self, way: str, why: str) -> None:
-        """Sleep by the end of the process from now on: `way` does not do what it says."""
+        """Sleep by the end of the process from now on, because `way` did not work as the engine
+        said.
+        """
         refusals = {**self.turns.record.refusals, way: why}
         start_s = self.turns.record.start_s
         await self.turns.measured(way=RESTART, wake_s=start_s, host_bytes=0, refusals=refusals)
@@ -295,7 +300,7 @@ class Sleeper:
         """
         turns = self.turns
         if way == NATIVE_SLEEP:
-            return ""  # it keeps what has room, and reads the rest again
+            return ""  # a native sleep keeps what has room, and reads the rest again
         if not turns.memory.is_card:
             return "its device is the host's own memory"
         need = turns.record.host_bytes if turns.record.way == way else 0

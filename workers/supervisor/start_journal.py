@@ -92,7 +92,7 @@ class StartJournal:
                 self._warn(life, good.of_steps(figures, path), is_news=is_news)
             if watch.steps != steps:
                 steps = dict(watch.steps)
-                if not figures:  # an earlier engine may have been slower
+                if not figures:  # clears the report of an earlier, slower engine
                     life.report_speed_loss((), (), 0)
                 try:
                     await trio.to_thread.run_sync(_keep_steps, path, steps)

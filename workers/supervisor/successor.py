@@ -27,7 +27,9 @@ class HeldStart(msgspec.Struct, frozen=True):
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> "HeldStart | None":
-        """Read it from `environ` and remove its variable, so that children are not held."""
+        """Read the held start from `environ` and remove its variable, so that children are not
+        held.
+        """
         text = environ.pop(HELD, None)
         return None if text is None else msgspec.json.decode(text, type=cls)
 

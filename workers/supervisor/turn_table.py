@@ -41,14 +41,15 @@ one with memory has left: it comes again, or its engine ends a little after it.
 """
 READ_EVERY_S: Final = 60.0
 READ_SHORT_S: Final = 5.0
-"""The device is read so often; the second, while the memory for a wake is missing. After a wake
-that failed it is read at the end of the worker's pause: the reading of before let it try.
+"""The intervals at which the device is read; `READ_SHORT_S` while the memory for a wake is missing.
+After a failed wake the device is read at the end of the worker's pause, because the reading before
+the wake had allowed it.
 """
 READ_WITHIN_S: Final = 1.0
 TAKEN_WITHIN_S: Final = 10.0
-"""A worker that does not read what it is told for the first time, with its socket full of earlier
-words, or does not take an order for the second, is stopped or hangs. It loses its seat: all others
-wait for it. Its process dials again once it goes on.
+"""A worker that does not read its full socket within the first time, or does not take an order
+within the second, is stopped or hangs. It loses its seat, because all others wait for it. Its
+process dials again once it runs on.
 """
 
 
@@ -168,9 +169,9 @@ class TurnTable:
             is_news = not waited.cancelled_caught
 
     def _members(self, now: float) -> Iterator[Member]:
-        """The workers as they are: what waits has waited since they said so. One that has not yet
-        taken its last order is as that order makes it. Each is named after its seat: those of
-        several files may have the same name.
+        """The workers as they are now: waiting requests have waited since the worker's report too.
+        A worker that has not taken its last order counts as if it had. Each is named after its
+        seat, because workers of several files may have the same name.
         """
         for number, seat in self._seats.items():
             one = seat.member

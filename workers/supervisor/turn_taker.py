@@ -86,8 +86,8 @@ _FULFILLED: Final[dict[Change, tuple[MemberState, ...]]] = {
     "wake": ("awake", "away"),
     "sleep": ("asleep", "away"),
 }
-"""Where a wish ends. A worker that is away has no engine to change, and one that is started later
-was not meant.
+"""The states in which a wish is fulfilled. A worker that is `away` has no engine to change, and the
+wish was not about a later engine.
 """
 
 
@@ -267,7 +267,7 @@ class TurnTaker:
                 self._path = None
 
     def note(self) -> None:
-        """Something has changed that the table should know."""
+        """Report to the table that something has changed."""
         now = trio.current_time()
         state = self._see()
         if state != self._state:
@@ -367,7 +367,7 @@ class TurnTaker:
         try:
             stream = await trio.open_unix_socket(str(address))
         except OSError:
-            return  # the one who opens the table is not there yet
+            return  # no process has opened the table yet
         assert isinstance(stream, trio.SocketStream)
         self._stream, self._order_number = stream, 0
         self._changed.set()
@@ -404,7 +404,8 @@ class TurnTaker:
                     now = trio.current_time()
                     await self._stream.send_all(encode_report(self.report(now), now))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    await trio.sleep(_DIAL_AGAIN_S)  # the reader sees it too, and dials again
+                    # The reader sees the lost connection too, and dials again.
+                    await trio.sleep(_DIAL_AGAIN_S)
 
     def report(self, now: float) -> Member:
         """What the table is told at `now`."""

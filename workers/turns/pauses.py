@@ -12,15 +12,15 @@ from math import inf
 from typing import Final, Literal, final
 
 MemberState = Literal["awake", "waking", "falling asleep", "asleep", "away"]
-"""Where a worker is. `away`: it has no engine and none is coming, and so holds no memory."""
+"""The state of a worker. `away`: it has no engine and none is coming, so it holds no memory."""
 
 EDGES_S: Final = (*[2.0**power for power in range(-5, 11)], inf)
 """The longest pause of each count: 31 ms, twice as long each, 17 minutes, and all longer ones."""
 _KEPT: Final = 0.9
-"""What a pause counts less with each one that follows."""
+"""The factor by which older pauses count less with each new one."""
 
 _SAME_S: Final = 1e-6
-"""Times that are sums differ by less than this from what they are to be."""
+"""Rounding of times that are sums stays below this."""
 
 
 @dataclass
@@ -43,9 +43,9 @@ class _Watched:
 class PauseWatch:
     """The pauses of the models of one device, by name.
 
-    One who asks two models in turns asks the first again after the second has answered, however
-    long that took. So a pause in which a model lost its place, and in which another one was served,
-    says nothing of when work comes to it by itself, and does not count.
+    A client that asks two models in turns asks the first again after the second has answered,
+    however long that took. So a pause in which a model lost its place, and in which another one was
+    served, says nothing of when work comes to it by itself, and does not count.
 
     Gateways say some tenths of a second late that a model has work, or never if it was soon done.
     That something was sent to its engine is known at once: `uses` counts it.
@@ -60,7 +60,7 @@ class PauseWatch:
         return () if found is None else found.counts
 
     def see(self, name: str, state: MemberState, *, has_work: bool, uses: int, now: float) -> None:
-        """Take where a model is at `now`, as often as that may have changed."""
+        """Take the state of a model at `now`; call it whenever the state may have changed."""
         one = self._watched.setdefault(name, _Watched())
         is_awake, is_used = state == "awake", uses != one.uses
         one.stayed, one.is_early = one.stayed and is_awake, one.is_early and is_awake
@@ -78,7 +78,7 @@ class PauseWatch:
         one.has_work, one.uses = has_work, uses
 
     def forget(self, name: str) -> None:
-        """It is gone."""
+        """Forget a model that is gone."""
         self._watched.pop(name, None)
 
 

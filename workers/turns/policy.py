@@ -39,7 +39,7 @@ RETRY_S: Final = 5.0
 """After a wake that failed, or for which the memory was missing, the next try."""
 
 _ROUNDING_S: Final = 1e-6
-"""A time that comes from other sums again may be later by the last bits."""
+"""A time that is computed again from other sums may be later by rounding."""
 
 _IN_USE: Final = 0.5
 """A worker without work is in use if so large a share of its pauses would end soon."""
@@ -176,7 +176,7 @@ class TurnPolicy:
                 self.promised = one.name
                 return TurnPlan((), (one.name,), due_s, why)
             elif one.waiting == 0 and one.wish is None:
-                pass  # a first look takes no other worker's place
+                pass  # a first start for measuring takes no other worker's place
             elif is_first:
                 is_first = False
                 at = max(self._takes_at(one, victim, now) for victim in victims)
@@ -315,7 +315,7 @@ def _victims(one: Member, members: Sequence[Member], card: SharedCard) -> tuple[
         free += _freed(other)
     if free < need:
         return None
-    for other in tuple(reversed(chosen)):  # the last ones may make earlier ones needless
+    for other in tuple(reversed(chosen)):  # with the last victims, earlier ones may not be needed
         if free - _freed(other) >= need:
             chosen.remove(other)
             free -= _freed(other)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from kernels.recorder import RecordedKernel
 
 SWITCH: Final = "HERMA_COMPILE_AHEAD"
-"""`off` in the environment: every kernel is compiled when it is first launched."""
+"""The variable that switches compiling ahead off: with `off` every kernel is compiled when it
+is first launched.
+"""
 
 _SILENCE_S: Final = 60.0
 """After so long without a message the engine stops waiting for the compiler. A kernel takes 2 s,
@@ -147,7 +149,7 @@ class CompileAhead:
         return kernel_id not in self._listed
 
     def _send(self, message: WorkerConfig | str) -> None:
-        with suppress(BrokenPipeError):  # it has ended; the listener reports that
+        with suppress(BrokenPipeError):  # the compiler has ended; the listener reports that
             self._stdin.write(encode_line(message))
             self._stdin.flush()
 

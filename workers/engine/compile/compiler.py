@@ -77,7 +77,7 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     first, later = _dry_run(config, arch)
     if is_complete(config, arch, Extent.FIRST):
-        first = []  # they are in the cache
+        first = []  # the first kernels are in the cache
     hashed.join()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))

@@ -17,7 +17,9 @@ _NAME: Final = re.compile(r"(?:auto|cuda(?::(\d+))?)")
 
 
 def compute_capability(device: str) -> int | None:
-    """Ten times that of a worker's `device`: 90 for an H200. None if that is not an NVIDIA card."""
+    """Ten times the compute capability of a worker's `device`: 90 for an H200. None if the
+    device is not an NVIDIA card.
+    """
     name = _NAME.fullmatch(device)
     if name is None:
         return None

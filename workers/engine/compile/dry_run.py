@@ -113,7 +113,8 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
                 yield list(recorded.values())[known:]
                 known = len(recorded)
         for sampling in _OTHERS:
-            for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
+            # The plans of one short sequence.
+            for plan in islice(warm_up_plans(runner.facts, sampling), 3):
                 runner.launch(plan)
         # A grammar without penalties: its mask kernel; the rest are the kernels of penalties.
         for plan in islice(warm_up_plans(runner.facts, grammar=AnyToken()), 3):

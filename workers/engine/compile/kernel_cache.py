@@ -119,7 +119,9 @@ def cache_size(directory: Path) -> tuple[int, int]:
 
 
 def is_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) -> bool:
-    """Whether a start of this worker on such a card has nothing to compile, as far as is known."""
+    """Whether a start of this worker on a card of capability `arch` has nothing to compile, as
+    far as is known.
+    """
     return _mark(config, arch, extent).exists()
 
 

@@ -26,7 +26,7 @@ def _embedding(ids: Tensor, weight: Tensor, **_: object) -> Tensor:
 
 
 def _with_number(x: Tensor, number: object) -> Tensor | None:
-    """x plus an integer keeps x's dtype."""
+    """The result of x plus an integer, which keeps x's dtype."""
     return x.new_empty(x.shape) if isinstance(number, int) else None
 
 

@@ -22,9 +22,9 @@ ROWS_OF_A_PASS: Final = 8
 def draft_demand(
     shape: Shape | None, target: ModelDescription, *, fp8: bool, has_narrow_head: bool = False
 ) -> DraftDemand:
-    """Of the drafter `shape`, or without one of drafts from earlier text. `fp8`: the card has
-    8-bit floats, in which drafting networks compute. `has_narrow_head`: the target's head is in 8
-    or 4 bits already.
+    """The demand of the drafter `shape`; if that is None, the demand of drafts from earlier text.
+    `fp8`: the card has 8-bit floats, in which drafting networks compute. `has_narrow_head`: the
+    target's head is in 8 or 4 bits already.
     """
     ring = target.ring_bytes(_HALF, MOST_TAKEN_BACK) if target.delta_rules else 0
     if shape is None:
@@ -63,7 +63,8 @@ def _weights(shape: Shape, target: ModelDescription, *, fp8: bool, copies: bool)
             (layer,) = network.layers
             rows, columns = network.matrices(layer)[0]
             return (
-                _HALF * (network.layer_weights + rows * columns)  # queries read two vectors
+                # The product of queries, keys and values reads two vectors.
+                _HALF * (network.layer_weights + rows * columns)
                 + _HALF * hidden * len(shape.taps) * target.hidden_size
                 + _HALF * shape.vocab_size * hidden
             )

@@ -36,8 +36,8 @@ _HEAD_LAYERS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
 class Convolution(msgspec.Struct, frozen=True):
-    """Of DFlash 2: a channel mixes its value with those of the rows before it, `size` rows in all;
-    `group` channels share what a row adds to their weights.
+    """A convolution of DFlash 2: a channel mixes its value with those of the rows before it, `size`
+    rows in all; `group` channels share what a row adds to their weights.
     """
 
     size: int
@@ -45,8 +45,8 @@ class Convolution(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Of DFlash 2: the best `top_k` tokens of each place are scored beside the one before, by
-    vectors of `rank` numbers.
+    """The selector of DFlash 2: the best `top_k` tokens of each place are scored beside the one
+    before, by vectors of `rank` numbers.
     """
 
     rank: int
@@ -92,8 +92,9 @@ class MtpNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def behind(cls, prefix: str, num_layers: int) -> "MtpNames":
-        """Those of a head that is a layer more, behind the model's `num_layers`, as DeepSeek-V3
-        publishes it. The embedding and the output head that may lie there are the model's again.
+        """The names of a head that is a further layer behind the model's `num_layers`, as
+        DeepSeek-V3 publishes it. The embedding and the output head that may be stored there are
+        copies of the model's.
         """
         own = f"{prefix}layers.{num_layers}."
         return cls(
@@ -294,7 +295,7 @@ def _eagle3(file: ConfigFile, target: ModelDescription) -> Eagle3Shape:
     layer = Layer(mixer=attention(file), mlp=dense(file))
     return Eagle3Shape(
         network=decoder(file, "EAGLE-3", [layer]),
-        taps=_taps(file, stated, target, offset=1),  # these count the inputs of layers
+        taps=_taps(file, stated, target, offset=1),  # the file counts the inputs of layers
         vocab_size=file.count("draft_vocab_size", target.vocab_size),
         feeds_normed=file.flag("norm_output"),
         adds_normed=file.flag("norm_before_residual"),

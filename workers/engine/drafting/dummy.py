@@ -49,7 +49,7 @@ def drawn_drafter(
 def _drawn(config: ModelDescription, target: Network, *, draws_experts: bool) -> ModelWeights:
     """Drawn layers between the target's embedding and head."""
     shared = target.weights
-    small = msgspec.structs.replace(config, vocab_size=1)  # an embedding that is thrown away
+    small = msgspec.structs.replace(config, vocab_size=1)  # a small embedding, which is not kept
     drawn = draw_weights(small, target.device, shared.embedding.dtype, draws_experts=draws_experts)
     for layer in drawn.layers:
         if layer.experts is not None and layer.experts.drawn is not None:
@@ -58,7 +58,7 @@ def _drawn(config: ModelDescription, target: Network, *, draws_experts: bool) ->
 
 
 def _matrix(target: Network, rows: int, columns: int) -> Tensor:
-    """Drawn so that a row keeps its size."""
+    """A random matrix, drawn so that a product keeps the size of a row."""
     like = target.weights.embedding
     empty = torch.empty((rows, columns), dtype=like.dtype, device=like.device)
     return empty if like.is_meta else empty.normal_(0.0, columns**-0.5)

@@ -99,7 +99,9 @@ class DraftRecord:
             say(f"what drafts bring is not kept: {error}")
 
     def load(self) -> Fit | None:
-        """What an earlier engine has learned. An unusable file is replaced at the next write."""
+        """The fit that an earlier engine has learned. An unusable file is replaced at the next
+        write.
+        """
         if self._path is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""A grammar whose schemas cannot all be enforced -> one that can.
+"""A grammar with schemas that cannot be enforced -> a looser grammar that can.
 
 Owns which schemas may become looser: those with the option `lenient`, whose client can do without.
 Must not know the library.

@@ -142,7 +142,7 @@ class CaptureOrder:
             self._order += [short for short in self._short(graph) if short not in self._order]
 
     def _short(self, graph: Decode) -> list[Decode]:
-        """Its forms for short contexts, if it has some."""
+        """The graphs of this size for short contexts, if there are some."""
         if graph.shares or graph.longest:
             return []
         known = self._short_contexts.get(graph.num_rows, ())

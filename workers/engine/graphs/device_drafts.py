@@ -116,7 +116,8 @@ class DeviceDrafts:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            # The step itself is done. The next step verifies old drafts, which are just wrong.
+            # The step itself is done. The next step verifies old drafts, which are wrong and change
+            # nothing.
             print(f"no memory to draft: {shortage(error)}", file=sys.stderr)
 
     def _plan_rows(self, chunks: Sequence[Chunk], positions: Tensor, num_rows: int) -> PagedPlan:

@@ -59,8 +59,8 @@ _SHORT_BYTES: Final = 256 * 2**20
 
 _ONE_TILE: Final = 256
 _ONE_TILE_BYTES: Final = 128 * 2**20
-"""The same for contexts of one such program, which needs nearly a whole multiprocessor: with 193 MB
-(8B, 8 bits) a layer takes 2.9 us more than by two of 128 tokens, with 31 MB (0.6B) 0.8 less.
+"""The same bound for contexts that fit one program, which needs nearly a whole multiprocessor: with
+193 MB (8B, 8 bits) a layer takes 2.9 us more than by two of 128 tokens, with 31 MB (0.6B) 0.8 less.
 """
 
 
@@ -497,7 +497,7 @@ def _read_bytes(model: Network, num_rows: int) -> int:
 
 
 def _bytes_of(*products: Weight) -> int:
-    """In the form of one row."""
+    """The bytes of these products, in the form that serves a single row."""
     return sum(
         [
             each.of_rows(1).nbytes if isinstance(each, DualWeight) else each.nbytes

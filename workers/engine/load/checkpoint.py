@@ -91,7 +91,8 @@ class Checkpoint:
     def names(self) -> frozenset[str]:
         """The names of all tensors."""
         if self._names is None:
-            self._names = frozenset(self._where)  # 20,000 of a mixture, asked for at every product
+            # A mixture has 20,000 names, and every product asks for them.
+            self._names = frozenset(self._where)
         return self._names
 
     @property

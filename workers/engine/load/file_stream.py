@@ -74,7 +74,8 @@ class FileStream:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    @torch.inference_mode()  # a thread's own mode; weights that a wake reads again are made in it
+    # Each thread has its own mode; weights that a wake reads again were made in this one.
+    @torch.inference_mode()
     def _copy(
         self,
         descriptor: int,
@@ -108,7 +109,7 @@ class _Staging:
         self._buffers = [
             torch.empty(piece_bytes, dtype=torch.uint8, pin_memory=is_card) for _ in range(2)
         ]
-        cuda: Any = torch.cuda  # whose constructors have no types
+        cuda: Any = torch.cuda  # torch.cuda's constructors have no types
         self._stream = cuda.Stream(device) if is_card else None
         self._fetched = [cuda.Event() for _ in range(2)] if is_card else []
         self._turn = 0

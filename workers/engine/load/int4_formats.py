@@ -147,8 +147,8 @@ def read_packed(module: Module) -> Read:
 
 
 def _order(module: Module, suffix: str, groups: int) -> Tensor | None:
-    """The columns by group, stable; None if they are so already, which -1 says too. Raises
-    `ConfigError` for groups of unequal sizes.
+    """The order of the columns by their group; None if they are in that order already, which a
+    group of -1 also says. Raises `ConfigError` for groups of unequal sizes.
     """
     if not module.has(suffix):
         return None
@@ -163,8 +163,8 @@ def _order(module: Module, suffix: str, groups: int) -> Tensor | None:
 
 
 def joined(weights: list[Int4Weight]) -> Int4Weight | None:
-    """The rows of all, one matrix after the other; None where their groups, or the orders of their
-    columns, are not alike.
+    """The rows of all matrices, one after the other; None if the matrices differ in their groups or
+    in the order of their columns.
     """
     first = weights[0]
     for other in weights[1:]:
@@ -212,7 +212,9 @@ def _weight(
     order: Tensor | None = None,
     bits: int = 4,
 ) -> Read:
-    """Large groups become several of the largest that kernels have, with one scale."""
+    """The weight of a module. A group that is too large for the kernels becomes several groups
+    with the same scale.
+    """
     size = module.depth // scales.shape[1]
     if bits != _BITS[0]:
         return _wide(values, scales, zeros, order)

@@ -101,8 +101,8 @@ def read_stored(path: Path, raw: dict[str, Any]) -> StoredFormat:
 
 
 def _more_than_format(stated: dict[str, Any]) -> str | None:
-    """What changes the numbers beside their format, if anything: without it a model answers
-    nonsense. A transform at weights alone is in them already.
+    """A step beyond the format that changes numbers, if the file asks for one: without it a model
+    answers nonsense. A transform of weights alone is contained in the stored weights.
     """
     for name, scheme in _table(_table(stated.get("transform_config")).get("config_groups")).items():
         applied = _table(scheme).get("apply")
@@ -133,7 +133,9 @@ def format_of(stated: Any) -> StoredFormat | str:  # noqa: ANN401 - JSON
 
 
 def _check_unsaid(path: Path) -> None:
-    """Refuse a model that says only beside its config.json how its weights are quantised."""
+    """Refuse a model that says how its weights are quantised only in a file beside its
+    config.json.
+    """
     for name in _SIDE_FILES:
         if (path.parent / name).is_file():
             raise ConfigError(
@@ -144,7 +146,7 @@ def _check_unsaid(path: Path) -> None:
 
 
 def _kind(stated: Any) -> str:  # noqa: ANN401 - JSON
-    """The words by which its makers call a format."""
+    """The name of a format, in the words of its makers."""
     if not isinstance(stated, dict):
         return str(stated)
     if not stated.get("quant_method"):
@@ -174,12 +176,12 @@ def _group_words(group: dict[str, Any]) -> str:
 
 
 def _table(value: object) -> dict[str, Any]:
-    """The object; an empty one for anything else."""
+    """`value` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _int4(stated: dict[str, Any]) -> StoredFormat | None:
-    """The 4-bit format that is meant, whatever its details."""
+    """The 4-bit format that is meant, with any details."""
     match stated.get("quant_method"):
         case "awq":
             return StoredFormat.INT4_AWQ

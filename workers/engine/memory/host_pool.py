@@ -52,7 +52,8 @@ class HostPool:
                 f"({error.strerror}): lower it or leave it out, or raise the process's limit of "
                 "address space (ulimit -v)"
             ) from error
-        held = (c_uint8 * max(1, num_bytes)).from_buffer(pages)  # by every tensor of the region
+        # Every tensor of the region keeps this object.
+        held = (c_uint8 * max(1, num_bytes)).from_buffer(pages)
         self._region = torch.frombuffer(held, dtype=torch.uint8)
         if locks and num_bytes > 0:
             at = self._region.data_ptr()
@@ -98,7 +99,7 @@ class HostPool:
 
 
 def _unlock(at: int) -> None:
-    torch.cuda.synchronize()  # copies on their way read and write the locked pages
+    torch.cuda.synchronize()  # copies that run still read and write the locked pages
     status = locked_pages.unlock(at)
     if status != 0:
         raise RuntimeError(f"the driver does not unlock memory at {at:#x}: error {status}")

@@ -9,13 +9,16 @@ from typing import Final, NamedTuple
 from workers.scheduler import WindowSizes, most_kept
 
 USUAL_CONTEXT: Final = 4096
-"""Tokens. Memory is divided so that sequences of this length take all of both kinds of blocks. With
-shorter ones the windows' blocks run out first, with longer ones the others. Prefixes that agents
-come back to are longer, but of some only the other blocks are still there."""
+"""Tokens. Memory is divided so that sequences of this length use up both kinds of blocks at the
+same time. With shorter sequences the windows' blocks run out first, with longer ones the other
+blocks. Prefixes that agents come back to are longer, but some of them have only the other
+blocks left.
+"""
 
 LEAST_SAVED: Final = 16 * 2**20
-"""Bytes that a sequence of the whole context must spare. For less, a second table and prefixes that
-can be gone on from at few places only would cost more than they give."""
+"""Bytes that a sequence of the whole context must save. With less, the second table, and
+prefixes that can be continued at few places only, would cost more than they save.
+"""
 
 LEAST_WINDOWS: Final = 2
 """One of a running sequence, and one of a prefix."""

@@ -132,10 +132,11 @@ class Network:
     def with_layers(self, chosen: tuple[int, ...]) -> "Network":
         """The network with the `chosen` layers only; it shares everything with this one."""
         fewer = copy(self)
-        fewer.place = None  # it lives briefly, and what `place` gives is never given back
+        # This network lives briefly, and memory from `place` is never given back.
+        fewer.place = None
         fewer.config = self.config.with_layers(chosen)
         fewer.weights = self.weights.with_layers(chosen)
-        # A copy of this.
+        # These are members of a copy of this object.
         fewer._attentions = [self._attentions[index] for index in chosen]  # noqa: SLF001
         fewer._mlps = [self._mlps[index] for index in chosen]  # noqa: SLF001
         fewer._sides = [self._sides[index] for index in chosen]  # noqa: SLF001
@@ -288,7 +289,7 @@ class Network:
             rms_norm(hidden, norms.before, eps), layer.gate_up, layer.down, experts, routed,
             mlp.routing, mlp.activation, torch.zeros_like(hidden), invariant=invariant,
         )  # fmt: skip
-        if self.ranks is not None:  # one sum for two products
+        if self.ranks is not None:  # both products are summed at once
             beside, made = self.ranks.add(torch.cat((beside, made))).chunk(2)
         beside = rms_norm(beside, norms.behind_shared, eps)
         both = norm_add(made, norms.behind, eps, beside)
@@ -310,7 +311,7 @@ class Network:
         if shared_up is not None and shared_down is not None and not together:
             gated = norm_swiglu(before, layer.mlp_norm, eps, shared_up, invariant=invariant)
             if routed.shared is not None:
-                gated.mul_(routed.shared.unsqueeze(1))  # in one launch, rounded once
+                gated.mul_(routed.shared.unsqueeze(1))  # one launch, rounded once
             hidden = linear_add(gated, shared_down, hidden, invariant=invariant)
         mixed = mix_experts(
             *given, routed, mlp.routing, mlp.activation, hidden, with_shared=together,
@@ -438,14 +439,16 @@ class Network:
         )
 
     def _once(self, residual: Tensor) -> Tensor:
-        """What this rank adds its part of a product to: the residual at the first rank, else 0."""
+        """The summand to which this rank adds its part of a product: the residual at the first
+        rank, else 0.
+        """
         if self.ranks is None or self.ranks.share.is_first:
             return residual
         return torch.zeros_like(residual)
 
 
 def _turn(mixer: Attention) -> tuple[Rope, int]:
-    """A rotation, and the dimensions of what it turns."""
+    """The rotation of an attention, and the number of dimensions of the vectors that it turns."""
     return mixer.rope, mixer.rope.dim if isinstance(mixer, Latent) else mixer.head_dim
 
 
@@ -458,5 +461,5 @@ def _side_parts(config: ModelDescription) -> list[slice]:
 
 
 def _rounded(factor: float, dtype: torch.dtype) -> float:
-    """The factor as the reference has it, a tensor of the rows' dtype."""
+    """The factor rounded to the dtype of the rows, as in the reference."""
     return float(torch.tensor(factor).to(dtype))

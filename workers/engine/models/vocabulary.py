@@ -32,16 +32,17 @@ HeadForm = Literal["auto", "fp8", "int4"]
 
 @dataclass(frozen=True, slots=True)
 class VocabularyForm:
-    """How both are kept. "auto" is the dtype of the rows. `on_host`: the embedding of a network on
-    a card is in the host's memory, of which a step reads one row for each of its tokens.
+    """How the embedding and the head are kept. "auto" is the dtype of the rows. `on_host`: the
+    embedding of a network on a card is in the host's memory, of which a step reads one row for each
+    of its tokens.
     """
 
     head: HeadForm = "auto"
     on_host: bool = False
 
     def changed(self, embedding: Tensor, head: Tensor) -> tuple[Tensor, Weight]:
-        """Both in this form; `head` may be `embedding` itself. Raises `ConfigError` if the host
-        lacks the memory.
+        """The embedding and the head in this form; `head` may be `embedding` itself. Raises
+        `ConfigError` if the host lacks the memory.
         """
         kept = _narrowed(head, self.head)
         if not self.moves(embedding.device):
@@ -75,7 +76,7 @@ def logits(
 
 
 def _most_rows(head: Weight, dtype: torch.dtype) -> int:
-    """0: any number."""
+    """The most rows that the head multiplies at a time; 0 for any number."""
     if isinstance(head, Int4Weight):
         return _INT4_ROWS
     is_wide = not isinstance(head, Fp8Weight)

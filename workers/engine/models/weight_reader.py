@@ -97,8 +97,9 @@ def load_weights(
     """Read all weights of `model_dir` to `device` as `dtype`; quantised ones keep their format.
 
     `change` (`quantised`, `quartered`, `doubled`) is applied layer by layer, so that at most one
-    layer exists in a form that is not kept. Embedding and head get theirs before the first layer is
-    read. Raises `ConfigError` naming the file or tensor that is missing, misshapen or unknown.
+    layer exists in a form that is not kept. Embedding and head get their form before the first
+    layer is read. Raises `ConfigError` naming the file or tensor that is missing, misshapen or
+    unknown.
     """
     stream = FileStream(device) if device.type == "cuda" else None
     with Checkpoint(model_dir, stream) as checkpoint:

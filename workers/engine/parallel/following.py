@@ -113,7 +113,8 @@ class FollowingRank:
             case PrepareCall(pending_only):
                 self._runner.prepare(pending_only=pending_only)
             case TransferCall(transfer):
-                assert self._runner.tier is not None  # all ranks have one, or none
+                # Either all ranks have a host tier or none has.
+                assert self._runner.tier is not None
                 self._num_copying += 1
                 self._runner.tier.copies.begin(transfer)
             case _:

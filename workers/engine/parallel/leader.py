@@ -68,7 +68,9 @@ class OtherRanks(ABC):
 
     @abstractmethod
     def why(self, error: Exception) -> str:
-        """The cause of an error of this rank's: often the end of another, which is known soon."""
+        """The cause of an error of this rank. Often it is the end of another rank, which is
+        known soon.
+        """
 
     @abstractmethod
     def end_of(self, index: int) -> str:
@@ -94,8 +96,8 @@ class OtherRanks(ABC):
                 self.leave(self.end_of(index))
 
     def compare(self, index: int, steps: int, digest: int) -> None:
-        """Hold what rank `index` has sampled in its first `steps` steps against the rank that said
-        so first.
+        """Compare the tokens that rank `index` has sampled in its first `steps` steps with those of
+        the rank that reported first.
         """
         if self._digests.setdefault(steps, digest) != digest:
             self.leave(f"rank {index} sampled other tokens than another within {steps} steps")
@@ -153,7 +155,8 @@ class Followers(OtherRanks):
 
     def leave(self, cause: str) -> NoReturn:
         """See `OtherRanks`."""
-        shutil.rmtree(self.folder, ignore_errors=True)  # where ranks may not have met yet
+        # The folder is still there if ranks have not met.
+        shutil.rmtree(self.folder, ignore_errors=True)
         super().leave(cause)
 
 

@@ -92,7 +92,7 @@ def _layer_config(layer: Layer, count: int) -> Layer:
     if isinstance(mixer, DeltaRule):
         sides = {"num_key_heads": mixer.num_key_heads, "num_value_heads": mixer.num_value_heads}
     elif isinstance(mixer, Latent):
-        sides = {"num_heads": mixer.num_heads}  # all read the one cached row
+        sides = {"num_heads": mixer.num_heads}  # all heads read the same cached row
     else:
         sides = {"num_heads": mixer.num_heads, "num_kv_heads": mixer.num_kv_heads}
     widths = {"width": mlp.width}

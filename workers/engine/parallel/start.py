@@ -116,7 +116,7 @@ def _lead_hosts(
 
 
 def _address(config: WorkerConfig) -> MeetingPoint:
-    assert config.rendezvous is not None  # a group of this engine has one
+    assert config.rendezvous is not None  # checked: a group of this engine has an address
     return MeetingPoint.of(config.rendezvous)
 
 

@@ -92,7 +92,7 @@ class DeviceSleep:
         """
         self._reloads.append(reload)
         self._weights.adopt([one for one in weights if one.device == self._device])
-        self._weights.be_tight()  # from now on other users of the card count on the free memory
+        self._weights.be_tight()  # other users of the card count on the free memory from now on
 
     def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory for a cache or for states. Raises `torch.OutOfMemoryError`."""
@@ -184,7 +184,7 @@ class DeviceSleep:
         self._join()
         found = _numbers(weight_sums), _numbers(row_sums)
         if self._card is not None:
-            torch.cuda.empty_cache()  # what rows came through
+            torch.cuda.empty_cache()  # frees the buffers through which rows came
         return found
 
     def _stream(self) -> torch.cuda.Stream | None:

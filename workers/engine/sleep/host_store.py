@@ -90,7 +90,7 @@ class HostStore:
 
     def _make(self) -> None:
         if self._card is not None:
-            torch.cuda.set_device(self._card)  # of this thread
+            torch.cuda.set_device(self._card)  # the current card belongs to a thread
         while not self.trouble:
             with self._changed:
                 self._changed.wait_for(lambda: self.num_bytes < self._wanted)
@@ -100,7 +100,7 @@ class HostStore:
                     return
                 if self._fill is not None:
                     self._fill(self.num_bytes, piece)
-            except (OSError, RuntimeError) as error:  # of the host, of the driver
+            except (OSError, RuntimeError) as error:  # errors of the host and of the driver
                 self._fail(f"the host's memory for a sleep is not ready ({error})")
                 return
             with self._changed:

@@ -42,11 +42,11 @@ class RowGroup(NamedTuple):
     numbers: Tensor
 
     def gathered(self) -> Tensor:
-        """Their bytes, side by side."""
+        """The bytes of these rows, side by side."""
         return self.words.index_select(1, self.numbers).view(-1).view(torch.uint8)
 
     def empty(self) -> Tensor:
-        """Memory for as much."""
+        """Memory for as many bytes as `gathered` returns."""
         outer, _, width = self.words.shape
         rows = self.words.new_empty((outer, len(self.numbers), width))
         return rows.view(-1).view(torch.uint8)
@@ -98,7 +98,9 @@ def sum_of(part: Tensor) -> Tensor:
 
 
 def _words(memory: Tensor, row_dim: int) -> Tensor:
-    """[all before `row_dim`, rows, all behind it], in the widest words."""
+    """The memory as [all dimensions before `row_dim`, rows, all dimensions behind it], in the
+    widest words.
+    """
     outer = prod(memory.shape[:row_dim])
     flat = memory.view(outer, memory.shape[row_dim], -1).view(torch.uint8)
     return flat.view(next(word for word in _WORDS if flat.shape[2] % word.itemsize == 0))

@@ -60,7 +60,7 @@ class Follower(Protocol):
 
 class SequenceState:
     """The runner's record of one sequence. `tokens` are the prompt, of `num_prompt` tokens, and all
-    outputs. One that `embeds` is never sampled.
+    outputs. A sequence that `embeds` is never sampled.
     """
 
     __slots__ = (

@@ -149,7 +149,9 @@ class DraftPass:
         room.copy_(token_ids)
 
     def keep_last(self, room: Tensor, last_token: Tensor, table_rows: Tensor) -> None:
-        """The same of decodes: the last tokens of their table rows."""
+        """Keep the ids of a captured step of decodes, which are the last tokens of their table
+        rows.
+        """
         room.copy_(last_token.index_select(0, table_rows.long()))
 
     def decode(self, hidden: Tensor, plan: PagedPlan) -> Tensor:

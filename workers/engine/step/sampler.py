@@ -83,7 +83,7 @@ class Sampler:
         self._penalties.forget(seqs)
 
     def draw(self, logits: Tensor, checked: Sequence[VerifiedDrafts], positions: Tensor) -> Picked:
-        """`verify` if there are drafts, else `sample`."""
+        """Draw the tokens of a step: by `verify` if there are drafts, else by `sample`."""
         if any(one.drafts for one in checked):
             return self.verify(logits, checked, positions)
         return self.sample(logits, [one.state for one in checked], positions)

@@ -267,7 +267,7 @@ class StateRoom:
         """Whether there is room for the rows that are folded into states before these chunks."""
         states = self._states
         if self._verifies and any(states.folds_of(chunk) < 0 for chunk in chunks):
-            return False  # a prompt of a hybrid: its kernels would slow all steps of this graph
+            return False  # a prompt with states: its kernels would slow all steps
         return states.num_folds(chunks) <= self._spans.most_folds
 
     def lay_out(self, rows: PagedRows, slot_of: SlotOf, words: Words) -> None:

@@ -35,7 +35,7 @@ def bring_up_to_date(tables: SequenceTables, chunks: Sequence[Chunk]) -> list[Ta
 def _bring_windows(
     tables: SequenceTables, chunks: Sequence[Chunk], rows: Sequence[TableRow]
 ) -> None:
-    """The same for the tables of layers that keep only their window."""
+    """Send what changed in the tables of layers that keep only their window."""
     updates = no_updates()
     for chunk, row in zip(chunks, rows, strict=True):
         if row.window_ids is not chunk.window_ids:

@@ -26,8 +26,10 @@ DRAFTED: Final = -2
 and so on. `ON_CARD` stands for the token that the step before sampled."""
 
 HELD_LAST: Final = -2
-"""In place of `TableRow.next_position`: the host does not know it yet, because the step in flight
-has drafts. The card holds the last token; its position is known with that step's result."""
+"""The value of `TableRow.next_position` while the host does not know the position, because the
+step in flight has drafts. The card holds the last token; the result of that step tells its
+position.
+"""
 
 _WORD: Final = "i"
 """int32."""
@@ -59,7 +61,7 @@ class TableRow:
         self.block_ids = self._changed(self.block_ids, block_ids, updates)
 
     def change_window(self, window_ids: tuple[int, ...], updates: array[int]) -> None:
-        """The same for the table of layers that keep only their window."""
+        """As `change`, for the table of layers that keep only their window."""
         self.window_ids = self._changed(self.window_ids, window_ids, updates)
 
     def _changed(
@@ -70,7 +72,7 @@ class TableRow:
         """
         known = len(old)
         if new[:known] == old[: len(new)]:
-            if len(new) == known + 1:  # the usual change of a decode
+            if len(new) == known + 1:  # usual for a decode: one more block
                 updates.extend((self.index, known, new[known]))
             else:
                 updates.frombytes(self._from(known, new))
@@ -147,7 +149,7 @@ class SequenceTables:
         write_tables(updates, self.block_tables)
 
     def write_windows(self, updates: Tensor) -> None:
-        """The same to the tables of layers that keep only their window."""
+        """As `write`, to the tables of layers that keep only their window."""
         assert self.window_tables is not None
         write_tables(updates, self.window_tables)
 

@@ -3,9 +3,9 @@
 Owns two streams, each with rows of staging memory on the card. Must not know what is copied when.
 
 A block's keys and values lie in as many pieces as there are layers. One kernel copies all blocks of
-a transfer to rows, or from them, and sums them on the way: what the host's thread does for a
-transfer is a few launches, and not some for each block (a load of 4 GiB has a thousand). Rows whose
-pages are neighbours take the bus together. The host waits for none of it.
+a transfer to rows, or from them, and sums them on the way: so the host's thread makes a few
+launches for each transfer instead of some for each block (a load of 4 GiB has a thousand blocks).
+Rows whose pages are neighbours take the bus together. The host waits for none of it.
 
 - A store gathers on the stream of the steps: what the next step writes to these blocks comes later.
   The rows must be free then, so a store takes a stream on which no transfer is under way.
@@ -123,7 +123,8 @@ class CardCopies:
         self._words = words
         self._device = device
         self._checksums = Checksums(words.page_bytes, device)
-        page_bytes = region.layout.page_bytes  # whole words, and at least `words.page_bytes`
+        # A multiple of words, and at least `words.page_bytes`.
+        page_bytes = region.layout.page_bytes
         self._lanes = [self._lane(page_bytes) for _ in range(NUM_STREAMS)]
         self._under_way: deque[_UnderWay] = deque()
         words.launch_once(device)

@@ -31,7 +31,7 @@ class PageCopies(Protocol):
         """The pages that can be used from now on."""
 
     def close(self) -> None:
-        """Let go of the region."""
+        """Drop all references to the region."""
 
 
 def parts_of(words: PageWords, copy: Copy) -> list[list[PagePart]]:

@@ -32,7 +32,7 @@ of 15 ms (p99) and 27 ms at most, where 4.5 are usual.
 """
 
 _END: Final = range(0)
-"""Behind it no page opens any more."""
+"""The end of the opened pages: after this entry no page opens any more."""
 
 
 @final
@@ -125,7 +125,8 @@ class HostRegion:
             self._opened.put(_END)
 
     def _lock_all(self, pieces: list[range], card: torch.device) -> None:
-        torch.cuda.set_device(card)  # of this thread: another card would get a context for nothing
+        # Set for this thread, or the first card would get a context that nothing uses.
+        torch.cuda.set_device(card)
         num_locked = 0
         for piece in pieces:
             if self._is_closing:

@@ -62,7 +62,7 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
         )
     if wanted == 0:
         return
-    # Nobody else finds what lies in memory of the engine's own.
+    # No later engine can find pages in memory that ends with this engine.
     identity = memories.identity(b"" if fd is None else _model_hash(config, runner))
     on_host = 1 if ranks is None or config.group is not None else ranks.share.count
     layout = _layout(identity, memories.words.page_bytes, wanted // on_host, fd, config)
@@ -119,7 +119,7 @@ def _layout(
 
 
 def _room(fd: int | None) -> MemoryRoom:
-    """What the host leaves, with what the region has taken of it already."""
+    """The host's free memory, plus what the region has taken of it already."""
     room = host_room()
     taken = 0 if fd is None else os.fstat(fd).st_blocks * 512
     return room._replace(num_bytes=room.num_bytes + taken)
@@ -142,5 +142,6 @@ def _model_hash(config: WorkerConfig, runner: ModelRunner) -> bytes:
     parts = [*model.rotations, *tensors_of(model)]
     if runner.drafter is not None:
         parts += tensors_of(runner.drafter)
-    digest.update(hash_of({id(part): part for part in parts}.values()))  # a drafter shares some
+    # A drafter shares some tensors with its target.
+    digest.update(hash_of({id(part): part for part in parts}.values()))
     return digest.digest()

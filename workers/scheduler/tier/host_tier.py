@@ -464,7 +464,7 @@ class HostTier:
             if taken and num_pages + size > self.room.transfer_pages:
                 break
             if taken and taken[0][0].name.kind is not entry.name.kind:
-                break  # a device copies the two in different ways
+                break  # devices copy blocks and states in different ways
             if not self.pool.is_worth_storing(entry):
                 del self._to_store[name]
                 continue
@@ -489,7 +489,7 @@ class HostTier:
             here = self._card.get(at)
             if here is None:
                 return None
-            if at != name:  # it goes before what needs it
+            if at != name:  # store it before the entry that needs it
                 self._to_store[at] = None
                 self._to_store.move_to_end(at, last=False)
             found = TierEntry(at, here.parent, here.before, here.proof, here.depth), here.place
@@ -574,7 +574,7 @@ def next_proof(proof: bytes, packed: bytes) -> bytes:
 
 
 def _tell_nobody(_what: object, _how: object) -> None:
-    """Do nothing: the listener before the block manager sets its own."""
+    """Do nothing: the listener until the block manager sets another."""
 
 
 def _ignore(_slot: int) -> None:

@@ -38,7 +38,7 @@ class LoadMeter:
             self._since = now
 
     def loaded(self, num_bytes: int) -> None:
-        """A part has come."""
+        """Count a part of a load that has come."""
         self._new_bytes += num_bytes
 
     def ended(self, now: float) -> None:

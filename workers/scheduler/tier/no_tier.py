@@ -42,7 +42,7 @@ class NoHostTier:
         """Store nothing."""
 
     def left(self, kind: EntryKind, digest: BlockDigest) -> bool:  # noqa: ARG002 - the tier's
-        """False: nobody has it any more."""
+        """False: no tier has the block or state any more."""
         return False
 
     def used(self, digests: Sequence[BlockDigest], name: object, now: float) -> None:

@@ -173,7 +173,7 @@ class TierPool:
             return False
         parent = None if entry.parent is None else self._entries[entry.parent]
         if parent is not None:
-            parent.num_children += 1  # so that its own parent is not evicted for it
+            parent.num_children += 1  # counted first, so that the parent is not evicted
         pages = self.take(num_pages, None, now)
         if parent is not None:
             parent.num_children -= 1
@@ -247,7 +247,9 @@ class TierPool:
                 self._use(entry, now)
 
     def reorder(self, names: Iterable[Name]) -> None:
-        """What is expected of these entries has changed; those without pages are ignored."""
+        """Rank these entries again, because what is expected of them has changed. Entries
+        without pages are ignored.
+        """
         self._order.changed()
         for name in names:
             entry = self._entries.get(name)

@@ -29,7 +29,7 @@ class Where(Enum):
     LOADING = "loading"
     TWICE = "twice"
 
-    __hash__ = object.__hash__  # by identity: Enum's own is a call of Python, for each block twice
+    __hash__ = object.__hash__  # by identity: Enum's own hash is a Python call, two per block
 
     @property
     def is_on_card(self) -> bool:

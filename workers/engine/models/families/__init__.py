@@ -34,7 +34,7 @@ MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelDescription]]] = {
 ARCHITECTURES: Final = tuple([name for family in FAMILIES for name in family.ARCHITECTURES])
 
 FORMATS: Final = tuple([stored for stored in StoredFormat if stored is not StoredFormat.MXFP4])
-"""In which a family is read that names none of its own."""
+"""The formats in which a family is read that does not name its own."""
 
 TYPE_FORMATS: Final[dict[str, tuple[StoredFormat, ...]]] = {
     model_type: getattr(family, "FORMATS", FORMATS)

@@ -2,9 +2,18 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
+from unittest import TestCase
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from protocol.life_tables import ImpossibleEventError
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
@@ -80,17 +89,94 @@ def faults(
         yield f"no {event}", {pair: to for pair, to in table.items() if pair[1] is not event}
 
 
-def verdicts(
-    table: Mapping[tuple[State, Event], State],
-    events: type[Event],
-    begin: tuple[State, Flags],
-    agrees: Callable[[State, Flags], bool],
-) -> dict[str, str | None]:
-    """What `disagreement` says of each of the `faults` of `table`, by the name of the fault."""
-    return {
-        name: disagreement(faulty, events, begin, agrees)
-        for name, faulty in faults(table, type(begin[0]), events)
-    }
+def says(said: Mapping[State, bool], state: State) -> bool:
+    """Whether of all that is said of the states only that of `state` is so."""
+    return [one for one, is_so in said.items() if is_so] == [state]
+
+
+def impossible(event: Enum, state: Enum) -> tuple[type[Exception], str]:
+    """How an event that cannot happen is refused, and in which words."""
+    return ImpossibleEventError, f"^{event.name} in {state.name}$"
+
+
+@dataclass(frozen=True)
+class Life(Generic[State, Event, Flags]):
+    """A table and a model that begin with `state` and `flags`; `agrees` compares one with the
+    other.
+    """
+
+    table: Mapping[tuple[State, Event], State]
+    state: State
+    flags: Flags
+    agrees: Callable[[State, Flags], bool]
+
+    @property
+    def events(self) -> type[Event]:
+        return type(next(event for _, event in self.table))
+
+    def check_walks(self) -> None:
+        """All states and all entries of the table are reached, and no others."""
+        begin = self.state, self.flags
+        assert disagreement(self.table, self.events, begin, self.agrees) is None
+
+    def check_faults(self) -> None:
+        """An entry that is missing, wrong or too much, swapped states, a lost event: each fault
+        that is planted in the table is found.
+        """
+        found = {
+            name: disagreement(faulty, self.events, (self.state, self.flags), self.agrees)
+            for name, faulty in faults(self.table, type(self.state), self.events)
+        }
+        assert all(found.values()), [name for name, why in found.items() if why is None]
+        assert len(found) > len(self.table) * (len(type(self.state)) - 1)
+
+    def machine(
+        self,
+        steps: int,
+        *,
+        also: Callable[[State, Flags], None] = lambda _state, _flags: None,
+        last: Event | None = None,
+        refusal: Callable[[Event, State], tuple[type[Exception], str]] = impossible,
+    ) -> type[TestCase]:
+        """Whole lives of `steps` events in any order, those that cannot happen among them. `also`
+        asserts what else is so of a state. `last` happens only where nothing else can, so that
+        lives are long. `refusal` is how the table refuses an event.
+        """
+        life = self
+
+        class LifeMachine(RuleBasedStateMachine):
+            def __init__(self) -> None:
+                super().__init__()
+                self.state, self.flags = life.state, life.flags
+
+            @rule(draw=st.data())
+            def happens(self, draw: st.DataObject) -> None:
+                possible = self.flags.possible()
+                events = sorted(possible - {last} or possible, key=lambda event: event.name)
+                if events:
+                    event = draw.draw(st.sampled_from(events))
+                    self.state = life.table[self.state, event]
+                    self.flags = self.flags.after(event)
+
+            @rule(event=st.sampled_from(life.events))
+            def cannot_happen(self, event: Event) -> None:
+                if event not in self.flags.possible():
+                    kind, words = refusal(event, self.state)
+                    with pytest.raises(kind, match=words):
+                        life.table[self.state, event]
+
+            @invariant()
+            def agrees(self) -> None:
+                assert life.agrees(self.state, self.flags)
+                also(self.state, self.flags)
+
+        found: type[TestCase] = LifeMachine.TestCase
+        found.settings = settings(
+            max_examples=max(60, settings().max_examples // 10),
+            stateful_step_count=steps,
+            deadline=None,
+        )
+        return found
 
 
 def documented_diagrams() -> list[str]:

@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from gateway.http.answer_state import (
     DEAF,
     STREAMED,
@@ -17,8 +12,7 @@ from gateway.http.answer_state import (
     AnswerState,
     diagram,
 )
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 
 
 @dataclass(frozen=True)
@@ -70,51 +64,31 @@ def _agrees(state: AnswerState, flags: Flags) -> bool:
         AnswerState.CUT: flags.is_replaced and flags.is_open and not flags.has_ended,
         AnswerState.ENDED: flags.has_ended,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, AnswerState.WITHHELD, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, AnswerEvent, (AnswerState.WITHHELD, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(AnswerState) - 1)
+    LIFE.check_faults()
 
 
-class AnswerMachine(RuleBasedStateMachine):
-    """Whole lives, in any order of what can happen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = AnswerState.WITHHELD, Flags()
-
-    @rule(event=st.sampled_from(AnswerEvent))
-    def happens(self, event: AnswerEvent) -> None:
-        if event in self.flags.possible():
-            self.state = TABLE[self.state, event]
-            self.flags = self.flags.after(event)
-            return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-        assert (self.state in UNSENT) == (not self.flags.is_open and not self.flags.has_ended)
-        is_over = self.flags.is_replaced or self.flags.has_ended
-        assert (self.state in DEAF) == is_over
-        assert (self.state in STREAMED) == (self.flags.is_open and not is_over)
-        assert (self.state in WHOLE) == (self.flags.is_whole and not is_over)
+def _groups(state: AnswerState, flags: Flags) -> None:
+    assert (state in UNSENT) == (not flags.is_open and not flags.has_ended)
+    is_over = flags.is_replaced or flags.has_ended
+    assert (state in DEAF) == is_over
+    assert (state in STREAMED) == (flags.is_open and not is_over)
+    assert (state in WHOLE) == (flags.is_whole and not is_over)
 
 
-TestLives = AnswerMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=20, deadline=None
-)
+TestLives = LIFE.machine(20, also=_groups)
 
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:

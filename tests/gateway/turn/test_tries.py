@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from gateway.turn.tries import (
     OVER,
     TABLE,
@@ -16,8 +11,7 @@ from gateway.turn.tries import (
     TryState,
     diagram,
 )
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 
 IN_VAIN = {
     TryEvent.REJECT: "busy",
@@ -97,51 +91,23 @@ def _agrees(state: TryState, flags: Flags) -> bool:
         TryState.COMPLETE: flags.is_whole,
         TryState.ENDED: flags.is_over,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, TryState.ASKING, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, TryEvent, (TryState.ASKING, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, TryEvent, (TryState.ASKING, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(TryState) - 1)
+    LIFE.check_faults()
 
 
-class TriesMachine(RuleBasedStateMachine):
-    """Long lives, with many places tried in vain."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = TryState.ASKING, Flags()
-
-    @rule(draw=st.data())
-    def happens(self, draw: st.DataObject) -> None:
-        events = sorted(self.flags.possible() - {TryEvent.END}, key=lambda event: event.name)
-        event = draw.draw(st.sampled_from(events or [TryEvent.END]))
-        self.state = TABLE[self.state, event]
-        self.flags = self.flags.after(event)
-
-    @rule(event=st.sampled_from(TryEvent))
-    def cannot_happen(self, event: TryEvent) -> None:
-        if event in self.flags.possible():
-            return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-
-
-TestLives = TriesMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=40, deadline=None
-)
+TestLives = LIFE.machine(40, last=TryEvent.END)
 
 
 def test_the_groups_of_states() -> None:

@@ -2,14 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from gateway.upstream.relay_state import TABLE, RelayEvent, RelayState, diagram
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 
 
 @dataclass(frozen=True)
@@ -45,46 +39,23 @@ def _agrees(state: RelayState, flags: Flags) -> bool:
         RelayState.MESSAGES: goes_on and flags.has_messages,
         RelayState.OVER: flags.is_over,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, RelayState.HELD, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, RelayEvent, (RelayState.HELD, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, RelayEvent, (RelayState.HELD, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(RelayState) - 1)
+    LIFE.check_faults()
 
 
-class RelayMachine(RuleBasedStateMachine):
-    """Whole lives, in any order of what can happen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = RelayState.HELD, Flags()
-
-    @rule(event=st.sampled_from(RelayEvent))
-    def happens(self, event: RelayEvent) -> None:
-        if event in self.flags.possible():
-            self.state = TABLE[self.state, event]
-            self.flags = self.flags.after(event)
-            return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-
-
-TestLives = RelayMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=8, deadline=None
-)
+TestLives = LIFE.machine(8)
 
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:

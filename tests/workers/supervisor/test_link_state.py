@@ -2,13 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 from workers.supervisor.link_state import (
     CONNECTED,
     FORMER,
@@ -59,48 +53,28 @@ def _agrees(state: LinkState, flags: Flags) -> bool:
         LinkState.DROPPED: flags.is_up and flags.owes_farewell,
         LinkState.LOST: not flags.is_up and flags.owes_farewell,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, LinkState.DIALLING, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, LinkEvent, (LinkState.DIALLING, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, LinkEvent, (LinkState.DIALLING, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(LinkState) - 1)
+    LIFE.check_faults()
 
 
-class LinkMachine(RuleBasedStateMachine):
-    """Whole lives, in any order of what can happen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = LinkState.DIALLING, Flags()
-
-    @rule(event=st.sampled_from(LinkEvent))
-    def happens(self, event: LinkEvent) -> None:
-        if event in self.flags.possible():
-            self.state = TABLE[self.state, event]
-            self.flags = self.flags.after(event)
-            return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-        assert (self.state in CONNECTED) == (self.flags.is_up and not self.flags.is_welcome)
-        assert (self.state in FORMER) == self.flags.owes_farewell
+def _groups(state: LinkState, flags: Flags) -> None:
+    assert (state in CONNECTED) == (flags.is_up and not flags.is_welcome)
+    assert (state in FORMER) == flags.owes_farewell
 
 
-TestLives = LinkMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=20, deadline=None
-)
+TestLives = LIFE.machine(20, also=_groups)
 
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:

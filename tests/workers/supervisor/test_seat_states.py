@@ -3,12 +3,8 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, faults
+from tests.fakes.life_tables import Life, documented_diagrams, says
 from workers.supervisor.seat_states import (
     SEATS,
     TRIALS,
@@ -72,7 +68,7 @@ def _seat_agrees(state: SeatState, flags: SeatFlags) -> bool:
         SeatState.RISING: flags.is_rising,
         SeatState.MEASURING: flags.is_measuring,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
 
 
 def _trial_agrees(state: SleepTrial, flags: TrialFlags) -> bool:
@@ -82,56 +78,27 @@ def _trial_agrees(state: SleepTrial, flags: TrialFlags) -> bool:
         SleepTrial.DUE: flags.is_due,
         SleepTrial.BEGUN: flags.is_on,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
 
 
-SEAT = (SeatState.SETTLED, SeatFlags())
-TRIAL = (SleepTrial.NEEDLESS, TrialFlags())
+SEAT = Life(SEATS, SeatState.SETTLED, SeatFlags(), _seat_agrees)
+TRIAL = Life(TRIALS, SleepTrial.NEEDLESS, TrialFlags(), _trial_agrees)
 
 
-def test_every_walk_agrees_with_a_model_of_flags() -> None:
-    """All states and all entries of both tables are reached, and no others."""
-    assert disagreement(SEATS, SeatEvent, SEAT, _seat_agrees) is None
-    assert disagreement(TRIALS, TrialEvent, TRIAL, _trial_agrees) is None
+@pytest.mark.parametrize("life", [SEAT, TRIAL], ids=["seat", "trial"])
+def test_every_walk_agrees_with_a_model_of_flags(life: Life) -> None:
+    """All states and all entries of the table are reached, and no others."""
+    life.check_walks()
 
 
-def test_every_planted_fault_is_found() -> None:
+@pytest.mark.parametrize("life", [SEAT, TRIAL], ids=["seat", "trial"])
+def test_every_planted_fault_is_found(life: Life) -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    for name, seats in faults(SEATS, SeatState, SeatEvent):
-        assert disagreement(seats, SeatEvent, SEAT, _seat_agrees), name
-    for name, trials in faults(TRIALS, SleepTrial, TrialEvent):
-        assert disagreement(trials, TrialEvent, TRIAL, _trial_agrees), name
+    life.check_faults()
 
 
-class SeatMachine(RuleBasedStateMachine):
-    """Long lives of both, side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        (self.seat, self.seat_flags), (self.trial, self.trial_flags) = SEAT, TRIAL
-
-    @rule(event=st.sampled_from(SeatEvent))
-    def sits(self, event: SeatEvent) -> None:
-        if event not in self.seat_flags.possible():
-            with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.seat.name}$"):
-                SEATS[self.seat, event]
-            return
-        self.seat, self.seat_flags = SEATS[self.seat, event], self.seat_flags.after(event)
-
-    @rule(event=st.sampled_from(TrialEvent))
-    def tries(self, event: TrialEvent) -> None:
-        self.trial, self.trial_flags = TRIALS[self.trial, event], self.trial_flags.after(event)
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _seat_agrees(self.seat, self.seat_flags)
-        assert _trial_agrees(self.trial, self.trial_flags)
-
-
-TestSeats = SeatMachine.TestCase
-TestSeats.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=40, deadline=None
-)
+TestSeats = SEAT.machine(40)
+TestTrials = TRIAL.machine(40)
 
 
 def test_the_diagrams_of_the_documentation_are_the_tables() -> None:

@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from gateway.http.server.connection_state import (
     BUSY,
     TABLE,
@@ -15,8 +10,7 @@ from gateway.http.server.connection_state import (
     ConnectionState,
     diagram,
 )
-from protocol.life_tables import ImpossibleEventError
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 
 
 @dataclass(frozen=True)
@@ -75,49 +69,29 @@ def _agrees(state: ConnectionState, flags: Flags) -> bool:
         ConnectionState.LAST: answers and not flags.promises,
         ConnectionState.CLOSING: flags.is_closing,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, ConnectionState.FRESH, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, ConnectionEvent, (ConnectionState.FRESH, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, ConnectionEvent, (ConnectionState.FRESH, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(ConnectionState) - 1)
+    LIFE.check_faults()
 
 
-class ConnectionMachine(RuleBasedStateMachine):
-    """Whole lives, in any order of what can happen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = ConnectionState.FRESH, Flags()
-
-    @rule(event=st.sampled_from(ConnectionEvent))
-    def happens(self, event: ConnectionEvent) -> None:
-        if event in self.flags.possible():
-            self.state = TABLE[self.state, event]
-            self.flags = self.flags.after(event)
-            return
-        with pytest.raises(ImpossibleEventError, match=f"^{event.name} in {self.state.name}$"):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-        assert (self.state in BUSY) == (self.flags.is_answering or self.flags.is_closing)
-        is_over = self.flags.is_last or self.flags.is_closing
-        assert (self.state in UNUSED) == (not self.flags.has_come and not is_over)
+def _groups(state: ConnectionState, flags: Flags) -> None:
+    assert (state in BUSY) == (flags.is_answering or flags.is_closing)
+    is_over = flags.is_last or flags.is_closing
+    assert (state in UNUSED) == (not flags.has_come and not is_over)
 
 
-TestLives = ConnectionMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=20, deadline=None
-)
+TestLives = LIFE.machine(20, also=_groups)
 
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:

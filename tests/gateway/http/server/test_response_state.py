@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from gateway.http.server.response_state import (
     TABLE,
     UNSENT,
@@ -14,7 +9,7 @@ from gateway.http.server.response_state import (
     ResponseState,
     diagram,
 )
-from tests.fakes.life_tables import disagreement, documented_diagrams, verdicts
+from tests.fakes.life_tables import Life, documented_diagrams, says
 
 PARTS = (ResponseEvent.CHUNK, ResponseEvent.PIECE, ResponseEvent.STRETCH)
 
@@ -59,50 +54,34 @@ def _agrees(state: ResponseState, flags: Flags) -> bool:
         ResponseState.UNMEASURED: flags.kind is ResponseEvent.STRETCH,
         ResponseState.ENDED: flags.has_ended,
     }
-    return [one for one, is_so in said.items() if is_so] == [state]
+    return says(said, state)
+
+
+LIFE = Life(TABLE, ResponseState.UNOPENED, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(TABLE, ResponseEvent, (ResponseState.UNOPENED, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = verdicts(TABLE, ResponseEvent, (ResponseState.UNOPENED, Flags()), _agrees)
-    assert all(found.values())
-    assert len(found) > len(TABLE) * (len(ResponseState) - 1)
+    LIFE.check_faults()
 
 
-class ResponseMachine(RuleBasedStateMachine):
-    """Whole lives, in any order, even of an app that does not keep to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state, self.flags = ResponseState.UNOPENED, Flags()
-
-    @rule(event=st.sampled_from(ResponseEvent))
-    def happens(self, event: ResponseEvent) -> None:
-        if event in self.flags.possible():
-            self.state = TABLE[self.state, event]
-            self.flags = self.flags.after(event)
-            return
-        begins = event in {ResponseEvent.OPEN, ResponseEvent.RESPOND}
-        why = "has begun already$" if begins else "come between its begin and its end$"
-        with pytest.raises(ValueError, match=why):
-            TABLE[self.state, event]
-
-    @invariant()
-    def agrees(self) -> None:
-        assert _agrees(self.state, self.flags)
-        has_left = self.flags.kind is not None or self.flags.has_ended
-        assert (self.state in UNSENT) == (not has_left)
+def _groups(state: ResponseState, flags: Flags) -> None:
+    has_left = flags.kind is not None or flags.has_ended
+    assert (state in UNSENT) == (not has_left)
 
 
-TestLives = ResponseMachine.TestCase
-TestLives.settings = settings(
-    max_examples=max(60, settings().max_examples // 10), stateful_step_count=12, deadline=None
-)
+def _refusal(event: ResponseEvent, _: ResponseState) -> tuple[type[Exception], str]:
+    """In words for an app that does not keep to the order."""
+    begins = event in {ResponseEvent.OPEN, ResponseEvent.RESPOND}
+    return ValueError, "has begun already$" if begins else "come between its begin and its end$"
+
+
+TestLives = LIFE.machine(12, also=_groups, refusal=_refusal)
 
 
 def test_the_diagram_of_the_documentation_is_the_table() -> None:

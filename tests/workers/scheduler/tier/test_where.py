@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from tests.fakes.life_tables import disagreement, faults
+from tests.fakes.life_tables import Life
 from workers.scheduler.integrity import IntegrityError
 from workers.scheduler.tier import BlockEvent, Where, follow
 from workers.scheduler.tier.where import NEXT
@@ -99,16 +99,14 @@ def _agrees(where: Where, flags: Flags) -> bool:
     )
 
 
+LIFE = Life(NEXT, Where.NOWHERE, Flags(), _agrees)
+
+
 def test_every_walk_agrees_with_a_model_of_flags() -> None:
     """All states and all entries of the table are reached, and no others."""
-    assert disagreement(NEXT, BlockEvent, (Where.NOWHERE, Flags()), _agrees) is None
+    LIFE.check_walks()
 
 
 def test_every_planted_fault_is_found() -> None:
     """An entry that is missing, wrong or too much, swapped states, a lost event."""
-    found = {
-        name: disagreement(table, BlockEvent, (Where.NOWHERE, Flags()), _agrees)
-        for name, table in faults(NEXT, Where, BlockEvent)
-    }
-    assert all(found.values()), [name for name, why in found.items() if why is None]
-    assert len(found) > len(NEXT) * (len(Where) - 1)
+    LIFE.check_faults()

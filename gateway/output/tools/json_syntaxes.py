@@ -23,26 +23,40 @@ from gateway.output.tools.syntax_parts import (
     LoneId,
     Make,
     lone,
-    object_head,
     tag,
 )
 from gateway.output.tools.value_tags import quoted
+
+
+def _of_objects(
+    begin: str,
+    end: str,
+    again: str = "",
+    *,
+    key: str = "arguments",
+    is_bare: bool = False,
+) -> CallSyntax:
+    """Calls that are objects with a name and, below `key`, arguments. `begin` stands before the
+    object, `end` behind it, and `again` says how another call follows.
+    """
+    return CallSyntax(
+        f"{begin} {NAME_KEY}",
+        lambda name: quoted(f'{json.dumps(name, ensure_ascii=False)}, "{key}":'),
+        f'"}}" {end}',
+        again,
+        lead=SPACE,
+        gap=SPACE,
+        rest=SPACE,
+        named_end=f'"{key}":',
+        is_bare=is_bare,
+    )
 
 
 def _hermes(_template: str, lone_id: LoneId) -> CallSyntax | None:
     tags = lone(lone_id, hermes.OPEN, hermes.CLOSE)
     if tags is None:
         return None
-    return CallSyntax(
-        f'{tags[0]} "\\n"? {NAME_KEY}',
-        object_head("arguments"),
-        f'"}}" "\\n"? {tags[1]}',
-        '("\\n"? call)*',
-        lead=SPACE,
-        gap=SPACE,
-        rest=SPACE,
-        named_end='"arguments":',
-    )
+    return _of_objects(f'{tags[0]} "\\n"?', f'"\\n"? {tags[1]}', '("\\n"? call)*')
 
 
 def _list(opening: str, closing: str) -> Make:
@@ -52,19 +66,13 @@ def _list(opening: str, closing: str) -> Make:
         tags = lone(lone_id, opening)
         if tags is None:
             return None
-        item = f'"," {SPACE} {NAME_KEY} named "}}"'
-        return CallSyntax(
-            f'{tags[0]} "[" {NAME_KEY}',
-            object_head("arguments"),
-            f'"}}" ({item})* "]" ({tag(lone_id, closing)})?',
-            "",
-            lead=SPACE,
-            gap=SPACE,
-            rest=SPACE,
-            named_end='"arguments":',
-        )
+        return _of_objects(f'{tags[0]} "["', f'{_ITEMS} "]" ({tag(lone_id, closing)})?')
 
     return make
+
+
+_ITEMS: Final = f'("," {SPACE} {NAME_KEY} named "}}")*'
+"""The further calls of an array."""
 
 
 def _apertus(_template: str, lone_id: LoneId) -> CallSyntax | None:
@@ -87,30 +95,12 @@ def _minimax_1(_template: str, lone_id: LoneId) -> CallSyntax | None:
     tags = lone(lone_id, minimax.OPEN_1)
     if tags is None:
         return None
-    return CallSyntax(
-        f'{tags[0]} "\\n" {NAME_KEY}',
-        object_head("arguments"),
-        f'"}}" ("\\n" {NAME_KEY} named "}}")* "\\n" {tag(lone_id, minimax.CLOSE_1)}',
-        "",
-        lead=SPACE,
-        gap=SPACE,
-        rest=SPACE,
-        named_end='"arguments":',
-    )
+    more = f'("\\n" {NAME_KEY} named "}}")* "\\n"'
+    return _of_objects(f'{tags[0]} "\\n"', f"{more} {tag(lone_id, minimax.CLOSE_1)}")
 
 
 def _llama(_template: str, _lone_id: LoneId) -> CallSyntax:
-    return CallSyntax(
-        NAME_KEY,
-        object_head("parameters"),
-        '"}"',
-        f'(";" {SPACE} call)*',
-        lead=SPACE,
-        gap=SPACE,
-        rest=SPACE,
-        named_end='"parameters":',
-        is_bare=True,
-    )
+    return _of_objects("", "", f'(";" {SPACE} call)*', key="parameters", is_bare=True)
 
 
 def _mistral(template: str, lone_id: LoneId) -> CallSyntax | None:
@@ -118,17 +108,7 @@ def _mistral(template: str, lone_id: LoneId) -> CallSyntax | None:
     if tags is None:
         return None
     if mistral.ARGS not in template:
-        item = f'"," {SPACE} {NAME_KEY} named "}}"'
-        return CallSyntax(
-            f'{tags[0]} {SPACE} "[" {NAME_KEY}',
-            object_head("arguments"),
-            f'"}}" ({item})* "]"',
-            "",
-            lead=SPACE,
-            gap=SPACE,
-            rest=SPACE,
-            named_end='"arguments":',
-        )
+        return _of_objects(f'{tags[0]} {SPACE} "["', f'{_ITEMS} "]"')
     args = tag(lone_id, mistral.ARGS)
     return CallSyntax(
         tags[0], quoted, '""', "call*", gap=args, rest=args, named_end=f"{mistral.MARKER}NAME"
@@ -252,16 +232,7 @@ def _gigachat(_template: str, lone_id: LoneId) -> CallSyntax | None:
     tags = lone(lone_id, phi.GIGACHAT_OPEN)
     if tags is None:
         return None
-    return CallSyntax(
-        f"{tags[0]} {NAME_KEY}",
-        object_head("arguments"),
-        f'"}}" ({tag(lone_id, phi.GIGACHAT_CLOSE)})?',
-        "",
-        lead=SPACE,
-        gap=SPACE,
-        rest=SPACE,
-        named_end='"arguments":',
-    )
+    return _of_objects(tags[0], f"({tag(lone_id, phi.GIGACHAT_CLOSE)})?")
 
 
 JSON_SYNTAXES: Final[Mapping[str, Make]] = {

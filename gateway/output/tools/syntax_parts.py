@@ -6,7 +6,6 @@ requests.
 A tag that begins a call must be one token: one of several could not be told from text.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -111,7 +110,3 @@ def lone(lone_id: LoneId, *texts: str) -> list[str] | None:
     """The tags as tokens; None if one of them is no token."""
     ids = [lone_id(text) for text in texts]
     return None if None in ids else [f"<[{one}]>" for one in ids]
-
-
-def object_head(arguments: str) -> Callable[[str], str]:
-    return lambda name: quoted(f'{json.dumps(name, ensure_ascii=False)}, "{arguments}":')

@@ -54,6 +54,7 @@ TICK_S: Final = 0.1
 _LOAD: Final = wire.tag_of(Load)
 _ASKED_S: Final = 2.0
 _TERMINATED_S: Final = 1.0
+_SLOW_DEATH_S: Final = 10.0
 _ENDED: Final = "its process has ended"
 
 
@@ -159,6 +160,21 @@ class EngineLife:
             self._moved.set()
             self.ended.set()
         return exit_code
+
+    async def reap(self) -> int:
+        """Wait until the process has ended, without a bound. Returns its exit code."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._warn_of_slow_death)
+            exit_code = await self.process.reap()
+            nursery.cancel_scope.cancel()
+        return exit_code
+
+    async def _warn_of_slow_death(self) -> None:
+        await trio.sleep(_SLOW_DEATH_S)
+        self._log.info(
+            f"the killed engine (pid {self.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
+            "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
+        )
 
     def clear_cache(self) -> None:
         """Ask the engine to forget cached prefixes."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import trio
 
 from config import WorkerConfig
-from housekeeping.leftovers import engine_folders, make_scratch, remove, sweep
+from housekeeping.leftovers import make_scratch
 from housekeeping.sizes import bytes_text
 from protocol.control_messages import (
     MAX_SHOWN_TROUBLES,
@@ -27,6 +27,7 @@ from protocol.control_messages import (
 from protocol.errors import ConfigError
 from protocol.messages import INVARIANT
 from workers.ipc import AnswerProbe
+from workers.supervisor.between_engines import BetweenEngines
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
     DeathEvidence,
@@ -38,7 +39,6 @@ from workers.supervisor.diagnosis import (
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
-from workers.supervisor.gpu_memory import memory_of
 from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache, may_keep
@@ -55,7 +55,6 @@ from workers.supervisor.lifecycle import (
 )
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.port_holder import port_holder
-from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.seat_states import SeatEvent
 from workers.supervisor.sleeper import Sleeper, TurnsOf
@@ -66,7 +65,6 @@ from workers.versions import resolved
 
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
-_SLOW_DEATH_S: Final = 10.0
 
 
 @final
@@ -112,7 +110,7 @@ class EngineSupervisor:
         self._group = group
         self._waits_for = ""
         self._journal = StartJournal(arguments, log, file)
-        self._memory = memory_of(config)
+        self._between = BetweenEngines(config, log)
         self._life: EngineLife | None = None
         self._finishing = trio.CancelScope()
         self._wake = trio.Event()
@@ -145,11 +143,10 @@ class EngineSupervisor:
             with suppress(ConfigError):  # the first start reports the error
                 self._resolve()
                 await run_stop(self._started.launch, self._log.info)
-            if self._memory is not None:
-                await self._memory.free_own(self._log.info)
-            await self._prepare()
+            await self._between.free_card()
+            await self._between.prepare(self._config.prepare)
             await self._take_config()
-            nursery.start_soon(self._sweep_and_measure)
+            nursery.start_soon(self._between.sweep_and_measure)
             if self.sleeper is not None:
                 nursery.start_soon(self.sleeper.run)
             while self.lifecycle.state is not EngineState.LEAVING:
@@ -380,18 +377,6 @@ class EngineSupervisor:
         self._relay.engine_restarts()
         self._wake.set()
 
-    async def _sweep_and_measure(self) -> None:
-        """Remove leftovers of earlier supervisors; read the GPU memory in use before our engine
-        starts.
-        """
-        removed = await trio.to_thread.run_sync(sweep, engine_folders())
-        if removed:
-            what = "1 leftover" if len(removed) == 1 else f"{len(removed)} leftovers"
-            names = ", ".join(map(str, removed[:5]))
-            self._log.info(f"removed {what} of dead processes: {names}")
-        if self._memory is not None:
-            await self._memory.remember()
-
     def _wait_for_group(self, what: str) -> None:
         """Report what the group waits for. Waiting is no failure, however long it takes."""
         self._waits_for = what
@@ -408,20 +393,14 @@ class EngineSupervisor:
         if self._group is not None:
             self._group.ended(diagnose(ending).cause)
 
-    async def _prepare(self) -> None:
-        """Carry out the steps of the `prepare` key before a start."""
-        if self._config.prepare:
-            for line in await trio.to_thread.run_sync(prepare, self._config.prepare):
-                self._log.info(line)
-
     async def _read_device(self) -> bool:
         """Read the device before the process of a start: others of it come and go. Returns whether
         the engine is still to start; a restart or an end that came meanwhile had no process to end.
         """
         if self.sleeper is not None:
             await self.sleeper.before_start()
-        if self._memory is not None and self._config.residency == "on-demand":
-            await self._memory.remember()
+        if self._config.residency == "on-demand":
+            await self._between.measure()
         is_due = self.lifecycle.state is EngineState.STARTING
         if self.lifecycle.state is EngineState.REPLACING:  # the next start has its epoch already
             self.lifecycle.on(LifeEvent.RETRY)
@@ -453,7 +432,7 @@ class EngineSupervisor:
                 ending = life.ending(exit_code, count_oom_kills() - oom_kills)
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_clean_up, scratch)
+                await self._between.clean_up(scratch)
                 await run_stop(self._started.launch, self._log.info)
         self._life = None
         if self.sleeper is not None:
@@ -497,14 +476,13 @@ class EngineSupervisor:
         is_wanted = self.sleeper.has_ended
         if ending.killed_for is not None:
             why = f"its engine did not fall asleep ({ending.killed_for}); its process has ended"
-        if self._memory is not None and own:
-            await self._memory.wait_drained(own, self._log.info)
+        await self._between.wait_drained(own)
         await self.sleeper.has_slept()
         self.lifecycle.on(LifeEvent.SLEPT)
         self._relay.engine_restarts()
         if not is_wanted:
             self.sleeper.turns.failed(why)
-        await self._prepare()
+        await self._between.prepare(self._config.prepare)
 
     async def _after_death(self, ending: DeathEvidence, own: frozenset[int]) -> None:
         diagnosis = diagnose(ending)
@@ -536,11 +514,10 @@ class EngineSupervisor:
     async def _pause(self, delay_s: float, own: frozenset[int]) -> None:
         """Wait until the back-off is over and the memory of the dead engine is free."""
         async with trio.open_nursery() as nursery:
-            if self._memory is not None and own:
-                nursery.start_soon(self._memory.wait_drained, own, self._log.info)
+            nursery.start_soon(self._between.wait_drained, own)
             with trio.move_on_after(delay_s):
                 await self._wake.wait()
-        await self._prepare()
+        await self._between.prepare(self._config.prepare)
         await self._take_config()
 
     async def _take_config(self) -> None:
@@ -556,9 +533,7 @@ class EngineSupervisor:
                 if is_other and self.lifecycle.state is EngineState.WAITING:
                     self._give_place_up()  # the new engine may not fit beside the others
             if is_elsewhere:
-                self._memory = memory_of(config)
-                if self._memory is not None:
-                    await self._memory.remember()
+                await self._between.move_to(config)
 
     def _spawn(self, scratch: Path) -> EngineLife:
         environ = {**os.environ, "TMPDIR": str(scratch)}
@@ -602,28 +577,13 @@ class EngineSupervisor:
             if self.lifecycle.on(event) is EngineState.LINGERING:
                 self._report_death(life.ending(None, 0), is_told=False)
         finally:
-            exit_code = await self._reap(life)
+            exit_code = await life.reap()
         return exit_code
 
     async def _watch_gpu(self, life: EngineLife) -> None:
         """Count use of the GPU as a sign of life until the engine is ready."""
         with life.starting:
-            if self._memory is not None:
-                await self._memory.watch_use(life.seems_alive)
-
-    async def _reap(self, life: EngineLife) -> int:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._warn_of_slow_death, life)
-            exit_code = await life.process.reap()
-            nursery.cancel_scope.cancel()
-        return exit_code
-
-    async def _warn_of_slow_death(self, life: EngineLife) -> None:
-        await trio.sleep(_SLOW_DEATH_S)
-        self._log.info(
-            f"the killed engine (pid {life.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
-            "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
-        )
+            await self._between.watch_use(life.seems_alive)
 
     def _took(self, event: LifeEvent) -> None:
         """Take an event of the running engine: it has loaded its model, or has proven itself."""
@@ -674,10 +634,3 @@ class EngineSupervisor:
 def _port_of(config: WorkerConfig) -> int | None:
     """The port of the engine's URL, if it has one."""
     return None if config.url is None else urlsplit(config.url).port
-
-
-def _clean_up(scratch: Path | None) -> None:
-    """Remove the files that the dead engine left."""
-    if scratch is not None:
-        remove(scratch)
-    sweep(engine_folders())

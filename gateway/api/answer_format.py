@@ -16,6 +16,8 @@ _FORMATS: Final = ("text", "json_object", "json_schema")
 _FOREIGN_FORMATS: Final = {"regex": "regex", "grammar": "gbnf", "structural_tag": "structural_tag"}
 """Types of formats that Together, Fireworks, TGI and vLLM have, and what they are."""
 _PATTERNS: Final = ("regex", "pattern", "value")
+_SCHEMAS: Final = ("schema", "value")
+"""Where a schema stands beside the type: in llama.cpp's form, and in TGI's."""
 _JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
 
 _ANY_OBJECT: Final = {"type": "object"}
@@ -44,11 +46,12 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     kind = given.get("type")
     if kind == "text" or _is_foreign(given):
         return None
-    if kind not in _FORMATS:
+    found = _bare_schema(given)
+    if kind not in _FORMATS and not (kind == "json" and found):
         raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
-    if (schema := _bare_schema(given)) is not None:
+    if found is not None:
         _check_strict(given, "strict")
-        return _schema_instruction(schema)
+        return _schema_instruction(found[1])
     if kind == "json_object":
         return _JSON_ONLY
     wrapper = given.get("json_schema")
@@ -88,27 +91,31 @@ def _schema_instruction(schema: dict[str, Any]) -> str:
     return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
 
 
-def _bare_schema(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema beside the type, as llama.cpp and others take it, if it is there."""
-    schema = given.get("schema")
-    if schema is None or given.get("json_schema") is not None:
+def _bare_schema(given: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The schema beside the type and its field, as servers of others take it, if it is there."""
+    if given.get("json_schema") is not None:
         return None
+    name = next((name for name in _SCHEMAS if given.get(name) is not None), None)
+    if name is None:
+        return None
+    schema = given[name]
     if not isinstance(schema, dict):
-        raise _bad_format("schema", "must be an object")
-    return schema
+        raise _bad_format(name, "must be an object")
+    return name, schema
 
 
 def format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
     """The grammar of the checked response format. Only a strict schema must be enforced, and a
-    schema in llama.cpp's form, because llama.cpp always enforces it.
+    schema beside the type, because llama.cpp and TGI always enforce it.
     """
     if given["type"] == "text":
         return None
     if _is_foreign(given):
         return _foreign_grammar(given)
-    if (schema := _bare_schema(given)) is not None:
+    if (found := _bare_schema(given)) is not None:
+        name, schema = found
         is_strict = given.get("strict") is True
-        field = "response_format.schema"
+        field = f"response_format.{name}"
         return schema_grammar(schema, field, is_strict=is_strict, is_required=True)
     if given["type"] == "json_object":
         return schema_grammar(_ANY_OBJECT, "response_format", is_strict=False, is_required=False)

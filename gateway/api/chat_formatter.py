@@ -113,7 +113,7 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatCompletion(msgspec.Struct):
-    """A chat answered in one piece."""
+    """A chat answered in one piece. OpenRouter's SDKs refuse one without a `system_fingerprint`."""
 
     id: str
     object: Literal["chat.completion"]
@@ -121,6 +121,7 @@ class ChatCompletion(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: UsageObject | UnsetType
+    system_fingerprint: None = None
     herma: HermaObject | UnsetType = UNSET
 
 

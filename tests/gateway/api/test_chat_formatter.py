@@ -205,6 +205,11 @@ def test_a_completion_joins_the_deltas_of_each_choice() -> None:
     assert payload["herma"]["worker"] == "w1"
 
 
+def test_a_completion_has_a_fingerprint_that_says_nothing() -> None:
+    """OpenRouter's SDKs refuse a whole answer without the field, and take null."""
+    assert built(TextDelta(0, "a"), ChoiceFinished(0, "stop"))[1]["system_fingerprint"] is None
+
+
 def test_only_tool_calls_means_null_content() -> None:
     """Content is null beside calls, and text where there is some."""
     completion, _ = built(*CALL, ChoiceFinished(0, "tool_calls"))

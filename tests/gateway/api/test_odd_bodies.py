@@ -331,12 +331,16 @@ def test_what_is_not_served_is_named() -> None:
     [
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format.schema"),
         ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, "response_format.value"),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, "response_format.value"),
         ({"json_schema": SCHEMA}, "json_schema"),
         ({"format": SCHEMA}, "format"),
     ],
 )
 def test_schemas_in_other_forms_are_enforced(fields: dict[str, Any], field: str) -> None:
-    """As llama.cpp and Ollama take them: an engine must follow them, or the request is refused."""
+    """As llama.cpp, Ollama and TGI take them, the last of which huggingface_hub writes for any
+    server: an engine must follow them, or the request is refused.
+    """
     request = chat(**fields)
     assert request.grammar is not None
     assert (request.grammar.kind, request.grammar.field) == ("json_schema", field)

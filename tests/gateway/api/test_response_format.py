@@ -49,6 +49,9 @@ def test_text_is_what_it_is_anyway() -> None:
         ({"type": ["text"]}, "response_format.type"),
         ({"type": "json_schema"}, "response_format.json_schema"),
         ({"type": "json_schema", "json_schema": {}}, "response_format.json_schema.schema"),
+        ({"type": "json"}, "response_format.type"),
+        ({"type": "json", "value": "{}"}, "response_format.value"),
+        ({"type": "json_object", "schema": 7}, "response_format.schema"),
         ("json_object", "response_format"),
     ],
 )

@@ -16,7 +16,7 @@ from msgspec import Meta
 from gateway.api.answer_format import format_grammar, instructed
 from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.content_parts import texts_of
-from gateway.api.deferred_tools import load_tools, only_shown
+from gateway.api.deferred_tools import load_tools
 from gateway.api.errors import ApiError, invalid
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.quiet_format import QUIET_FIELDS, hides_reasoning
@@ -204,12 +204,11 @@ def _shaped_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | No
     loaded = load_tools(plain)
     local = {**loaded.body, "messages": loaded.messages}
     request = _plain_request(local, fingerprint, num_bytes)
-    shown = only_shown(request.tools, loaded.shown)
     return msgspec.structs.replace(
         request,
         raw=loaded.body,
         custom_tools=customs,
-        shown_tools=None if len(shown) == len(request.tools) else shown,
+        shown_tools=loaded.shown_of(request.tools),
     )
 
 

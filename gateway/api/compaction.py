@@ -6,6 +6,9 @@ who writes the summary.
 
 from typing import Final
 
+import msgspec
+
+from gateway.api.request import ChatRequest
 from gateway.api.signatures import Signer
 
 SUMMARISE: Final = """\
@@ -28,6 +31,8 @@ _FOREIGN: Final = (
     "here.]"
 )
 _PURPOSE: Final = b"compaction"
+_OF_ANSWERS: Final = frozenset({"response_format", "stop"})
+"""Fields of a chat that a summary does not have."""
 
 
 def sealed_summary(text: str, signer: Signer) -> str:
@@ -41,3 +46,21 @@ def summary_text(blob: object, signer: Signer) -> str | None:
         return None
     text = signer.unsealed(blob, _PURPOSE)
     return _FOREIGN if text is None else _SUMMARY.format(text)
+
+
+def compacting(request: ChatRequest) -> ChatRequest:
+    """`request` for a summary: its prompt begins as before, with the tools, but none may be called,
+    and the answer has no form and no stops.
+    """
+    raw = {name: value for name, value in request.raw.items() if name not in _OF_ANSWERS}
+    if "tools" in raw:
+        raw["tool_choice"] = "none"
+    return msgspec.structs.replace(
+        request,
+        raw=raw,
+        tools=(),
+        tool_choice="none",
+        shown_tools=request.prompt_tools,
+        grammar=None,
+        stop=(),
+    )

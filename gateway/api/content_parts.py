@@ -16,7 +16,8 @@ from gateway.api.errors import invalid
 from gateway.api.request import text_of_result
 from gateway.api.text_files import heading, named_text, text_of_file
 
-_TEXTS: Final = frozenset({"text", "input_text", "output_text"})
+TEXTS: Final = frozenset({"text", "input_text", "output_text"})
+"""Types of parts that are a text."""
 _IN_RESULTS: Final = frozenset({"text", REFERENCE})
 """Types of parts that stay in the result of a call."""
 
@@ -36,7 +37,7 @@ def texts_of(parts: Iterable[object]) -> list[str]:
     found = [
         part.get("text")
         for part in parts
-        if isinstance(part, dict) and isinstance(kind := kind_of(part), str) and kind in _TEXTS
+        if isinstance(part, dict) and isinstance(kind := kind_of(part), str) and kind in TEXTS
     ]
     return [text for text in found if isinstance(text, str)]
 
@@ -134,7 +135,7 @@ def _url(block: Part) -> str:
 
 
 _READERS: Final[dict[str, Callable[[Part], list[Part] | None]]] = {
-    **dict.fromkeys(_TEXTS, _text_in("text")),
+    **dict.fromkeys(TEXTS, _text_in("text")),
     "refusal": _text_in("refusal"),
     "image_url": _own,
     "input_audio": _own,

@@ -3,10 +3,11 @@
 Owns what `defer_loading` and `tool_reference` mean in a chat, into which the other APIs' forms are
 translated. A tool that is deferred is no part of the prompt's beginning, so that loading one more
 leaves everything before its reference in the prefix cache. A deferred tool to which no message
-refers costs no token and cannot be called. Must not know templates or models.
+refers costs no token and cannot be called. A tool that is withdrawn stays in the prompt, for the
+sake of the same cache, and cannot be called any more. Must not know templates or models.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.api.tool_schemas import ToolSchema, json_text, shown_tool
@@ -14,29 +15,44 @@ from gateway.api.tool_schemas import ToolSchema, json_text, shown_tool
 DEFER: Final = "defer_loading"
 REFERENCE: Final = "tool_reference"
 """The type of a part that loads a tool; its field `tool_name` names it."""
+WITHDRAWAL: Final = "tool_removal"
+"""The type of a part that withdraws a tool, by the same field."""
 
 _DEFINED: Final = "This tool can be called from now on:\n<tools>\n{}\n</tools>"
 _KNOWN: Final = "The tool {} can be called."
 _UNKNOWN: Final = "There is no tool {}."
+_WITHDRAWN: Final = "The tool {} can no longer be called."
 
 Tool = dict[str, Any]
 
 
 class LoadedTools(NamedTuple):
     """A chat whose tools are loaded. `shown` are the tools at the beginning of the prompt; `body`
-    has these and behind them the loaded ones in the order of their references. `messages` are for
-    a prompt, with definitions in the places of references; those in `body` are for a server that
-    gets the tools beside them.
+    has these and behind them the loaded ones in the order of their references, without those that
+    were `withdrawn`. `messages` are for a prompt, with definitions in the places of references;
+    those in `body` are for a server that gets the tools beside them.
     """
 
     shown: list[Tool]
     body: dict[str, Any]
     messages: list[Any]
+    withdrawn: frozenset[str]
+
+    def shown_of(self, chosen: Sequence[Tool]) -> tuple[Tool, ...] | None:
+        """The tools at the beginning of the prompt if those that may be called are `chosen`; None
+        if they are the same. Withdrawn ones stay there unless the client chose among the rest.
+        """
+        names = set(map(_name, chosen))
+        if len(chosen) == len(self.body.get("tools") or ()):
+            names |= self.withdrawn
+        shown = tuple(tool for tool in self.shown if _name(tool) in names)
+        is_same = len(shown) == len(chosen) and names.isdisjoint(self.withdrawn)
+        return None if is_same else shown
 
 
 def may_refer(body: bytes) -> bool:
-    """Whether a body of the Messages API can hold references to tools."""
-    return body.find(b"tool_reference") >= 0
+    """Whether a body of the Messages API can hold references to tools, or define some."""
+    return body.find(b"tool_reference") >= 0 or body.find(b"tool_definition") >= 0
 
 
 def load_tools(raw: dict[str, Any]) -> LoadedTools:
@@ -49,22 +65,29 @@ def load_tools(raw: dict[str, Any]) -> LoadedTools:
     shown = [_plain(tool) for tool in given if not _is_deferred(tool)]
     known = {_name(tool) for tool in shown}
     loaded: dict[str, Tool] = {}
+    withdrawn: set[str] = set()
     sent: list[Any] = []
     local: list[Any] = []
     messages = raw.get("messages")
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(content, list) or not any(map(_is_reference, content)):
+        if not isinstance(content, list) or not any(map(_is_change, content)):
             sent.append(message)
             local.append(message)
             continue
         names, parts = [], []
         for part in content:
-            if not _is_reference(part):
+            if not _is_change(part):
                 names.append(part)
                 parts.append(part)
                 continue
             name = str(part.get("tool_name"))
+            if part["type"] == WITHDRAWAL:
+                withdrawn.add(name)
+                names.append(_text(_WITHDRAWN.format(name)))
+                parts.append(names[-1])
+                continue
+            withdrawn.discard(name)
             line = (_KNOWN if name in known or name in deferred else _UNKNOWN).format(name)
             names.append(_text(line))
             if name in deferred and name not in loaded:
@@ -75,10 +98,13 @@ def load_tools(raw: dict[str, Any]) -> LoadedTools:
         local.append({**message, "content": _content(parts)})
     body = {**raw, "messages": sent}
     if isinstance(tools, list):
-        body["tools"] = shown + list(loaded.values())
+        left = shown + list(loaded.values())
+        body["tools"] = [tool for tool in left if _name(tool) not in withdrawn]
         if not body["tools"] and tools:
             _without_tools(body)
-    return LoadedTools(shown, body, local if isinstance(messages, list) else sent)
+    return LoadedTools(
+        shown, body, local if isinstance(messages, list) else sent, frozenset(withdrawn)
+    )
 
 
 def reference(name: str) -> dict[str, str]:
@@ -86,10 +112,9 @@ def reference(name: str) -> dict[str, str]:
     return {"type": REFERENCE, "tool_name": name}
 
 
-def only_shown(chosen: Sequence[Tool], shown: Iterable[Tool]) -> tuple[Tool, ...]:
-    """The tools that may be called and stand at the beginning of the prompt."""
-    names = {_name(tool) for tool in shown}
-    return tuple(tool for tool in chosen if _name(tool) in names)
+def withdrawal(name: str) -> dict[str, str]:
+    """The part that withdraws the tool `name`."""
+    return {"type": WITHDRAWAL, "tool_name": name}
 
 
 def _without_tools(body: dict[str, Any]) -> None:
@@ -104,8 +129,8 @@ def _is_deferred(tool: Any) -> bool:  # noqa: ANN401 (of a body that is not chec
     return isinstance(tool, dict) and tool.get(DEFER) is True
 
 
-def _is_reference(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == REFERENCE
+def _is_change(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in (REFERENCE, WITHDRAWAL)
 
 
 def _name(tool: Any) -> str:  # noqa: ANN401 (of a body that is not checked yet)

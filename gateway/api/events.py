@@ -17,6 +17,9 @@ Annotation = dict[str, Any]
 `url`, and the fields of the type.
 """
 
+Wanted = Literal["answer", "summary", "nothing"]
+"""What the client gets: the answer, a summary of the conversation, or only a cached prompt."""
+
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
     """Frozen structs: 0.12 us to create, a frozen dataclass takes 0.57."""

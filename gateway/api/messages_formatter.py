@@ -6,7 +6,7 @@ not know sockets or when to send.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
@@ -27,6 +27,7 @@ from gateway.api.events import (
     ToolCallEnd,
     ToolCallStart,
     Usage,
+    Wanted,
 )
 from gateway.api.signatures import Signer
 from protocol.reading import read_object
@@ -37,7 +38,7 @@ _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _EVENT: Final = b'event: %b\ndata: {"type":"%b",%b\n\n'
 _DELTA: Final = b"content_block_delta"
 
-StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "compaction"]
 _REASONS: Final[dict[str, StopWord]] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -59,6 +60,7 @@ _ERROR_TYPES: Final = {
     503: "overloaded_error",
     529: "overloaded_error",
 }
+_ENDS_APART: Final[Mapping[Wanted, StopWord]] = {"summary": "compaction", "nothing": "max_tokens"}
 _MAX_CITED_CHARS: Final = 150
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
 _CLOSER: Final = {"{": "}", "[": "]"}
@@ -86,6 +88,18 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
+class CompactionBlock(msgspec.Struct, tag_field="type", tag="compaction"):
+    """A summary of the conversation, for the client to send in its place; null if the model wrote
+    none.
+    """
+
+    content: str | None
+
+
+AnswerBlock = ThinkingBlock | TextBlock | ToolUseBlock | CompactionBlock
+BlockKind = Literal["thinking", "text", "tool_use", "compaction"]
+
+
 class MessageUsage(msgspec.Struct):
     """Tokens; those of the prompt that were found in a cache are not among `input_tokens`.
     `is_estimate`: the upstream has counted nothing.
@@ -98,11 +112,12 @@ class MessageUsage(msgspec.Struct):
     is_estimate: bool | UnsetType = UNSET
 
     @staticmethod
-    def of(usage: Usage | None) -> "MessageUsage":
+    def of(usage: Usage | None, wanted: Wanted = "answer") -> "MessageUsage":
         if usage is None:
             return MessageUsage(0, 0, 0)
         rest = usage.prompt_tokens - usage.cached_tokens
-        counted = MessageUsage(rest, usage.completion_tokens, usage.cached_tokens)
+        written = 0 if wanted == "nothing" else usage.completion_tokens
+        counted = MessageUsage(rest, written, usage.cached_tokens)
         counted.is_estimate = usage.is_estimate or UNSET
         return counted
 
@@ -120,7 +135,7 @@ class MessageObject(msgspec.Struct):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[ThinkingBlock | TextBlock | ToolUseBlock]
+    content: list[AnswerBlock]
     stop_reason: StopWord | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -155,20 +170,23 @@ def messages_format(
     *,
     shows_thinking: bool = True,
     context_edits: Sequence[dict[str, Any]] | None = None,
+    wanted: Wanted = "answer",
 ) -> ApiFormat:
     """The Messages API for one request, whose message has the digits of `request_id`. Clients that
     do not ask for thinking (`shows_thinking`) take the first block for the answer, so what a model
-    thinks all the same is left out. `context_edits` are reported if the client asked for some.
+    thinks all the same is left out. `context_edits` are reported if the client asked for some. Of a
+    summary that is `wanted` the message has the text alone, and if nothing is, no content.
     """
     context = UNSET if context_edits is None else ContextManagement(context_edits)
+    stream = MessageStream if wanted == "answer" else ApartStream
     return ApiFormat(
         name="messages",
         id_prefix="msg_",
-        streamed=lambda head: MessageStream(
-            head, signer, request_id, shows_thinking=shows_thinking, context=context
+        streamed=lambda head: stream(
+            head, signer, request_id, shows_thinking=shows_thinking, context=context, wanted=wanted
         ),
         whole=lambda head: MessageBuilder(
-            head, signer, shows_thinking=shows_thinking, context=context
+            head, signer, shows_thinking=shows_thinking, context=context, wanted=wanted
         ),
         error_body=lambda error: message_error(error, request_id),
         id_suffix=request_id.partition("_")[2],
@@ -212,8 +230,10 @@ class MessageStream:
         *,
         shows_thinking: bool = True,
         context: ContextManagement | UnsetType = UNSET,
+        wanted: Wanted = "answer",
     ) -> None:
         self._context = context
+        self._wanted = wanted
         self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
@@ -222,7 +242,7 @@ class MessageStream:
         self._usage: Usage | None = None
         self._finished: ChoiceFinished | None = None
         self._num_blocks = 0
-        self._open: Literal["thinking", "text", "tool_use"] | None = None
+        self._open: BlockKind | None = None
         self._has_arguments = False
         self._thoughts: list[str] = []
 
@@ -278,8 +298,8 @@ class MessageStream:
         """The end of the message, with its reason and the usage."""
         closing = self._close()
         rest: dict[str, object] = {
-            "delta": _stop(self._finished),
-            "usage": MessageUsage.of(self._usage),
+            "delta": _stop(self._finished, self._wanted),
+            "usage": MessageUsage.of(self._usage, self._wanted),
         }
         if self._context is not UNSET:
             rest["context_management"] = self._context
@@ -311,11 +331,7 @@ class MessageStream:
         self._thoughts.append(text)
         return opening + self._delta(b"thinking_delta", b"thinking", text)
 
-    def _begin(
-        self,
-        kind: Literal["thinking", "text", "tool_use"],
-        block: ThinkingBlock | TextBlock | ToolUseBlock,
-    ) -> bytes:
+    def _begin(self, kind: BlockKind, block: AnswerBlock) -> bytes:
         closing = self._close()
         self._open = kind
         rest = b',"content_block":' + _encode(block) + b"}"
@@ -342,6 +358,29 @@ class MessageStream:
         return closing
 
 
+class ApartStream(MessageStream):
+    """A `StreamFormatter` of what is no answer: a summary of the conversation, or nothing."""
+
+    _summary: str = ""
+
+    def format(self, event: ChoiceEvent) -> bytes:
+        """See `StreamFormatter`."""
+        if isinstance(event, TextDelta):
+            self._summary += event.text
+        elif isinstance(event, ChoiceFinished):
+            return self._summed() if self._wanted == "summary" else b""
+        elif isinstance(event, Usage | Started):
+            return super().format(event)
+        return b""
+
+    def _summed(self) -> bytes:
+        """The summary, which clients take from one delta."""
+        begun = self._begin("compaction", CompactionBlock(None))
+        content = _encode(self._summary or None)
+        delta = b',"delta":{"type":"compaction_delta","content":%b}}' % content
+        return begun + _block_event(_DELTA, self._num_blocks, delta) + self._close()
+
+
 def _citations(annotations: Sequence[Annotation]) -> list[dict[str, Any]]:
     """Pages of the web as citations. The API has no place for files of other servers, nor for the
     part of the text that refers to a page.
@@ -363,8 +402,10 @@ def _text_in(annotation: Annotation, name: str) -> str:
     return text if isinstance(text := annotation.get(name), str) else ""
 
 
-def _stop(finished: ChoiceFinished | None) -> dict[str, str | None]:
+def _stop(finished: ChoiceFinished | None, wanted: Wanted) -> dict[str, str | None]:
     """Why the message ended."""
+    if wanted != "answer":
+        return {"stop_reason": _ENDS_APART[wanted], "stop_sequence": None}
     if finished is None:
         return {"stop_reason": "end_turn", "stop_sequence": None}
     if finished.stop is not None and finished.reason == "stop":
@@ -382,8 +423,10 @@ class MessageBuilder:
         *,
         shows_thinking: bool = True,
         context: ContextManagement | UnsetType = UNSET,
+        wanted: Wanted = "answer",
     ) -> None:
         self._context = context
+        self._wanted = wanted
         self._shows_thinking = shows_thinking
         self._head = head
         self._signer = signer
@@ -416,25 +459,33 @@ class MessageBuilder:
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`."""
-        stop = _stop(self._finished)
+        stop = _stop(self._finished, self._wanted)
         message = MessageObject(
             id=self._head.id,
             type="message",
             role="assistant",
             model=self._head.model,
-            content=[
-                self._block(kind, "".join(texts), self._cited.get(at))
-                for at, (kind, texts) in enumerate(self._blocks)
-            ],
+            content=self._content(),
             stop_reason=None,
             stop_sequence=None,
-            usage=MessageUsage.of(usage),
+            usage=MessageUsage.of(usage, self._wanted),
             context_management=self._context,
             herma=UNSET if started is None else HermaObject.of(started, usage),
         )
         fields = msgspec.structs.asdict(message)
         given = {name: value for name, value in fields.items() if value is not UNSET}
         return _encode({**given, **stop})
+
+    def _content(self) -> list[AnswerBlock]:
+        if self._wanted == "nothing":
+            return []
+        if self._wanted == "summary":
+            said = [text for kind, texts in self._blocks for text in texts if kind == "text"]
+            return [CompactionBlock("".join(said) or None)]
+        return [
+            self._block(kind, "".join(texts), self._cited.get(at))
+            for at, (kind, texts) in enumerate(self._blocks)
+        ]
 
     def _last(self, kind: Literal["thinking", "text"]) -> list[str]:
         if not self._blocks or self._blocks[-1][0] != kind:
@@ -446,7 +497,7 @@ class MessageBuilder:
         kind: Literal["thinking", "text"] | ToolCallStart,
         text: str,
         cited: list[dict[str, Any]] | None,
-    ) -> ThinkingBlock | TextBlock | ToolUseBlock:
+    ) -> AnswerBlock:
         """A whole block of the message. If the arguments of a call were cut short, their complete
         members stay, as clients of streams have them too: the last block must show that a call was
         cut.

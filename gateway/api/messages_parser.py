@@ -8,20 +8,36 @@ cache: a billing header in the system text, and a count of the tokens left. Must
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import xxhash
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
-from gateway.api.client_functions import function_fields
-from gateway.api.client_tools import client_tool
-from gateway.api.content_parts import READ, call_of, kind_of, parts_of, texts_of, user_messages
+from gateway.api.compaction import SUMMARISE, compacting
+from gateway.api.content_parts import (
+    READ,
+    TEXTS,
+    call_of,
+    kind_of,
+    parts_of,
+    texts_of,
+    user_messages,
+)
 from gateway.api.context_edits import EditedContext, edited_context
 from gateway.api.deferred_tools import may_refer
 from gateway.api.errors import invalid
+from gateway.api.events import Wanted
+from gateway.api.messages_tools import (
+    FORCED,
+    ToolChoiceParam,
+    functions_of,
+    is_ours,
+    tool_choice_fields,
+)
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
@@ -29,7 +45,6 @@ from gateway.api.request import (
     MAX_STOP_CHARS,
     MAX_STOPS,
     ChatRequest,
-    OutputCap,
     cached_tools,
     continued,
     decode_object,
@@ -37,6 +52,14 @@ from gateway.api.request import (
     typed_body,
 )
 from gateway.api.signatures import Signer
+from gateway.api.tool_changes import (
+    CHANGES,
+    changes_in,
+    defined_tools,
+    defines,
+    part_of_change,
+    unread_change,
+)
 from protocol.reading import read_object
 
 _FINGERPRINT_SEED: Final = 1
@@ -45,63 +68,46 @@ _FINGERPRINT_SEED: Final = 1
 _BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
 _SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
-_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
-_NAMED: Final = frozenset({"tool", "function"})
-_FORCED: Final = frozenset({"any", "required", *_NAMED})
-"""Choices that ask for a call."""
-_CHOICES: Final = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
-_OUR_TOOLS: Final = frozenset({None, "custom"})
-"""Types of tools that the client describes. It runs those of `client_tools.py` too; a server would
-run the others.
-"""
-_SEARCH: Final = "tool_search_tool_"
-"""Begins the types of a search that the server would run. No search runs here, so the tools that
-the search would find are shown from the beginning.
-"""
-_EXAMPLES: Final = "Examples of its input:"
+_INSTRUCTING: Final = frozenset({"system", "developer"})
+_ROLES: Final = _INSTRUCTING | {"user", "assistant"}
 _SUMMARY: Final = "Summary of the conversation so far:\n\n{}"
 
-_BLOCKS: Final = READ | {
-    "tool_use", "tool_result", "thinking", "redacted_thinking", "compaction",
-}  # fmt: skip
-"""Types of blocks that are read. Thinking of other servers means nothing to the model."""
+_RESULT: Final = "tool_result"
+_COMPACTION: Final = "compaction"
+_ANYWHERE: Final = frozenset({_COMPACTION, "fallback"})
+"""Types of blocks that have a meaning in each message; the last one is for servers alone."""
+_READ_AS: Final[Mapping[str, frozenset[str]]] = {
+    "user": READ | CHANGES | _ANYWHERE | {_RESULT},
+    "assistant": TEXTS | _ANYWHERE | {"tool_use", "thinking", "redacted_thinking"},
+    "system": TEXTS | CHANGES | _ANYWHERE,
+    "developer": TEXTS | CHANGES | _ANYWHERE,
+}
+"""Types of blocks that are read, by the role of the message. Thinking of other servers means
+nothing to the model.
+"""
+_MAX_SHOWN: Final = 64
+_ONE_TURN: Final = "next_user_message"
 
 Block = dict[str, Any]
 
 
+class OutputConfig(msgspec.Struct):
+    """The form of the answer; a `format` of type `json_schema` has a `schema`."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class MessageParam(msgspec.Struct):
-    """One message; blocks of unknown types are left out, and named."""
-
-    role: Annotated[str, Meta(extra_json_schema={"enum": sorted(_ROLES)})]
-    content: str | list[Block]
-
-
-class ToolParam(msgspec.Struct):
-    """A tool that the client runs."""
-
-    name: Annotated[str, Meta(min_length=1)]
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    defer_loading: bool | None = None
-    input_examples: list[dict[str, Any]] | None = None
-
-
-class ToolChoiceParam(msgspec.Struct):
-    """The choice among tools; only the type `tool` has a `name`. In a chat's form its type is
-    `function`, and the name may be in that field.
+    """One message; blocks of unknown types are left out, and named. Only a system message may do
+    without a content: it may state the effort of a turn. One that is to `clear_at` the user's next
+    message holds for one turn.
     """
 
-    type: str
-    name: str | None = None
-    function: dict[str, Any] | None = None
-    disable_parallel_tool_use: bool | None = None
-
-    @property
-    def tool_name(self) -> object:
-        """The name of the chosen tool."""
-        return self.name if self.function is None else self.function.get("name")
+    role: Annotated[str, Meta(extra_json_schema={"enum": sorted(_ROLES)})]
+    content: str | list[Block] | UnsetType = UNSET
+    clear_at: str | None = None
+    output_config: OutputConfig | None = None
 
 
 class ThinkingParam(msgspec.Struct):
@@ -110,11 +116,17 @@ class ThinkingParam(msgspec.Struct):
     type: str
 
 
-class OutputConfig(msgspec.Struct):
-    """The form of the answer; a `format` of type `json_schema` has a `schema`."""
+class CompactionParam(msgspec.Struct):
+    """The demand for a summary of the conversation, by other words if there are `instructions`."""
 
-    effort: str | None = None
-    format: dict[str, Any] | None = None
+    type: str
+    instructions: str | None = None
+
+
+class ThreadParam(msgspec.Struct):
+    """A conversation that the server holds: `create` one, or `continue` one."""
+
+    type: str
 
 
 class MetadataParam(msgspec.Struct):
@@ -128,7 +140,7 @@ class MessagesBody(msgspec.Struct, kw_only=True):
 
     model: Annotated[str, Meta(min_length=1)]
     messages: Annotated[list[MessageParam], Meta(min_length=1)]
-    max_tokens: OutputCap | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     system: str | list[Block] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -143,20 +155,30 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     context_management: dict[str, Any] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     metadata: MetadataParam | None = None
+    compaction: CompactionParam | None = None
+    thread: ThreadParam | None = None
 
 
 _NOT_SERVED: Final = fields_of_others(MessagesBody)
 
 
-def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) -> ChatRequest:
+def parse_messages(
+    body: bytes, signer: Signer, rewrite: Rewrite | None = None, *, is_counted: bool = False
+) -> ChatRequest:
     """The request in `body` (JSON in UTF-8) as a chat, some of whose fields `rewrite` replaces.
 
-    Thinking in the history counts if `signer` has signed it. Raises `ApiError` 400 that names the
-    field.
+    Thinking in the history counts if `signer` has signed it. One that `is_counted` asks for no
+    summary. Raises `ApiError` 400 that names the field.
     """
     raw = decode_object(body)
     typed = typed_body(raw, MessagesBody)
+    if typed.thread is not None and typed.thread.type == "continue":
+        text = "'thread' continues a conversation that a server holds, and none is held here: send "
+        raise invalid("thread", text + "all messages, without 'thread'.")
+    wanted = "answer" if is_counted else _wanted(typed)
     chat, context = _chat_of(typed, signer)
+    if wanted == "summary":
+        _ask_for_summary(chat, typed)
     for name in (GRAMMAR_FIELDS | TEMPLATE_FIELDS) & raw.keys():
         chat[name] = raw[name]
     if rewrite is not None:
@@ -164,24 +186,45 @@ def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) 
     fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
     form = "output_config.format" if typed.output_format is None else "output_format"
     request = translated_chat(chat, fingerprint, len(body), form, may_load=may_refer(body))
-    if may_continue(request.messages):
+    if wanted == "answer" and may_continue(request.messages):
         request = continued(request, "messages")
+    if wanted == "summary":
+        request = compacting(request)
     return msgspec.structs.replace(
         request,
         session=_session(typed.metadata),
         translated_from="messages",
+        wanted=wanted,
         template_kwargs={**_template_kwargs(typed), **request.template_kwargs},
-        ignored=_ignored(typed, raw, context),
+        ignored=_ignored(typed, raw, context, request.tools),
         context_edits=None if typed.context_management is None else tuple(context.applied),
     )
 
 
-def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -> tuple[str, ...]:
+def _wanted(typed: MessagesBody) -> Wanted:
+    if typed.compaction is not None:
+        return "summary"
+    return "nothing" if typed.max_tokens == 0 else "answer"
+
+
+def _ask_for_summary(chat: dict[str, Any], typed: MessagesBody) -> None:
+    asked = typed.compaction.instructions if typed.compaction is not None else None
+    chat["messages"].append({"role": "user", "content": (asked or "").strip() or SUMMARISE})
+    if chat.get("tool_choice") == "none":
+        chat["tool_choice"] = "auto"  # the prompt must begin as that of the last turn did
+
+
+def _ignored(
+    typed: MessagesBody,
+    raw: dict[str, Any],
+    context: EditedContext,
+    tools_chosen: Iterable[dict[str, Any]],
+) -> tuple[str, ...]:
     """What the client asked for and does not get."""
     tools = [
         f"tools[{at}] ({tool.get('type')})"
         for at, tool in enumerate(typed.tools or ())
-        if not _is_ours(tool)
+        if not is_ours(tool)
     ]
     fields = list(not_served(raw, _NOT_SERVED))
     config = raw.get("output_config")
@@ -194,49 +237,80 @@ def _ignored(typed: MessagesBody, raw: dict[str, Any], context: EditedContext) -
         and callers
         and "direct" not in callers
     ]
+    if typed.thread is not None:
+        fields.append(f"thread ({typed.thread.type[:_MAX_SHOWN]})")
     if len([stop for stop in typed.stop_sequences or () if stop]) > MAX_STOPS:
         fields.append(f"stop_sequences beyond {MAX_STOPS}")
-    if typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
+    if typed.tool_choice is not None and typed.tool_choice.type in FORCED:
         named = typed.tool_choice.tool_name
-        ours = [_own_form(tool).get("name") for tool in typed.tools or () if _is_ours(tool)]
+        ours = [tool["function"]["name"] for tool in tools_chosen]
         fields += [] if (ours if named is None else named in ours) else ["tool_choice"]
-    kinds = {str(kind): None for one in typed.messages for kind in _kinds(_blocks(one))}
-    blocks = [f"messages ({kind})" for kind in kinds if kind not in _BLOCKS]
+    kinds = {kind: None for one in typed.messages for kind in _unread(one.role, _blocks(one))}
+    blocks = [f"messages ({kind})" for kind in kinds]
     edits = [f"context_management ({kind})" for kind in context.ignored]
     return (*tools, *fields, *edits, *blocks)
 
 
-def _kinds(blocks: Iterable[object]) -> Iterator[object]:
-    """The types of blocks, and of those in results of calls."""
+def _unread(role: str, blocks: Iterable[object]) -> Iterator[str]:
+    """The types of the blocks that are left out of a message of that role, and of results in it;
+    with the role if messages of another one may have them.
+    """
+    read = _READ_AS[role]
     for block in blocks:
         if not isinstance(block, dict):
             continue
-        yield kind_of(block)
-        if block.get("type") == "tool_result" and isinstance(inner := block.get("content"), list):
-            yield from _kinds(inner)
+        kind = _kind(block)
+        if kind not in read:
+            yield f"{role}: {kind}" if any(kind in one for one in _READ_AS.values()) else kind
+        elif kind in CHANGES and (unread := unread_change(block)) is not None:
+            yield unread
+        elif kind == _RESULT and isinstance(inner := block.get("content"), list):
+            yield from _unread("user", inner)
+
+
+def _kind(block: Block) -> str:
+    return str(kind_of(block))
 
 
 def _blocks(message: MessageParam) -> Sequence[Block]:
     return message.content if isinstance(message.content, list) else ()
 
 
+def _changed_blocks(message: MessageParam) -> Iterator[Block]:
+    """The blocks of the message, and the changes of tools that a compaction has kept."""
+    for block in _blocks(message):
+        yield block
+        if block.get("type") == _COMPACTION:
+            yield from changes_in(block)
+
+
 def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], EditedContext]:
     """The chat, and what was edited in it."""
     messages, context = _conversation(typed, signer)
     chat: dict[str, Any] = {"model": typed.model, "messages": messages}
-    for name in ("max_tokens", "temperature", "top_p", "top_k", "seed"):
+    for name in ("temperature", "top_p", "top_k", "seed"):
         if (value := getattr(typed, name)) is not None:
             chat[name] = value
+    if typed.max_tokens is not None:
+        chat["max_tokens"] = max(1, typed.max_tokens)
     if typed.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if stops := [stop for stop in typed.stop_sequences or () if stop]:
         chat["stop"] = stops[:MAX_STOPS]
-    tools = _tools(typed.tools or ())
-    if not typed.tools and typed.tool_choice is not None and typed.tool_choice.type in _FORCED:
+    tools = functions_of(typed.tools or ())
+    num_first = _num_first(typed)
+    for at, message in enumerate(typed.messages):
+        blocks = _changed_blocks(message)
+        tools += defined_tools(blocks, f"messages[{at}].content", may_defer=at >= num_first)
+    if (
+        not (typed.tools or tools)
+        and typed.tool_choice is not None
+        and typed.tool_choice.type in FORCED
+    ):
         raise invalid("tool_choice", "'tool_choice' asks for a call, but there are no tools.")
     if tools:
         chat["tools"] = cached_tools(tools)
-        chat |= _tool_choice(typed.tool_choice)
+        chat |= tool_choice_fields(typed.tool_choice)
     return chat | _output(typed), context
 
 
@@ -245,15 +319,20 @@ def _conversation(
 ) -> tuple[list[dict[str, Any]], EditedContext]:
     system, tokens_left = _system(typed.system)
     messages: list[dict[str, Any]] = []
+    num_first = _num_first(typed)
+    last = max((at for at, one in enumerate(typed.messages) if one.role == "user"), default=-1)
     for at, message in enumerate(typed.messages):
         if (summary := _compacted(message)) is not None:
             messages = [{"role": "user", "content": _SUMMARY.format(summary)}]
-        messages += _messages(message, at, signer)
+            messages += _told("system", filter(None, map(part_of_change, _kept(message))))
+        if not _is_for_servers(message):
+            place = _Place(at, is_first=at < num_first, is_over=at < last)
+            messages += _messages(message, place, signer)
     context = edited_context(messages, typed.context_management)
     messages = list(context.messages)
     if system:
         messages.insert(0, {"role": "system", "content": system})
-    if tokens_left:
+    if tokens_left and messages:
         _append(messages[-1], tokens_left)
     return messages, context
 
@@ -265,8 +344,8 @@ def _output(typed: MessagesBody) -> dict[str, Any]:
     if typed.thinking is not None:
         thinks = typed.thinking.type != "disabled"
         fields["thinking"] = {"type": "enabled" if thinks else "disabled"}
-    if config.effort is not None:
-        fields["reasoning_effort"] = config.effort
+    if (effort := _effort(typed)) is not None:
+        fields["reasoning_effort"] = effort
     form = typed.output_format if config.format is None else config.format
     if form is not None and form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema")}
@@ -289,9 +368,23 @@ def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
     """
     thinks = typed.thinking is not None and typed.thinking.type != "disabled"
     kwargs: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
-    if typed.output_config is not None and typed.output_config.effort is not None:
-        kwargs["reasoning_effort"] = typed.output_config.effort
+    if (effort := _effort(typed)) is not None:
+        kwargs["reasoning_effort"] = effort
     return kwargs
+
+
+def _effort(typed: MessagesBody) -> str | None:
+    """The effort of the coming turn: what a system message says since the user last spoke, else the
+    request.
+    """
+    for message in reversed(typed.messages):
+        config = message.output_config
+        if message.role == "system" and config is not None and config.effort is not None:
+            return config.effort
+        are_results = all(block.get("type") == _RESULT for block in _blocks(message))
+        if message.role == "user" and not (_blocks(message) and are_results):
+            break
+    return None if typed.output_config is None else typed.output_config.effort
 
 
 def _session(metadata: MetadataParam | None) -> str | None:
@@ -327,18 +420,80 @@ def _append(message: dict[str, Any], text: str) -> None:
         message["content"] = f"{content}\n\n{text}" if content else text
 
 
-def _messages(message: MessageParam, at: int, signer: Signer) -> list[dict[str, Any]]:
-    role, content = message.role, message.content
+class _Place(NamedTuple):
+    """Where a message stands: `is_first`, before the conversation; `is_over`, the user has said
+    something since.
+    """
+
+    at: int
+    is_first: bool
+    is_over: bool
+
+
+def _messages(message: MessageParam, place: _Place, signer: Signer) -> list[dict[str, Any]]:
+    """The messages of a chat for one."""
+    role, content, at = message.role, message.content, place.at
     if role not in _ROLES:
         where = f"messages[{at}].role"
         raise invalid(where, f"'{where}' must be user, assistant or system, not {role!r}.")
+    if role in _INSTRUCTING:
+        return _instructions(message, place)
+    if content is UNSET:
+        raise invalid(f"messages[{at}].content", f"'messages[{at}].content' is missing.")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if role == "assistant":
         return [_assistant(content, at, signer)]
-    if role == "user":
-        return list(user_messages(content, f"messages[{at}].content", _parts))
-    return [{"role": role, "content": "\n\n".join(texts_of(content))}]
+    return list(user_messages(content, f"messages[{at}].content", _parts))
+
+
+def _instructions(message: MessageParam, place: _Place) -> list[dict[str, Any]]:
+    """What a system message says, in order, unless that held for a turn that is over, and its
+    changes of tools, which stay.
+    """
+    is_cleared = place.is_over and message.clear_at == _ONE_TURN
+    if isinstance(message.content, str):
+        return [] if is_cleared else [{"role": message.role, "content": message.content}]
+    parts = []
+    for block in _blocks(message):
+        if _kind(block) in CHANGES:
+            if not (place.is_first and defines(block)):
+                parts.append(part_of_change(block))
+        elif not is_cleared:
+            parts += map(_text, texts_of([block]))
+    return _told(message.role, filter(None, parts))
+
+
+def _told(role: str, given: Iterable[Block]) -> list[dict[str, Any]]:
+    """A message with these parts, none if there are none; as one text if all are texts."""
+    parts = list(given)
+    if any(part["type"] != "text" for part in parts):
+        return [{"role": role, "content": parts}]
+    text = "\n\n".join(part["text"] for part in parts)
+    return [{"role": role, "content": text}] if parts else []
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _is_for_servers(message: MessageParam) -> bool:
+    """Whether the message is no turn: it has only what a server wrote for itself."""
+    blocks = _blocks(message)
+    is_turn = message.role == "assistant" and _compacted(message) is not None
+    return bool(blocks) and not is_turn and all(_kind(block) in _ANYWHERE for block in blocks)
+
+
+def _num_first(typed: MessagesBody) -> int:
+    """How many system messages stand before the conversation: tools that these define are like
+    those of the request.
+    """
+    return len(list(takewhile(lambda one: one.role in _INSTRUCTING, typed.messages)))
+
+
+def _kept(message: MessageParam) -> Iterator[Block]:
+    """The changes of tools that its compaction has kept."""
+    return (one for block in _blocks(message) for one in changes_in(block))
 
 
 def _assistant(blocks: list[Block], at: int, signer: Signer) -> dict[str, Any]:
@@ -374,70 +529,9 @@ def _parts(block: object, where: str) -> list[Block]:
         return parts
     if not isinstance(block, dict):
         raise invalid(where, f"'{where}' must be text or blocks.")
+    if _kind(block) in CHANGES:
+        part = part_of_change(block)
+        return [] if part is None else [part]
     if block.get("type") == "text":
         raise invalid(f"{where}.text", f"'{where}.text' must be a string.")
     return []
-
-
-def _is_ours(tool: dict[str, Any]) -> bool:
-    kind = tool.get("type")
-    is_named = (kind is None or isinstance(kind, str)) and kind in _OUR_TOOLS
-    is_ours = is_named or client_tool(tool) is not None or "input_schema" in tool
-    return is_ours or function_fields(tool) is not None
-
-
-def _own_form(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool in the form of this API."""
-    fields = None if "input_schema" in tool else function_fields(tool)
-    return tool if fields is None else {**fields, "input_schema": fields.get("parameters")}
-
-
-def _tools(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools that the client runs, as tools of the chat API."""
-    searches = any(str(tool.get("type")).startswith(_SEARCH) for tool in given)
-    return [
-        _tool(tool, at, may_defer=not searches) for at, tool in enumerate(given) if _is_ours(tool)
-    ]
-
-
-def _tool(given: dict[str, Any], at: int, *, may_defer: bool) -> dict[str, Any]:
-    """A tool of the chat API."""
-    given = _own_form(given)
-    tool = typed_body(given, ToolParam, f"tools[{at}]")
-    function: dict[str, Any] = {"name": tool.name}
-    description, schema = tool.description, tool.input_schema
-    if schema is None and (known := client_tool(given)) is not None:
-        description, schema = known
-    if tool.input_examples:
-        shown = map(_text_of_json, tool.input_examples)
-        description = "\n".join([*([description, ""] if description else []), _EXAMPLES, *shown])
-    if description is not None:
-        function["description"] = description
-    function["parameters"] = schema or {"type": "object", "properties": {}}
-    if tool.strict:
-        function["strict"] = True
-    found: dict[str, Any] = {"type": "function", "function": function}
-    if tool.defer_loading and may_defer:
-        found["defer_loading"] = True
-    return found
-
-
-def _text_of_json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _tool_choice(choice: ToolChoiceParam | None) -> dict[str, Any]:
-    """The fields for a choice among tools."""
-    if choice is None:
-        return {}
-    fields: dict[str, Any] = (
-        {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
-    )
-    if choice.type in _NAMED:
-        named = {"type": "function", "function": {"name": choice.tool_name}}
-        return {**fields, "tool_choice": named}
-    chosen = _CHOICES.get(choice.type)
-    if chosen is None:
-        text = f"'tool_choice.type' must be auto, any, tool or none, not {choice.type!r}."
-        raise invalid("tool_choice.type", text)
-    return {**fields, "tool_choice": chosen}

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
+from gateway.api.events import Wanted
 from gateway.api.output_grammar import GRAMMAR_FIELDS, OutputGrammar, given_grammar
 from gateway.api.tool_schemas import ToolSchema, ToolSchemas
 from protocol.sampling import MAX_STOP_IDS, SamplingParams
@@ -251,6 +252,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     context_edits: tuple[dict[str, Any], ...] | None = None
     num_top: int | None = None
     hides_reasoning: bool = False
+    wanted: Wanted = "answer"
 
     @property
     def prompt_tools(self) -> tuple[dict[str, Any], ...]:

@@ -14,7 +14,7 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
-from gateway.api.compaction import SUMMARISE
+from gateway.api.compaction import SUMMARISE, compacting
 from gateway.api.errors import invalid
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
@@ -49,9 +49,6 @@ _USUAL_VERBOSITY: Final = "medium"
 _MAX_SHOWN: Final = 64
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
-
-_OF_ANSWERS: Final = frozenset({"response_format", "stop"})
-"""Fields of a chat that a summary does not have."""
 
 
 Item = dict[str, Any]
@@ -194,7 +191,7 @@ def parse_responses(
     given = chat, fingerprint, len(draft.body), "text.format"
     request = translated_chat(*given, may_load=said.has_references)
     if said.compacts:
-        request = _compacting(request)
+        request = compacting(request)
     return Responses(
         request=msgspec.structs.replace(
             request,
@@ -207,24 +204,6 @@ def parse_responses(
         sealed=ENCRYPTED in (typed.include or ()),
         is_background=bool(typed.background),
         compacts=said.compacts,
-    )
-
-
-def _compacting(request: ChatRequest) -> ChatRequest:
-    """`request` for a summary: its prompt begins as before, with the tools, but none may be called,
-    and the answer has no form and no stops.
-    """
-    raw = {name: value for name, value in request.raw.items() if name not in _OF_ANSWERS}
-    if "tools" in raw:
-        raw["tool_choice"] = "none"
-    return msgspec.structs.replace(
-        request,
-        raw=raw,
-        tools=(),
-        tool_choice="none",
-        shown_tools=request.prompt_tools,
-        grammar=None,
-        stop=(),
     )
 
 

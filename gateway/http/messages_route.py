@@ -35,6 +35,7 @@ _NOT_FORWARDED: Final = (b"anthropic-", b"x-stainless-")
 """Prefixes of headers that concern this API; providers get a chat completion instead."""
 
 _Handler = Callable[[str, Exchange], Awaitable[None]]
+_Parse = Callable[[bytes, Rewrite | None], ChatRequest]
 
 
 def without_headers(caller: Caller, beginnings: tuple[bytes, ...]) -> Caller:
@@ -66,13 +67,14 @@ class Messages:
 
     async def _create(self, request_id: str, exchange: Exchange) -> None:
         """Answer a message."""
-        caller, request = await self._take(exchange, "messages")
+        caller, request = await self._take(exchange, self._parse, "messages")
         thinks = request.template_kwargs.get("enable_thinking") is True
         api = messages_format(
             self._edge.signer,
             request_id,
             shows_thinking=thinks,
             context_edits=request.context_edits,
+            wanted=request.wanted,
         )
         answer = StreamedAnswer if request.stream else WholeAnswer
         exchange.name_ignored(request)
@@ -80,16 +82,18 @@ class Messages:
 
     async def _count_tokens(self, request_id: str, exchange: Exchange) -> None:  # noqa: ARG002
         """Answer with the number of tokens in the prompt, counted as a turn would."""
-        caller, request = await self._take(exchange)
+        caller, request = await self._take(exchange, partial(self._parse, is_counted=True))
         known = await self._edge.text_of(request.model)
         await exchange.send_json(TokenCount(await count_chat(known, caller, request)))
 
-    def _parse(self, body: bytes, rewrite: Rewrite | None) -> ChatRequest:
-        return parse_messages(body, self._edge.signer, rewrite)
+    def _parse(
+        self, body: bytes, rewrite: Rewrite | None, *, is_counted: bool = False
+    ) -> ChatRequest:
+        return parse_messages(body, self._edge.signer, rewrite, is_counted=is_counted)
 
     async def _take(
-        self, exchange: Exchange, field: PromptField | None = None
+        self, exchange: Exchange, parse: _Parse, field: PromptField | None = None
     ) -> tuple[Caller, ChatRequest]:
         caller, body = await self._generation.take(exchange)
-        request = await self._edge.read(caller, body, self._parse, field)
+        request = await self._edge.read(caller, body, parse, field)
         return without_headers(caller, _NOT_FORWARDED), request

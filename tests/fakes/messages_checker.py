@@ -12,7 +12,14 @@ import msgspec
 
 from tests.fakes.stream_checker import StreamFault
 
-REASONS: Final = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal")
+REASONS: Final = (
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "refusal",
+    "compaction",
+)
 USAGE: Final = (
     "input_tokens",
     "output_tokens",
@@ -23,11 +30,13 @@ DELTAS: Final = {
     "text": {"text_delta": "text", "citations_delta": "citation"},
     "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
     "tool_use": {"input_json_delta": "partial_json"},
+    "compaction": {"compaction_delta": "content"},
 }
 EMPTY: Final = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
+    "compaction": {"content": None},
 }
 
 
@@ -112,6 +121,10 @@ class MessagesChecker:
         if name == "citation":
             self._check(bool(block["text"]), "a citation before its text")
             block["citations"] = [*(block["citations"] or ()), delta[name]]
+            return
+        if name == "content":  # clients take the last delta for the whole
+            self._check(block["content"] is None, "a summary in several deltas")
+            block["content"] = delta[name]
             return
         self._check(not block.get("signature"), f"{delta} behind the signature")
         block[name] += delta[name]

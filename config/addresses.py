@@ -199,7 +199,9 @@ def _is_port_of(gateway: GatewayConfig, address: str) -> bool:
 
 
 def _group_mistakes(at: int, worker: WorkerConfig) -> Iterator[Mistake]:
-    """Rank 0 of a group trusts every process that dials it, so its address needs keys."""
+    """Mistakes of a group's address. Rank 0 trusts every process that dials it, so the address
+    needs keys.
+    """
     address, place = worker.group_address, ("workers", at, "group_address")
     if address is None:
         return

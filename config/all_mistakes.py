@@ -120,7 +120,9 @@ def _first_bad(lines: list[str]) -> int:
 
 
 def _certain(found: list[Mistake]) -> list[Mistake]:
-    """The mistakes without those of a table that has one at one of its keys: they say it again."""
+    """The mistakes without those about a whole table that has a mistake at one of its keys,
+    because both are the same mistake.
+    """
     places = {mistake.place for mistake in found}
     return [
         one
@@ -151,7 +153,7 @@ def _remove(raw: dict[str, Any], place: Place) -> None:
             kept = {key: value[last][key] for key in _KEPT_OF_WORKERS if key in value[last]}
             _keep_only(value[last], {**kept, "model": _STUB_MODEL})
         case ("providers", str()) if value[last] != _STUB_PROVIDER:
-            value[last] = dict(_STUB_PROVIDER)  # of a table, or of another value in its place
+            value[last] = dict(_STUB_PROVIDER)  # replaces a table, or another value in its place
         case _:
             del value[last]
 
@@ -162,20 +164,20 @@ def _needed(mistake: Mistake) -> Place:
 
 
 def _rests_on(mistake: Mistake, removed: set[Place]) -> bool:
-    """Whether a rule over several keys of a table names one that was removed: with the value that
-    was meant, it may hold.
+    """Whether a rule over several keys of a table names a key that was removed: with the intended
+    value the rule may be kept.
     """
     words = set(_WORDS.findall(mistake.text))
     return any(key[:-1] == mistake.place and key[-1] in words for key in removed if key)
 
 
 def _is_whole_worker(value: object) -> bool:
-    """Whether it has more than the keys that remain of a table with a mistake."""
+    """Whether a worker's table has more keys than those that remain of a table with a mistake."""
     return isinstance(value, dict) and bool(set(value) - {*_KEPT_OF_WORKERS, "model"})
 
 
 def _keep_only(table: dict[str, Any], kept: dict[str, Any]) -> None:
-    """In place: `_numbers` knows a table by its identity."""
+    """Change the table in place to `kept`: `_numbers` knows a table by its identity."""
     table.clear()
     table.update(kept)
 

@@ -57,7 +57,9 @@ def gateway_changes(old: Config, new: Config) -> ConfigChanges:
 
 
 def _of_the_secret(old: GatewayConfig, new: GatewayConfig) -> tuple[str, ...]:
-    """Workers that know another key of the gateway come with the gateway's next start."""
+    """The keys that wait for a restart together with `curve_secret_file`: workers that know
+    another key of the gateway can connect only after the restart.
+    """
     is_same = old.curve_secret_file == new.curve_secret_file
     return () if is_same else ("curve_worker_keys",)
 

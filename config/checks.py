@@ -37,7 +37,7 @@ _ENDPOINTS: Final = (
     "/models",
     "/embeddings",
 )
-"""What people copy with an address from a provider's documentation."""
+"""Paths that people copy together with an address from a provider's documentation."""
 
 _DATABASE: Final = re.compile(r"(/\d{0,5})?", re.ASCII)
 
@@ -82,7 +82,7 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _url_mistakes(config: Config) -> Iterator[Mistake]:
-    """Addresses that match their pattern and cannot be dialled all the same."""
+    """Mistakes in addresses that match their pattern and still cannot be dialled."""
     urls: list[tuple[Place, str | None]] = [
         *(
             (("providers", name, "base_url"), one.base_url)
@@ -264,7 +264,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _window_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
-    """The window that is asked for must fit into the keys and values that are asked for."""
+    """Mistakes of windows: the configured window must fit into the configured keys and values."""
     tokens, window = worker.kv_tokens, worker.context_length
     if tokens is None or window is None:
         return
@@ -277,7 +277,7 @@ def _window_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
 
 
 def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
-    """A worker that takes turns must have a way to sleep."""
+    """Mistakes of workers that take turns: each must have a way to sleep."""
     if worker.residency == "always":
         if worker.idle_s is not None:
             text = f'worker `{worker.name}`: idle_s needs residency = "on-demand"'
@@ -417,7 +417,7 @@ def _loop_mistakes(config: Config) -> Iterator[Mistake]:
 
 
 def _price_mistakes(config: Config) -> Iterator[Mistake]:
-    """Under a limit every price must be known."""
+    """Mistakes of prices: under a limit every price must be known."""
     limited_clients = _limited_clients(config)
     for model in config.models:
         for target in model.fallback if model.cloud == "allow" else ():

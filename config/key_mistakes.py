@@ -28,7 +28,9 @@ _TOML_WORDS: Final = {
 _MAX_QUOTED: Final = 40
 _MAX_HOMES: Final = 3
 _LEAST_ALIKE: Final = 0.65
-"""Of keys. `max_tokens` is no more like `first_token_s` than 0.61."""
+"""The least similarity of an unknown key to a key that is proposed. `max_tokens` and
+`first_token_s`, which have nothing in common, have 0.61.
+"""
 
 _OTHER_WORDS: Final = {
     **dict.fromkeys(
@@ -130,7 +132,7 @@ def _in_named(value: object, item: object, place: Place) -> Iterator[Mistake]:
 
 
 def _in_union(value: object, kind: object, place: Place) -> Iterator[Mistake]:
-    """A value that is one of some words, or else a table or a number."""
+    """The mistakes of a value that may be one of some words, a table or a number."""
     kinds = get_args(kind)
     words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
     struct = next((one for one in kinds if isinstance(one, type(msgspec.Struct))), None)

@@ -25,7 +25,9 @@ from protocol.errors import ConfigError
 
 _AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 _OF_BARE_TEXTS: Final = ("Invalid value", "Expected newline or end of document after a statement")
-"""What tomllib says of `host = localhost` and of `host = 127.0.0.1`."""
+"""The errors of tomllib for a text without quotes: for `host = localhost` and `host =
+127.0.0.1`.
+"""
 
 
 def load_config(path: Path) -> Config:

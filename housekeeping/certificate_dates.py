@@ -30,7 +30,7 @@ def expires_at(pem: str) -> float | None:
 
 
 def _not_after(der: bytes) -> float:
-    """Raises `ValueError` or `IndexError` for what is no certificate."""
+    """The field `notAfter`. Raises `ValueError` or `IndexError` if `data` is not a certificate."""
     _, at, _ = _element(der, 0)
     _, at, _ = _element(der, at)
     tag, _, end = _element(der, at)

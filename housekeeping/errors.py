@@ -1,4 +1,4 @@
-"""The base of all errors, and the error of what an operator gave.
+"""The base of all errors, and the error for wrong input of an operator.
 
 Owns these two. `protocol.errors` has the whole tree, and all others import them from there. Also
 finds the error within the groups that trio puts around it.

@@ -1,6 +1,6 @@
-"""A file system that is read as another machine's, or as this one's.
+"""The root of a machine's file system: this machine's, or a copy of another machine's.
 
-Owns where its files lie here. Must not know what they say.
+Owns where the machine's files lie on this host. Must not know what they say.
 """
 
 from contextlib import suppress

@@ -123,7 +123,7 @@ def sweep(folders: Iterable[Path]) -> list[Path]:
     a thread.
     """
     if not (namespace := this_process().namespace):
-        return []  # without it, no owner can be checked
+        return []  # without a namespace no owner can be checked
     removed: list[Path] = []
     for folder in folders:
         names = _names(folder)
@@ -146,7 +146,7 @@ def remove(path: Path) -> bool:
         else:
             path.unlink()
     except OSError:
-        return False  # somebody was faster, or it cannot be removed: nothing depends on it
+        return False  # already removed, or not removable: nothing depends on it
     return True
 
 

@@ -21,7 +21,7 @@ _PIECE_BYTES: Final = 4096
 
 
 def lost_line(num_lost: int) -> str:
-    """What a log says of the lines before it."""
+    """The line that reports lost lines."""
     return f"({num_lost} lines of the log were lost: it took none)"
 
 

@@ -104,7 +104,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as end:
                 end.sendto(data, name)
         except BlockingIOError:
-            return  # the manager reads later; the next sign of life comes soon
+            return  # the manager is busy; the next sign of life comes soon
         except OSError as error:
             say(f"herma: no service manager at {self._address}: {error}")
             self._address = None

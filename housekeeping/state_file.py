@@ -20,7 +20,7 @@ def make_private(folder: Path) -> None:
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)
     if not missing:
-        folder.mkdir(exist_ok=True)  # raises if it is a file
+        folder.mkdir(exist_ok=True)  # raises if `folder` is a file
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from protocol.reading import decoded
 
 MAX_LINE_BYTES: Final = 65_536
 MAX_SHOWN_BYTES: Final = 2**22
-"""An overview of a hundred requests has 80 KB."""
+"""The longest answer with dashboard data: an overview of a hundred requests has 80 KB."""
 WORKER_SOCKET: Final = "control"
 GATEWAY_SOCKET: Final = "gateway"
 UP_SOCKET: Final = "up"

@@ -1,8 +1,8 @@
 """The digest under which the gateway keeps a model's text files.
 
 Owns what both ends compute: the worker names its files by it, and the gateway checks what it gets.
-It is a cryptographic one, so that no worker can give other files for those of another. Must not
-know which files a model has.
+It is a cryptographic hash, so that no worker can replace the files of another worker. Must not know
+which files a model has.
 """
 
 import struct

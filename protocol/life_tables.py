@@ -1,7 +1,7 @@
-"""Tables of lives: the next state of each pair of a state and an event that can be.
+"""Tables of lives: the next state for each possible pair of a state and an event.
 
-Owns how a pair that cannot be is refused, and how a table is drawn for the documentation. Must not
-know whose lives they are.
+Owns how an impossible pair is refused, and how a table is drawn for the documentation. Must not
+know what the states are of.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class ImpossibleEventError(Exception):
 
 class LifeTable(dict[tuple[State, Event], State]):
     """The next states. A transition is a mere look-up, which costs no call on the way of a request;
-    one of a pair that is not here raises `ImpossibleEventError`.
+    a pair that the table lacks raises `ImpossibleEventError`.
     """
 
     def __missing__(self, pair: tuple[State, Event]) -> NoReturn:
@@ -43,8 +43,8 @@ class LifeTable(dict[tuple[State, Event], State]):
         ends: Iterable[State] = (),
         direction: str = "",
     ) -> str:
-        """A state diagram of mermaid that begins at `first`, without what changes nothing, and
-        without the event that leads from everywhere to one state. Lives end in `ends`.
+        """A mermaid state diagram that begins at `first`, without events that change nothing, and
+        without the event that leads from every state to one state. Lives end in `ends`.
         """
         lines = ["stateDiagram-v2", *([f"    direction {direction}"] if direction else [])]
         lines.append(f"    [*] --> {_titled(first)}")
@@ -59,7 +59,7 @@ class LifeTable(dict[tuple[State, Event], State]):
 
 
 def _order_of_events(entry: tuple[tuple[State, Event], State]) -> int:
-    """As their enumeration lists them."""
+    """A sort key: events in the order in which their enumeration lists them."""
     (_, event), _ = entry
     return list(type(event)).index(event)
 

@@ -1,4 +1,4 @@
-"""Reads what others have written, and what may not be what it should be.
+"""Reads data that others have written, which may be malformed.
 
 Owns the faults of a decoder. Must not know any message.
 """
@@ -35,7 +35,7 @@ def decoded(decoder: TypedDecoder[_T], data: bytes, what: str) -> _T:
 
 
 def read_json(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
-    """The JSON in `text`; None if it is none, as for null."""
+    """The JSON value in `text`; None if `text` is not JSON, and for null."""
     try:
         return msgspec.json.decode(text)
     except FAULTS:
@@ -43,8 +43,8 @@ def read_json(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
 
 
 def read_object(text: bytes | str) -> dict[str, Any] | None:
-    """The JSON object in `text`; None if it is none. Of relayed answers each event is one, so that
-    this reads by itself.
+    """The JSON object in `text`; None if `text` is not one. Each event of a relayed answer is read
+    by this, so it does not call `read_json`.
     """
     try:
         value = msgspec.json.decode(text)
@@ -54,5 +54,5 @@ def read_object(text: bytes | str) -> dict[str, Any] | None:
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:
-    """The objects of a list; none if it is no list."""
+    """The objects in a list; none if the value is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

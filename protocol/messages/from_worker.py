@@ -34,7 +34,7 @@ INVARIANT: Final = "invariant"
 
 TAKES_TURNS: Final = "turns"
 """The capability, in `Register`, of a worker that takes turns with others: it takes `Wanted`, and
-says with `Residency` where it is.
+reports its state with `Residency`.
 """
 
 ASLEEP: Final = "asleep"

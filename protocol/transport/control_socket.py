@@ -88,7 +88,7 @@ class ControlSocket:
     async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Accept one connection, or try again later if the process has no descriptor for it."""
         try:
-            async with self._limit:  # a place is free
+            async with self._limit:  # waits until a connection may be accepted
                 connection, _ = await listener.accept()
         except OSError:
             await trio.sleep(_ACCEPT_AGAIN_S)
@@ -106,7 +106,7 @@ class ControlSocket:
                         reply = await self._reply(await _read_line(stream), who)
                         await stream.send_all(encode_line(reply))
                 except trio.BrokenResourceError:
-                    return  # the peer did not wait for the answer
+                    return  # the peer left before the answer
 
     async def _reply(self, line: bytes, who: str) -> Answer:
         try:

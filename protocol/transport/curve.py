@@ -130,7 +130,7 @@ class ZapHandler:
 
     def _tell_refused(self, request: list[bytes]) -> None:
         if len(request) != _NUM_ZAP_PARTS or request[5] != b"CURVE":
-            return  # another mechanism, of which the failed handshake tells
+            return  # another mechanism; `FailedHandshakes` reports it
         key, host = z85.encode(request[6]).decode("ascii"), request[3].decode("ascii", "replace")
         line = f"a process at {host or 'a socket'} was refused: its key {key} is of no worker here"
         self._on_refused(key, line)

@@ -54,8 +54,8 @@ _PORTS: Final = {"http": 80, "https": 443}
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _NO_ROOM_S: Final = 0.05
 _IDLE_FOR_LONG: Final = 408
-"""By which some balancers end idle connections. On a kept one it may have been sent before the
-request came.
+"""The status with which some balancers end idle connections. On a kept connection it may have been
+sent before the request came.
 """
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
@@ -187,7 +187,9 @@ class HttpClient:
                     await trio.sleep(_NO_ROOM_S)
 
     def distrust_idle(self) -> None:
-        """A kept connection has ended as it was used again: those beside it probably have, too."""
+        """A kept connection had ended when it was used again: the other kept connections have
+        probably ended too.
+        """
         self._fresh_until = trio.current_time() + FRESH_S
         self.close_idle()
 
@@ -300,7 +302,7 @@ class ClientConnection:
 
     async def read_head(self, parser: ResponseParser, read_s: float) -> None:
         """Feed `parser` until it has the head."""
-        if read_s == math.inf:  # the caller bounds it: a scope costs as much as 40 calls
+        if read_s == math.inf:  # the caller sets the bound: a scope costs as much as 40 calls
             await self._read_head(parser)
             return
         with trio.CancelScope(deadline=trio.current_time() + read_s) as waiting:
@@ -312,7 +314,7 @@ class ClientConnection:
         while not parser.has_head:
             parser.feed(await self.receive())
             if not parser.has_head:
-                parser.take()  # raises what is wrong
+                parser.take()  # raises the error of a wrong head
 
     def fileno(self) -> int:
         """The socket's descriptor, to wait for it."""
@@ -350,7 +352,7 @@ class ClientConnection:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             num_sent = 0
         if num_sent == len(data):
-            return  # nearly always; no deadline is needed
+            return  # the usual case, without a deadline
         left = memoryview(data)[num_sent:]
         with _within(write_s, WriteTimeout, "the server did not take the request"):
             while left:

@@ -85,7 +85,7 @@ class ResponseParser:
         try:
             self._llhttp.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # a 101, which is complete
+            pass  # the head of a 101 response, which is complete
         except httptools.HttpParserError as error:
             self._fail(str(error.__context__ or error))
         if self._num_bytes_beside_body > MAX_HEAD_BYTES:
@@ -129,7 +129,7 @@ class ResponseParser:
             self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.has_head:  # else it is a trailer
+        if not self.has_head:  # later headers are trailers
             self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:

@@ -152,7 +152,7 @@ def _name(address: str, verb: str) -> str:
 
 
 def _cannot_bind(address: str, error: OSError) -> str:
-    """A path that another process holds was refused before."""
+    """The error of a failed bind. A path that another process holds was refused before."""
     if error.errno == errno.EADDRINUSE and address.startswith(f"{IPC_PREFIX}@"):
         return address_in_use(address)
     remedy = _REMEDIES.get(error.errno or 0, ADDRESS_FORM)

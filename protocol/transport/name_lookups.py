@@ -1,9 +1,9 @@
 """Looks up host names, for all connections of a process.
 
 Owns the threads of lookups: a few for each name, apart from trio's own. A lookup cannot be
-cancelled, and while a resolver does not answer it takes up to half a minute: trio's forty threads
-would all be in such ones, of one provider whose name is not found, and connections to others, files
-and reloads would wait for a thread. Must not know what is connected.
+cancelled, and while a resolver does not answer it takes up to half a minute: lookups of one
+provider whose name is not found would occupy all of trio's forty threads, and connections to
+others, files and reloads would wait for a thread. Must not know what is connected.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class NameLookups(trio.abc.HostnameResolver):
 
         try:
             trio.lowlevel.start_thread_soon(partial(self._look_up, *query), tell, "name lookup")
-        except RuntimeError as error:  # the system gives no thread now
+        except RuntimeError as error:  # the system cannot start a thread now
             if not name.num_running:
                 del self._names[query]
                 raise OSError(f"no thread for a name lookup: {error}") from error
-            return  # those that run may find it
+            return  # running lookups may find the address
         name.num_running += 1
         name.begun_at = now
 
@@ -119,7 +119,7 @@ class NameLookups(trio.abc.HostnameResolver):
         # Any failure: one that is raised here would end the whole run of trio.
         if isinstance(result, Error):
             if name.num_running:
-                return  # a later one may find it
+                return  # a later lookup may find the address
             name.failure = result.error
         else:
             name.found = result.unwrap()

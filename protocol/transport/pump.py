@@ -133,7 +133,7 @@ class Pump:
         try:
             await trio.lowlevel.wait_readable(self._fd)
         except trio.ClosedResourceError:
-            pass  # a kick
+            pass  # `kick` has ended the wait
         finally:
             self._is_waiting = False
 

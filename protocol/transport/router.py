@@ -21,11 +21,13 @@ from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, NOBLOCK_MORE, receive_rest
 
 OnRefused = Callable[[str, str], None]
-"""Gets who was refused, by which repetitions are known, and a line about it."""
+"""A callback that gets a name of the refused peer, by which repetitions are recognised, and a
+log line.
+"""
 
 
 def ignore_refusal(_who: str, _line: str) -> None:
-    """Say nothing."""
+    """Do not report the refusal."""
 
 
 _MAX_PINNED_KEYS: Final = 4096

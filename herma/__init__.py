@@ -8,4 +8,6 @@ from typing import Final
 __all__ = ["EXIT_EXPLAINED"]
 
 EXIT_EXPLAINED: Final = 2
-"""The command printed one line that says what is wrong. A second run would end the same way."""
+"""The exit status of a command that printed one line about what is wrong. A second run would
+end the same way.
+"""

@@ -150,7 +150,7 @@ class Children:
         self._status = 0
 
     def start(self, child: Child) -> None:
-        """Start a child beside the others, which go on whatever becomes of it."""
+        """Start a child beside the others. The others go on however this child ends."""
         self._start(child, lambda status: say(f"herma: {child.name} stays away: exit {status}"))
 
     @property
@@ -182,8 +182,9 @@ class Children:
     async def run(
         self, first: Sequence[Child], beside: Beside, stop: trio.Event, manager: ServiceManager
     ) -> int:
-        """Run the `first` children, and `beside` them what may start and end some, until `stop`.
-        Returns the exit status: 2 if one of the first explained what is wrong, which stops all.
+        """Run the `first` children, and the function `beside`, which may start and end children,
+        until `stop`. Returns the exit status: 2 if one of the first explained what is wrong, which
+        stops all.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery

@@ -116,9 +116,9 @@ def _needs_no_file(arguments: argparse.Namespace) -> bool:
     """Whether other options say what a file would: the model, the gateway or the processes."""
     if arguments.command == "doctor":
         return False
-    if arguments.command == "usage":  # it takes that of the running gateway first
+    if arguments.command == "usage":  # reads the running gateway's ledger first
         return True
-    if arguments.command in CLIENTS:  # their --model is a served one
+    if arguments.command in CLIENTS:  # their --model is one that a gateway serves
         return arguments.url is not None
     return any(getattr(arguments, name, None) for name in ("model", "attach", "url", "all"))
 

@@ -22,7 +22,7 @@ _OF_FILES: Final = (
     errno.ENAMETOOLONG,
     errno.ELOOP,
 )
-"""What is wrong with a file that someone named, or with the folder of one."""
+"""The errors of the system that are about a file that someone named, or about its folder."""
 
 
 def explained_file_error(error: OSError) -> int | None:

@@ -127,4 +127,6 @@ class FleetReload:
 
 
 def _note(act: Act) -> None:
-    """Nothing: the gateway and each worker write what they take into the audit file themselves."""
+    """Write nothing: the gateway and each worker record in the audit file themselves what they
+    take.
+    """

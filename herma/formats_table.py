@@ -57,7 +57,7 @@ def formats_table() -> Iterator[str]:
 
 
 def _types(types: list[str]) -> str:
-    """The families, in words: where they are more than half of all, by those that are missing."""
+    """The families in words. If they are more than half of all, the text names the missing ones."""
     others = [name for name in TYPE_FORMATS if name not in types]
     if not others:
         return f"all families ({', '.join(types)})"

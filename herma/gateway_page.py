@@ -1,6 +1,6 @@
 """What a command asks a running gateway over HTTP, with an admin's key.
 
-Owns which gateway the options name, and the error without the groups that trio puts around it. Must
+Owns which gateway the options name, and takes an error out of the exception groups of trio. Must
 not know what is asked.
 """
 

@@ -52,7 +52,9 @@ _ASSUMED_CARD: Final = "24GB"
 
 LARGEST_CARD: Final = 2**42
 _FINE: Final = 2**20
-"""A need is found to the MiB, at most 4 TiB."""
+"""The search for a model's need ends at a difference of one MiB, and looks at cards of at most
+4 TiB.
+"""
 
 PlannedForm = tuple[str, MemoryChoice, Forecast]
 """A profile, a form of the model, and what it takes."""
@@ -103,7 +105,7 @@ class PlannedDrafting(NamedTuple):
 
     @property
     def larger(self) -> DraftDemand:
-        """The card is known by its size alone."""
+        """The larger of the two needs, for a card of which only the size is known."""
         return max(self.wide, self.fp8, key=lambda each: each.weights_bytes)
 
 
@@ -173,8 +175,8 @@ def _drafter_of(model: str, speculation: str) -> str:
 def _drafts(
     speculation: str, directory: Path, config: ModelDescription, form: VocabularyForm, cards: int
 ) -> PlannedDrafting:
-    """As a worker with this `speculation` would choose; of several `cards` one card's share, as
-    `config` is. Raises `ConfigError`.
+    """The drafting that a worker with this `speculation` would choose. With several `cards` it is
+    one card's share, as `config` is. Raises `ConfigError`.
     """
     has_head = names_head(directory)
     if speculation == "off":
@@ -234,8 +236,8 @@ def _forms(stored: StoredFormat) -> tuple[tuple[str, bool], ...]:
 
 
 def least_card(model: PlannedModel, choice: MemoryChoice) -> int:
-    """The least card on which an engine has a whole window: found by trying, so that it is what a
-    plan of that model alone says.
+    """The least card memory with which an engine has a whole window. It is found by trying sizes
+    with the plan of that model alone, so both plans say the same.
     """
     low, high = 0, LARGEST_CARD
     while high - low > _FINE:

@@ -8,7 +8,9 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 MOST_MODELS: Final = 8
-"""256 sets; a card with more models is not planned by hand."""
+"""The most models in one plan. Eight models have 256 sets; nobody plans a card with more models
+by hand.
+"""
 
 
 class FormNeed(NamedTuple):
@@ -34,7 +36,7 @@ class ModelNeed(NamedTuple):
 
     @property
     def least(self) -> FormNeed:
-        """The form that takes least."""
+        """The form that takes the fewest bytes."""
         return min(self.forms, key=lambda one: one.num_bytes)
 
 

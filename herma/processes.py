@@ -109,14 +109,14 @@ def only_worker(name: str, pid: int | None, file: Path | None) -> Supervisor:
 
 
 def nobody_named(name: str, known: Iterable[Supervisor]) -> str:
-    """That no worker has the name, and which names there are."""
+    """An error: no worker has the name. It lists the names that exist."""
     names = sorted({each.status.name for each in known if each.status is not None})
     has = f"it has {', '.join(names)}" if names else "it has none"
     return f"no worker of this host is named `{name}`; {has}"
 
 
 def whose(status: WorkerStatus | None) -> str:
-    """Of which file a worker is, for people."""
+    """Words for the configuration file of a worker."""
     if status is None or status.config is None:
         return "of a file that it does not say"
     return f"of {status.config}" if status.config else "of no file"

@@ -1,7 +1,7 @@
-"""The place of another process on a port that several processes share.
+"""Takes one of several processes off the port that they share, and lets it in again.
 
-Owns how a parent takes a process that hangs off the port, and lets it in again, without the
-process's help. Must not know when.
+Owns how a parent does both to a process that hangs, without help from that process. Must not know
+when the parent does so.
 
 Linux lets a process copy the descriptor of another process of its user that it may trace
 (`pidfd_getfd`; under Yama's default a descendant, in a container only with CAP_SYS_PTRACE). The

@@ -1,8 +1,8 @@
 """What a command shows: tables and bars, drawn by rich.
 
-Owns that a terminal gets styles, unless `NO_COLOR` is set, and breaks that keep to the columns; and
-that a file or a program gets plain lines, as wide as they are. Serving processes need none of it,
-so rich is imported where something is drawn.
+Owns the styles and widths of lines. A terminal gets styles, unless `NO_COLOR` is set, and lines
+that break between columns. A file or a program gets plain lines of any width. Serving processes
+need none of it, so rich is imported where something is drawn.
 """
 
 import os

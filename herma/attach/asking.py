@@ -17,7 +17,9 @@ _TIMEOUT_S: Final = 5.0
 _MAX_BYTES: Final = 4 * 2**20
 _LOCKED: Final = (401, 403)
 _NOT_YET: Final = (502, 503, 504)
-"""llama-server says 503 until its model is loaded, and a proxy one of these before a server."""
+"""Statuses of a server that is still starting. llama-server says 503 until its model is loaded,
+and a proxy says one of these before its server runs.
+"""
 _ERRORS: Final = 400
 _OPENER: Final = build_opener(ProxyHandler({}))
 """Engines are on our own network: no proxy of the environment stands before them."""
@@ -93,7 +95,7 @@ def _get(url: str, headers: dict[str, str]) -> Answered:
 
 
 def _rest(error: HTTPError) -> bytes:
-    """The body of an error, as far as it comes."""
+    """The body of an error, as much of it as can be read."""
     try:
         return error.read(_MAX_BYTES)
     except (OSError, HTTPException):

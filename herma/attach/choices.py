@@ -1,6 +1,6 @@
 """The options `--attach` and `--cloud` of a command, made into the text of a file.
 
-Owns their reading and what is said about each server.
+Owns the reading of these options and what is said about each server.
 """
 
 import argparse

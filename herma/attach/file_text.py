@@ -12,8 +12,8 @@ from typing import Final
 from herma.attach.recognition import RecognisedServer, ServedModel
 
 ASSUMED_WINDOW: Final = 32_768
-"""Tokens of a server in text that does not say its window: what most models for agents have. A
-server with a smaller window refuses longer prompts itself.
+"""The context length, in tokens, that is written for a text-level server that does not say its own:
+what most models for agents have. A server with a smaller window refuses longer prompts itself.
 """
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:/@-]+")
@@ -25,12 +25,16 @@ LIMIT_LINES: Final = (
     "# max_output_tokens = 8192",
     "# limits = { daily = 5.0 }",
 )
-"""Comments at the end of a provider's table, in which they hold once the marks are removed."""
+"""Commented-out limits at the end of a provider's table. They apply to that provider once the
+`#` marks are removed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudChoice:
-    """A provider to fall back to. `model` is its name of the model; None: the local one."""
+    """A provider to fall back to. `model` is the provider's name for the model; None: the local
+    name.
+    """
 
     base_url: str
     key_env: str | None
@@ -79,7 +83,7 @@ def file_text(
     worker_bind: str | None = None,
     port: int = PORT,
 ) -> str:
-    """TOML. Servers with a model of one name are workers of one model."""
+    """The file as TOML. Servers that have a model of the same name become workers of one model."""
     lines = ["# Written by `herma`. `herma config show` prints every key with its value."]
     lines += ["", "[gateway]", 'host = "127.0.0.1"', f"port = {port}"]
     if worker_bind is not None:

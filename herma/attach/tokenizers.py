@@ -1,6 +1,6 @@
 """Where the tokenizer of a served model is on this host.
 
-Owns the search. With a tokenizer the gateway speaks token ids to the engine; without one, text.
+Owns the search. With a tokenizer the gateway sends token ids to the engine; without one, text.
 """
 
 from pathlib import Path

@@ -51,7 +51,7 @@ def compose_file(config: Config, path: Path, image: str) -> str:
     services = {
         "gateway": _service(["gateway"], path, image, variables, config.gateway.drain_s + GRACE_S)
     }
-    # In a container it is in the state volume, which all of them have.
+    # In a container the state directory is in the state volume, which all containers mount.
     own = worker_address(str(path), os.environ)
     _mount(services["gateway"], path.parent, _gateway_files(config), _written(config, own))
     for worker in config.workers:

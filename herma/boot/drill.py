@@ -133,7 +133,9 @@ async def _answered(drill: Drill, model: str, say: Callable[[str], None]) -> Non
 
 
 async def _ask(client: HttpClient, drill: Drill, model: str) -> tuple[str, str]:
-    """Ask one model: (what is wrong or "", the answer). Raises `_Failed` for what will not mend."""
+    """Ask one model: (what is wrong or "", the answer). Raises `_Failed` for a trouble that
+    waiting does not end.
+    """
     messages = [{"role": "user", "content": "Say hello."}]
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
     headers = [(b"content-type", b"application/json")]

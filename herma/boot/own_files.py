@@ -15,9 +15,9 @@ def with_digest(text: str) -> str:
 
 
 def is_edited(found: str, text: str) -> bool:
-    """Whether somebody else has changed the file whose text is `found`. One of an older version of
-    Herma, without the first line, counts as its own only if the rest is `text`, which is to be
-    written.
+    """Whether somebody else has changed the file whose text is `found`. A file of an older version
+    of Herma has no first line with a digest; it counts as unchanged only if it is the same as
+    `text`, which is to be written.
     """
     first, _, rest = found.partition("\n")
     return first != _MARK + _digest(rest) and found != text

@@ -25,7 +25,7 @@ from config import (
 from protocol.errors import ConfigError
 
 _SAMPLE: Final = "Hello"
-"""Some damaged tokenizers load, and fail at every text."""
+"""A text to encode: some damaged tokenizers load, and then fail at every text."""
 _MODEL_SIGNS: Final = ("config.json", "tokenizer.json", "tekken.json")
 """A directory with one of them holds a model, if not all of it."""
 
@@ -58,9 +58,9 @@ def missing_models(config: Config) -> Iterator[str]:
 
 
 def check_model_texts(config: Config) -> Iterator[str]:
-    """One line for each thing that an operator should know of the text files of a model directory
-    of this host. Raises `ConfigError` for files that no gateway could use, and for weights in a
-    form that Herma's own engine does not read; those of built-in models are tested.
+    """One line for each problem of the text files of a model directory of this host. Raises
+    `ConfigError` for files that no gateway could use, and for weights in a form that Herma's own
+    engine does not read; those of built-in models are tested.
     """
     from gateway.prompt import encode_raw, read_model_text
     from workers.model_dir import check_form, check_text_files, read_model_files

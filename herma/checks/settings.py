@@ -1,4 +1,4 @@
-"""What a configuration says of providers, aliases and workers, checked beside this host.
+"""Checks what a configuration says of providers, aliases and workers against this host.
 
 Owns the lines for secrets that are missing, names that no request could use, and what external
 engines lack here.

@@ -30,7 +30,7 @@ from protocol.errors import ConfigError
 from workers.engine_extra import check_engine_extra
 
 _Problems: TypeAlias = Callable[[Config, Mapping[str, str]], Iterator[str] | None]
-"""None: it raises, or all is well."""
+"""What a check returns: lines of problems, or None if it raises or finds nothing."""
 
 
 class Outcome(Enum):
@@ -45,8 +45,8 @@ class Outcome(Enum):
 
 
 class Check(NamedTuple):
-    """`problems` yields a line for each. `remedy`: what an error of a start says behind it. One
-    that looks `by_worker` can look at a file with one worker after the other.
+    """`problems` yields a line for each problem. `remedy` is what a start adds to the line of an
+    error. A check that looks `by_worker` can be given the file with one worker at a time.
     """
 
     problems: _Problems
@@ -57,7 +57,8 @@ class Check(NamedTuple):
 
 
 CHECKS: Final = (
-    # `herma config check` asks for secrets and aliases itself: not without the environment.
+    # `herma config check` itself calls the checks of secrets and aliases: `--no-secrets` omits the
+    # first.
     Check(check_providers, at_start=Outcome.ERROR, in_file=Outcome.SKIPPED),
     Check(
         lambda config, _: check_engine_extra(config.workers),
@@ -105,8 +106,8 @@ CHECKS: Final = (
         in_file=Outcome.SKIPPED,
     ),
 )
-"""In the order in which problems are found. A worker of a file may run on another host, so what it
-lacks here is an error only where it starts.
+"""The checks in the order in which they run. A worker of a file may run on another host, so what
+the worker lacks here is an error only where it starts.
 """
 
 

@@ -14,7 +14,9 @@ from herma.clients.served import Served, key_of
 from herma.clients.setup import MAX_ANSWER_TOKENS, NO_KEY, Setup, answer_share
 
 API_TIMEOUT_MS: Final = 1_200_000
-"""For a whole answer. Claude Code's own 600,000 ends a long prompt on a slow card."""
+"""Milliseconds for a whole answer. Claude Code's default of 600,000 is too short for a long
+prompt on a slow card.
+"""
 
 _MODEL_NAMES: Final = (
     "ANTHROPIC_MODEL",
@@ -36,7 +38,8 @@ def setup(served: Served, environ: Mapping[str, str], home: Path) -> Setup:
         path=folder / "settings.json",
         text=json_text(merged({}, patch)),
         merge=lambda text: merge_json(text, patch),
-        # Settings on the command line come before the user's file; a key is no word of it.
+        # Settings on the command line take precedence over the user's file. A key is never a word
+        # of the command line.
         argv=("claude", "--settings", settings),
         environ=variables,
         install="npm install -g @anthropic-ai/claude-code",
@@ -44,7 +47,9 @@ def setup(served: Served, environ: Mapping[str, str], home: Path) -> Setup:
 
 
 def _patch(served: Served) -> dict[str, Any]:
-    """For the file. A key stays in its variable, from which a helper prints it."""
+    """What is merged into the settings file. A key stays in its variable, from which a helper
+    prints it.
+    """
     variables: dict[str, str | None] = {**_variables(served)}
     if served.key_env is None:
         return {"env": {**variables, "ANTHROPIC_AUTH_TOKEN": NO_KEY}}

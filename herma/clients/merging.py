@@ -1,7 +1,8 @@
 """A user's file and ours, as one text.
 
-Owns that nothing of the user's is lost: what is merged is read again and compared with what it has
-to be, and a file for which that fails is refused. Pure text; must not know any client or file.
+Owns the check that nothing of the user's is lost: the merged text is read again and compared with
+the expected values, and a file for which they differ is refused. Pure text; must not know any
+client or file.
 """
 
 import json

@@ -13,7 +13,7 @@ CLIENTS: Final = {
     "qwen-code": "qwen-code",
     "hermes": "Hermes Agent",
 }
-"""The commands, and what the clients call themselves."""
+"""The command of each client, and the client's own name."""
 
 
 def add_clients(commands: Commands) -> None:

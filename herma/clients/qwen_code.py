@@ -15,7 +15,9 @@ from herma.clients.setup import NO_KEY, Setup
 from protocol.errors import HermaError
 
 KEY_ENV: Final = "HERMA_API_KEY"
-"""qwen-code takes a key from a variable alone, so one is set where the gateway asks for none."""
+"""The variable of the API key. qwen-code takes a key from a variable alone, so the variable is
+set even where the gateway asks for no key.
+"""
 
 STREAM_IDLE_MS: Final = 600_000
 """Milliseconds: as long as a gateway waits for a first token by default."""
@@ -33,7 +35,7 @@ def setup(served: Served, environ: Mapping[str, str], home: Path) -> Setup:
         text=text,
         merge=lambda old: _merge(old, served),
         argv=("qwen",),
-        # The settings that come before the user's own.
+        # A settings file that takes precedence over the user's own.
         environ={"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(file)},
         files={file: text},
         install="npm install -g @qwen-code/qwen-code",

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Final
 
 MAX_ANSWER_TOKENS: Final = 32_000
-"""opencode asks for no more, whatever its file says."""
+"""The most tokens that are kept for an answer. opencode asks for no more, even if its file says
+more.
+"""
 
 NO_KEY: Final = "any"
-"""Sent where the gateway asks for no key and the client insists on one."""
+"""The key that is sent where the gateway asks for none and the client refuses to run without
+one.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def add_bench(commands: Commands) -> None:
-    """`herma bench WHAT`; without the source tree whatever follows, which `run` then refuses."""
+    """Add `herma bench WHAT`. Without the source tree the parser accepts all words, and `run`
+    refuses them.
+    """
     bench = add_command(commands, "bench", "measure this machine")
     if find_spec("benchmarks") is None:
         bench.add_argument("action", nargs=argparse.REMAINDER, metavar="ACTION")

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(name: str | None, file: Path | None) -> list[Supervisor]:
-    """Raises `ConfigError` for none."""
+    """The workers to clear. Raises `ConfigError` if there is none."""
     if name is not None:
         return [only_worker(name, None, file)]
     known = [each for each in supervisors() if each.status is not None]

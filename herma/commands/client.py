@@ -56,7 +56,7 @@ def _say(text: str) -> None:
 
 def _write(setup: Setup, path: Path) -> None:
     """Merge the configuration into `path`, with a backup of what is there."""
-    path = path.resolve()  # a link to a file elsewhere stays one
+    path = path.resolve()  # a symbolic link stays a link: the file that it names is written
     try:
         old = path.read_text(encoding="utf-8-sig") if path.exists() else ""
         new = setup.merge(old)
@@ -95,7 +95,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _run(setup: Setup, arguments: list[str]) -> Never:
-    """Become the client."""
+    """Replace this process by the client."""
     if shutil.which(setup.program) is None:
         raise HermaError(f"`{setup.program}` is not installed; `{setup.install}` does it")
     for path, text in setup.files.items():

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _supervisors_of(units: Sequence[BootUnit]) -> list[Supervisor]:
-    """Those that run a worker of the units, started by whatever. One of the same name of another
-    file is another fleet's.
+    """The supervisors that run a worker of the units, however they were started. A worker of the
+    same name in another file belongs to another fleet.
     """
     workers = {(unit.option("--name"), _config_path(unit)) for unit in units}
     return [
@@ -76,8 +76,8 @@ def _supervisors_of(units: Sequence[BootUnit]) -> list[Supervisor]:
 
 
 def _ask_first(drill: Drill, by_hand: Sequence[Supervisor], *, is_sure: bool) -> None:
-    """Ask before a fleet that serves is stopped. Raises `ConfigError` for a no, and where nobody
-    can be asked.
+    """Ask before a fleet that serves is stopped. Raises `ConfigError` if the answer is no, and
+    without a terminal to ask at.
     """
     urls = {gateway.status.url for gateway in gateways() if gateway.status is not None}
     names = {one.status.name for one in by_hand if one.status is not None} & drill.workers

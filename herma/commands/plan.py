@@ -119,8 +119,9 @@ def _shared(card: PlannedCard) -> CardAndHost:
 
 
 def _narrow(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of a terminal's usual width; what goes on is under the text that it belongs to. A key
-    of TOML is copied, so it stays whole, and so do a path and a row whose first cell is a long one.
+    """Break lines at a terminal's usual width, and indent the continuation to the text that it
+    continues. A key of TOML is copied by people, so it stays on one line, as do a path and a row
+    whose first cell is long.
     """
     for line in lines:
         value = line.partition("  ")[2].lstrip()
@@ -181,7 +182,7 @@ def _facts(model: PlannedModel, card: PlannedCard, plans: list[PlannedForm]) -> 
 
 
 def _head(config: ModelDescription, form: VocabularyForm) -> str:
-    """What the two matrices with a row for each token take of the card, and what would be less."""
+    """What the embedding and the head take of the card, and a form in which they take less."""
     embedding, head = map(bytes_text, vocabulary_bytes(config, form))
     is_shared = config.tied and form.head == "auto"
     at = "in the host's memory" if form.on_host else f"{embedding} of them"
@@ -206,7 +207,7 @@ def _windows(config: ModelDescription, found: Forecast) -> str:
 
 
 def _kept_windows(config: ModelDescription, plans: list[PlannedForm]) -> list[tuple[str, str]]:
-    """What a sequence takes where layers keep only their window."""
+    """A row with what a sequence takes in layers that keep keys only for a window."""
     each = {("fp8" if c.fp8_kv else "bfloat16"): f.window_bytes for _, c, f in plans}
     if not any(each.values()):
         return []
@@ -228,7 +229,7 @@ def _states(config: ModelDescription, found: Forecast) -> list[tuple[str, str]]:
 
 
 def _drafter(drafting: PlannedDrafting) -> list[tuple[str, str]]:
-    """No row for a model that nothing drafts for."""
+    """A row for the drafter; none for a model without one."""
     if not drafting.source:
         return []
     wide, fp8 = drafting.wide, drafting.fp8
@@ -247,7 +248,7 @@ def _by(found: dict[str, int]) -> str:
 
 
 def _table(plans: Sequence[PlannedForm]) -> list[str]:
-    """A line for each profile and dtype; its setting, and what fits."""
+    """A line for each profile and dtype, with its setting and what fits."""
     head = _HEAD[:-1] if all(not found.snapshots for _, _, found in plans) else _HEAD
     rows: list[tuple[str, ...]] = [head]
     for name, choice, found in plans:

@@ -90,7 +90,7 @@ def _in_words(form: FormNeed) -> str:
 def _asleep(
     models: Sequence[ModelNeed], sets: Sequence[TogetherSet], card: CardAndHost
 ) -> Iterator[str]:
-    """What the sleep of the others needs of the host, by the ways that there are."""
+    """What the sleep of the other models needs of the host, for each way of sleeping."""
     least = min(sets, key=lambda one: _weights(models, one))
     sleeping = sum(one.forms[0].weights_bytes for one in models) - _weights(models, least)
     most = (len(models) - len(least.places)) * card.num_bytes

@@ -25,7 +25,9 @@ from protocol.errors import ConfigError, HermaError
 
 EXIT_REFUSED: Final = 1
 EXIT_NEEDS_RESTART: Final = 3
-"""Unlike 1 for a file that is refused, and 2 for a command that is wrong."""
+"""The exit status if a process needs a restart. 1 is for a file that is refused, and 2 for a
+command that is wrong.
+"""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,7 +76,7 @@ class _Process:
 
 
 def _chosen(found: Sequence[_Process], file: Path | None) -> Sequence[_Process]:
-    """Those that run `file`, or all. Raises `ConfigError` if there is none."""
+    """The processes that run `file`, or all. Raises `ConfigError` if there is none."""
     if not found:
         raise ConfigError("no gateway and no worker runs on this host (as this user)")
     if file is None:
@@ -93,7 +95,7 @@ def _chosen(found: Sequence[_Process], file: Path | None) -> Sequence[_Process]:
 
 
 def _hang_up(pid: int) -> None:
-    """Send SIGHUP to one of Herma's processes. Raises `ConfigError` if it is none."""
+    """Send SIGHUP to one of Herma's processes. Raises `ConfigError` if `pid` is not one of them."""
     try:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         if b"herma" not in title:

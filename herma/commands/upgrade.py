@@ -46,7 +46,7 @@ from workers.starts import StartRecord, config_file_of, load_starts, record_of, 
 from workers.versions import HERMA, PLACEHOLDER, Installation, InstalledVersion, installation_of
 
 EXIT_BACK: Final = 1
-"""The plan went back, or something failed on the way."""
+"""The exit status if the plan went back to the old version, or if a step failed."""
 EXIT_INTERRUPTED: Final = 130
 _TOKENIZER: Final = "tokenizer.json"
 

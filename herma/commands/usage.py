@@ -263,7 +263,7 @@ def _fields(row: LedgerRow) -> dict[str, int | str | None]:
         "prompt_tokens": row.prompt_tokens,
         "cached_tokens": row.cached_tokens,
         "completion_tokens": row.completion_tokens,
-        # No price says it: 0 would read as free.
+        # The cost is unknown without a price; 0 would read as free.
         "cost": None if row.unpriced and not row.cost else show_amount(row.cost),
         "unsettled_requests": row.unsettled,
         "unsettled_cost": show_amount(row.unsettled_cost),

@@ -16,7 +16,9 @@ from housekeeping.certificate_dates import expires_at
 CHECK: Final = "certificate"
 
 _SOON_S: Final = 14 * 86_400
-"""Certificates for 90 days are renewed 30 days before their end."""
+"""How long before its end a certificate is reported. Certificates for 90 days are renewed 30
+days before their end.
+"""
 
 
 def check_certificate(host: Host, config: Config) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from herma.processes import GatewayProcess, Supervisor
 from housekeeping.file_root import FileRoot
 
 _QUERY_S: Final = 5.0
-"""nvidia-smi answers in 0.1 to 3 s, or never."""
+"""The time limit of a query. nvidia-smi answers in 0.1 to 3 s, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ Query = Callable[[Sequence[str]], QueryOutput | None]
 
 
 def _not_asked(_ledger: LedgerConfig) -> None:
-    """Ask nothing: before a start no command waits for a server that may come later."""
+    """The default of `ask_shared_limits`, which asks no server: before a start no command waits
+    for a server that may come later.
+    """
 
 
 def _free_bytes(folder: Path) -> int:

@@ -23,10 +23,12 @@ CHECK: Final = "memory"
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _MARGIN_MIB: Final = 512
-"""A CUDA context and the libraries' handles take 300 to 500 MiB that an engine does not count."""
+"""Room beside an engine's own count: a CUDA context and the libraries' handles take 300 to 500
+MiB.
+"""
 
 _SMALL_SHM: Final = 64 * _MIB
-"""A container's default size; NCCL takes more for two ranks."""
+"""The default size of /dev/shm in a container. NCCL takes more for two ranks."""
 
 _LEFT_OVER: Final = re.compile(r"psm_|sem\.mp-|nccl-|vllm|torch_")
 _SHM: Final = "/dev/shm"  # noqa: S108 -- looked through, never written to

@@ -20,7 +20,9 @@ _PROXIES: Final = frozenset(
     {"haproxy", "nginx", "caddy", "envoy", "traefik", "apache2", "httpd", "lighttpd"}
 )
 _MIN_FILES: Final = 4096
-"""Each stream of a client takes a descriptor, and each stream of a provider another."""
+"""The least limit of open files without a finding. Each stream of a client takes a descriptor,
+and each stream of a provider another.
+"""
 
 
 def check_ports(host: Host, config: Config) -> Iterator[Finding]:

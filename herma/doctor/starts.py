@@ -167,7 +167,7 @@ def _settings(change: Change) -> Iterator[Finding]:
 
 
 def _unread(change: Change) -> Finding:
-    """The worker's file is gone or broken, or the worker is no longer in it."""
+    """The worker's configuration file is gone or broken, or the worker is no longer in it."""
     name = change.worker
     return Finding(
         "warning",

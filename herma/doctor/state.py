@@ -15,7 +15,9 @@ from protocol.errors import ConfigError
 CHECK: Final = "state"
 
 _MIN_FREE: Final = 64 * 2**20
-"""A ledger and stored responses grow by some kilobytes a request."""
+"""The least free bytes of the disk without a finding. A ledger and stored responses grow by
+some kilobytes a request.
+"""
 _MIB: Final = 2**20
 
 

@@ -27,7 +27,7 @@ from herma.top.sections import (
 from herma.top.text import as_ascii, cut, fit, flow, table
 
 WIDE: Final = 150
-"""From this width on a second column stands to the right of the tables."""
+"""The least columns of a terminal for a second column to the right of the tables."""
 SIDE: Final = 54
 MAX_EVENTS: Final = 20
 _FLOW_LINES: Final = 2

@@ -24,7 +24,7 @@ from herma.top.text import DOT, Column, bar, graph, plain
 
 NONE: Final = "-"
 UNKNOWN: Final = "?"
-"""Money that no price says."""
+"""Shown in place of a cost if the price is unknown."""
 _BAR: Final = 8
 _OK: Final = 200
 _CLIENT_LEFT: Final = 499

@@ -25,13 +25,15 @@ from protocol.errors import ConfigError, HermaError
 
 _SHIFT_TAB: Final = b"\x1b[Z"
 _KEY: Final = re.compile(rb"\x1b\[[0-9;]*[@-~]|.", re.DOTALL)
-"""One key: a read over a slow line may return several."""
+"""Matches one key: a read over a slow line may return several."""
 
 PAUSE_S: Final = 0.2
-"""At most five frames a second, so that a slow ssh keeps up."""
+"""Seconds between frames: at most five frames a second, so that a slow ssh keeps up."""
 RETRY_S: Final = 2.0
 STALE_S: Final = 5.0
-"""The stream sends a state each second."""
+"""Seconds without news after which a frame is marked stale. The stream sends a state each
+second.
+"""
 
 
 async def follow(page: GatewayPage, view: View, console: Console) -> None:

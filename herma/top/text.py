@@ -47,7 +47,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def as_ascii(line: Text) -> Text:
-    """The line for a terminal that knows nothing else."""
+    """The line in ASCII, for a terminal that shows no other characters."""
     shown = line.copy()
     shown.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
     return shown

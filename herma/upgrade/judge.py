@@ -30,7 +30,7 @@ _TEXTS: Final = (
 )
 _NUM_PLAIN: Final = 4
 _PLAIN_IDS: Final = 24
-"""Ids that every vocabulary has, for an engine without a tokenizer."""
+"""Token ids that every vocabulary has: the questions to an engine without a tokenizer."""
 
 
 def questions(encode: Callable[[str], Sequence[int]] | None) -> tuple[ProbeQuestion, ...]:

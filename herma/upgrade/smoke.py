@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 300.0
 _MODULES: Final = {"vllm": "vllm", "sglang": "sglang"}
 """What an engine's environment must import, by the kind of engine."""
 _OWN: Final = ("--name", "-p", "--publish", "--restart", "--cidfile", "--ip", "--entrypoint")
-"""Options of a container, with a value, that a second container must not have."""
+"""Options of a container that have a value and that a second container must not repeat."""
 _DETACHED: Final = ("-d", "--detach")
 _MOUNT: Final = "/herma-smoke"
 _RANK_FLAGS: Final = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size")

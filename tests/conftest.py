@@ -75,7 +75,7 @@ def _same_numbers(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_secret_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Of this test, and of the processes that it met."""
+    """No log of this test, and of the processes that it started, holds a secret."""
     yield
     caught = request.config.stash[SECRETS_IN_LOGS].caught()
     assert not caught, f"secrets in the logs: {caught}"
@@ -108,7 +108,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Nor later at what was collected: every full collection would take a second."""
+    """The garbage collector does not look at the collected tests later: each full collection would
+    take a second.
+    """
     gc.freeze()
     gc.enable()
 

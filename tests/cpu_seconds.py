@@ -50,7 +50,7 @@ class CpuSeconds:
         self._seconds[report.nodeid.partition("[")[0]] += properties.get(PROPERTY, 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """By folder, then the dearest functions."""
+        """Print the seconds by folder, then the dearest functions."""
         folders: Counter[str] = Counter()
         for function, used in self._seconds.items():
             folders[function.partition("::")[0].rpartition("/")[0]] += used

@@ -128,7 +128,9 @@ async def test_a_line_says_how_an_act_ended(tmp_path: Path, error: Exception | N
 
 
 async def test_every_request_of_a_control_socket_is_audited() -> None:
-    """Whatever it is, unless it reads: so one that is added is audited too."""
+    """Each request that does more than read leaves a line, so a request that is added later is
+    audited too.
+    """
     acts: list[Act] = []
 
     async def answer(ask: Ask) -> Answer:

@@ -31,7 +31,7 @@ def test_the_search_for_a_smaller_example_ends(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_state_machine_that_fails_is_made_smaller(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of its many steps those are shown that it takes."""
+    """The report shows only the steps of the state machine that the failure needs."""
 
     class Life(RuleBasedStateMachine):
         total = 0

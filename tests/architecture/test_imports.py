@@ -172,7 +172,7 @@ def test_packages_offer_only_what_others_take() -> None:
 
 
 def test_the_product_imports_no_tests() -> None:
-    """Nor benchmarks, but for the command that runs them."""
+    """The product imports no tests, and no benchmarks except in the command that runs them."""
     found = [
         f"{name} imports {full}"
         for name, tree in _trees().items()

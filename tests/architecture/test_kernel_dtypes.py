@@ -25,7 +25,7 @@ def dtypes_in_tuples(source: str) -> list[int]:
 
 
 def test_no_kernel_keeps_a_dtype_in_a_tuple() -> None:
-    """Nor a kernel's file elsewhere in it."""
+    """No kernel, and no other part of a kernel's file, keeps a dtype in a tuple."""
     assert dtypes_in_tuples("a, b = 1, out.dtype.element_ty\nc = x.dtype\n") == [1]
     paths = [
         path

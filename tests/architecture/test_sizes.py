@@ -82,7 +82,9 @@ def _lengths_of_files() -> dict[str, int]:
 
 
 def _lengths_of_functions() -> dict[str, int]:
-    """By `path::name`; device code has no guide, because a kernel reads best in one piece."""
+    """The length of each function by `path::name`; device code has no guide, because a kernel reads
+    best in one piece.
+    """
     return {
         f"{path.relative_to(ROOT)}::{function.name}": function.num_lines
         for path in _sources()

@@ -26,12 +26,14 @@ from benchmarks.code_lines import LineCount, count_cuda, count_package, count_py
     ],
 )
 def test_a_line_of_code(text: str, count: LineCount) -> None:
-    """Neither blank nor import nor docstring; what Triton compiles stands apart."""
+    """A line of code is no blank line, import or docstring; what Triton compiles is counted
+    apart.
+    """
     assert count_python(text) == count
 
 
 def test_cuda_is_device_code() -> None:
-    """Of a CUDA source every line that is not blank."""
+    """Every line of a CUDA source that is not blank counts as device code."""
     assert count_cuda("int x;\n\n// why\n") == LineCount(0, 2, 3)
 
 

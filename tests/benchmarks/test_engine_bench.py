@@ -224,7 +224,7 @@ def test_an_answer_that_was_cut_is_an_error(runner: ModelRunner) -> None:
 
 
 def test_a_client_that_fails_ends_the_engine(runner: ModelRunner) -> None:
-    """Its error comes out, and the loop does not wait for ever."""
+    """The error of a client that fails is raised, and the loop does not wait for ever."""
 
     def act(client: BenchClient) -> None:
         client.call([EngineRequest([10**6], 1)])
@@ -321,13 +321,13 @@ def test_a_start_with_real_files_is_measured(
 
 
 def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
-    """It says so instead of drawing an empty one."""
+    """The command says that there are no figures, and draws no empty picture."""
     assert not plot_decode({"figures": []}, tmp_path / "no.png")
     assert not (tmp_path / "no.png").exists()
 
 
 def test_a_window_bounds_what_a_step_reads() -> None:
-    """Of Gemma's 48 layers 8 read 100k tokens of a sequence, the others 1,024, 8 KiB each."""
+    """8 of Gemma's 48 layers read 100k tokens of a sequence, the others 1,024, 8 KiB each."""
     floor = _floor("gemma-3-12b")
     read = (floor.step(1, 100_000) - floor.step(1, 0)) * H200.bandwidth
     assert read == pytest.approx(8192 * (8 * 100_000 + 40 * 1024))
@@ -369,7 +369,9 @@ def test_a_row_whose_experts_are_too_few_does_not_count() -> None:
 def test_a_mixture_is_timed_with_drawn_experts_and_checked_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
 ) -> None:
-    """Its table says how many a step read; answers that are checked are those of its weights."""
+    """The table says how many experts a step read; checked answers are those that the mixture's
+    weights choose.
+    """
     shape, result = write_family(tmp_path / "model", family), tmp_path / "mixture.json"
     options = Options(
         str(shape), dummy=True, tests=("decode", "first-token"), device="cpu", is_smoke=True,

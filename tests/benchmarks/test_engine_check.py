@@ -158,8 +158,8 @@ def _sums_of_too_few_bits(patch: pytest.MonkeyPatch) -> None:
     [("auto", LAYERS), pytest.param("fp8", LAYERS // 3, marks=pytest.mark.slow)],
 )
 def test_a_right_engine_passes(quantization: str, num_layers: int, tmp_path: Path) -> None:
-    """And the check is sure of enough tokens to say so. A CPU is slow at products in 8 bits: every
-    run has those of a hybrid, below.
+    """The check finds a right engine right, and is sure of enough tokens to say so. A CPU is slow
+    at products in 8 bits: every run has those of a hybrid, below.
     """
     runner = _runner(tmp_path, num_layers=num_layers, quantization=quantization)
     checked = check_answers(runner, _answers(runner))
@@ -243,7 +243,7 @@ def test_decodes_are_checked_with_the_rows_rounded_that_kernels_round(
 
 
 def _scale_of_another_row(patch: pytest.MonkeyPatch) -> None:
-    """Its rows of 8-bit numbers are scaled as the one before."""
+    """A fault: each row of 8-bit numbers has the scale of the row before it."""
     quantize_rows = fp8.quantize_rows
 
     def wrong(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -330,7 +330,9 @@ def test_rows_rounded_at_every_batch_are_checked(
 def test_experts_of_rows_that_kernels_round_are_checked_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both products take rounded rows, those of a step of many rows alone."""
+    """The check rounds the rows of both products, only in steps of as many rows as the kernels
+    round.
+    """
     model = write_family(tmp_path, "qwen3_moe", vocab_size=256)
     loaded = _loaded(model, quantization="fp8", threads=1).model
     layer, mlp = loaded.weights.layers[0], loaded.config.layers[0].mlp
@@ -362,7 +364,9 @@ def _then_rounded(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_all_rows_of_a_small_batch_are_checked(batch: int) -> None:
-    """Of more rows eight are, the first and the last among them: a fault may be in any row."""
+    """All rows of a small batch are checked. Of more rows eight are, the first and the last among
+    them: a fault may be in any row.
+    """
     bench = EngineBench(
         BenchClient(MemoryChannel()), SMOKE, None, 99, lambda _: EngineBar(), lambda _: 0
     )
@@ -403,7 +407,9 @@ def test_all_answers_are_judged_together() -> None:
 
 
 def test_a_check_amid_noise_says_nothing() -> None:
-    """Neither that tokens are right nor that one is wrong; a wrong one is found all the same."""
+    """Amid noise the check says neither that tokens are right nor that one is wrong; a wrong one is
+    found all the same.
+    """
     unsure: JudgedAnswer = judge(_evidence([0.0] * 10, [0.5] * 10))
     assert failures([unsure]) == []
     said = doubt([unsure])

@@ -46,7 +46,7 @@ def test_rows_choose_independently(
 
 
 def test_a_weightless_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of dense layers."""
+    """A dense model without weights is left as it is."""
     monkeypatch.setattr(ModelSource, "load", ModelSource.load)
     draw_what_is_loaded()
     runner = load_tiny(write_family(tmp_path, "qwen2"), dtype="float32")

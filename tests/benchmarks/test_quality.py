@@ -20,7 +20,7 @@ TINY = builtin_dir("builtin:herma-tiny")
 
 
 def test_windows_are_whole_and_know_what_is_judged(tmp_path: Path) -> None:
-    """Of conversations the answers, of files all."""
+    """Windows are whole. The answers of conversations are judged, and all tokens of files."""
     found = texts_for("builtin:herma-tiny", TINY, (), 1000, 300, 1)
     assert list(found) == ["answers", "pages"]
     assert [len(window.ids) for window in found["pages"]] == [300, 300, 300]
@@ -39,7 +39,7 @@ def test_windows_are_whole_and_know_what_is_judged(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_scores_are_those_of_the_definition(tmp_path: Path) -> None:
-    """By torch's own losses, over the judged tokens only."""
+    """Scores equal torch's own losses over the judged tokens only."""
     write_tiny_model(tmp_path)
     exact, rough = load_tiny(tmp_path), load_tiny(tmp_path, quantization="fp8")
     ids = [(11 * i) % 150 for i in range(40)]

@@ -58,7 +58,9 @@ def test_drafts_are_accepted_by_the_schedule(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a model without trained weights, at every depth; each has its row."""
+    """Drafts of a model without trained weights are accepted as the schedule says, at every depth;
+    each depth has its row.
+    """
     path = write_tiny_model(tmp_path / "model", num_hidden_layers=5)
     monkeypatch.setattr(command, "loads_for", _random_loads)
     report = tmp_path / "report.json"

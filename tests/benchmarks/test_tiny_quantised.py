@@ -9,7 +9,7 @@ from training.data import SKILLS, skill_cases
 
 @pytest.mark.slow
 def test_weights_keys_and_values_in_8_bits_answer_as_well() -> None:
-    """Of two questions none is answered worse."""
+    """With weights, keys and values in 8 bits neither of two questions is answered worse."""
     skills = SKILLS[6::6]
     cases = [case for skill in skills for case in skill_cases(skill, 7, 1)]
     shares = {
@@ -25,7 +25,9 @@ def test_weights_keys_and_values_in_8_bits_answer_as_well() -> None:
 def test_more_than_a_point_lost_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, share: float, code: int
 ) -> None:
-    """Of the mean over skills, by any variant in 8 bits; 4 bits are shown only."""
+    """A variant in 8 bits fails if it loses more than a point of the mean over skills; variants in
+    4 bits are only shown.
+    """
     shares = iter([1.0, 1.0, 1.0, share, 0.5])
     monkeypatch.setattr(quantised, "runner_of", lambda *_: None)
     monkeypatch.setattr(quantised, "right_shares", lambda *_: {"json": next(shares)})

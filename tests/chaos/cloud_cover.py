@@ -47,7 +47,7 @@ async def run_cover(
     *,
     peace_s: float = 3.0,
 ) -> Covered:
-    """Both workers die that many times, by turns their engines and their supervisors."""
+    """Kill both workers `injections` times, in turn by their engines and by their supervisors."""
     covered = Covered()
     async with open_provider(FakeProvider(delay_s=LATENCY_S)) as provider:
         tables = PROVIDER.format(url=provider.base_url)

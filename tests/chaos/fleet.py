@@ -77,7 +77,7 @@ class Fleet:
         self._orders = {name: Orders() for name in names}
 
     def engine_pid(self, name: str) -> int:
-        """Its present engine, loaded or not; 0 if it has none."""
+        """The process id of the worker's present engine, loaded or not; 0 if it has none."""
         return next(iter(self.herma.pids(f"herma engine {name}")), 0)
 
     def supervisor_pid(self, name: str) -> int:

@@ -107,7 +107,7 @@ async def kill(fleet: ForeignFleet) -> None:
 
 
 async def stop(fleet: ForeignFleet) -> None:
-    """It hangs: its worker kills it for its silence."""
+    """Stop the engine: it hangs, and its worker kills it for its silence."""
     pids = pids_of(fleet.ports[0])
     fleet.hit(0, signal.SIGSTOP)
     await _until_gone(fleet, pids)

@@ -57,8 +57,8 @@ class Flood:
 
 
 async def cancel_upstream_streams(count: int, seed: int) -> Flood:
-    """So many streams of one provider, each cancelled at a random moment: of dialling, of waiting,
-    of reading. No slot of its pool may be lost.
+    """Open streams of one provider, and cancel each at a random moment: of dialling, of waiting, of
+    reading. No slot of its pool may be lost.
     """
     flood, rng = Flood(), random.Random(seed)
     fake = FakeProvider(words=("word",) * 20, delay_s=0.01, first_delay_s=0.01)
@@ -108,8 +108,8 @@ def _look_at_pool(provider: Provider, flood: Flood) -> None:
 
 
 async def disconnect_clients(folder: Path, count: int, seed: int) -> Flood:
-    """So many clients leave a real gateway at random moments, one of four in an orderly way, one of
-    four from a provider's answer. Afterwards nothing of theirs is left in any process.
+    """Clients leave a real gateway at random moments, one of four in an orderly way, one of four
+    from a provider's answer. Afterwards nothing of theirs is left in any process.
     """
     flood, rng = Flood(), random.Random(seed)
     provider = FakeProvider(words=("word",) * 20, first_delay_s=0.02)

@@ -80,7 +80,7 @@ class Wire:
         self.end()
 
     def slowly(self, piece: bytes, every_s: float = 0.1) -> None:
-        """The same bytes again and again."""
+        """Send the same bytes again and again."""
         until = time.monotonic() + LONG_S
         while time.monotonic() < until:
             self.body(piece)
@@ -130,7 +130,7 @@ def _half_event(wire: Wire) -> None:
 
 
 def _then(first: tuple[bytes, ...], ping: bytes | None) -> Callable[[Wire], None]:
-    """These events, or the half of a whole answer; then pings, or silence."""
+    """Answer with these events, or half of a whole answer; then with pings, or nothing."""
 
     def say(wire: Wire) -> None:
         wire.begin()

@@ -154,8 +154,8 @@ class Pair:
 
 @asynccontextmanager
 async def open_pair(folder: Path, provider_url: str, most_requests: int) -> AsyncIterator[Pair]:
-    """Both hosts with everything ready, for the length of the block. Their limits allow so many
-    requests to the provider, which answers as the model `cloud`.
+    """Both hosts with everything ready, for the length of the block. Their limits allow a given
+    number of requests to the provider, which answers as the model `cloud`.
     """
     model = await trio.to_thread.run_sync(write_text_model, folder / "model")
     ports = free_ports(4)

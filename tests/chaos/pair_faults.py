@@ -68,7 +68,7 @@ async def _heal_link(pair: Pair, host: int) -> None:
 
 
 async def _lock_ledger(pair: Pair, host: int) -> None:
-    """By a transaction of another program."""
+    """Lock the ledger by a transaction of another program."""
 
     def hold() -> None:
         with closing(sqlite3.connect(pair.ledger, isolation_level=None)) as stranger:

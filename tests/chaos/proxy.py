@@ -80,7 +80,7 @@ class Proxy:
 
 @asynccontextmanager
 async def open_proxies(count: int, target_port: int) -> AsyncIterator[list[Proxy]]:
-    """That many proxies to one port, for the length of the block."""
+    """Proxies to one port, for the length of the block."""
     proxies = [Proxy(target_port) for _ in range(count)]
     async with trio.open_nursery() as nursery:
         for proxy in proxies:

@@ -93,7 +93,7 @@ def test_events_are_read_from_the_log() -> None:
 
 
 def test_prompts_are_fixed_by_the_seed() -> None:
-    """And differ from one another."""
+    """The seed fixes the prompts, which differ from one another."""
     assert make_prompts(8, 1) == make_prompts(8, 1)
     assert make_prompts(8, 1) != make_prompts(8, 2)
 
@@ -132,8 +132,9 @@ async def _echo(stream: trio.SocketStream) -> None:
 def test_the_prefix_of_a_second_try_is_worth_more_than_all_clients(
     prompt_token_s: float, home: WorkerId
 ) -> None:
-    """Even if all of them run on the worker that holds it; at the speed of an idle machine without
-    the pace it is better off on the other worker, which says nothing about what is known of it.
+    """A second try is placed on the worker that holds its prefix, even if all clients run there.
+    Without the pace of prompts, at the speed of an idle machine, the other worker is the better
+    place, and the test would prove nothing.
     """
     workers = []
     for worker_id, running in ((W1, NUM_CLIENTS + NUM_MARKED - 1), (W2, 0)):
@@ -147,7 +148,9 @@ def test_the_prefix_of_a_second_try_is_worth_more_than_all_clients(
 
 
 def test_a_pause_of_the_harness_is_no_fault_of_a_gateway() -> None:
-    """Its proxies carry the heartbeats of all links."""
+    """A pause of the harness is no fault of a gateway, because its proxies carry the heartbeats of
+    all links.
+    """
     line = "worker w2: gateway tcp://127.0.0.1:1 is gone: the connection is lost"
     assert given_up_again([], 0.0) == ""
     assert line in given_up_again([line], 0.1)

@@ -45,8 +45,8 @@ async def test_streams_survive_what_happens_to_a_worker(
 
 @pytest.mark.slow
 async def test_a_provider_covers_the_loss_of_all_workers(tmp_path: Path) -> None:
-    """And is left again; the open streams wait for their worker. In `make test` the form with one
-    worker is `tests/e2e/test_failover.py`.
+    """A provider covers the loss of all workers, and is left again; the open streams wait for their
+    worker. In `make test` the form with one worker is `tests/e2e/test_failover.py`.
     """
     with trio.fail_after(120):
         covered = await run_cover(tmp_path / "f", PROMPTS, {}, 1, peace_s=0.0)

@@ -131,7 +131,7 @@ def _invalid(liar: Liar, sequence: FakeSequence) -> None:
 
 
 def _silent(_: Liar, __: FakeSequence) -> None:
-    """It was accepted, and no more comes."""
+    """Accept the sequence, and send nothing more."""
 
 
 def _cut_at_once(liar: Liar, _: FakeSequence) -> None:

@@ -70,7 +70,7 @@ NODE_VERSION: Final = _table().node
 
 
 def all_clients() -> tuple[Client, ...]:
-    """Those with a turn, in the table's order."""
+    """The clients that have a turn, in the table's order."""
     return _table().clients
 
 

@@ -52,7 +52,7 @@ admin = true
 
 
 def sha256(secret: str) -> str:
-    """Of a key, as the file holds it."""
+    """The hash of a key, as the file holds it."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -112,7 +112,9 @@ def _num_answers(herma: HermaProcess) -> float:
 
 
 def test_codex_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
-    """By the Responses API: two requests, the command's output between them."""
+    """codex runs a command by the Responses API: two requests, the command's output between
+    them.
+    """
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex/config.toml").write_text(CODEX.format(url=herma.base_url))
     program = ENVIRONMENTS / "codex/node_modules/.bin/codex"
@@ -151,7 +153,9 @@ def test_codex_survives_its_compaction(herma: HermaProcess, tmp_path: Path) -> N
 
 
 def test_claude_code_reads_a_file(herma: HermaProcess, tmp_path: Path) -> None:
-    """By the Messages API, by a name that only the wildcard knows."""
+    """Claude Code reads a file by the Messages API, under a model name that only the wildcard
+    knows.
+    """
     program = ENVIRONMENTS / "claude/node_modules/.bin/claude"
     done = _run(
         tmp_path,
@@ -165,7 +169,7 @@ def test_claude_code_reads_a_file(herma: HermaProcess, tmp_path: Path) -> None:
 
 
 def test_opencode_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
-    """By chat completions; it asks for a title beside."""
+    """opencode runs a command by chat completions, and also asks for a title."""
     config = deepcopy(OPENCODE)
     config["provider"]["herma"]["options"]["baseURL"] = herma.base_url
     path = tmp_path / "opencode.json"
@@ -189,8 +193,8 @@ ASKED = {
 def test_own_tools_of_the_responses_api_run_at_the_client(
     herma: HermaProcess, tmp_path: Path, tool: str
 ) -> None:
-    """By openai-agents: the model calls a function, the client gets the item that it knows, and the
-    model its result.
+    """openai-agents runs the tools: the model calls a function, the client gets the item that it
+    knows, and the model its result.
     """
     program = ENVIRONMENTS / "openai-agents/bin/python"
     argv: list[str | Path] = [program, HERE / "drive_own_tools.py", tool, herma.base_url]

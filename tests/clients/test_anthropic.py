@@ -43,7 +43,7 @@ def _observations(client: str, url: str) -> dict[str, Any]:
 
 
 def test_a_message_is_the_same_whole_and_streamed(seen: dict[str, Any]) -> None:
-    """By a name that only a wildcard knows."""
+    """A message to a name that only a wildcard knows is the same whole and streamed."""
     assert seen["message"] == {"text": HELLO, "stop": "end_turn", "counts": True}
     assert seen["stream"] == {
         "text": HELLO,

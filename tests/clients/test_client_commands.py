@@ -38,7 +38,7 @@ def herma(tmp_path: Path) -> Iterator[HermaProcess]:
 
 @pytest.mark.parametrize("client", WORDS)
 def test_the_command_runs_the_client(client: str, herma: HermaProcess, tmp_path: Path) -> None:
-    """It answers at the first try, from an empty home."""
+    """The client that the command runs answers at the first try, from an empty home."""
     programs = ENVIRONMENTS / FOLDERS[client] / "node_modules/.bin"
     if not programs.exists():
         pytest.skip(f"{client} is not installed in {programs}")

@@ -65,7 +65,7 @@ def seen(
 
 
 def test_models_are_listed_and_retrieved(seen: dict[str, Any]) -> None:
-    """Also those that nobody serves now."""
+    """Models are listed and retrieved, also those that no worker serves now."""
     assert seen["models"] == {"ids": ["alpha", "narrow", "nobody"], "one": "alpha"}
 
 
@@ -146,7 +146,9 @@ def test_an_error_in_mid_stream_is_raised_behind_the_text(seen: dict[str, Any]) 
 
 
 def test_a_full_house_is_a_rate_limit_that_retries_survive(seen: dict[str, Any]) -> None:
-    """Who finds no place to wait is refused with Retry-After; who retries is served in the end."""
+    """A request without a place to wait is refused with Retry-After; a client that retries is
+    served in the end.
+    """
     assert seen["busy"] == {
         "refused": ["RateLimitError", 429, "busy", True],
         "queued": "no error",

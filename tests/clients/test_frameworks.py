@@ -104,7 +104,7 @@ def _seen(framework: str, url: str) -> dict[str, Any]:
 def test_an_answer_is_the_same_whole_and_streamed(
     herma: HermaProcess, framework: str, api: str
 ) -> None:
-    """By chat completions and by responses."""
+    """An answer is the same whole and streamed, by chat completions and by responses."""
     seen = _seen(framework, herma.base_url)
     assert seen[api] == HELLO
     assert seen["stream" if api == "chat" else "responses stream"] == HELLO
@@ -112,7 +112,9 @@ def test_an_answer_is_the_same_whole_and_streamed(
 
 @pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm", "ai-sdk"])
 def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework: str) -> None:
-    """By chat completions, and by responses where the framework goes on by itself."""
+    """A tool is called and its result answered, by chat completions, and by responses where the
+    framework goes on by itself.
+    """
     seen = _seen(framework, herma.base_url)
     assert seen["tools"] == TURN
     if framework == "litellm":
@@ -122,14 +124,18 @@ def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework
 
 
 def test_the_ai_sdk_names_stored_items(herma: HermaProcess) -> None:
-    """It leaves the texts of earlier answers to the gateway."""
+    """The AI SDK sends ids of stored items, and leaves the texts of earlier answers to the
+    gateway.
+    """
     second = _seen("ai-sdk", herma.base_url)["second question"]
     assert second == {"text": HELLO, "kinds": ["user", "item_reference", "user"]}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_objects_are_of_the_schema(herma: HermaProcess, framework: str) -> None:
-    """Whatever way the framework asks for them: response formats, tools, strict tools."""
+    """Objects have the form of the schema in each way in which the framework asks for them:
+    response formats, tools, strict tools.
+    """
     seen = _seen(framework, herma.base_url)
     objects = [one for one in seen.values() if isinstance(one, dict) and "age" in one]
     assert objects

@@ -31,7 +31,9 @@ def _herma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
 
 @pytest.mark.parametrize("client", all_clients(), ids=lambda one: one.name)
 def test_a_turn_is_made(client: Client, herma: HermaProcess, tmp_path: Path) -> None:
-    """It ends well and says the last words, the tool's result was sent, nothing was refused."""
+    """The turn ends well with the model's last words, the tool's result was sent, and nothing was
+    refused.
+    """
     if "CLIENTS_DIR" not in os.environ:
         pytest.skip("`make test-clients` makes the environments and runs this")
     environments = Path(os.environ["CLIENTS_DIR"]).absolute()

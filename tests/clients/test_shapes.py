@@ -42,7 +42,9 @@ def _herma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_a_client_s_requests_are_taken_and_cached(path: Path, herma: HermaProcess) -> None:
-    """By the ids of the prompts, with the tokenizer and template of the built-in model."""
+    """No request is refused, and each turn finds the last one by the ids of the prompts, with the
+    tokenizer and template of the built-in model.
+    """
     shapes = read(path)
     assert len(shapes) >= MIN_REQUESTS
     with httpx.Client(base_url=herma.root_url, timeout=300) as client:
@@ -62,7 +64,7 @@ def _own(shape: Shape, number: int) -> Shape:
 
 
 def _seen(client: httpx.Client) -> dict[str, tuple[int, int, str]]:
-    """Of each conversation its turns, breaks of its prefix, and loop."""
+    """The turns, the breaks of the prefix, and the loop of each conversation."""
     rows = client.get("/admin/conversations").json()["conversations"]
     return {row["name"]: (row["turns"], row["breaks"], row["loop"]) for row in rows}
 

@@ -117,7 +117,9 @@ def test_a_client_sees_over_tls_what_it_sees_without(
 
 
 def test_a_client_that_does_not_trust_it_is_not_answered(secured: _Secured) -> None:
-    """And the gateway serves the next one."""
+    """A client that does not trust the certificate gets no answer, and the gateway serves the next
+    client.
+    """
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{secured.herma.base_url}/models", trust_env=False)
     assert httpx.get(f"{secured.herma.root_url}/health", verify=secured.trust).status_code == 200

@@ -36,7 +36,7 @@ def test_a_host_of_this_machine_alone_needs_no_keys(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "gpu-1.example", "192.0.2.1"])
 def test_a_public_host_is_called_so(host: str) -> None:
-    """It takes keys."""
+    """A host that takes keys is called public."""
     with pytest.raises(ConfigError, match=r"public.*herma keys new"):
         check(f'[gateway]\nhost = "{host}"')
 
@@ -50,7 +50,9 @@ def test_a_public_host_is_called_so(host: str) -> None:
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_told_how_one_is_written(address: str) -> None:
-    """By the gateway and by a worker alike; it is not called public."""
+    """The errors of the gateway and of a worker say how an address is written, and do not call it
+    public.
+    """
     form = "write tcp://HOST:PORT or ipc://PATH"
     with pytest.raises(ConfigError, match=f"^x:2: .*worker_bind .* is not an address: {form}"):
         check(f'[gateway]\nworker_bind = "{address}"')
@@ -69,7 +71,7 @@ def test_a_port_that_is_picked_is_no_address_to_dial(port: str) -> None:
 
 
 def test_a_worker_that_dials_nobody_is_refused() -> None:
-    """It would wait forever."""
+    """A worker that dials no gateway would wait for ever, so it is refused."""
     with pytest.raises(ConfigError, match=r"^x:5: worker `w` has an empty list"):
         check(f"{WORKER}gateways = []")
 
@@ -238,7 +240,7 @@ def test_a_password_of_no_server_is_refused() -> None:
 
 
 def test_a_path_that_no_socket_can_have_is_refused() -> None:
-    """That of the last process counts."""
+    """The longest path counts, that of the last process."""
     path = "ipc:///" + "x" * 104
     text = f'[gateway]\nprocesses = 3\nworker_bind = "{path}"\n'
     assert check(text).gateway.worker_bind == path

@@ -71,7 +71,9 @@ def test_what_can_change_is_taken_and_the_rest_is_named() -> None:
 
 
 def test_the_same_file_changes_nothing() -> None:
-    """Nor does one that differs in tables of workers only, which are not the gateway's."""
+    """The same file changes nothing, and neither does a file that differs only in tables of
+    workers.
+    """
     old = _config(OLD)
     assert gateway_changes(old, old).taken == gateway_changes(old, old).kept == ()
     without = msgspec.structs.replace(old, workers=())
@@ -80,7 +82,7 @@ def test_the_same_file_changes_nothing() -> None:
 
 @pytest.mark.parametrize("key", GatewayConfig.__struct_fields__)
 def test_each_key_of_the_gateway_is_taken_or_kept(key: str) -> None:
-    """And named once."""
+    """Each key of the gateway is taken or kept, and named once."""
     old = Config()
     new = msgspec.structs.replace(old, gateway=msgspec.structs.replace(old.gateway, **{key: "x"}))
     changes = gateway_changes(old, new)

@@ -26,7 +26,7 @@ def test_a_key_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"\xef\xbb\xbfsecret\r\n", b"secret\r\n", b"  secret"])
 def test_a_key_file_of_windows_is_read(data: bytes, tmp_path: Path) -> None:
-    """Its editors begin a file with a mark, which no header can hold."""
+    """Editors on Windows begin a file with a byte order mark, which no header can hold."""
     path = tmp_path / "key"
     path.write_bytes(data)
     provider = ProviderConfig(base_url=URL, api_key_file=str(path))

@@ -45,7 +45,7 @@ def test_a_text_engine_names_the_model_as_it_likes() -> None:
 
 
 def test_the_command_names_all_kinds() -> None:
-    """Its help is written without the configuration's types."""
+    """The help of the command names all kinds, and is written without the configuration's types."""
     assert herma.cli.ENGINE_KINDS == ENGINE_KINDS
 
 
@@ -86,7 +86,7 @@ def test_the_command_names_all_kinds() -> None:
     ],
 )
 def test_a_mistake_is_one_line(keys: str, said: str) -> None:
-    """It names the key and what is wanted."""
+    """The line of a mistake names the key and what is wanted."""
     with pytest.raises(ConfigError) as raised:
         parse_config(WORKER + keys, "f")
     assert said in str(raised.value)
@@ -128,8 +128,8 @@ def test_a_card_of_ones_own_is_no_other_workers(first: str, second: str, is_mist
 def test_an_engine_that_takes_turns_is_launched_and_its_device_named(
     keys: str, why: str | None
 ) -> None:
-    """Of a device that is not named, the host's memory was measured, and two engines of one card
-    were resident together.
+    """An engine that takes turns must be launched, with its device named. Without a device the
+    host's memory was measured, and two engines of one card were resident together.
     """
     text = (
         '[[models]]\nname = "m"\nresidency = "on-demand"\n[[workers]]\nname = "w"\nmodel = "/m"\n'

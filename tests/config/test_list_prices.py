@@ -11,7 +11,9 @@ from protocol.errors import ConfigError
 
 
 def test_each_price_has_a_source_and_a_day() -> None:
-    """And none is free or cheaper for output than for input, which would be a slip."""
+    """Each price has a source and a day, and none is free, or cheaper for output than for input,
+    which would be a slip.
+    """
     found = list_prices(LedgerConfig())
     assert len(found) >= 4
     for host, listed in found.items():

@@ -334,8 +334,8 @@ model = "/models/m"
     ],
 )
 def test_a_mistake_is_named_with_its_line(old: str, new: str, said: str) -> None:
-    """Its own line, however often the same words occur elsewhere; the name of the
-    provider that it is in; how to write what was meant.
+    """A mistake is named with its own line, however often the same words occur elsewhere; the name
+    of the provider that it is in; how to write what was meant.
     """
     assert parse_config(TWO, "herma.toml")
     assert old in TWO
@@ -382,7 +382,7 @@ def test_a_model_that_no_machine_can_have_is_refused(model: str, says: str) -> N
 
 @pytest.mark.parametrize("drafter", ["builtin:herma-tiny", "builtin:herma-tiny/eagle", "hf:a/b"])
 def test_a_drafter_that_no_machine_can_have_is_refused(drafter: str) -> None:
-    """Of those that are built in the line names all."""
+    """A drafter that cannot exist is refused; the line names all that are built in."""
     speculation = f'speculation = {{ drafter = "{drafter}" }}'
     text = TWO.replace('model = "/models/m"', f'model = "/models/m"\n{speculation}')
     says = f"^x:20: worker `w`: drafter '{drafter}' is .* one of .*builtin:herma-tiny/mtp"
@@ -394,7 +394,7 @@ def test_a_drafter_that_no_machine_can_have_is_refused(drafter: str) -> None:
     "model", ["builtin:herma-tiny", "a/b", "a", "./a:b", "/a:b", "~/a:b", "a b"]
 )
 def test_a_model_that_a_machine_may_have_is_taken(model: str) -> None:
-    """Which directories there are, the worker's host knows."""
+    """A model's directory is taken as it is, because it may exist on the worker's host."""
     text = TWO.replace('model = "/models/m"', f'model = "{model}"')
     assert parse_config(text, "x").workers[0].model == model
 

@@ -83,16 +83,16 @@ EXPECTED: dict[Place, int] = {
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_each_key_has_its_line(newline: str) -> None:
-    """Whatever texts and comments hold, however keys are written, and however often they repeat. An
-    item of a nested list has the line of the outer item; a table that is first named in the header
-    of an inner one has the line of that header.
+    """Each key has its line, whatever texts and comments hold, however keys are written, and
+    however often they repeat. An item of a nested list has the line of the outer item; a table that
+    is first named in the header of an inner one has the line of that header.
     """
     text = NASTY.replace("\n", newline)
     assert {place: line_of(place, text) for place in EXPECTED} == EXPECTED
 
 
 def test_a_default_has_the_line_of_its_table() -> None:
-    """And none if its table is missing as well."""
+    """A default has the line of its table, and none if the table is missing too."""
     text = "\n[[workers]]\nname = 'w'\n"
     assert line_of(("workers", 0, "gateways"), text) == 2
     assert line_of(("gateway", "host"), text) is None

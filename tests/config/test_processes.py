@@ -28,7 +28,7 @@ hash = "sha256:{sha256(b"k").hexdigest()}"
     ],
 )
 def test_what_one_process_alone_can_do_is_refused_to_several(tables: str, says: str) -> None:
-    """The same file is right for one."""
+    """A file that only one process can serve is refused for several, and right for one."""
     config = parse_config(tables, "herma.toml")
     assert with_gateway(config, "herma.toml", processes=1) == config
     with pytest.raises(ConfigError, match=says):
@@ -42,7 +42,7 @@ def test_the_file_itself_is_held_to_it() -> None:
 
 
 def test_several_processes_may_have_limits() -> None:
-    """They share one ledger."""
+    """Several processes may have limits, because they share one ledger."""
     limited = f"{PROVIDER}limits = {{ daily = 1 }}\n{KEY}limits = {{ monthly = 1 }}"
     config = parse_config(f"[gateway]\nprocesses = 4\n{limited}", "herma.toml")
     assert config.gateway.processes == 4

@@ -66,7 +66,7 @@ def test_a_file_with_prices_and_limits() -> None:
     ],
 )
 def test_a_mistake_is_one_line(old: str, new: str, parts: tuple[str, ...]) -> None:
-    """That names the place."""
+    """A mistake is one line that names its place."""
     assert old in GOOD
     with pytest.raises(ConfigError) as refused:
         check(GOOD.replace(old, new, 1))
@@ -122,7 +122,9 @@ def test_a_price_that_a_limit_of_conversations_needs_must_be_there(limit: str, w
 
 
 def test_keys_that_never_leave_the_house_need_no_price() -> None:
-    """Nor do their conversations."""
+    """Keys whose prompts never go to a provider need no price, and neither do their
+    conversations.
+    """
     at_home = KEY.replace("limits = { daily = 1 }", 'cloud = "never"')
     assert check(UNPRICED + CONVERSATION + at_home)
     assert check(UNPRICED + OWN_CONVERSATION + 'cloud = "never"\n')

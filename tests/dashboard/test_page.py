@@ -126,7 +126,7 @@ async def test_it_fits_a_phone_and_follows_the_system_s_theme(scheme: str) -> No
 
 @needs_browser
 async def test_an_empty_graph_has_an_axis_that_counts() -> None:
-    """Its three marks were 0, 1 and 1 ms."""
+    """An empty graph has an axis with different marks: its three marks were 0, 1 and 1 ms."""
     marks = "[...document.querySelectorAll('#first text')].map(one => one.textContent)"
     async with opened(ShownFleet()) as (tab, _, _):
         await tab.until(f"{marks}.length >= 3")

@@ -117,7 +117,7 @@ Read = Callable[[httpx.AsyncClient, Callable[[], None]], Awaitable[str]]
 
 
 async def _resumed_mid_stream(herma: HermaProcess, client: httpx.AsyncClient) -> None:
-    """By each API: what the client reads neither repeats nor lacks anything."""
+    """In each API, what the client of a resumed stream reads neither repeats nor lacks anything."""
     undisturbed = await _read_all(client, lambda: None)
     disturbed = await _read_all(client, lambda: _kill_engine(herma, "s1"))
     assert all(len(text) > 100 for text in undisturbed.values())

@@ -132,7 +132,9 @@ def _story(client: httpx.Client, num: int) -> str:
 
 
 def test_chat_whole_and_streamed(fleet: Fleet) -> None:
-    """The same text, exact usage; several at once, on both engines."""
+    """A chat has the same text whole and streamed, and an exact usage; several at once, on both
+    engines.
+    """
     with fleet.client() as client:
         story = _story(client, 40)
         whole = client.post("/chat/completions", json=_body(max_tokens=40))
@@ -145,7 +147,7 @@ def test_chat_whole_and_streamed(fleet: Fleet) -> None:
 
 
 def _ignore(_: int) -> None:
-    """Nobody looks at the chunks."""
+    """Drop the chunks."""
 
 
 def _streamed(

@@ -110,7 +110,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both ranks ready, and another worker of the model."""
+    """A group whose ranks are both ready, and another worker of the model."""
     folder = tmp_path_factory.mktemp("group")
     first = free_ports(4)
     stand_in = [sys.executable, "-m", "tests.fakes.group_engine"]

@@ -32,7 +32,7 @@ pytestmark = [
 
 @contextmanager
 def balancer(folder: Path, pair: Pair) -> Iterator[str]:  # noqa: F811 - given by the test
-    """Its base URL, once both gateways passed their checks."""
+    """The base URL of the balancer, once both gateways have passed its checks."""
     (text,) = re.findall(r"```haproxy\n(.*?)```", PAGE.read_text(), re.DOTALL)
     port = free_ports(1)
     text = text.replace("bind :8000", f"bind 127.0.0.1:{port}")
@@ -69,7 +69,9 @@ def test_the_official_client_has_its_answers(
     victim: int,
     number: signal.Signals,
 ) -> None:
-    """Either gateway is killed or stopped while both have requests whose heads are withheld."""
+    """The official client has its answers when one gateway is killed or stopped while both hold
+    back the heads of requests.
+    """
     with (
         balancer(tmp_path, pair) as url,
         OpenAI(base_url=url, api_key="unused") as client,

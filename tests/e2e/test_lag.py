@@ -26,7 +26,7 @@ LAG_S = 2.5
 
 @asynccontextmanager
 async def gateway_and_worker(folder: Path) -> AsyncIterator[tuple[RunningGateway, WorkerProcess]]:
-    """Both ready."""
+    """A gateway and a worker that are ready."""
     async with open_gateway(models=(ModelConfig(name="echo"),)) as gateway:
         settings = {"model": MODEL_DIR, "max_seqs": 64, "step_ms": STEP_MS, "kv_tokens": 65536}
         with worker_process(folder, gateway.address, **settings) as worker:
@@ -51,7 +51,9 @@ async def assert_whole(streams: list[Asked]) -> None:
 
 
 async def test_a_gateway_that_stands_still_for_seconds_loses_nobody(tmp_path: Path) -> None:
-    """Its loop does nothing while tokens come for all streams; then it has them all."""
+    """A gateway whose loop does nothing for seconds loses no worker: tokens come for all streams
+    meanwhile, and then it has them all.
+    """
     async with gateway_and_worker(tmp_path) as (gateway, _):
         streams = start_streams(gateway)
         for stream in streams:
@@ -84,7 +86,9 @@ async def test_streams_go_on_exactly_where_their_link_was_lost(tmp_path: Path) -
 
 
 async def test_a_worker_that_is_given_up_comes_back_at_once(tmp_path: Path) -> None:
-    """Its connection lives, so only a word tells it; it registers anew and the streams go on."""
+    """The gateway tells a worker that it has given it up, because the connection lives; the worker
+    registers anew and the streams go on.
+    """
     async with gateway_and_worker(tmp_path) as (gateway, worker):
         streams = start_streams(gateway)
         for stream in streams:

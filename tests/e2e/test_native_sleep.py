@@ -73,7 +73,7 @@ def ask(herma: HermaProcess, model: str) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def card(tmp_path_factory: pytest.TempPathFactory) -> TurningCard:
-    """Both fit asleep, one awake."""
+    """A card on which both engines fit asleep, and one awake."""
     folder = tmp_path_factory.mktemp("native") / "card"
     return TurningCard(folder, 80_000, {"a": 60_000, "b": 50_000}, {"a": 1000, "b": 1000})
 
@@ -103,7 +103,7 @@ def herma(runtime: Path, card: TurningCard) -> Iterator[HermaProcess]:
 
 
 def awake_pid(herma: HermaProcess, runtime: Path, name: str) -> int:
-    """Its engine's process, once its first look and trial are over."""
+    """The process of the worker's engine, once its first measurement and trial are over."""
     wait_until(
         lambda: "by native sleep" in worker(runtime, "status", name).stdout, f"a sleep of {name}"
     )

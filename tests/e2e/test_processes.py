@@ -262,7 +262,7 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
 def test_the_official_client_has_its_answers_when_a_process_dies(
     fleet: Fleet, number: signal.Signals, why: str
 ) -> None:
-    """Of an answer in one piece the head is withheld to its end: the client asks again by itself,
+    """The head of an answer in one piece is withheld to its end: the client asks again by itself,
     and another process answers. A process that is stopped or hangs is ended, as it would get
     connections for ever. The one that takes its place says so.
     """

@@ -225,7 +225,9 @@ serves = "m"
 
 
 async def test_a_new_worker_starts_and_one_that_is_gone_drains(tmp_path: Path) -> None:
-    """By the command and by SIGHUP; a worker that this host cannot run changes nothing."""
+    """The command and SIGHUP both start a new worker and drain one that is gone; a worker that this
+    host cannot run changes nothing.
+    """
     with _runtime_dir() as runtime_dir:
         file = _File(tmp_path, runtime_dir)
         file.write()

@@ -163,7 +163,7 @@ def _saw_nothing(running: Running) -> None:
 
 
 def test_made_keys_are_one_for_each_name(fleet: tuple[HermaProcess, Path]) -> None:
-    """They differ, and another user cannot read them."""
+    """Each name has a key of its own, and another user cannot read the keys."""
     _, folder = fleet
     pairs = [tuple(_pair(folder, name)) for name in ("gateway", "worker-w", "worker-late")]
     assert len({*pairs}) == 3
@@ -209,7 +209,9 @@ def test_a_key_opens_for_one_name_once(
 
 
 def test_files_that_do_not_fit_are_refused(fleet: tuple[HermaProcess, Path], address: str) -> None:
-    """Of a worker with its own key, that serves a model alone: its prompts never come."""
+    """Text files that do not fit their digest are refused from a worker with a valid key that alone
+    serves a model: it never gets prompts.
+    """
     herma, folder = fleet
     keys = {"server_key": _pair(folder, "gateway")[0], "pair": _pair(folder, "worker-late")}
     with (
@@ -239,7 +241,9 @@ def test_frames_that_lie_change_no_answer(fleet: tuple[HermaProcess, Path], addr
 
 @pytest.mark.skipif(not _as_nobody(), reason="needs root and setpriv")
 def test_other_users_do_not_join_by_sockets(tmp_path: Path) -> None:
-    """By a file they cannot connect; by an abstract name, which has no mode, they are refused."""
+    """Other users cannot connect to a socket's file; at an abstract name, which has no mode, they
+    are refused.
+    """
     tmp_path.chmod(0o755)
     bind = f"ipc://@herma-test-{os.getpid()}"
     with _fleet(tmp_path, bind) as herma:

@@ -110,7 +110,7 @@ class _Quoting(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Its own log is not Herma's."""
+        """Drop the log of the test's server, which is not Herma's."""
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def test_what_is_secret_is_nowhere(tmp_path: Path) -> None:
 
 
 def _curve_secrets(folder: Path) -> list[str]:
-    """Of both pairs."""
+    """The secrets of both pairs of CURVE keys."""
     texts = [(folder / f"{one}.key").read_text() for one in ("gateway", "worker")]
     secrets = [text.partition("\nsecret ")[2].strip() for text in texts]
     assert [len(one) for one in secrets] == [40, 40]

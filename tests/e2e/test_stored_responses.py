@@ -77,7 +77,7 @@ def test_a_killed_gateway_keeps_what_was_stored(tmp_path: Path) -> None:
 
 
 def _url(herma: HermaProcess) -> str:
-    """That of the last gateway, whose port is its own choice."""
+    """The URL of the last gateway, which chooses its own port."""
     urls = re.findall(r"serving (http://\S+),", "".join(herma.output))
     return f"{urls[-1]}/v1" if urls else herma.base_url
 

@@ -85,7 +85,7 @@ def _stream(host: HermaProcess, number: int, seen: Callable[[str], None], **fiel
 
 
 def _crowd(host: HermaProcess, seen: Callable[[str], None], **fields: Any) -> list[Answer]:
-    """So many streams at once that both workers have some."""
+    """Streams at once, so many that both workers have some."""
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
         asked = [
             pool.submit(_stream, host, number, seen, **fields) for number in range(NUM_STREAMS)
@@ -124,7 +124,9 @@ def test_a_grammar_holds_on_both_ranks(host: HermaProcess) -> None:
 def test_a_lost_rank_ends_the_worker_and_no_stream(
     host: HermaProcess, how: signal.Signals, cause: str
 ) -> None:
-    """Its streams go on at the other worker, and both ranks come back."""
+    """A rank that is lost ends its worker: the streams go on at the other worker, and both ranks
+    come back.
+    """
     lost = _running_rank(host)
     answers = _crowd(host, _once(lambda: os.kill(lost, how)), max_tokens=150, ignore_eos=True)
     assert {answer.end for answer in answers} == {"length"}
@@ -134,7 +136,7 @@ def test_a_lost_rank_ends_the_worker_and_no_stream(
 
 
 def test_a_slow_rank_slows_its_worker_alone(host: HermaProcess) -> None:
-    """It stands still for a while, and the same processes go on."""
+    """A rank that stands still for a while slows only its worker, and the same processes go on."""
     slow = _running_rank(host)
 
     def pause() -> None:

@@ -161,7 +161,9 @@ def test_a_streamed_chat_with_and_without_usage(fleet: Fleet) -> None:
 
 
 def test_a_stream_that_ends_without_done(fleet: Fleet) -> None:
-    """Its last chunk said why it ended, and its response is whole: the client gets a `[DONE]`."""
+    """A stream whose last chunk said why it ended, and whose response is whole, needs no `[DONE]`:
+    the client gets one.
+    """
     for name in fleet.ports:
         fleet.change(name, no_done=True)
     with fleet.client() as client:
@@ -238,7 +240,7 @@ def test_an_upload_leaves_room_for_streams(fleet: Fleet) -> None:
 
 
 def test_responses_and_messages(fleet: Fleet) -> None:
-    """Other APIs over the same chats."""
+    """Responses and Messages work over the chats of a text engine."""
     with fleet.client() as client:
         asked = {"model": "m", "input": "hello", "max_output_tokens": 20}
         answer = client.post("/responses", json=asked).json()
@@ -253,7 +255,7 @@ def test_responses_and_messages(fleet: Fleet) -> None:
 
 
 def test_a_conversation_stays_where_it_began(fleet: Fleet) -> None:
-    """By the digests of its text, without a session's name."""
+    """A conversation without a session's name stays at its worker by the digests of its text."""
     with fleet.client() as client:
         long = "hello " * 600
         messages = [{"role": "user", "content": long}]

@@ -108,7 +108,7 @@ def runtime() -> Iterator[Path]:
 
 @pytest.fixture
 def herma(tmp_path: Path, runtime: Path, card: TurningCard) -> Iterator[HermaProcess]:
-    """Both models have had their first look."""
+    """A fleet whose two models were both measured once."""
     config = tmp_path / "herma.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
     with herma_up(config, **card.environ, HERMA_RUNTIME_DIR=str(runtime)) as running:
@@ -192,7 +192,9 @@ def test_a_wake_that_fails(herma: HermaProcess, runtime: Path) -> None:
 def test_a_supervisor_that_dies_while_its_worker_sleeps(
     herma: HermaProcess, runtime: Path, name: str
 ) -> None:
-    """Its successor begins asleep with what was measured, whoever decides for the card."""
+    """The successor of a dead supervisor begins asleep with the old measurements, whichever
+    supervisor decides for the card.
+    """
     model = {"a": "alpha", "b": "beta"}
     other = "ba"["ab".index(name)]
     first = {one: ask(herma, model[one]) for one in (name, other)}

@@ -107,7 +107,7 @@ def herma(pair: Pair) -> Iterator[HermaProcess]:
 
 
 def test_a_restart_of_a_stopped_worker_takes_its_turn(herma: HermaProcess, pair: Pair) -> None:
-    """Its engine does not start beside the resident one: the next request for it does that."""
+    """A restart does not start the engine beside the resident one; the next request for it does."""
     pair.mend()
     assert "asleep" in pair.run("restart", "b")
     assert engines(herma) == {"a": 1}

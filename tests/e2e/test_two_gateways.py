@@ -198,7 +198,7 @@ async def hurt_amid_streams(
 
 
 async def send_again(pair: Pair, index: int, reads: list[Read]) -> list[Read]:
-    """The same requests, whole, through that gateway."""
+    """Send the same requests, whole, through that gateway."""
     again = [Read(read.number) for read in reads]
     with trio.fail_after(BOUND_S):
         async with (
@@ -212,7 +212,9 @@ async def send_again(pair: Pair, index: int, reads: list[Read]) -> list[Read]:
 
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_killed_gateway_costs_the_other_nothing(pair: Pair, victim: int) -> None:
-    """Its work is aborted, and a cut stream that is sent again finds its prefix where it was."""
+    """The work of a killed gateway is aborted, and a cut stream that is sent again finds its prefix
+    where it was.
+    """
     killed = pair.gateway_pid(victim)
 
     def hurt() -> None:

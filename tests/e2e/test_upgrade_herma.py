@@ -58,7 +58,7 @@ def _workers(count: int) -> str:
 
 
 def _fleet(folder: Path, count: int) -> AbstractAsyncContextManager[Upgrades]:
-    """So many workers under load, in an environment that has this checkout's version."""
+    """Workers under load, in an environment that has this checkout's version."""
     base = herma_base(folder / "base")
     return upgrades(
         folder,

@@ -68,7 +68,9 @@ def write_gguf(model_dir: Path, out: Path) -> None:
 
 
 def _add_tokenizer(writer: GGUFWriter, model_dir: Path, config: dict[str, int]) -> None:
-    """Its words and merges. How it splits text does not matter: it gets token ids."""
+    """Add the words and merges of the tokenizer. How it splits text does not matter, because the
+    server gets token ids.
+    """
     tokenizer = json.loads((model_dir / "tokenizer.json").read_text())
     size = config["vocab_size"]
     words = [f"[PAD{at}]" for at in range(size)]

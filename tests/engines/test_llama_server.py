@@ -93,7 +93,7 @@ def test_greedy_text_is_ours(client: httpx.Client) -> None:
 
 
 def test_a_stream_is_the_whole_answer(client: httpx.Client) -> None:
-    """The same text and exact usage."""
+    """A stream has the text of the whole answer, and an exact usage."""
     whole = _ask(client, "theirs", QUESTIONS[2])
     body = {"model": "theirs", "messages": [{"role": "user", "content": QUESTIONS[2]}]}
     body |= {"temperature": 0, "max_tokens": 32, "stream": True}
@@ -111,7 +111,7 @@ def test_a_stream_is_the_whole_answer(client: httpx.Client) -> None:
 
 
 def test_the_second_turn_is_cached(client: httpx.Client) -> None:
-    """Its own count of cached tokens reaches the usage."""
+    """The server's count of cached tokens reaches the usage of the second turn."""
     question = " ".join(QUESTIONS)
     answer = _text(_ask(client, "theirs", question))
     usage = _ask(client, "theirs", question, answer, "And then?")["usage"]
@@ -129,7 +129,9 @@ def test_a_tool_call(client: httpx.Client) -> None:
 
 
 def test_schemas_and_choices_are_enforced(client: httpx.Client) -> None:
-    """By the engine itself, streamed or not; what it has no field for is refused by name."""
+    """The engine itself enforces schemas and choices, streamed or not; a form that it has no field
+    for is refused by name.
+    """
     properties = {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}}
     schema = {"type": "object", "properties": properties, "required": ["city", "large"]}
     wanted = {"name": "x", "schema": schema, "strict": True}

@@ -70,7 +70,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def test_chat_and_usage(client: httpx.Client) -> None:
-    """Its own answer, with its own counts; a field that it refuses is left out."""
+    """A chat has the server's answer and counts; a field that the server refuses is left out."""
     reply = client.post("/chat/completions", json=body(prompt_cache_key="x"))
     assert reply.status_code == 200, reply.text
     answer = reply.json()
@@ -81,7 +81,9 @@ def test_chat_and_usage(client: httpx.Client) -> None:
 
 
 def test_a_stream_says_the_same(client: httpx.Client) -> None:
-    """And ends with `[DONE]`, which it does not send itself."""
+    """A stream has the text of the whole answer, and ends with a `[DONE]` that the server does not
+    send.
+    """
     whole = client.post("/chat/completions", json=body()).json()
     text, usage, is_done = "", None, False
     asked = body(stream=True, stream_options={"include_usage": True})

@@ -195,7 +195,7 @@ def streamed(client: httpx.Client, question: str) -> tuple[str, int]:
 def checks(
     client: httpx.Client, ours: list[str], *, has_tools: bool
 ) -> Iterator[tuple[str, str, bool]]:
-    """Of the answers; `ours` are those of our engine to the same questions."""
+    """The checks of the answers; `ours` are those of our engine to the same questions."""
     theirs = [ask(client, one) for one in QUESTIONS]
     equal = sum(text_of(one) == own for one, own in zip(theirs, ours, strict=True))
     yield "greedy text as ours, 32 tokens", f"{equal} of {len(ours)}", equal >= len(ours) - 1
@@ -243,8 +243,8 @@ def kv_checks(client: httpx.Client, events: KvEvents) -> Iterator[Row]:
 
 
 def vllm_argv(model: str, port: int, events: str, replay: str) -> list[str]:
-    """Its own server, with memory by the byte: by a share of the card it counts what other programs
-    take while it starts, and fails.
+    """The command line of vLLM's own server, with memory in bytes: with a share of the card it
+    counts what other programs take while it starts, and fails.
     """
     # It listens only where the host is a star.
     own = [address.replace("127.0.0.1", "*") for address in (events, replay)]

@@ -88,7 +88,7 @@ def _docs() -> list[dict[str, Any]]:
 
 
 def _accuracy(docs: list[dict[str, Any]]) -> float:
-    """That of transformers: the likeliest continuation behind the question and a space."""
+    """The accuracy by transformers: the likeliest continuation behind the question and a space."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     num_right = 0
@@ -111,7 +111,9 @@ def _accuracy(docs: list[dict[str, Any]]) -> float:
 def test_lm_eval_gives_the_accuracy_of_transformers(
     herma: HermaProcess, tmp_path: Path, backend: str
 ) -> None:
-    """By a loglikelihood task over `/v1/completions`, with the server's tokenizer or its own."""
+    """lm-eval's accuracy is that of transformers in a loglikelihood task over `/v1/completions`,
+    with the server's tokenizer or its own.
+    """
     command, docs = _command("lm-eval"), _docs()
     lines = tmp_path / "docs.jsonl"
     lines.write_text("".join(json.dumps(doc) + "\n" for doc in docs))

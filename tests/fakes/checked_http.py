@@ -82,7 +82,7 @@ def checked_client(base_url: str = "", *, timeout_s: float = 60) -> httpx.Client
 def checked_async_client(
     base_url: str = "", *, timeout_s: float = 60, max_connections: int = 100
 ) -> httpx.AsyncClient:
-    """The same for trio."""
+    """A client for trio that checks every stream which it reads."""
     limits = httpx.Limits(max_connections=max_connections)
     transport = _AsyncTransport(limits=limits)
     return httpx.AsyncClient(

@@ -215,7 +215,7 @@ class KnownDrafter:
         self._rng = random.Random(depth)
 
     def take_cache(self, num_blocks: int, block_size: int) -> None:
-        """It has none."""
+        """This drafter has no cache."""
 
     def draft(self, step: DraftStep) -> Drafted:
         """See `Drafter`."""

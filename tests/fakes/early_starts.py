@@ -105,7 +105,9 @@ def _joined(parts: list[_Places]) -> _Places:
 
 
 def _places(pointers: Any, mask: Any) -> _Places:
-    """Of all numbers that are loaded or stored: kernels agree on where these begin."""
+    """The addresses of all numbers that are loaded or stored: kernels agree on where these
+    begin.
+    """
     chosen = np.broadcast_to(np.asarray(mask).astype(bool), np.shape(pointers))
     return np.unique(np.asarray(pointers)[chosen].astype(np.int64))
 

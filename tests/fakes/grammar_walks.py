@@ -60,8 +60,8 @@ class Walker:
         return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
     def accepts_pieces(self, grammar: str, pieces: Iterable[tuple[str, bool]]) -> bool:
-        """The same of an answer in pieces: tags are tokens in those that are markup, and spelled
-        in others.
+        """Whether the grammar accepts an answer in pieces: tags are tokens in those that are
+        markup, and spelled in others.
         """
         matcher = self._lark_matcher(grammar)
         for text, is_markup in pieces:

@@ -71,8 +71,8 @@ class ReferenceHead:
     """
 
     def __init__(self, path: Path, room: Path) -> None:
-        """Of the model in `path`; `room` is a new directory, for a model whose last layer is the
-        head's.
+        """The head of the model in `path`; `room` is a new directory, for a model whose last layer
+        is the head's.
         """
         shutil.copytree(path, room)
         config = json.loads((path / "config.json").read_bytes())

@@ -24,7 +24,9 @@ class Mood:
         self.path.write_text(json.dumps({"model_dir": self._model_dir, **mood}))
 
     def environ(self, command: list[str] | None = None) -> dict[str, str]:
-        """Of a supervisor whose engine is the stub, or whatever `command` starts."""
+        """The environment of a supervisor whose engine is the stub, or whatever `command`
+        starts.
+        """
         words = command or [sys.executable, str(Path(stub_engine.__file__)), str(self.path)]
         return {"HERMA_ENGINE_COMMAND": json.dumps(words), "PYTHONPATH": str(ROOT)}
 

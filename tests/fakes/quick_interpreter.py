@@ -69,8 +69,9 @@ def quicken() -> None:
 
 
 def keep_sources(*packages: str) -> None:
-    """Whatever happens to files of `packages` from now on, `inspect` finds the lines of the modules
-    that are imported: a rebase or an edit beside a long run would have kernels begin in mid-code.
+    """Keep the sources of `packages`: whatever happens to their files from now on, `inspect` finds
+    the lines of the modules that are imported: a rebase or an edit beside a long run would have
+    kernels begin in mid-code.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith(packages) and (path := getattr(module, "__file__", None)):

@@ -119,7 +119,9 @@ class World:
 async def world(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, stall_s: float = 3.0, **mood: object
 ) -> AsyncIterator[World]:
-    """Its engine is awake, and measured; whatever makes no progress for `stall_s` has failed."""
+    """A worker whose engine is awake and measured; whatever makes no progress for `stall_s` has
+    failed.
+    """
     with TemporaryDirectory(prefix="turns-") as runtime:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", runtime)
         one = World(folder, stall_s, **mood)

@@ -23,7 +23,7 @@ context_length = 900000
 
 
 def test_workers_that_have_given_up_end_the_wait(tmp_path: Path) -> None:
-    """Their cause comes first in what the test prints."""
+    """Workers that have given up end the wait; their cause comes first in what the test prints."""
     path = tmp_path / "herma.toml"
     path.write_text(NO_WINDOW.format(folder=tmp_path))
     began_at = time.monotonic()

@@ -70,7 +70,7 @@ def layer_shapes(config: dict[str, Any], prefix: str, *, depth: int, normed: boo
 
 
 def dflash_shapes(config: dict[str, Any]) -> Shapes:
-    """Of DFlash, and of DFlash 2 where the configuration says so."""
+    """The shapes of DFlash, and of DFlash 2 where the configuration says so."""
     hidden, own = config["hidden_size"], config["dflash_config"]
     shapes: Shapes = {
         "fc.weight": (hidden, len(own["target_layer_ids"]) * hidden),
@@ -93,7 +93,7 @@ def dflash_shapes(config: dict[str, Any]) -> Shapes:
 
 
 def eagle3_shapes(config: dict[str, Any]) -> Shapes:
-    """Of EAGLE-3 with a vocabulary of its own."""
+    """The shapes of EAGLE-3 with a vocabulary of its own."""
     hidden = config["hidden_size"]
     return {
         "fc.weight": (hidden, 3 * hidden),
@@ -105,7 +105,7 @@ def eagle3_shapes(config: dict[str, Any]) -> Shapes:
 
 
 def mtp_shapes(config: dict[str, Any]) -> Shapes:
-    """Of a head for a dense Qwen3."""
+    """The shapes of an MTP head for a dense Qwen3."""
     hidden = config["hidden_size"]
     norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
     return {
@@ -143,7 +143,7 @@ def drafted_ids(config: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _mixture_shapes(config: dict[str, Any], prefix: str) -> Shapes:
-    """Of a mixture with a shared expert, each expert's tensors by themselves."""
+    """The shapes of a mixture with a shared expert, each expert's tensors by themselves."""
     hidden, count, width = (
         config[key] for key in ("hidden_size", "num_experts", "moe_intermediate_size")
     )

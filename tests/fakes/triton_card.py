@@ -51,7 +51,7 @@ class TritonCard:
         return object(), 7, 32, 0, 1024
 
     def get_device_properties(self, _device: int) -> dict[str, int]:
-        """Of an H200."""
+        """The properties of an H200."""
         return {"max_shared_mem": 232_448, "multiprocessor_count": 132}
 
     def get_current_device(self) -> int:
@@ -59,9 +59,9 @@ class TritonCard:
         return 0
 
     def get_current_stream(self, _device: int) -> int:
-        """Whatever the test says."""
+        """The stream that the test has set."""
         return self.stream
 
     def get_current_target(self) -> GPUTarget:
-        """Of an H200."""
+        """The target of an H200."""
         return GPUTarget("cuda", 90, 32)

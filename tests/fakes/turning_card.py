@@ -76,7 +76,7 @@ class TurningCard:
         self._write()
 
     def take(self, mib: int) -> None:
-        """Others hold so much of the card now."""
+        """Other processes hold this much of the card from now on."""
         self._said["others"] = mib
         self._write()
 

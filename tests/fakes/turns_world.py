@@ -93,7 +93,7 @@ class TurnsWorld:
             self.at(when, "arrive", name)
 
     def loop(self, at: float, steps: Iterable[tuple[str, float]]) -> None:
-        """Somebody who asks one model after another, and has each to himself meanwhile: their
+        """A client that asks one model after another, and uses each alone meanwhile: the models'
         names, each with the pause behind its answer.
         """
         self._step(at, iter(steps))

@@ -89,7 +89,7 @@ class Upgrades:
             return int(await process.wait())
 
     def workers(self) -> dict[str, WorkerStatus]:
-        """Those that answer on this host, by name."""
+        """The workers that answer on this host, by name."""
         found: dict[str, WorkerStatus] = {}
         for path in Path(self.environ["HERMA_RUNTIME_DIR"]).glob("herma-*-control"):
             with suppress(ConfigError):  # it may just have ended
@@ -124,7 +124,7 @@ class Upgrades:
 
 
 async def read_stream(client: httpx.AsyncClient) -> tuple[str, str]:
-    """Who answered, and its whole text."""
+    """The server that answered, and the whole text."""
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "Hi"}],

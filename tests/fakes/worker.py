@@ -149,7 +149,7 @@ class FakeWorker:
             self.say(self._registered)
 
     def fail_engine(self) -> None:
-        """Its engine dies: all sequences are lost and it starts anew."""
+        """The engine of the worker dies: all sequences are lost, and the engine starts anew."""
         self.running.clear()
         self.cached.clear()
         self.say(Fault(self.name, self.epoch, "killed", 137))
@@ -158,7 +158,7 @@ class FakeWorker:
         self.register(ready=False)
 
     def die(self) -> None:
-        """Its host dies: nothing is said."""
+        """The worker's host dies: the worker sends nothing more."""
         self.running.clear()
         self._socket.close()
 

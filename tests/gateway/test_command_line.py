@@ -18,7 +18,9 @@ def _read(tmp_path: Path, *words: str) -> Config:
 
 
 def test_one_process_does_not_pass_for_several(tmp_path: Path) -> None:
-    """Whoever starts the module itself learns who starts several."""
+    """A start of the module with several processes is refused, and the line names the command that
+    starts several.
+    """
     with pytest.raises(ConfigError, match="herma gateway"):
         _read(tmp_path)
 
@@ -32,7 +34,7 @@ def test_the_command_line_decides_how_many_there_are(tmp_path: Path) -> None:
 
 
 def test_the_command_line_asks_for_lines_of_requests(tmp_path: Path) -> None:
-    """They are off otherwise."""
+    """The command line switches lines of requests on, which are off by default."""
     assert _read(tmp_path, "--process", "0/4").gateway.log == "events"
     assert _read(tmp_path, "--process", "0/4", "--log", "requests").gateway.log == "requests"
 

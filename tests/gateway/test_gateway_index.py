@@ -31,7 +31,7 @@ def test_processes_have_nothing_in_common_but_the_port() -> None:
 
 
 def test_a_seat_is_read_from_the_command_line() -> None:
-    """Which of how many, counted from 0."""
+    """The command line says which process this is and how many there are, counted from 0."""
     assert gateway_index_of("2/4") == GatewayIndex(2, 4)
 
 

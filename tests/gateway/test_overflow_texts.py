@@ -74,7 +74,7 @@ def test_every_client_of_messages_knows_it(client: str) -> None:
 
 
 def test_hermes_agent_finds_the_window() -> None:
-    """And nothing else among its words."""
+    """Hermes Agent finds the window in the text, and none of its other words."""
     text = context_length_exceeded(65_536, 70_000).message
     assert window_in(text) == 65_536
     assert any(word in text.lower() for word in OVERFLOW)

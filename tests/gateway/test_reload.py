@@ -85,7 +85,9 @@ async def _reloading(tmp_path: Path, *parts: object) -> AsyncIterator[_Reloading
 
 
 async def test_a_key_file_is_read_again(tmp_path: Path) -> None:
-    """Its path is the same, so nothing is named; the next request carries the new key."""
+    """A key file is read again: its path is the same, so no change is named, and the next request
+    carries the new key.
+    """
     async with _reloading(tmp_path) as one:
         assert (await one.ask()).status == 200
         one.key_file.write_text("sk-second")
@@ -188,7 +190,7 @@ async def test_keys_and_origins_count_for_the_next_request(tmp_path: Path) -> No
 
 
 async def test_reloads_wait_for_each_other(tmp_path: Path) -> None:
-    """Of two at a time the second finds nothing to take."""
+    """Reloads wait for each other: of two at the same time the second finds nothing to take."""
     async with _reloading(tmp_path) as one:
         one.write(gateway="keep_alive_s = 3")
         taken: list[tuple[str, ...]] = []

@@ -41,7 +41,9 @@ def test_processes_that_start_at_once_share_it(tmp_path: Path) -> None:
 
 
 def test_a_configured_file_must_be_one(tmp_path: Path) -> None:
-    """It is created too; one of another size is a mistake that is named."""
+    """A configured key file that is missing is created; one of another size is a mistake that is
+    named.
+    """
     path = tmp_path / "own.key"
     assert signing_key(config_of(tmp_path, path), {}) == path.read_bytes()
     path.write_bytes(b"short")

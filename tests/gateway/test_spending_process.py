@@ -197,7 +197,9 @@ async def test_two_gateways_share_a_limit(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(SERVER is None, reason="no redis-server is installed")
 async def test_gateways_of_two_hosts_share_a_limit(tmp_path: Path) -> None:
-    """By a Redis server; without it nothing more is sent."""
+    """Gateways of two hosts share a limit by a Redis server; without the server nothing more is
+    sent.
+    """
     server = await trio.to_thread.run_sync(Server, tmp_path)
     with ExitStack() as at_end:
         at_end.callback(server.stop)

@@ -33,7 +33,7 @@ class _Memory(NamedTuple):
 def check_churn(
     runner: ModelRunner, vocab_size: int, scale: Scale, seed: int = 0
 ) -> Iterator[Check]:
-    """The same requests twice, in two halves; the second must not need more memory."""
+    """Run the same requests twice, in two halves; the second must not need more memory."""
     rng = random.Random(seed)
     runner = fresh_runner(runner)
     concurrency = scale.churn_concurrency

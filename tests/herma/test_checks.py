@@ -77,7 +77,9 @@ def test_a_start_without_its_drafter_is_refused() -> None:
 
 
 def test_what_a_launched_engine_needs_is_looked_for(tmp_path: Path) -> None:
-    """Its programs, its directory and its key, each named with its key of the file."""
+    """The programs, the directory and the key that a launched engine needs are looked for, each
+    named with its key of the file.
+    """
     table = """
     [[models]]
     name = "m"

@@ -43,7 +43,7 @@ async def test_lines_and_the_exit_status_are_reported() -> None:
 
 
 async def test_one_that_does_not_stop_is_killed() -> None:
-    """It is killed after its time to stop, and not before it was asked to stop."""
+    """A child that does not stop is asked to stop first, and killed after its time to stop."""
     code = (
         "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     )
@@ -89,7 +89,7 @@ async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
 
 
 async def test_a_signal_stops_all() -> None:
-    """And that is no failure."""
+    """A signal stops all children, which is no failure."""
     lines: list[str] = []
     children = [_child(PAUSE, lines), _child(PAUSE, lines)]
     with trio.fail_after(BOUND_S):

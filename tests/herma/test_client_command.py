@@ -83,7 +83,9 @@ def test_claude_code_gets_the_root_and_the_window(capsys: pytest.CaptureFixture[
 
 
 def test_opencode_lists_all_models_with_their_windows(capsys: pytest.CaptureFixture[str]) -> None:
-    """But no aliases; one without a known window has no limit."""
+    """opencode's file lists all models with their windows, and no aliases; a model without a known
+    window has no limit.
+    """
     with running(fleet()) as gateway:
         config = json.loads(printed("opencode", gateway, capsys))
     provider = config["provider"]["herma"]
@@ -94,7 +96,9 @@ def test_opencode_lists_all_models_with_their_windows(capsys: pytest.CaptureFixt
 
 
 def test_qwen_code_gets_a_provider_with_the_window(capsys: pytest.CaptureFixture[str]) -> None:
-    """And a variable with any key, as it wants one."""
+    """qwen-code gets a provider with the window, and a variable with any key, because it insists on
+    one.
+    """
     with running(fleet()) as gateway:
         settings = json.loads(printed("qwen-code", gateway, capsys))
     model = settings["modelProviders"]["openai"][0]
@@ -194,7 +198,7 @@ def test_a_file_that_cannot_be_merged_is_left_alone(
 
 
 def test_an_unknown_window_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing is made up for it."""
+    """An unknown window is reported, and no value is made up for it."""
     with running(ListedModels(model_view("far", context_length=None))) as gateway:
         assert main(["codex", "--url", gateway.root]) == 0
     said = capsys.readouterr()

@@ -118,7 +118,9 @@ def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
 
 
 def test_a_full_disk_and_a_directory_that_is_gone_are_one_line(tmp_path: Path) -> None:
-    """Whatever a command prints or begins."""
+    """A full disk and a directory that is gone are one line, whatever a command prints or
+    begins.
+    """
     argv = [sys.executable, "-m", "herma"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*argv, "grafana"], stdout=full, stderr=PIPE, text=True, check=False)
@@ -410,7 +412,9 @@ def _status(words: list[str]) -> int | str | None:
 def test_an_installed_herma_says_where_the_benchmarks_are(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are not in the wheel, nor are their options; any words get the same line."""
+    """An installed Herma says where the benchmarks are: they and their options are not in the
+    wheel, so any words get the same line.
+    """
     monkeypatch.setattr("herma.commands.bench.find_spec", lambda _: None)
     assert main(["bench", *words]) == 2
     assert "the benchmarks are in the source tree" in capsys.readouterr().err

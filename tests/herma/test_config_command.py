@@ -125,7 +125,7 @@ def test_weights_that_the_own_engine_does_not_read_are_refused(
 
 
 def test_what_a_template_cannot_show_is_noted(checked: Checked) -> None:
-    """And an answer that no token ends."""
+    """The check notes what a template cannot show, and a model whose answers no token ends."""
     files = {**make_text_files(), "config.json": b"{}"}
     files["generation_config.json"] = files["tokenizer_config.json"] = b"{}"
     for name, content in files.items():
@@ -138,7 +138,9 @@ def test_what_a_template_cannot_show_is_noted(checked: Checked) -> None:
 
 @pytest.mark.parametrize("drafter", ["/none", "ngrm", "~nobody-at-all/m"])
 def test_a_missing_drafter_is_refused_where_the_model_is(checked: Checked, drafter: str) -> None:
-    """That host runs the worker. Where the model is elsewhere, its drafter may be there too."""
+    """A missing drafter is refused on the host that has the model, which runs the worker. Where the
+    model is elsewhere, its drafter may be there too.
+    """
     text = f'{HEAD}{WORKER}speculation = {{{{ drafter = "{drafter}" }}}}'
     for model in (str(checked.folder), "builtin:herma-tiny"):
         with pytest.raises(ConfigError, match=f"worker `w`: on this host drafter '{drafter}' is "):
@@ -194,7 +196,7 @@ def test_a_worker_is_summed_up_by_what_its_engine_heeds(
 
 
 def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
-    """It takes a tokenizer from a directory."""
+    """An engine without weights asks no hub, and takes a tokenizer from a directory."""
     (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")
     assert "no directory Qwen/Qwen3-0.6B" in note
     assert "synthetic engine" in note
@@ -221,7 +223,9 @@ def test_a_script_is_read_where_it_is(checked: Checked) -> None:
 
 
 def test_the_gateways_keys_are_read(checked: Checked) -> None:
-    """It will not start without them, nor with a file that others can read."""
+    """The gateway's key files are read: it does not start without them, or with a file that others
+    can read.
+    """
     text = HEAD.replace("[gateway]\n", '[gateway]\ncurve_secret_file = "{folder}/gateway.key"\n')
     with pytest.raises(ConfigError, match=r"curve_secret_file: cannot read .*gateway\.key"):
         checked.notes(text + PROVIDER)
@@ -246,7 +250,9 @@ def test_the_certificate_is_read(checked: Checked) -> None:
 
 
 def test_the_signing_key_is_read(checked: Checked) -> None:
-    """It may be missing, as the first start makes it; a wrong one stops every start."""
+    """The signing key is read. It may be missing, because the first start makes it; a wrong one
+    stops every start.
+    """
     text = HEAD.replace("[gateway]\n", '[gateway]\nsigning_key_file = "{folder}/signing.key"\n')
     checked.notes(text)
     path = checked.folder / "signing.key"
@@ -326,7 +332,9 @@ def test_what_is_in_the_files_of_a_gateway_is_looked_at(checked: Checked) -> Non
 def test_the_ledger_of_the_environment_is_looked_at_too(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And neither it nor its directory is made."""
+    """The ledger that the environment names is examined too; neither it nor its directory is
+    made.
+    """
     monkeypatch.setitem(os.environ, "XDG_STATE_HOME", str(checked.folder / "state"))
     head = HEAD.partition("[ledger]")[0]
     assert checked.notes(head + WORKER) == []
@@ -341,8 +349,8 @@ SHARED = 'shared = "{url}"\nshared_password_env = "LIMITS_PASSWORD"\n'
 def test_the_server_of_shared_limits_is_looked_at(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its password must be there, and should not pass to another host in clear text. The server
-    itself is not asked: it may be out of reach from here.
+    """The check of the shared limits' server needs its password, which should not pass to another
+    host in clear text. The server itself is not asked, because it may be out of reach from here.
     """
     with pytest.raises(ConfigError, match=r"\[ledger\] shared: .* LIMITS_PASSWORD is not set"):
         checked.notes(HEAD + SHARED + WORKER, url="redis://127.0.0.1:1/0")

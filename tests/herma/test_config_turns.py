@@ -44,7 +44,9 @@ def test_always_resident_workers_that_do_not_fit_are_named() -> None:
 
 
 def test_a_worker_that_finds_no_room_beside_the_always_resident_ones_is_named() -> None:
-    """Its requests would wait in vain."""
+    """A worker without room beside the always resident ones is named: its requests would wait for
+    ever.
+    """
     (line,) = overfull(
         [record("a", 60), record("b", 30, "on-demand"), record("c", 20, "on-demand")]
     )

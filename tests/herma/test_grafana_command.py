@@ -46,7 +46,7 @@ def known_of(text: str) -> Known:
 
 
 def fleet_metrics() -> str:
-    """Of a fleet in which everything has happened once."""
+    """The metrics of a fleet in which everything has happened once."""
     loaded, dead = Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)
     drafting = DraftResults("suffix", 10, 25, (10, 8, 0), (9, 6, 0), 1.8, 1.5)
     loaded.load = msgspec.structs.replace(

@@ -147,7 +147,9 @@ def _with_its_drafter(kind: str, path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("kind", ["mtp", "dflash", "eagle3"])
 def test_drafters_take_what_a_start_takes(kind: str, tmp_path: Path) -> None:
-    """But for norms, and for what an EAGLE-3 knows of its tokens."""
+    """A drafter's planned memory is that of a start, except norms, and EAGLE-3's table of
+    tokens.
+    """
     path, drafter = _with_its_drafter(kind, tmp_path)
     speculation = SpeculationConfig(str(drafter))
     runner = load_tiny(path, kv_tokens=1024, context_length=512, speculation=speculation)
@@ -177,8 +179,9 @@ def test_drafts_leave_less_for_keys_and_values() -> None:
 
 
 def test_a_narrow_head_and_an_embedding_on_the_host_leave_more() -> None:
-    """Of a 27B in 4 bits on 24 GB: as many bytes as the two matrices take less, nearly all of them
-    for keys and values. Drafts are then chosen by that head, without a copy of their own.
+    """A narrow head and an embedding on the host leave a 27B in 4 bits on 24 GB more: nearly all
+    bytes that the two matrices save go to keys and values. Drafts are then chosen by that head,
+    without a copy of it.
     """
     config = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
     matrix = 2 * config.vocab_size * config.hidden_size
@@ -212,7 +215,7 @@ def test_what_embedding_and_head_take_is_a_line(capsys: pytest.CaptureFixture[st
 
 
 def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    """And the command fails if nothing fits."""
+    """A form that does not fit says how much is missing, and the command fails if nothing fits."""
     status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "16GB", "--window", "4096")
     assert status == 1
     assert out.count("none    none") == 15
@@ -243,7 +246,9 @@ def test_what_cannot_be_planned_is_one_line(
 def test_weights_of_another_form_are_not_planned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They would not start. A shape may be planned, and a model that is not there yet."""
+    """Weights of another form are not planned, because they would not start. A shape may be
+    planned, and a model that is not there yet.
+    """
     write_tiny_model(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "model-Q4_K_M.gguf")
     status, _, error = _printed(capsys, str(tmp_path), "--card", "24GB")
@@ -297,7 +302,9 @@ def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path)
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi4-mini", "qwen3_5"])
 def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) -> None:
-    """But for norms and biases, which are a few percent of a model so small."""
+    """Planned weights and tokens are those of a start, except norms and biases, a few percent of so
+    small a model.
+    """
     assert family in FAMILIES
     runner = load_tiny(write_family(tmp_path, family), kv_tokens=1024, context_length=512)
     config = read_model_config(tmp_path)
@@ -428,7 +435,7 @@ def test_a_form_that_a_checkpoint_has_is_no_setting(
 
 
 def test_a_checkpoint_in_mxfp4_has_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its form is none of `quantization`."""
+    """A checkpoint in MXFP4, whose form is no value of `quantization`, has a verdict."""
     status, out, _ = _printed(capsys, "dummy:gpt-oss-20b", "--card", "24GB")
     assert status == 0
     assert "It fits with weights in MXFP4: a window of 131,072 tokens." in out

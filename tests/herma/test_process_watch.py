@@ -174,8 +174,8 @@ def test_the_kernel_says_how_long_a_process_waited() -> None:
 
 
 def test_a_process_is_told_of_the_one_before_it() -> None:
-    """By its environment, which names where it beats too; the second of an index knows why the
-    first one ended.
+    """The environment of a process says where it sends heartbeats, and why the process before it at
+    the same index ended.
     """
     with watches(2, HANG_S, 80) as (first, second):
         assert first.environ["NOTIFY_SOCKET"] != second.environ["NOTIFY_SOCKET"]

@@ -97,7 +97,9 @@ def test_a_terminal_gets_styles_and_breaks_within_columns() -> None:
 
 
 def test_without_colours_a_terminal_gets_no_style() -> None:
-    """By the rule of no-color.org; a terminal that knows nothing gets no movement either."""
+    """By the rule of no-color.org a terminal without colours gets no style; a terminal without any
+    abilities gets no moving bar either.
+    """
     assert not re.search(r"\x1b\[[0-9;]*m", _shown(NO_COLOR="1"))
     assert "\x1b[1m" in _shown(NO_COLOR="")
     assert "\x1b" not in _shown(TERM="dumb")
@@ -120,7 +122,9 @@ def test_work_goes_on_whatever_becomes_of_the_terminal(tmp_path: Path, is_lost: 
 
 
 def test_what_serves_draws_nothing() -> None:
-    """Neither a gateway nor a worker nor their parent imports rich, which costs 0.1 s."""
+    """Processes that serve draw nothing: the gateway, the worker and their parent do not import
+    rich, which takes 0.1 s.
+    """
     code = (
         "import sys, gateway.app, workers.__main__, workers.supervisor\n"
         "import herma.cli, herma.commands.gateway, herma.commands.up, herma.commands.worker\n"

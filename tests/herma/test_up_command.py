@@ -24,14 +24,16 @@ WORKER = '[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\nserves = "m"\n'
 
 @pytest.mark.parametrize("word", ["herma-tiny", "builtin:herma-tiny"])
 def test_a_built_in_model_needs_no_prefix(word: str) -> None:
-    """Both ways to name it lead to it."""
+    """A built-in model is found with and without its prefix."""
     assert known_model(word) == ("builtin:herma-tiny", "herma-tiny")
 
 
 def test_a_directory_is_named_by_its_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the current one, and one that has the form of a hub id; what exists nowhere is an id."""
+    """A directory is named by its last part, also the current one, and one whose path has the form
+    of a hub id; a path that does not exist is a hub id.
+    """
     folder = tmp_path / "models" / "Tiny-1"
     folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

@@ -111,7 +111,7 @@ def test_the_table_is_aligned_and_adds_up(
 def test_limits_are_shown_with_what_stands_against_them(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the present window, whichever days the table shows."""
+    """Limits are shown with the amounts of the present window, whichever days the table shows."""
     now = datetime.now(UTC)
     last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
     today = now.strftime("%Y-%m-%d")
@@ -170,7 +170,9 @@ def test_the_file_of_the_gateway_that_runs_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its ledger and its limits are meant, in whatever folder the command is given."""
+    """The file of the running gateway is read: its ledger and limits are shown, whichever folder
+    the command runs in.
+    """
     ledger.close()
     running(monkeypatch, config, config, None)
     assert main(["usage"]) == 0
@@ -188,7 +190,7 @@ def test_else_the_file_that_is_found_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of several gateways that of the file in this folder is meant."""
+    """Of several gateways the one that runs the file in this folder is taken."""
     own = elsewhere / "herma.toml"
     files = {"none runs": (), "its own runs too": (config, own), "without a file": ("",)}
     running(monkeypatch, *files[kind])
@@ -216,7 +218,7 @@ def test_without_a_file_it_says_that_limits_are_not_shown(
 
 @pytest.fixture
 def two_ledgers(elsewhere: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Of two gateways, with one request of `alice` and two of `bob`."""
+    """The ledgers of two gateways, with one request of `alice` and two of `bob`."""
     (elsewhere / "herma.toml").unlink()
     paths = tmp_path / "one.sqlite", tmp_path / "two.sqlite"
     for path, key, num in zip(paths, ("alice", "bob"), (1, 2), strict=True):
@@ -232,7 +234,9 @@ def test_of_two_gateways_without_a_file_it_takes_none(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And none of one with a file and one without. It names both, and how to choose."""
+    """Of two gateways without a found file, or one with a file and one without, none is taken. The
+    error names both, and how to choose.
+    """
     for files in (("", ""), (config, "")):
         running(monkeypatch, *files, ledgers=two_ledgers)
         assert main(["usage"]) == 2
@@ -284,7 +288,9 @@ def test_the_ledger_that_the_gateway_says_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its environment may name another folder than the one of this command."""
+    """The ledger that the gateway names is read, because its environment may name another folder
+    than the command's.
+    """
     running(monkeypatch, "", ledgers=two_ledgers[:1])
     assert main(["usage", "--since", "2026-11-01", "--by", "key"]) == 0
     told = capsys.readouterr()

@@ -78,7 +78,7 @@ gpu0: last fault (epoch 5, 1 min 02 s ago) [file_not_found]
 
 
 def test_what_drafts_bring_stands_below_the_table() -> None:
-    """Of those workers whose engine drafts."""
+    """The gain of drafts stands below the table, for workers whose engine drafts."""
     drafting = msgspec.structs.replace(READY, drafting="suffix: 2.50 tokens a pass")
     shown = render([(200, drafting), (100, STOPPED)], with_log=False)
     assert "\n\ngpu1: drafts by suffix: 2.50 tokens a pass" in shown
@@ -151,7 +151,9 @@ def test_the_files_of_workers_are_told_where_they_differ() -> None:
 def test_the_cache_of_another_fleet_s_worker_is_not_cleared(
     name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor any of two fleets if the name alone is given; `--all` means all."""
+    """The cache of another fleet's worker is not cleared; a name that two fleets have is refused;
+    `--all` means all.
+    """
     files = [tmp_path / "a.toml", tmp_path / "b.toml"]
     found = [
         Supervisor(Path(f"s{n}"), n, msgspec.structs.replace(READY, config=str(file)))

@@ -16,7 +16,9 @@ TAIL = "-----END CERTIFICATE-----\n"
 
 
 def test_the_date_is_that_of_openssl(tmp_path: Path) -> None:
-    """Also behind other text, and of the first certificate of a chain."""
+    """The date is that of openssl, also for a certificate behind other text, and for the first one
+    of a chain.
+    """
     path, _ = certificate_for("localhost", tmp_path)
     argv = ["openssl", "x509", "-in", str(path), "-noout", "-enddate"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -27,7 +29,7 @@ def test_the_date_is_that_of_openssl(tmp_path: Path) -> None:
 
 
 def test_a_date_behind_2049_is_read(tmp_path: Path) -> None:
-    """It has another form."""
+    """A date after 2049, which has another form, is read."""
     path = tmp_path / "c.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "20000"]
     files = ["-subj", "/CN=x", "-out", str(path), "-keyout", str(tmp_path / "k.pem")]

@@ -16,7 +16,7 @@ STRANGE = ["herma-abc", "herma-1-2", "herma-1-2-3", "herma-1-2-3-", "x-1-2-3-y",
 
 @given(OWNERS, st.text("abc.-_0", min_size=1))
 def test_a_name_tells_its_owner(owner: Owner, what: str) -> None:
-    """Both ways."""
+    """A name is made of its owner, and the owner is read from the name."""
     assert owner_of(owner.name(what)) == owner
 
 

@@ -92,7 +92,7 @@ def test_bytes_that_differ_or_lack_are_wrong() -> None:
 
 
 def test_an_answer_in_one_piece_is_judged_at_its_end() -> None:
-    """By its text and its count."""
+    """An answer in one piece is judged by its text and its count of tokens."""
     body = b'{"choices":[{"message":{"content":" w0"}}],"usage":{"completion_tokens":1}}'
     assert feed(WholeCheck(b" w0", 1), body, [20]) == 0
     for expected, count in ((b" w1", 1), (b" w0", 2)):

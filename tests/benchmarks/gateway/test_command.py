@@ -46,7 +46,7 @@ def test_names_of_tests_are_checked() -> None:
 
 
 def test_percentiles_are_in_milliseconds() -> None:
-    """Of all values; zeros where there are none."""
+    """Percentiles are of all values, and zeros if there are none."""
     values = spread([number / 1e3 for number in range(101)])
     assert (values.count, values.p50, values.p99, values.most) == (101, 50.0, 99.0, 100.0)
     assert spread([]).count == 0
@@ -60,7 +60,7 @@ def test_a_run_that_warms_up_does_not_count() -> None:
 
 
 def test_figures_are_medians_and_memory_is_the_worst() -> None:
-    """Of all runs."""
+    """Times are the median of all runs, memory is the largest of all runs."""
     figures = GatewayFigures()
     for value in (3.0, 1.0, 2.0):
         figures.add("start_s", value)

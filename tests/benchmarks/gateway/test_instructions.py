@@ -22,7 +22,7 @@ def test_the_totals_are_read_not_the_summary() -> None:
 
 
 def test_without_simulated_caches_there_are_no_misses() -> None:
-    """Then the only event are instructions."""
+    """Without simulated caches the only counted event are instructions."""
     assert counts_of("events: Ir\ntotals: 41 \n") == InstructionCounts(41, 0)
 
 

@@ -52,7 +52,9 @@ def test_the_table_compares_within_each_turn() -> None:
 
 
 def test_a_peer_is_a_command_with_a_name() -> None:
-    """Its own, or that of the program; an `=` of an option is none."""
+    """The name stands before `=`, else it is the program's; an `=` within an option names no
+    peer.
+    """
     assert named_command("sglang=/opt/x/router --port=1") == ("sglang", "/opt/x/router --port=1")
     assert named_command("/opt/x/router launch --port=1") == (
         "router",

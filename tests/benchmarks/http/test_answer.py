@@ -76,7 +76,7 @@ def test_content_has_the_time_of_its_read() -> None:
     ],
 )
 def test_what_is_wrong_has_a_kind(stream: bytes, kind: str, detail: str) -> None:
-    """And a detail that names it."""
+    """Each fault of a stream has a kind, and a detail that names it."""
     answer = HttpAnswer(0.0)
     answer.feed(stream, 1.0)
     answer.end()
@@ -85,7 +85,7 @@ def test_what_is_wrong_has_a_kind(stream: bytes, kind: str, detail: str) -> None
 
 
 def test_answers_that_are_no_stream_have_a_kind() -> None:
-    """By their status; the first failure is kept."""
+    """An answer that is no stream has the kind of its status; the first failure is kept."""
     refused, plain = HttpAnswer(0.0), HttpAnswer(0.0)
     refused.reject(429, b' {"error": "full"}\n')
     refused.fail("cut", "later")

@@ -184,7 +184,7 @@ async def test_a_cached_seed_is_reported(
 async def test_a_key_goes_to_its_server_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And into no file."""
+    """The key goes to the server that it is for, and into no file."""
     monkeypatch.setenv("ONE_KEY", "secret-1")
     async with open_fake_openai(FakeOpenAI()) as one, open_fake_openai(FakeOpenAI()) as other:
         words = ("--cells", "1", "--agents", "-", "--cold", "-", "--rounds", "1")
@@ -209,7 +209,9 @@ async def test_a_server_that_does_not_answer_is_one_clear_error(
 
 
 async def test_an_interrupted_run_shows_what_it_has(tmp_path: Path) -> None:
-    """And says so, in the table and in the file."""
+    """The table and the file of an interrupted run have the turns that ended, and say that it was
+    interrupted.
+    """
     num_before = NUM_PROBES + 1 + 2 + 8  # two cells are warmed up, one is measured
     report = tmp_path / "report.json"
     async with open_fake_openai(FakeOpenAI(["stall"] * 8, num_good=num_before)) as fake:
@@ -238,7 +240,7 @@ async def test_an_interrupted_run_shows_what_it_has(tmp_path: Path) -> None:
 
 
 def test_the_options_are_the_cells() -> None:
-    """By default those of the fleet."""
+    """The cells are those of the options, by default those of the fleet."""
     plan = plan_of(arguments(), {})
     assert [cell.name for cell in plan.cells] == [
         "c=1",

@@ -25,7 +25,9 @@ def failed(sent_at: float, kind: str = "cut") -> HttpAnswer:
 
 
 def test_rates_last_from_the_first_request_to_the_last_content() -> None:
-    """Of whole answers, by usage; a request that failed was sent, but brings no tokens."""
+    """Tokens of whole answers count, by usage; a request that failed was sent, but brings no
+    tokens.
+    """
     answers = [failed(0.0), answer(1.0, [2.0, 3.0], tokens=2), answer(1.5, [4.0], tokens=1)]
     figures = round_figures(answers, 2)
     assert (figures.tokens, figures.seconds, figures.tokens_per_s) == (3, 4.0, 0.75)
@@ -35,7 +37,9 @@ def test_rates_last_from_the_first_request_to_the_last_content() -> None:
 
 
 def test_a_gap_is_divided_by_the_tokens_that_it_brought() -> None:
-    """By those of the events of a read, and by the tokens of an event; a pause is not."""
+    """A gap is divided by the number of events in a read and by the tokens of an event; a pause is
+    not divided.
+    """
     figures = round_figures([answer(0.0, [1.0, 1.6, 1.8], [1, 3, 1], tokens=10)], 10)
     assert figures.pauses_ms == pytest.approx([600.0, 200.0])
     assert figures.gaps_ms == pytest.approx([100.0, 100.0, 100.0, 100.0])
@@ -43,7 +47,7 @@ def test_a_gap_is_divided_by_the_tokens_that_it_brought() -> None:
 
 
 def test_events_without_usage_count_as_tokens() -> None:
-    """And it is said how many there were."""
+    """Events of an answer without usage count as tokens, and the table says how many there were."""
     figures = merge([round_figures([answer(0.0, [1.0, 2.0])], 2)])
     assert (figures.tokens, figures.num_without_usage, figures.prompt_tokens) == (2, 1, None)
 
@@ -57,7 +61,7 @@ def test_usage_that_counts_less_than_came_is_noticed() -> None:
 
 @given(values=st.lists(st.floats(0, 1e6), min_size=1), share=st.floats(0.01, 1.0))
 def test_percentiles_cover_their_share(values: list[float], share: float) -> None:
-    """They are one of the values, and the smallest that covers so many."""
+    """A percentile is the smallest of the values that covers its share of them."""
     found = percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values) - 1e-6

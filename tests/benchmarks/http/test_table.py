@@ -53,7 +53,7 @@ def test_the_columns_are_straight_and_hold_the_figures() -> None:
 
 
 def test_one_server_needs_no_ratios() -> None:
-    """Nor a word about the order."""
+    """The table of one server has no ratios, and no note on the order of servers."""
     made = results([figures()])
     assert "×" not in table(made) + "".join(notes(made))
     assert not any("ran first" in line for line in notes(made))
@@ -89,7 +89,7 @@ def test_how_it_was_measured_is_reported() -> None:
     ],
 )
 def test_what_is_odd_is_reported(fields: dict[str, object], expected: str) -> None:
-    """And nothing of it where all is well."""
+    """The notes report what is odd, and are empty where nothing is odd."""
     assert any(line.startswith((expected, f"c=8, {expected}")) for line in notes(odd(fields)))
     assert not any(expected[:12] in line for line in notes(odd({})))
 

@@ -38,7 +38,9 @@ def texts(salt: str, words: PromptWords) -> list[str]:
 
 @pytest.mark.parametrize("words", [PromptWords(), TEXT])
 def test_requests_share_nothing(words: PromptWords) -> None:
-    """Neither within a round nor with another one: all differ within their first words."""
+    """Requests share no beginning, within a round and between rounds: all differ within their first
+    words.
+    """
     begins = {" ".join(text.split()[:12]) for salt in "ab" for text in texts(salt, words)}
     assert len(begins) == 2 * 32
 
@@ -57,7 +59,9 @@ def test_the_same_salt_gives_the_same_prompts() -> None:
 def test_prompts_have_the_length_that_was_asked_for(
     tokens: int, tokens_per_word: float, overhead: float, *, is_text: bool
 ) -> None:
-    """By the server's count, up to the rounding of a word."""
+    """Prompts have the wanted number of tokens by the server's count, up to the rounding of a
+    word.
+    """
     words = TEXT if is_text else PromptWords()
     made = PromptGenerator(words, TokenScale(tokens_per_word, overhead), "1").opening(tokens)
     counted = len(made.split()) * tokens_per_word + overhead
@@ -87,7 +91,7 @@ def test_counts_that_do_not_grow_are_an_error() -> None:
 
 
 def test_each_stream_gets_its_requests() -> None:
-    """And a single stream enough for a median."""
+    """Each stream gets its requests, and a single stream gets enough for a median."""
     assert Streams(64, 10, each=3).num_requests == len(Streams(64, 10, 3).chains(prompts())) == 192
     assert Streams(1, 10).num_requests == 8
 

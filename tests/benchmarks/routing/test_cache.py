@@ -61,7 +61,9 @@ class CacheAgainstManager(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def is_computed(self, data: st.DataObject) -> None:
-        """Its full blocks can be found, whichever sequence was first."""
+        """A sequence has been computed: its full blocks can be found, whichever sequence was
+        first.
+        """
         one = data.draw(st.sampled_from(self.held))
         num_computed = data.draw(st.integers(0, len(one.ids)))
         self.manager.store(one.table, one.ids, num_computed)
@@ -73,7 +75,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), token=st.integers(0, 1))
     def grows(self, data: st.DataObject, token: int) -> None:
-        """It takes a block for its next token, if there is one."""
+        """A sequence takes a block for its next token, if there is one."""
         one = data.draw(st.sampled_from(self.held))
         has_room = len(one.ids) < one.num_blocks * SIZE or self.cache.num_free > 0
         assert self.manager.grow(one.table, len(one.ids) + 1) == has_room
@@ -87,7 +89,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), seconds=st.sampled_from((0.0, 0.1, 30.0)))
     def goes(self, data: st.DataObject, seconds: float) -> None:
-        """It gives everything back, a while later."""
+        """A sequence gives all its blocks back, a while later."""
         one = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
         self.num_gone += 1
         self.manager.now = self.cache.now = self.manager.now + seconds
@@ -100,13 +102,13 @@ class CacheAgainstManager(RuleBasedStateMachine):
         expected=st.builds(ReturnExpectation, st.floats(0, 1), st.floats(0.01, 1e3)),
     )
     def is_expected(self, back: int, conversation: str, expected: ReturnExpectation) -> None:
-        """The same is expected of what one of the last sequences left."""
+        """Both get the same expectation for the blocks that one of the last sequences left."""
         for world in (self.manager, self.cache):
             world.retain(self.num_gone - back, conversation, expected)
 
     @invariant()
     def both_tell_the_same(self) -> None:
-        """The same blocks are free, and the same events are told in the same order."""
+        """Both have the same free blocks, and report the same events in the same order."""
         assert self.cache.num_free == self.manager.num_free
         assert self.cache.take_events() == self.manager.take_events()
         self.manager.check_integrity([one.table for one in self.held])

@@ -131,7 +131,7 @@ def test_moves_away_from_a_cache_are_explained(capsys: pytest.CaptureFixture[str
 def test_a_wrong_argument_is_one_line(
     arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named, before anything is simulated."""
+    """A wrong argument is named in one line, before anything is simulated."""
     assert main(["bench", "routing", *arguments]) == 2
     said = capsys.readouterr()
     assert why in said.err

@@ -20,7 +20,9 @@ def questions() -> dict[int, list[TracedTurn]]:
 
 
 def test_questions_arrive_together_about_one_document() -> None:
-    """They share its blocks and nothing else; no other task has them."""
+    """The questions of a task share the blocks of its document and nothing else; no other task has
+    these blocks.
+    """
     seen: set[bytes] = set()
     assert len(questions()) == 40
     for asked in questions().values():

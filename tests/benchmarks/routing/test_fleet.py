@@ -71,7 +71,7 @@ def test_subagents_fork_by_two_or_three_and_their_parent_waits() -> None:
 
 
 def test_a_seed_is_one_fleet(fleet: RoutingTrace) -> None:
-    """The same seed makes the same fleet, another one another; the numbers are in order."""
+    """One seed makes one fleet, and another seed another fleet; the numbers are in order."""
     kind = fleet.name.removeprefix("fleet_")
     assert fleet_trace(kind, NUM_SESSIONS, 1) == fleet
     assert fleet_trace(kind, NUM_SESSIONS, 2) != fleet

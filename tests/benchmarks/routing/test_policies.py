@@ -75,7 +75,7 @@ def test_least_requests_counts_finished_requests() -> None:
 
 
 def test_session_hash_is_sticky() -> None:
-    """By the session if there is one, else by the beginning of the prompt."""
+    """The hash is of the session if there is one, else of the beginning of the prompt."""
     policy = SessionHash(setting(4))
     assert len({place(policy, turn(n, [n], "one")) for n in range(8)}) == 1
     assert len({place(policy, turn(n, [1, 2, 3, 4, n])) for n in range(20, 28)}) == 1

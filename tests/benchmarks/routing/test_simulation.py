@@ -69,7 +69,7 @@ def test_load_is_work_over_what_the_fleet_could_do_in_the_span() -> None:
 
 
 def test_the_figures_of_a_row() -> None:
-    """By hand, from two outcomes and two workers."""
+    """A row computed by hand from two outcomes and two workers."""
     trace = RoutingTrace(
         "t", BLOCK, (TracedTurn(0, None, 0.0, 1000, 30, ()), TracedTurn(1, None, 0.0, 3000, 50, ()))
     )

@@ -30,7 +30,7 @@ def test_what_leaves_the_card_is_found_on_the_host_and_comes_back() -> None:
 
 
 def test_events_name_the_tier_as_an_engine_s_do() -> None:
-    """And nothing of it, if the cache stands for an engine that does not."""
+    """Events name the tier, unless the cache stands for an engine that does not name it."""
     told = {}
     for tells in (True, False):
         cache = TieredCache(4, 4, 512, LruChains(), tells=tells)

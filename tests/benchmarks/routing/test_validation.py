@@ -17,7 +17,9 @@ from protocol.tokens import pack_tokens
 
 
 def test_its_blocks_are_those_that_engines_and_gateways_name() -> None:
-    """Else the two worlds would not see the same prefixes."""
+    """The simulated fleet names blocks as engines and gateways do, so that both find the same
+    prefixes.
+    """
     scaled = scaled_fleet(0.1)
     for turn, prompt in zip(scaled.trace.turns, scaled.prompts, strict=True):
         named = block_digests(root_digest("tiny"), pack_tokens(prompt), ENGINE_BLOCK)

@@ -46,7 +46,7 @@ class Asked:
     output: int
 
     def prompt(self, number: int) -> array[int]:
-        """Its token ids."""
+        """The token ids of the prompt."""
         shared = [10 + self.family] * self.shared
         return array("I", [*shared, *random.Random(number).choices(range(100, 1000), k=self.own)])
 

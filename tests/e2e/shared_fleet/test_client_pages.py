@@ -23,7 +23,7 @@ def test_a_python_example_prints_what_the_page_says(fleet: HermaProcess, example
 @pytest.mark.parametrize("example", SHELL)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 def test_a_shell_example_prints_what_the_page_says(fleet: HermaProcess, example: Example) -> None:
-    """The same with curl."""
+    """A shell example with curl prints what the page says."""
     _run(["bash", "-euc", example.at(fleet.root_url, "default")], example.printed)
 
 

@@ -80,7 +80,7 @@ def test_text_and_ids_give_the_same(client: OpenAI, reference: Any) -> None:
 
 
 def test_a_stream_begins_with_the_prompt(client: OpenAI, reference: Any) -> None:
-    """And its log-probabilities, once."""
+    """A stream begins with the prompt and its log-probabilities, once."""
     ids, own, _ = reference(TEXTS[0])
     chunks = list(_asked(client, TEXTS[0], max_tokens=2, stream=True))
     first = chunks[0].choices[0]

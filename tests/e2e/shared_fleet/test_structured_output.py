@@ -60,7 +60,9 @@ def test_a_strict_schema_holds_at_any_temperature(client: OpenAI, stream: bool) 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", {"type": "function"}])
 def test_strict_calls_are_valid(client: OpenAI, stream: bool, choice: Any) -> None:
-    """Of a tool that the model has never seen, at a temperature where it writes anything."""
+    """Calls of a strict tool that the model has never seen are valid, at a temperature where it
+    writes anything.
+    """
     if choice != "required":
         choice = {**choice, "function": {"name": "keep_place"}}
     given: Any = {"model": "alpha", "messages": ASKED, "tools": [TOOL], "tool_choice": choice}

@@ -72,7 +72,9 @@ async def test_alerts_arrive_once_each_in_order_at_a_receiver_that_fails_at_firs
 
 
 async def test_only_chosen_kinds_are_sent(caplog: pytest.LogCaptureFixture) -> None:
-    """And an address that is a secret stands in no log, also when it does not answer."""
+    """Alerts of the chosen kinds alone are sent, and an address that is a secret stands in no log,
+    also when it does not answer.
+    """
     inbox, feed = Inbox(), EventFeed()
     async with served(inbox) as url, trio.open_nursery() as nursery:
         config = Config(

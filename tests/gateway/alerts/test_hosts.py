@@ -57,7 +57,9 @@ def test_the_end_of_the_fallback_ends_the_waking() -> None:
 
 
 def test_the_power_hook_runs_once_the_last_worker_stays_away() -> None:
-    """And again after half an hour, three times in all."""
+    """The power hook runs once the last worker stays away, and again after half an hour, three
+    times in all.
+    """
     hosts = Hosts((HOST,))
     for worker in ("w1", "w2"):
         hosts.observe(WorkerReady(worker, 1, ("m",), "cuda:0"), 0.0)

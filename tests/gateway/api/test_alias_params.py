@@ -37,13 +37,15 @@ def test_a_value_that_no_endpoint_takes_is_told(field: str, value: object, why: 
 
 
 def test_what_one_endpoint_takes_is_left() -> None:
-    """And what none of them reads; `logprobs` is a switch of chats and a number of completions."""
+    """An alias may set fields that only one endpoint takes, and fields that none reads; `logprobs`
+    is a switch of chats and a number of completions.
+    """
     fields = {"temperature": 0.2, "stop": "x", "logprobs": True, "vendor_field": object()}
     assert said(**fields) == []
     assert said(logprobs=3, top_k=-1, stop=["x", "y"], reasoning_effort=7) == []
 
 
 def test_a_provider_judges_for_itself() -> None:
-    """Its fields are its own, though they have the names of ours."""
+    """Fields for a provider are not judged here, even those that have the names of ours."""
     target = FallbackConfig(provider="p", model="x", params=ParamsConfig(set={"stop": 5}))
     assert not list(wrong_values([ModelConfig(name="m", fallback=(target,))]))

@@ -100,7 +100,9 @@ def test_a_thought_has_two_names(fields: dict[str, Any], thought: str | None, co
     ],
 )
 def test_reasoning_has_many_switches(fields: dict[str, Any], thinks: bool | None) -> None:
-    """Those of Alibaba, Ollama, Z.ai, OpenRouter and OpenAI are one to the template."""
+    """The template gets one variable for the switches of Alibaba, Ollama, Z.ai, OpenRouter and
+    OpenAI.
+    """
     kwargs = parse(**fields).template_kwargs
     assert kwargs.get("enable_thinking") is kwargs.get("thinking") is thinks
 
@@ -384,7 +386,7 @@ def test_whatever_is_said_of_sampling_reaches_the_worker() -> None:
 
 
 def test_equal_bytes_have_one_fingerprint() -> None:
-    """By its fingerprint a retry gets its own answer, and no other request's."""
+    """A retry is known by its fingerprint, and gets its own answer and no other request's."""
     first, again, other = parse(user="a"), parse(user="a"), parse(user="b")
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first.num_bytes == len(json.dumps(body(user="a")))
@@ -424,7 +426,7 @@ def test_arguments_given_as_an_object_become_text() -> None:
 
 
 def test_a_tool_that_is_no_function_is_refused() -> None:
-    """Other kinds of tools are refused by their type."""
+    """A tool that is no function is refused by its type."""
     assert refusal(json.dumps(body(tools=[{"type": "custom"}]))).param == "tools[0].type"
 
 

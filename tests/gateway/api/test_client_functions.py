@@ -22,7 +22,9 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("tool", FORMS)
 @pytest.mark.parametrize("ask", [chat, message, response])
 def test_a_function_in_the_form_of_any_api(ask: Any, tool: dict[str, Any]) -> None:
-    """Its schema was lost in silence, or the tool dropped."""
+    """A function is read in the form of any API: its schema was lost without a word, or the tool
+    dropped.
+    """
     request = ask(tools=[tool])
     (known,) = request.tools
     assert known["function"] == {**ABOUT, "parameters": SCHEMA}

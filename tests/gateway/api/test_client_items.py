@@ -149,7 +149,9 @@ def test_a_call_that_was_cut_asks_for_nothing(tool: str) -> None:
 
 
 def test_a_call_comes_back_as_the_model_wrote_it() -> None:
-    """So that the prompt goes on as the model has seen it."""
+    """A call comes back as the model wrote it, so that the prompt goes on as the model has
+    seen it.
+    """
     for tool, given in (
         ("shell", {"commands": ["ls"]}),
         ("local_shell", {"command": ["ls"]}),

@@ -166,7 +166,7 @@ def test_calls_and_results_as_parts_of_a_chat() -> None:
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "tool"])
 @pytest.mark.parametrize("kind", ["tool_use", "tool_result"])
 def test_a_call_or_result_where_none_can_be_ends_no_session(role: str, kind: str) -> None:
-    """Its JSON stays as text."""
+    """A call or result where none can be stays as text, in JSON."""
     part = {"type": kind, "id": "a", "tool_use_id": "a", "name": "f", "content": "x"}
     request = chat(messages=[USER, {"role": role, "content": [part]}, USER])
     assert len(request.messages) == 3
@@ -220,7 +220,7 @@ def test_a_result_of_a_chat_may_be_of_any_type(result: Any, text: str) -> None:
 
 @pytest.mark.parametrize(("given", "text"), [([1], "[1]"), (5, "5"), ({}, "{}"), (None, "{}")])
 def test_arguments_of_any_type_end_no_session(given: Any, text: str) -> None:
-    """They are what an earlier turn wrote."""
+    """Arguments of any type are taken, because an earlier turn wrote them."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
     request = chat(messages=[USER, {"role": "assistant", "tool_calls": [call]}])
     assert request.messages[1].tool_calls[0].arguments == text

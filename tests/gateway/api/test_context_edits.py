@@ -67,7 +67,7 @@ def test_old_results_are_cleared() -> None:
     ],
 )
 def test_nothing_is_cleared_before_its_time(fields: dict[str, Any]) -> None:
-    """And the report is empty then, but there."""
+    """Nothing is cleared before its time; the report is empty then, but present."""
     request = edited(uses(**fields))
     assert results(request) == [True] * 5
     assert request.context_edits == ()
@@ -130,7 +130,7 @@ def test_a_broken_edit_is_refused_by_name(edits: dict[str, Any]) -> None:
 
 
 def test_a_compaction_of_another_server_replaces_what_was_before() -> None:
-    """Its text can be read."""
+    """A compaction of another server, whose text can be read, replaces all before it."""
     block = {"type": "compaction", "content": "They looked."}
     said = [USER, *turn(0), {"role": "assistant", "content": [block]}, {**USER, "content": "Go on"}]
     request = parse_messages(

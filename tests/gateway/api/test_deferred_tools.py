@@ -67,7 +67,7 @@ LATER = [anthropic_tool(f"later_{at}", defer_loading=True) for at in range(30)]
 @pytest.mark.parametrize("turns", [0, 40])
 @pytest.mark.parametrize("name", ["builtin", "llama3", "phi4_mini", "qwen3_5"])
 def test_one_more_loaded_tool_leaves_the_prefix(name: str, turns: int) -> None:
-    """Of the second request's prompt at least 97 of 100 tokens were in the first one's."""
+    """At least 97 of 100 tokens of the second request's prompt were in the first one's."""
     text = text_of(name)
     history = [USER]
     for at in range(turns):
@@ -124,14 +124,16 @@ def test_a_loaded_tool_stands_at_its_first_reference() -> None:
 def test_a_choice_may_be_of_a_loaded_tool(
     choice: dict[str, Any], callable_names: list[str]
 ) -> None:
-    """And what stands in the conversation stays there, whatever may be called."""
+    """A choice may name a loaded tool; the definitions in the conversation stay there, whatever may
+    be called.
+    """
     request = messages([USER, *referring("later_1")], *SHOWN[:1], *LATER, tool_choice=choice)
     assert names(request.tools) == callable_names
     assert any('"name": "later_1"' in (m.content or "") for m in request.messages)
 
 
 def test_only_deferred_tools() -> None:
-    """Then a chat has no tools, and none of the fields that go with some."""
+    """A chat with deferred tools alone has no tools, and no field that goes with tools."""
     request = messages([USER], *LATER, tool_choice={"type": "auto"})
     assert request.tools == ()
     assert not request.raw.keys() & {"tools", "tool_choice", "parallel_tool_calls"}
@@ -156,7 +158,7 @@ def test_a_reference_to_nothing_says_so() -> None:
 
 
 def test_chats_may_defer_too() -> None:
-    """By the same mark and parts."""
+    """Chats may defer tools by the same mark and parts as Messages."""
     tools = [
         {"type": "function", "function": {"name": "now"}},
         {"type": "function", "function": {"name": "later"}, "defer_loading": True},
@@ -202,7 +204,9 @@ def searched(*tools: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_tools_that_a_search_has_found() -> None:
-    """They stand behind its call, under their names and in their namespaces."""
+    """The tools that a search has found stand behind its call, under their names and in their
+    namespaces.
+    """
     asked = responses([USER, *searched(*FOUND)], RESPONSES_TOOL, SEARCH)
     request = asked.request
     assert names(request.prompt_tools) == ["now", "tool_search"]

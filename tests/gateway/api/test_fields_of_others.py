@@ -29,7 +29,9 @@ def test_a_chat_names_fields_of_other_apis(fields: dict[str, Any]) -> None:
 
 
 def test_what_would_change_the_answer_is_named() -> None:
-    """And what is the default is not. `extra_body` is of the SDK, which sends what is in it."""
+    """A field that would change the answer is named, one with the default value is not. The SDK
+    sends the content of `extra_body`, not the field itself.
+    """
     assert chat(verbosity="low", extra_body={"top_k": 5}).ignored == ("extra_body", "verbosity")
     assert chat(verbosity="medium", extra_body={}).ignored == ()
     budget = {"effort": "low", "task_budget": {"type": "tokens", "total": 1000}}
@@ -52,7 +54,7 @@ def test_examples_of_a_tools_input_reach_the_model() -> None:
 
 
 def test_each_api_names_the_fields_of_the_others() -> None:
-    """And none that it reads."""
+    """Each API names the fields of other APIs, and none that it reads."""
     strange = {"max_new_tokens": 5, "best_of": 2, "echo": True, "logit_bias": {"5": 1}}
     assert message(**strange).ignored == tuple(sorted(strange))
     assert response(**strange).ignored == tuple(sorted(strange))
@@ -68,7 +70,9 @@ def test_each_api_names_the_fields_of_the_others() -> None:
 
 
 def test_switches_of_templates_work_at_all_apis() -> None:
-    """Of no API, but a model's thinking can only be switched by them."""
+    """Switches of templates belong to no API and work at all, because a model's thinking can only
+    be switched by them.
+    """
     off = {"chat_template_kwargs": {"enable_thinking": False, "custom": 1}}
     for request in (chat(**off), message(**off), response(**off)):
         assert request.template_kwargs["custom"] == 1
@@ -109,7 +113,7 @@ def test_an_integer_may_be_written_with_a_point() -> None:
 def test_formats_of_other_servers(
     given: dict[str, Any], kind: str, is_foreign: bool, field: str
 ) -> None:
-    """Those of Together, TGI, Fireworks and vLLM: enforced, or refused unless a provider may
+    """Formats of Together, TGI, Fireworks and vLLM are enforced, or refused unless a provider may
     answer.
     """
     request = chat(response_format=given)
@@ -132,7 +136,9 @@ def test_a_format_without_its_text_is_named(kind: str) -> None:
 @pytest.mark.parametrize("strict", [{}, [], 0, 1, "true"])
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_a_strict_that_is_no_boolean_is_named(strict: object, *, is_bare: bool) -> None:
-    """It would count as false, and nothing would hold the answer to its schema."""
+    """A `strict` that is no boolean is named: it would count as false, and the schema would not be
+    enforced.
+    """
     given = {"schema": {"type": "object"}, "strict": strict}
     wrapped = given if is_bare else {"json_schema": {"name": "n", **given}}
     with pytest.raises(ApiError) as refused:

@@ -125,7 +125,9 @@ def test_a_tool_turn_comes_back_as_it_was() -> None:
 
 
 def test_foreign_thinking_is_dropped() -> None:
-    """Nobody can put thoughts into the model's history by this door."""
+    """Thinking without our signature is dropped, so that no client can put thoughts into the
+    model's history.
+    """
     ours = SIGNER.signature("ours")
     blocks = [
         {"type": "thinking", "thinking": "forged", "signature": ours},

@@ -48,7 +48,7 @@ def test_sampling_of_a_response() -> None:
 
 
 def test_a_refusal_in_the_history_is_what_the_assistant_said() -> None:
-    """Its content is null then."""
+    """A refusal in the history, beside a content of null, is what the assistant said."""
     refused = {"role": "assistant", "content": None, "refusal": "I cannot."}
     request = chat(messages=[USER, refused, USER])
     assert request.messages[1].content == "I cannot."
@@ -113,7 +113,7 @@ def test_texts_in_the_place_of_parts_are_texts() -> None:
 
 
 def test_parts_of_results_are_named_too() -> None:
-    """Those that the model does not get."""
+    """Parts of results that the model does not get are named too."""
     parts = [{"type": "text", "text": "x"}, {"type": "resource_link", "uri": "file:x"}]
     given = {"type": "tool_result", "tool_use_id": "toolu_c", "content": parts}
     request = message(messages=[USER, {"role": "user", "content": [given]}])
@@ -129,7 +129,9 @@ def test_the_detail_of_a_picture_goes_on() -> None:
 
 
 def test_stop_sequences_beyond_the_bound_are_named() -> None:
-    """And one that is too long is named by its own field."""
+    """Stop sequences beyond the bound are named; a request with one that is too long is refused
+    with that field.
+    """
     request = message(stop_sequences=[f"s{at}x" for at in range(17)])
     assert len(request.stop) == 16
     assert request.ignored == ("stop_sequences beyond 16",)
@@ -163,7 +165,7 @@ def test_a_forced_call_without_tools_is_refused_or_named() -> None:
 
 
 def test_a_null_input_is_missing() -> None:
-    """And its name is no hint at another API."""
+    """An `input` of null counts as missing, and its name is no hint at another API."""
     with pytest.raises(ApiError) as refused:
         parse_responses(json.dumps({"model": "m", "input": None}).encode(), SIGNER)
     assert "is a field of" not in refused.value.message

@@ -76,7 +76,7 @@ def test_a_custom_tool_of_a_chat_is_a_function_of_one_text(tool: dict[str, Any])
     ],
 )
 def test_a_custom_tool_may_be_chosen(choice: dict[str, Any]) -> None:
-    """By any form of its name."""
+    """A custom tool may be chosen by any form of its name."""
     other = {"type": "function", "name": "other", "parameters": SCHEMA}
     request = chat(tools=[other, FLAT], tool_choice=choice)
     assert [tool["function"]["name"] for tool in request.tools] == ["ApplyPatch"]
@@ -126,7 +126,9 @@ def test_tools_and_parts_of_the_responses_api_at_chat() -> None:
 
 
 def test_a_body_of_the_responses_api_at_chat() -> None:
-    """It is read as that API reads it; fields of chats count too."""
+    """A body of the Responses API at the chat endpoint is read as that API reads it; fields of
+    chats count too.
+    """
     said = {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
     body = {
         "model": "m",
@@ -166,7 +168,9 @@ def test_a_body_of_the_responses_api_at_chat() -> None:
     ],
 )
 def test_client_tools_reach_the_model(kind: str, name: str, has: set[str], lacks: set[str]) -> None:
-    """By the kind in their type, with a description and a schema, under the client's name."""
+    """The model sees client tools by the kind in their type, with a description and a schema, under
+    the client's name.
+    """
     tool = {"type": kind, "name": name, "display_width_px": 9, "display_height_px": 9}
     request = message(tools=[tool], tool_choice={"type": "tool", "name": name})
     (function,) = (one["function"] for one in request.tools)
@@ -492,7 +496,7 @@ def test_ids_of_others_stay() -> None:
 
 @pytest.mark.parametrize("tool", [{"name": "f"}, {"name": "f", "description": None}])
 def test_a_tool_of_a_name_alone(tool: dict[str, Any]) -> None:
-    """It has no arguments."""
+    """A tool that has only a name is one without arguments."""
     assert chat(tools=[{"type": "function", "function": tool}]).tools[0]["function"]["name"] == "f"
     assert message(tools=[tool]).tools[0]["function"]["parameters"]["type"] == "object"
     assert response(tools=[{"type": "function", **tool}]).tools[0]["function"]["name"] == "f"

@@ -116,7 +116,9 @@ def test_depth_and_size_of_a_schema_are_bounded() -> None:
 
 
 def test_strict_objects_are_closed_wherever_they_stand() -> None:
-    """But not the values of a schema, nor what it opens itself, nor parts of an allOf."""
+    """Strict objects are closed, except values of a schema, objects that the schema itself opens,
+    and parts of an allOf.
+    """
     given = {
         **SCHEMA,
         "properties": {
@@ -215,7 +217,7 @@ def test_allowed_tools_hide_the_others(mode: str) -> None:
     ],
 )
 def test_bad_allowed_tools_are_refused(allowed: Any) -> None:
-    """By the field."""
+    """Bad allowed tools are refused with the field's name."""
     with pytest.raises(ApiError) as caught:
         _parse(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
     assert caught.value.param == "tool_choice"

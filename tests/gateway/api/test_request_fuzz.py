@@ -37,7 +37,7 @@ TOOL = {
 
 
 def _short(body: dict[str, Any]) -> dict[str, Any]:
-    """The same form in a hundredth of the size."""
+    """A body of the same form with a hundredth of the size."""
     body["messages"][0]["content"] = body["messages"][0]["content"][:60]
     return {**body, "tools": [TOOL]} if "tools" in body else body
 

@@ -201,7 +201,7 @@ def test_tools_of_every_kind() -> None:
     ],
 )
 def test_choices(choice: Any, seen: list[str], rule: str) -> None:
-    """Which tools the model sees, and whether it must call one."""
+    """A choice decides which tools the model sees, and whether it must call one."""
     request = parsed(tools=[BOOK, {"type": "custom", "name": "patch"}], tool_choice=choice).request
     assert [tool["function"]["name"] for tool in request.tools] == seen
     assert request.tool_choice == rule

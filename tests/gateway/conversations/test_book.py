@@ -191,7 +191,9 @@ def test_it_is_bounded_and_forgets_what_is_idle() -> None:
 
 
 def test_a_conversation_takes_at_most_4_kb() -> None:
-    """Whatever its length; strings and tables that refer to it included."""
+    """A conversation of any length takes at most 4 KB; strings and tables that refer to it
+    included.
+    """
     book = ConversationBook()
     said = [f"text {at}" for at in range(401)]
     for end in range(1, 401, 2):
@@ -205,7 +207,9 @@ def test_a_conversation_takes_at_most_4_kb() -> None:
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_1000_interleaved_conversations_are_told_apart(is_named: bool) -> None:
-    """Of five clients, of one key, with one system prompt and a few opening words."""
+    """1,000 interleaved conversations of five clients are told apart: they have one key, one system
+    prompt and a few opening words.
+    """
     random_, book = random.Random(3), ConversationBook()
     talks = [_Talk(number, random_, is_named=is_named) for number in range(1000)]
     found: dict[int, set[int]] = {}
@@ -277,7 +281,7 @@ def test_a_number_is_given_again_once_all_of_the_name_are_forgotten() -> None:
 
 
 def test_a_name_that_a_client_gave_is_passed_over() -> None:
-    """Its number counts as given."""
+    """A made-up name that a client has used is passed over; its number counts as given."""
     book, same = ConversationBook(), chat("Hello")
     first = enter(book, same)
     enter(book, chat("Mine", session_id=f"{first.name}-2"))
@@ -310,7 +314,9 @@ def test_a_retry_among_thousands_of_the_same_prompt_is_found_in_one_step(
 
 
 def test_the_prompts_of_a_conversation_are_forgotten_with_it() -> None:
-    """Else they would stay until all that is kept of prompts reaches its bound."""
+    """The prompts of a conversation are forgotten with it. They stayed until the memory for prompts
+    reached its bound.
+    """
     doctor = PrefixDoctor()
     book = ConversationBook(doctor.forget)
     for number in range(MAX_CONVERSATIONS + 50):

@@ -234,7 +234,7 @@ def test_something_pending_for_ever_is_a_loop_at_last() -> None:
     ],
 )
 def test_a_result_that_says_that_it_went_well_is_no_error(result: str) -> None:
-    """Other commands with the same result are other steps."""
+    """A result of success is no error: other commands with the same result are other steps."""
     play = lambda talk, number: talk.step("terminal", result, command=f"check part{number}")  # noqa: E731
     assert rounds_until_found(play) is None
 
@@ -250,6 +250,6 @@ def test_a_result_that_says_that_it_went_well_is_no_error(result: str) -> None:
     ],
 )
 def test_the_same_error_of_other_commands_is_a_loop(result: str) -> None:
-    """Whatever else the result says."""
+    """The same error of other commands is a loop, whatever else the result says."""
     play = lambda talk, number: talk.step("terminal", result, command=f"check part{number}")  # noqa: E731
     assert rounds_until_found(play) is not None

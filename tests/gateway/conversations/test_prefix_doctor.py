@@ -188,7 +188,9 @@ def test_a_planted_breaker_is_named_with_place_and_cost(name: str) -> None:
 
 
 def test_the_template_is_named() -> None:
-    """Here it drops what the assistant said before the last turn."""
+    """The template is named as the cause: here it drops what the assistant said before the last
+    turn.
+    """
     template = CHAT_TEMPLATE.replace(
         "{%- for message in messages %}",
         "{%- for message in messages %}"
@@ -254,7 +256,7 @@ def test_the_first_difference_is_found(at: int) -> None:
 
 
 def test_prompts_to_different_models_are_not_compared() -> None:
-    """Their ids mean different texts."""
+    """Prompts to different models are not compared, because their ids mean different texts."""
     doctor = PrefixDoctor()
     before = [Message("user", "hello")]
     after = [*before, Message("assistant", "yes?"), Message("user", "well")]

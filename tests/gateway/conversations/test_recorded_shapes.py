@@ -104,7 +104,9 @@ def _talks(random_: random.Random) -> list[Talk]:
 
 
 def _order(talks: Sequence[Talk], random_: random.Random) -> list[Talk]:
-    """Those with subagents to the end, the others mostly for a few turns."""
+    """The order of requests: conversations with subagents go to the end, the others mostly for a
+    few turns.
+    """
     order = []
     for one in talks:
         whole = one.recorded.has_child or random_.random() < 0.02

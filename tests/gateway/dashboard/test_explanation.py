@@ -81,7 +81,9 @@ steps = st.sampled_from(("ask", "begin", "cloud", "first", "over", "wait"))
 
 @given(path=st.lists(st.tuples(steps, st.floats(0, 2)), max_size=25), is_over=st.booleans())
 def test_spans_fill_the_time_without_gaps(path: list[tuple[str, float]], is_over: bool) -> None:
-    """Whatever the way: in order, one begins where another ends, and none outlasts the request."""
+    """The spans of any request are in order, each begins where another ends, and none outlasts the
+    request.
+    """
     trace, now = RequestTrace(received_at=0.0), 0.0
     attempt: Any = None
     asked_at = 0.0

@@ -86,7 +86,9 @@ def test_phases_follow_from_what_has_happened() -> None:
 
 
 def test_a_request_shows_what_is_known_so_far() -> None:
-    """Of an open one the index's expectation and the tokens seen; of another its usage."""
+    """An open request shows the cached tokens that the index expects and the tokens seen so far; an
+    ended one shows its usage.
+    """
 
     class Output:
         num_tokens = 40
@@ -166,7 +168,7 @@ def test_a_worker_that_starts_shows_how_far_it_is() -> None:
     ],
 )
 def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: str) -> None:
-    """And the sentence names it."""
+    """The state of the whole is that of the worst model, and the sentence names this model."""
     found, words = condition_of(models, [worker().view(0)], 0)
     assert found == condition
     bad = [model.name for model in models if model.state != "ready" or model.is_away]
@@ -174,7 +176,7 @@ def test_the_worst_model_decides_how_the_whole_is(models: list[Any], condition: 
 
 
 def test_a_model_that_providers_alone_serve_is_no_trouble() -> None:
-    """Its row says that the cloud answers."""
+    """A model that only providers serve is no trouble: its row says that the cloud answers."""
     alone = model_view("far", state="down", fallback=CLOUD, is_providers_alone=True)
     assert condition_of([model_view(), alone], [worker().view(0)], 0)[0] == "well"
     assert condition_of([alone], [], 0) == ("well", "Providers answer for all models.")
@@ -224,7 +226,7 @@ def test_a_spending_limit_that_is_reached_is_said(refuses: bool) -> None:
 
 
 def test_requests_that_wait_are_no_failure() -> None:
-    """But the page says it."""
+    """Requests that wait are no failure, but the page shows them."""
     assert condition_of([model_view()], [worker().view(0)], 1) == (
         "busy",
         "All workers are ready; 1 request waits.",

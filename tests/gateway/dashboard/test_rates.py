@@ -29,7 +29,7 @@ def test_looks_close_together_see_the_same() -> None:
 
 
 def test_who_is_gone_is_forgotten() -> None:
-    """And who has no token yet has no rate."""
+    """A request that has ended is forgotten, and one without a token has no rate."""
     rates = Rates()
     rates.look([RequestProgress(1, 10, 0.0), RequestProgress(2, 0, None)], 1.0)
     assert rates.by_number == {1: 10.0, 2: 0.0}
@@ -39,7 +39,9 @@ def test_who_is_gone_is_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1000), st.floats(0, 5)), max_size=30))
 def test_rates_are_never_negative(looks: list[tuple[int, int, float]]) -> None:
-    """Whatever counts do: a resumed request can show fewer tokens than before."""
+    """Rates are never negative, however counts change: a resumed request can show fewer tokens than
+    before.
+    """
     rates, now = Rates(), 0.0
     for number, tokens, step_s in looks:
         now += step_s

@@ -49,7 +49,9 @@ def test_what_each_counts_is_added_up(seeds: list[int]) -> None:
 
 
 def test_a_worker_s_speed_is_what_all_get_from_it() -> None:
-    """Its state is as the process that is looked at sees it."""
+    """The speed of a worker is the sum over all processes; its state is that of the process that
+    serves the page.
+    """
     own, other = overview_of(0), overview_of(1)
     one = merged(own, [other])
     for row, mine, theirs in zip(one.workers, own.workers, other.workers, strict=True):
@@ -85,7 +87,9 @@ async def _answer_all(listener: trio.SocketListener, line: bytes) -> None:
 async def test_a_sibling_of_another_version_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its overview has other fields than this one's; the dashboard shows this process alone."""
+    """The overview of a sibling of another version has other fields, so the dashboard shows this
+    process alone.
+    """
     _set_mode(tmp_path, mode=0o700)
     monkeypatch.setenv("HERMA_RUNTIME_DIR", str(tmp_path))
     here = this_process()
@@ -105,7 +109,9 @@ async def test_a_sibling_of_another_version_is_left_out(
 async def test_without_a_folder_for_sockets_there_are_no_siblings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may write to the folder, so it is not used; the dashboard works all the same."""
+    """A folder that other users may write to is not used for sockets; the dashboard works without
+    siblings.
+    """
     _set_mode(tmp_path, mode=0o777)
     monkeypatch.setenv("HERMA_RUNTIME_DIR", str(tmp_path))
     siblings = Siblings("http://127.0.0.1:1")

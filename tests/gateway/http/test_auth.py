@@ -73,7 +73,7 @@ async def test_without_keys_local_callers_are_anonymous_admins() -> None:
 
 @pytest.mark.parametrize("forwarded", [True, False])
 async def test_without_keys_others_are_refused(forwarded: bool) -> None:
-    """Neither another machine nor one behind a local proxy gets in without keys."""
+    """Without keys requests of another machine and those behind a local proxy are refused."""
     script = Script()
     headers = ((b"x-forwarded-for", b"192.0.2.7"),) if forwarded else ()
     client = ("127.0.0.1", 1) if forwarded else REMOTE

@@ -107,7 +107,7 @@ def test_what_is_at_hand_is_the_body(body: bytes, cut: int, *, is_chunked: bool)
 
 @pytest.mark.parametrize("coding", [b"br", b"identity\r\ncontent-encoding: gzip"])
 async def test_a_compressed_body_is_refused(coding: bytes) -> None:
-    """Also when all of it has arrived."""
+    """A compressed body is refused, also when all of it has arrived."""
     async with wired(_echo_at_hand) as peer:
         head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 1\r\n"
         await peer.send(head + b"content-encoding: %b\r\n\r\nx" % coding)

@@ -15,7 +15,9 @@ def shown(metrics: ClientTokens) -> list[str]:
 
 
 def test_a_client_s_share_of_cached_tokens_is_seen() -> None:
-    """By the program's name, whatever its version; without a name it is another."""
+    """The share is counted by the program's name, for all its versions; clients without a name
+    count together.
+    """
     metrics = ClientTokens(lambda: 1.5)
     for agent, cached in ((b"claude-cli/2.1 (external)", 0), (b"claude-cli/2.2", 30)):
         client = client_of_headers({b"host": b"x", b"user-agent": agent})

@@ -74,7 +74,9 @@ async def compacted(whole: WholeGateway, way: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", ["whole", "stream", "endpoint"])
 async def test_a_summary_is_one_sealed_item_and_is_read_back(way: str) -> None:
-    """It is asked for behind the very prompt of the conversation, and nobody else can write one."""
+    """A summary is asked for behind the unchanged prompt of the conversation, sealed so that only
+    Herma can write one, and read back.
+    """
     async with whole_gateway(FakeWorker(text=SUMMARY)) as whole:
         await whole.post(PATH, input=SAID, **FIELDS)
         before = prompt(whole)
@@ -126,7 +128,9 @@ async def test_an_empty_summary_is_a_failure(stream: bool) -> None:
 
 
 async def test_a_stored_conversation_goes_on_from_its_compaction() -> None:
-    """Of a chain of responses only what follows the last compaction is sent."""
+    """A stored conversation sends only what follows the last compaction in its chain of
+    responses.
+    """
     async with whole_gateway(FakeWorker(text=SUMMARY)) as whole:
         first = (await whole.post(PATH, input=SAID, **FIELDS)).json["id"]
         second = (

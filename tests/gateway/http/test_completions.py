@@ -56,7 +56,7 @@ async def test_sixteen_tokens_unless_more_are_asked_for() -> None:
 
 
 async def test_echo_gives_the_prompt_back() -> None:
-    """Also when the prompt came as ids, and once per choice."""
+    """`echo` gives the prompt back once per choice, also when it came as ids."""
     ids = make_tokenizer().encode("The weather").ids
     async with whole_gateway() as whole:
         text = await whole.post(PATH, model="alpha", prompt=["A: ", "B: "], echo=True, n=2)

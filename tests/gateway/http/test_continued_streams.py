@@ -148,7 +148,9 @@ def deltas(*given: dict[str, Any]) -> Callable[..., list[bytes]]:
     ids=["thoughts", "call behind text", "call", "text behind thoughts", "text"],
 )
 async def test_the_places_of_a_cut(api: str, given: list[Any], resumes: bool) -> None:
-    """Nobody goes on within thoughts or a call; visible thoughts go along."""
+    """A stream that is cut within thoughts or a call is not continued; visible thoughts are sent
+    along otherwise.
+    """
     first, second = FakeProvider(), StoryProvider()
     first.events = deltas(*given)  # type: ignore[method-assign]
     async with gateway_of({"p0": (first, "off"), "p1": (second, "prefix")}) as (_, url):
@@ -164,7 +166,7 @@ async def test_the_places_of_a_cut(api: str, given: list[Any], resumes: bool) ->
 
 @each_api
 async def test_before_content_the_next_one_answers(api: str) -> None:
-    """Whatever it does with an answer that was begun."""
+    """Before content the next upstream answers, whether or not it can continue a begun answer."""
     first, second = StoryProvider(cut_after=0), StoryProvider()
     async with gateway_of({"p0": (first, "off"), "p1": (second, "off")}) as (_, url):
         reply = await streamed(url, api)
@@ -282,7 +284,9 @@ async def test_what_nobody_counts_is_estimated_behind_a_cut_too(api: str, end: s
 
 @each_api
 async def test_a_filter_that_ends_what_goes_on_leaves_a_whole_stream(api: str) -> None:
-    """Nobody counts, so the end waits for an estimate."""
+    """A stream that a filter ends after it was continued is whole. No upstream counts tokens, so
+    the end waits for an estimate.
+    """
     first, second = StoryProvider(cut_after=7), StoryProvider(finish="content_filter")
     async with gateway_of({"p0": (first, "off"), "p1": (second, "prefix")}) as (_, url):
         reply = await streamed(url, api)

@@ -23,7 +23,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ],
 )
 async def test_every_chunk_tells_the_usage_so_far(path: str, fields: dict[str, Any]) -> None:
-    """It only rises, the last one is the whole, and but for it the stream is the same."""
+    """Every chunk has the usage so far, which only rises to that of the whole answer; all else in
+    the stream is unchanged.
+    """
     asked: dict[str, Any] = {"model": "alpha", "seed": 1, **fields}
     async with whole_gateway(FakeWorker(text=CALL)) as whole:
         *chunks, last, done = await whole.stream(path, **asked, stream_options=EVERY)

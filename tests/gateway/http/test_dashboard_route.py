@@ -72,7 +72,9 @@ async def stream_of(whole: WholeGateway) -> AsyncIterator[PageStream]:
 
 
 async def test_a_request_is_in_the_overview_and_explained() -> None:
-    """By the id that its client got, with the worker, the reason and the times."""
+    """A request is explained by the id that its client got, with the worker, the reason and the
+    times.
+    """
     async with whole_gateway() as whole:
         hello = [{"role": "user", "content": "Hi"}]
         answer = await whole.post("/v1/chat/completions", model="alpha", messages=hello)

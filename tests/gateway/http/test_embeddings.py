@@ -117,7 +117,7 @@ async def test_another_worker_goes_on_where_one_dies() -> None:
 
 
 async def test_the_official_client_reads_them() -> None:
-    """It asks for base64 by itself."""
+    """The official client, which asks for base64 by itself, reads embeddings."""
 
     def act(url: str) -> list[list[float]]:
         with openai.OpenAI(base_url=url + "/v1", api_key="x", max_retries=0) as client:

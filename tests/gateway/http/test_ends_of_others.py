@@ -84,7 +84,7 @@ async def test_an_end_that_is_none_is_an_error(api: str, stream: bool, finish: s
 async def test_where_nothing_was_sent_the_next_one_answers(
     api: str, stream: bool, finish: str
 ) -> None:
-    """Its answer is whole."""
+    """If nothing was sent, the next provider answers, with a whole answer."""
     bad = FakeProvider(words=("",), finish=finish)
     reply = await asked(api, bad, FakeProvider(), stream=stream)
     assert reply.headers["x-herma-served-by"] == "cloud:p1"
@@ -111,7 +111,7 @@ FULL = b'{"error": {"code": 400, "type": "exceed_context_size_error", "n_prompt_
 @each_api
 @each_way
 async def test_a_full_window_is_named_as_agents_know_it(api: str, stream: bool) -> None:
-    """So that they compress their history."""
+    """A full window is named in the words that agents know, so that they compress their history."""
     reply = await asked(api, FakeProvider(status=400, error_body=FULL), stream=stream)
     assert reply.status == 400
     error = reply.json["error"]
@@ -144,7 +144,9 @@ async def test_a_refusal_within_a_stream_is_one(api: str) -> None:
 
 @each_api
 async def test_only_clients_that_ask_get_the_usage(api: str) -> None:
-    """Also where it comes in a chunk with choices, and though nobody asked for it."""
+    """Only clients that ask get the usage, also where an upstream sends it unasked or in a chunk
+    with choices.
+    """
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
     reply = await asked(api, FakeProvider(extra={"usage": usage}), stream=True)
     assert reply.status == 200

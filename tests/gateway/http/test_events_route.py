@@ -54,7 +54,7 @@ async def test_events_come_as_they_happen(autojump_clock: MockClock) -> None:
 async def test_a_listener_that_does_not_read_keeps_nobody_waiting(
     autojump_clock: MockClock,
 ) -> None:
-    """It learns how many events it has missed."""
+    """A listener that does not read delays no other, and learns how many events it has missed."""
     feed = EventFeed()
     async with trio.open_nursery() as nursery:
         exchange = listening(feed)

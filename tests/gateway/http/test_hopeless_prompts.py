@@ -92,7 +92,9 @@ async def test_long_fields_that_no_prompt_has_are_no_reason(fields: dict[str, An
 
 
 async def test_a_model_with_providers_is_left_to_them() -> None:
-    """They may get the request for other reasons, and have larger windows."""
+    """A prompt for a model with providers is not refused early: providers may have larger
+    windows.
+    """
     chain = (FallbackConfig(provider="p", model="large"),)
     models = (ModelConfig(name="alpha", fallback=chain),)
     providers = {"p": ProviderConfig(base_url="http://127.0.0.1:9/v1", api_key_env="PROVIDER_KEY")}

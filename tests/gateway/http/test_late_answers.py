@@ -73,7 +73,9 @@ async def test_the_next_chunk_tells_what_the_head_could_not(
 
 
 async def test_a_head_that_tells_is_not_repeated(autojump_clock: MockClock) -> None:
-    """Nor is a stream told of the workers that go on with it."""
+    """A head that names the worker is not repeated, and a stream does not name the workers that
+    continue it.
+    """
     again = msgspec.structs.replace(STARTED, worker="gpu1")
     for steps in ((STARTED, 12.0, *ANSWER[1:]), (*ANSWER[:2], 12.0, again, *ANSWER[2:])):
         exchange = await _answer(*steps)
@@ -98,7 +100,9 @@ async def test_whoever_answers_in_the_end_is_told(in_head: bool, autojump_clock:
 
 
 async def test_a_provider_is_named_before_its_own_bytes(autojump_clock: MockClock) -> None:
-    """Which pass as they are. Here they have our envelope, as checked streams have one."""
+    """A provider is named before its own bytes, which pass as they are. Here they have our
+    envelope, as checked streams have one.
+    """
     theirs = await _theirs()
     exchange = await _answer(12.0, FAR, UpstreamChunk(theirs))
     ours = exchange.content.removesuffix(theirs)

@@ -197,7 +197,9 @@ LARGE: Final[dict[str, tuple[str, Callable[[], dict[str, Any]]]]] = {
 
 
 async def test_a_large_body_is_read_without_a_stretch() -> None:
-    """Whatever comes of it: mostly a prompt over the window."""
+    """A large body is read in short steps of the loop, whatever the result is: mostly a prompt over
+    the window.
+    """
     # As the process does; otherwise a body that grows is copied again and again, 25 ms for 28 MB.
     bound_arenas()
     found = {}
@@ -212,7 +214,9 @@ async def test_a_large_body_is_read_without_a_stretch() -> None:
 
 
 async def test_a_refused_prompt_is_freed_at_once() -> None:
-    """Its error does not keep it until the garbage collector comes."""
+    """A refused prompt is freed at once: its error does not keep it until the garbage collector
+    runs.
+    """
     gc.collect()
     others = {id(one): one for one in gc.get_objects() if isinstance(one, ChatRequest)}
     gc.disable()

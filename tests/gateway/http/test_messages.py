@@ -72,7 +72,7 @@ async def test_thinking_is_left_out_unless_the_client_asks_for_it(fields: dict[s
 
 
 async def test_a_stop_sequence_is_named() -> None:
-    """Which of them ended the text."""
+    """The answer names the stop sequence that ended the text."""
     async with whole_gateway(FakeWorker(text="one two three")) as whole:
         reply = await whole.post(
             PATH, model="alpha", max_tokens=99, messages=USER, stop_sequences=["zzz", " three"]
@@ -214,7 +214,9 @@ async def _by_provider(fake: FakeProvider, *, stream: bool) -> Reply:
 
 
 async def test_a_provider_that_has_only_chat_answers_too() -> None:
-    """Its chunks become events; it gets a plain chat, and no header of the other API."""
+    """A provider that has only chat answers too: it gets a plain chat without headers of Messages,
+    and its chunks become events.
+    """
     usage = {"prompt_tokens": 11, "completion_tokens": 3}
     fake = FakeProvider(usage=usage)
     checked = check_messages((await _by_provider(fake, stream=True)).body)

@@ -66,7 +66,9 @@ async def test_a_stream_without_deltas_is_an_answer(api: str, name: str) -> None
 @each_api
 @pytest.mark.parametrize("place", ["delta", "text"])
 async def test_a_whole_answer_without_a_message_is_one(api: str, place: str) -> None:
-    """Of a server that knows only chunks, or only raw completions."""
+    """A whole answer without a message is read, as of a server that knows only chunks or only raw
+    completions.
+    """
     said = HELLO if place == "delta" else HELLO["content"]
     choice = {"index": 0, place: said, "finish_reason": "stop"}
     fake = OddProvider(body=json.dumps({"choices": [choice], "usage": USAGE}).encode())
@@ -173,7 +175,9 @@ async def test_what_says_nothing_costs_no_stream(api: str, name: str) -> None:
     ids=["mark", "no end", "no error", "line break"],
 )
 async def test_a_whole_answer_with_noise_is_one(api: str, stream: bool, body: bytes) -> None:
-    """The same, and a byte order mark, also where a stream was asked for."""
+    """A whole answer among noise or with a byte order mark is read, also where a stream was asked
+    for.
+    """
     reply = await asked(api, OddProvider(body=body), stream=stream)
     text = said_of(api, reply, stream=stream)["text"]
     assert text.replace("\n", " ") == "Hello from afar"
@@ -211,7 +215,9 @@ CALLS = {
 @each_way
 @pytest.mark.parametrize("name", sorted(CALLS))
 async def test_calls_of_a_stream_for_a_whole_answer(api: str, stream: bool, name: str) -> None:
-    """Whatever the first part of a call leaves out."""
+    """Calls of a stream are joined to a whole answer, whatever the first part of a call leaves
+    out.
+    """
     body, arguments = CALLS[name]
     reply = await asked(api, OddProvider(body=body), stream=stream, tools=TOOLS[api])
     called = said_of(api, reply, stream=stream)["calls"]
@@ -292,7 +298,7 @@ IN_PIECES = {
 @each_api
 @pytest.mark.parametrize("name", sorted(IN_PIECES))
 async def test_one_call_stays_one(api: str, name: str) -> None:
-    """It runs once, with all its arguments and the name of a tool of the request."""
+    """One call stays one call, with all its arguments and the name of a tool of the request."""
     reply = await asked(api, OddProvider(streamed=IN_PIECES[name]), stream=True, tools=TOOLS[api])
     called = said_of(api, reply, stream=True)["calls"]
     assert is_called(called, ("get", {"city": "x"})), called

@@ -210,7 +210,9 @@ async def test_calls_in_the_other_form_are_calls(api: str, stream: bool) -> None
 @each_api
 @pytest.mark.parametrize("is_about_request", [False, True])
 async def test_an_error_in_the_other_form_keeps_its_words(api: str, is_about_request: bool) -> None:
-    """Also whether it refuses the request."""
+    """An error in the form of the other API keeps its words, and counts as a refusal of the request
+    or not as usual.
+    """
     error = {"message": "No such voice.", "code": 400 if is_about_request else "hot"}
     for body, stream in (
         (json.dumps({"error": error}).encode(), True),
@@ -223,7 +225,7 @@ async def test_an_error_in_the_other_form_keeps_its_words(api: str, is_about_req
 
 @each_api
 async def test_half_a_stream_is_no_whole_answer(api: str) -> None:
-    """Nor is a stream that does not say why it ended."""
+    """Half a stream is no whole answer, and neither is a stream that does not say why it ended."""
     for body in (b"".join(TOLD), b"".join([*TOLD, DONE]), chunk({"content": ""}, "error") + DONE):
         reply = await asked(api, OddProvider(body=body), stream=False)
         assert reply.status == 502
@@ -251,7 +253,7 @@ async def test_a_server_that_ignores_n_gives_one_choice() -> None:
 @each_way
 @pytest.mark.parametrize("index", [None, "0", 1])
 async def test_the_only_choice_has_any_number(api: str, stream: bool, index: object) -> None:
-    """Or none."""
+    """The only choice may have any number, or none."""
     told = [chunk({"content": "Hello"}, index=index), chunk({}, "stop", index=index), DONE]
     body = whole({"role": "assistant", "content": "Hello"}, index=index)
     fake = OddProvider(body=body, streamed=b"".join(told))
@@ -414,7 +416,9 @@ async def test_white_space_before_an_answer_keeps_a_connection_alive(api: str) -
     ],
 )
 async def test_ends_by_other_names_are_ends(api: str, finish: str, end: dict[str, str]) -> None:
-    """Those of Cohere and Gemini, behind proxies, and of vLLM."""
+    """Reasons to end by other names are ends: those of Cohere and Gemini, behind proxies, and of
+    vLLM.
+    """
     reply = await asked(api, FakeProvider(finish=finish), stream=True)
     assert last_of(api, reply, stream=True) == (finish if api == "chat" else end[api])
 
@@ -494,7 +498,7 @@ WHOLE_CALLS: dict[str, Any] = {
 @each_api
 @pytest.mark.parametrize("name", sorted(WHOLE_CALLS))
 async def test_a_call_of_an_odd_form_is_one(api: str, name: str) -> None:
-    """Of a whole answer."""
+    """A call of an odd form in a whole answer is read as a call."""
     message = {"role": "assistant", "content": None, "tool_calls": WHOLE_CALLS[name]}
     fake = OddProvider(body=whole(message, "tool_calls"))
     reply = await asked(api, fake, stream=False, tools=TOOLS[api])
@@ -518,7 +522,9 @@ async def test_a_call_without_a_name_is_an_error(api: str, stream: bool) -> None
 async def test_another_provider_answers_what_does_not_refuse_the_request(
     api: str, stream: bool, status: int
 ) -> None:
-    """Such a status is about the provider, or about this moment."""
+    """Another provider is asked after a status that does not refuse the request itself, but is
+    about the provider or the moment.
+    """
     reply = await asked(api, FakeProvider(status=status), FakeProvider(), stream=stream)
     assert reply.headers["x-herma-served-by"] == "cloud:p1"
 

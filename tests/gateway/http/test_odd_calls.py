@@ -52,7 +52,9 @@ async def test_an_empty_object_in_front_of_arguments_is_none(api: str, name: str
 
 @each_api
 async def test_an_empty_object_alone_is_the_arguments(api: str) -> None:
-    """Of each of several calls, before the next one begins."""
+    """An empty object alone is the arguments of its call, also of each of several calls before the
+    next one begins.
+    """
     first = {"index": 0, "id": "a", "function": {"name": "get", "arguments": "{}"}}
     second = {"index": 1, "id": "b", "function": {"name": "get_weather", "arguments": "{}"}}
     third = {"index": 2, "id": "c", "function": {"name": "get", "arguments": ARGUMENTS}}

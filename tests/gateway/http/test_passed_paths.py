@@ -65,7 +65,7 @@ async def asking(
 
 @pytest.mark.parametrize("root", ["/v1/", "/", "/v1/v1/", "/images/"])
 async def test_no_path_leaves_the_root(root: str) -> None:
-    """Whatever a provider would make of it, it never sees the path."""
+    """A path that leaves the root is refused, so a provider never sees it."""
     async with asking(paths=("/videos",)) as gateway:
         replies = {path: (await gateway.post(root + path)).status for path in STEP_UP}
         # Below /images a name that is plain, but on no list.
@@ -132,8 +132,9 @@ async def test_prompts_alone_need_no_bound_of_an_answer() -> None:
 
 
 async def test_raw_completions_of_a_model_that_only_providers_have() -> None:
-    """They answer, also with several prompts, each of which is charged; one that has no such path
-    makes a final 404, and is no worse for chats.
+    """Providers answer raw completions of a model that only they serve, also with several prompts,
+    each of which is charged; one that has no such path makes a final 404, and is no worse for
+    chats.
     """
     price = PriceConfig(input=0.0, output=1_000.0)
     async with asking(price=price, limits=LimitsConfig(daily=1.0)) as gateway:
@@ -193,7 +194,7 @@ async def test_a_good_status_makes_no_answer(name: str) -> None:
 
 
 async def test_a_refusal_with_a_good_status_is_one() -> None:
-    """Nobody else is asked."""
+    """A refusal with a good status ends the request, and no other provider is asked."""
     odd = OddProvider(body=b'{"error": {"message": "No such input.", "code": 400}}')
     async with asking(odd) as gateway:
         reply = await gateway.post("/v1/embeddings")
@@ -212,7 +213,7 @@ async def test_a_refusal_with_a_good_status_is_one() -> None:
     ],
 )
 async def test_what_may_be_an_answer_passes_unchanged(path: str, kind: str, body: bytes) -> None:
-    """Of any type and length."""
+    """A body of any type and length that may be an answer passes unchanged."""
     odd = OddProvider(body=body, kind=kind)
     async with asking(odd, paths=("/videos",)) as gateway:
         reply = await gateway.post(f"/v1{path}")

@@ -48,7 +48,9 @@ async def test_a_transport_gets_answers(is_streamed: bool) -> None:
 
 
 async def test_a_transport_gets_errors() -> None:
-    """Those of the edge, of a turn and of the router, in the shape of each API."""
+    """A transport gets the errors of the edge, of a turn and of the router, in the shape of each
+    API.
+    """
     script = Script(ApiError(429, "Full.", code="busy"))
     async with client_of(script, max_body_bytes=400) as client:
         full = await client.post(CHAT, content=chat_body())
@@ -66,7 +68,7 @@ async def test_a_transport_gets_errors() -> None:
 
 
 def test_starlettes_own_client_is_content() -> None:
-    """Its life of an app too."""
+    """Starlette's own client works with the app, its start and end included."""
     app = edge_app(scripted_edge(Script()))
     with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1), backend="trio") as c:
         assert c.get("/health").json()["status"] == "ok"

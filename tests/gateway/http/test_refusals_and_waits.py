@@ -49,8 +49,8 @@ def has_ended(asked: Exchange) -> bool:
 async def test_a_failure_that_may_pass_breaks_the_stream_of_claude_code(
     before: tuple[Any, ...], autojump_clock: MockClock
 ) -> None:
-    """It asks again for a stream then; behind an error event it asks without one, and gives whole
-    answers up after 300 s.
+    """A failure that may pass breaks the stream of Claude Code, which then asks again for a stream.
+    Behind an error event it asks without one, and gives whole answers up after 300 s.
     """
     asked = await exchange(*before, CUT).run()
     assert asked.status == 200
@@ -65,7 +65,9 @@ async def test_a_failure_that_may_pass_breaks_the_stream_of_claude_code(
 async def test_other_clients_of_messages_get_the_event(
     headers: Any, config: dict[str, Any], autojump_clock: MockClock
 ) -> None:
-    """By their user agents, which the configuration names."""
+    """Other clients of Messages get the error event; the configuration names the user agents whose
+    streams break.
+    """
     asked = await exchange(STARTED, TextDelta(0, "half"), CUT, headers=headers, **config).run()
     assert check_messages(asked.content).error is not None
     assert has_ended(asked)

@@ -103,7 +103,9 @@ REFUSALS: dict[str, tuple[int, Body]] = {
 @each_way
 @pytest.mark.parametrize("name", sorted(REFUSALS))
 async def test_the_next_provider_answers(api: str, stream: bool, name: str) -> None:
-    """And a client of the first alone gets a failure that a retry may cure, without its words."""
+    """The next provider answers; a client that has only the first gets a failure that a retry may
+    cure, without the provider's words.
+    """
     status, body = REFUSALS[name]
     data = json.dumps(body).encode()
     reply = await asked(api, OddProvider(status=status, body=data), FakeProvider(), stream=stream)

@@ -71,7 +71,9 @@ async def test_a_second_turn_shows_the_model_what_it_wrote() -> None:
 
 
 async def test_a_malformed_call_in_the_history_is_no_error() -> None:
-    """Nor are a foreign blob, items of other servers, and a result without its call."""
+    """A malformed call in the history is no error, and neither are a foreign blob, items of other
+    servers, and a result without its call.
+    """
     items = [
         {"role": "user", "content": "Hi"},
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"},
@@ -108,7 +110,9 @@ async def test_silence_is_broken_by_events_and_a_late_error_is_the_last() -> Non
 
 
 async def test_what_is_not_kept_is_not_found() -> None:
-    """By its code, in the error object of all other endpoints."""
+    """A response that is not kept gets a 404 with its code, in the error object of all other
+    endpoints.
+    """
     async with whole_gateway() as whole:
         fields = {"model": "alpha", "input": "Hi", "previous_response_id": "resp_0"}
         reply = await whole.post(PATH, **fields)
@@ -162,7 +166,9 @@ async def official(whole: WholeGateway) -> AsyncIterator[openai.OpenAI]:
 
 
 async def test_the_official_client_reads_both() -> None:
-    """Its types and its stream's helper, which checks identities and positions of its own."""
+    """The official client reads whole and streamed responses, by its types and by its stream
+    helper, which checks ids and positions itself.
+    """
 
     def act(client: openai.OpenAI) -> None:
         answer = client.responses.create(model="alpha", input="Hi", tools=tools)

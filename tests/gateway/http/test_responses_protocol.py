@@ -144,7 +144,7 @@ async def test_calls_and_their_results(text: str, cities: list[str]) -> None:
     ids=("none", "auto", "named", "allowed", "not allowed", "hosted"),
 )
 async def test_the_choice_decides_which_tools_are_shown(choice: Any, is_shown: bool) -> None:
-    """And the response repeats it."""
+    """The choice decides which tools the model is shown, and the response repeats it."""
     async with whole_gateway() as whole:
         body = await asked(whole, "Hi", tools=[TOOL], tool_choice=choice)
         assert ("The weather of a city." in prompt(whole)) == is_shown
@@ -174,7 +174,9 @@ async def test_what_the_request_says_is_repeated() -> None:
 
 
 async def test_each_response_has_ids_of_its_own() -> None:
-    """Also its items; a stream's do not change on its way, which the checker sees."""
+    """Each response and its items have ids of their own; the checker sees that those of a stream do
+    not change.
+    """
     async with whole_gateway() as whole:
         first, second = await asked(whole, "Hi"), await asked(whole, "Hi")
         reply = await whole.post(PATH, model="alpha", input="Hi", stream=True)

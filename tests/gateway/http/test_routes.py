@@ -247,7 +247,7 @@ async def test_metrics_count_what_happened(autojump_clock: MockClock) -> None:
 async def test_an_answer_without_words_has_a_first_token_too(
     is_streamed: bool, autojump_clock: MockClock
 ) -> None:
-    """Its end is all that the model says."""
+    """An answer without words, of which the end is the only token, has a first token too."""
     script = Script(STARTED, 2.0, ChoiceFinished(0, "stop"), USAGE)
     app = edge_app(scripted_edge(script))
     await Exchange(app, body=chat_body(stream=is_streamed)).run()

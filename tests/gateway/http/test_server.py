@@ -230,8 +230,8 @@ async def test_shutdown_cuts_what_does_not_end() -> None:
 
 
 async def test_a_client_that_reads_nothing_cannot_hold_the_server() -> None:
-    """Its turn is cancelled when the buffer is full, its connection ends by itself, and so a
-    shutdown ends too.
+    """The turn of a client that reads nothing is cancelled when the buffer is full, and its
+    connection ends by itself, so a shutdown ends too.
     """
     stop, ended = trio.Event(), trio.Event()
 

@@ -206,7 +206,9 @@ async def test_the_head_leaves_with_the_first_content(autojump_clock: MockClock)
 
 
 async def test_the_end_leaves_with_the_last_event(autojump_clock: MockClock) -> None:
-    """Whatever the turn has to do then is nobody's delay, and a failure of it nobody's concern."""
+    """The end of a stream is sent with the last event: work of the turn after it delays no client,
+    and its failure reaches none.
+    """
     for last in (60.0, ValueError("in the books")):
         exchange, bodies = await _timed(STARTED, 1.0, *ANSWER[1:], last)
         assert exchange.events[-1] == "[DONE]"
@@ -270,7 +272,9 @@ async def test_a_refusal_is_not_disturbed(autojump_clock: MockClock) -> None:
 async def test_a_stream_that_is_over_leaves_no_circle(
     steps: tuple[Any, ...], autojump_clock: MockClock
 ) -> None:
-    """Its request, with the whole prompt, goes with it and waits for no collector."""
+    """A stream that is over leaves no reference cycle: its request, with the whole prompt, is freed
+    without the garbage collector.
+    """
     gc.collect()
     gc.disable()
     try:

@@ -150,7 +150,9 @@ async def test_items_can_be_named_instead_of_sent(tmp_path: Path) -> None:
 
 
 async def test_another_key_s_response_does_not_exist(tmp_path: Path) -> None:
-    """Nor does one that was not to be stored, or not by that key, or anywhere."""
+    """A response of another key does not exist, and neither does one that the request, the key or
+    the configuration forbids to store.
+    """
     async with stored(tmp_path) as one:
         first = await one.create()
         for method, path in (
@@ -182,7 +184,7 @@ async def test_a_policy_of_never_stores_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_deleted_response_is_gone(tmp_path: Path) -> None:
-    """Also for those that went on from it, whose history it was."""
+    """A deleted response is gone, also for responses that continue it, whose history it was."""
     async with stored(tmp_path) as one:
         first = await one.create()
         second = await one.create(previous_response_id=first["id"])
@@ -217,7 +219,7 @@ async def test_a_stream_can_be_read_again_from_any_event(tmp_path: Path) -> None
 
 
 async def test_an_answer_that_its_client_leaves_is_not_kept(tmp_path: Path) -> None:
-    """Even if its beginning was."""
+    """An answer whose client leaves is not kept, even if its beginning was stored."""
     worker = FakeWorker(text="word " * 40)
     worker.pause_after = 20
     async with stored(tmp_path, worker) as one:

@@ -89,7 +89,7 @@ async def test_nothing_is_no_tokens() -> None:
 
 
 async def test_a_model_whose_tokenizer_is_not_here_yet_is_503() -> None:
-    """It says when to come back."""
+    """A model whose tokenizer has not come yet is a 503 that says when to come back."""
     async with (
         open_gateway() as gateway,
         served(edge_app(edge_of(gateway.services))) as url,
@@ -100,7 +100,7 @@ async def test_a_model_whose_tokenizer_is_not_here_yet_is_503() -> None:
 
 
 class WithoutFiles(FakeWorker):
-    """It owes the gateway the model's text files."""
+    """A worker that has not sent the model's text files."""
 
     def say(self, message: FromWorker) -> None:
         """Anything else."""
@@ -163,7 +163,9 @@ async def test_a_tokenizer_that_nobody_can_give_any_more_is_503_at_once(
 
 
 async def test_a_tokenizer_is_waited_for_while_its_worker_is_there() -> None:
-    """Also when the worker comes back with another one meanwhile: nobody has the old one."""
+    """A request waits for a tokenizer while its worker is there, also when the worker comes back
+    with another tokenizer meanwhile, since no worker has the old one.
+    """
     worker = WithoutFiles()
     async with whole_gateway(worker) as whole, trio.open_nursery() as nursery:
         replies: list[Reply] = []
@@ -193,7 +195,7 @@ async def test_a_tokenizer_that_was_forgotten_is_asked_for_again() -> None:
 
 
 async def test_a_tokenizer_that_is_here_outlasts_its_worker() -> None:
-    """Nobody is asked for it any more."""
+    """A tokenizer that has come outlasts its worker, and no worker is asked for it again."""
     async with whole_gateway() as whole:
         assert (await whole.post("/tokenize", prompt="a")).status == 200
         whole.worker.die()
@@ -202,7 +204,7 @@ async def test_a_tokenizer_that_is_here_outlasts_its_worker() -> None:
 
 
 async def test_the_tokenizer_tells_of_itself() -> None:
-    """Its special tokens and the template, for clients that render themselves."""
+    """The answer has the special tokens and the template, for clients that render themselves."""
     async with whole_gateway() as whole:
         for path in ("/tokenizer_info", "/v1/tokenizer_info?model=alpha"):
             info = (await whole.get(path)).json

@@ -26,7 +26,7 @@ counts = st.integers(0, 2**20)
 
 
 class Reference:
-    """The same by the library."""
+    """The same counts by the client library."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -84,7 +84,7 @@ turns = st.fixed_dictionaries(
 
 
 def trace_of(turn: dict[str, Any]) -> RequestTrace:
-    """The same as a trace; the clock begins with the request."""
+    """The request as a trace; the clock begins with the request."""
     return RequestTrace(
         model=turn["model"],
         status=turn["status"],
@@ -126,7 +126,9 @@ def test_it_is_told_since_when_each_is_counted() -> None:
 
 
 def test_what_is_shown_is_clean_and_begins_at_0() -> None:
-    """By the rules of Prometheus's own checker, where it is installed."""
+    """The metrics begin at 0, and are clean by the rules of Prometheus's own checker, where it is
+    installed.
+    """
     load = Load(1, 1, 0, 5, 9, 3, 0, step_ms=12.0, prefill_tokens_per_s=900.0)
     worker = WorkerView(
         WorkerId(1), "w", ("alpha",), "ready", 1, None, load, 0, 0, 0, fault="", fault_kind=None

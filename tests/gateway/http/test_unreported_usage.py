@@ -103,7 +103,7 @@ class LateProvider(FakeProvider):
 @each_api
 @pytest.mark.parametrize("is_joined", [True, False])
 async def test_what_is_counted_behind_the_end_is_told(api: str, is_joined: bool) -> None:
-    """By the upstream's own figures."""
+    """Usage that the upstream reports behind the end is passed on with its figures."""
     path, fields = APIS[api]
     counted = {"prompt_tokens": 1111, "completion_tokens": 3, "total_tokens": 1114}
     async with open_provider(
@@ -123,7 +123,9 @@ async def test_what_is_counted_behind_the_end_is_told(api: str, is_joined: bool)
 
 
 async def test_a_text_engine_that_does_not_count() -> None:
-    """Its client gets an estimate if it asks for the usage, and the ledger has one in any case."""
+    """The client of a text engine that does not count gets an estimate if it asks for the usage;
+    the ledger has an estimate in any case.
+    """
     async with open_gateway() as gateway, open_worker(gateway.address, StreamingWorker()):
         await gateway.wait_local()
         silent = await gateway.ask(stream=True)

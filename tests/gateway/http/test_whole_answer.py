@@ -67,7 +67,7 @@ async def test_a_provider_answer_passes_unchanged(autojump_clock: MockClock) -> 
 
 
 async def test_a_provider_s_id_of_the_request_stays(autojump_clock: MockClock) -> None:
-    """Its support asks for that one."""
+    """A provider's id of the request stays, because the provider's support asks for it."""
     theirs = ((b"x-request-id", b"req_far"),)
     started = Started("cloud:far", "", 0, "no worker is ready", "large", theirs)
     exchange = await _ask(Script(started, UpstreamBody(200, b"{}"))).run()
@@ -78,7 +78,9 @@ async def test_a_provider_s_id_of_the_request_stays(autojump_clock: MockClock) -
 async def test_an_answer_that_a_provider_begins_again_has_nothing_of_before(
     ends: bool, autojump_clock: MockClock
 ) -> None:
-    """Neither its text nor its end counts."""
+    """If a provider begins an answer again, neither the text nor the end of the first try
+    counts.
+    """
     before = (ChoiceFinished(0, "length"),) if ends else ()
     steps = (STARTED, TextDelta(0, "Lost"), *before, Restarted(), *ANSWER)
     exchange = await _ask(Script(*steps)).run()
@@ -123,7 +125,9 @@ async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockC
 
 
 async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock: MockClock) -> None:
-    """It is pushed with the last event; what the turn has to do then is nobody's delay."""
+    """A whole answer is pushed with the last event, and does not wait for what the turn has to do
+    then.
+    """
     app = edge_app(scripted_edge(Script(1.0, *ANSWER, 60.0)))
     exchange = Exchange(app, body=chat_body(stream=False))
     await exchange.run()
@@ -133,7 +137,7 @@ async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock:
 
 
 async def test_usage_before_the_last_end_is_no_answer_yet(autojump_clock: MockClock) -> None:
-    """Of two choices both are told, though the usage so far came between them."""
+    """Both of two choices are in the answer, though a usage came between their ends."""
     first, second = (
         (ChoiceFinished(0, "stop"), USAGE),
         (TextDelta(1, "More"), ChoiceFinished(1, "length")),

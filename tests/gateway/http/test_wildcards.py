@@ -33,7 +33,7 @@ def test_a_star_stands_only_at_the_end(alias: str) -> None:
 
 
 def test_an_exact_name_comes_before_any_wildcard() -> None:
-    """Also where the alias has rules of its own."""
+    """An exact name comes before any wildcard, also where the alias has rules of its own."""
     views = (model_view("alpha", aliases=("c-*",)), model_view("beta", aliases=("c-1",)))
     found = [model_named(views, name) for name in ("c-1", "c-2", "beta", "d")]
     assert [None if one is None else one.name for one in found] == ["beta", "alpha", "beta", None]

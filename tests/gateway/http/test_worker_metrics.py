@@ -43,7 +43,9 @@ def test_every_sample_of_one_of_several_processes_says_which() -> None:
 
 
 def test_an_engine_that_drafts_says_what_it_brings() -> None:
-    """By place of the drafts; one that does not has no such lines."""
+    """An engine that drafts has lines for accepted drafts by place; one that does not draft has
+    none.
+    """
     worker = Worker(W1, hello("w1", facts()), 0.0)
     worker.load = Load(1, 0, 0, 9, 9, 5, 0, 4.0, 0.0)
     gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))

@@ -22,7 +22,9 @@ def fail(_: object) -> Any:
 
 @pytest.mark.parametrize("what", ["on_accepted", "on_tokens", "on_complete"])
 async def test_a_fault_in_hearing_of_a_worker_ends_one_attempt_only(what: str) -> None:
-    """Its neighbours on the same link end as ever, and so do those that come later."""
+    """A fault while a worker's frame is handled ends one attempt; its neighbours on the link, and
+    later attempts, end as usual.
+    """
     calls = {"on_accepted": lambda _: None, "on_tokens": lambda _: False} | {what: fail}
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")

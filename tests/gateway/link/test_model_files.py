@@ -17,7 +17,9 @@ from tests.fakes.worker import DIGEST, FakeWorker, open_worker
 
 
 async def _status_of_model_with(files: dict[str, bytes]) -> int:
-    """Of its error; the gateway and its other model live."""
+    """The status of a request for the model with the error; the gateway and its other model
+    live.
+    """
     odd = FakeWorker("odd", model="odd", files=files)
     async with (
         open_gateway() as gateway,
@@ -42,7 +44,7 @@ async def _status_of_model_with(files: dict[str, bytes]) -> int:
     ],
 )
 async def test_files_of_an_unknown_shape_cost_their_model_only(config: dict[str, object]) -> None:
-    """Whatever a worker sends as its files, the gateway and its other models live."""
+    """Files of an unknown shape cost their model only: the gateway and its other models go on."""
     files = make_text_files()
     del files["chat_template.jinja"]
     files["tokenizer_config.json"] = json.dumps(config).encode()
@@ -59,7 +61,9 @@ async def test_files_of_an_unknown_shape_cost_their_model_only(config: dict[str,
 async def test_a_damaged_tokenizer_costs_its_model_only(
     part: str, value: dict[str, object]
 ) -> None:
-    """Its library panics when it reads it, which is no `Exception`; the gateway lives."""
+    """A damaged tokenizer makes the library panic, which is no `Exception`: only its model fails,
+    and the gateway goes on.
+    """
     files = make_text_files()
     tokenizer = {**json.loads(files["tokenizer.json"]), part: value}
     files["tokenizer.json"] = json.dumps(tokenizer).encode()
@@ -87,7 +91,9 @@ async def test_more_files_than_can_wait_are_refused() -> None:
 
 
 async def test_files_that_have_come_need_no_worker() -> None:
-    """They are built all the same; what has not come is not waited for without a sender."""
+    """Files that have come are built without their worker; missing files are not waited for without
+    a sender.
+    """
     files = ModelTexts()
     files.put(SENDER, DIGEST, make_text_files())
     async with trio.open_nursery() as nursery:

@@ -57,8 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_gateway_at_rest_wakes_on_one_slow_beat(
     folder: Path, autojump_clock: MockClock
 ) -> None:
-    """Its pings, its dispatcher and its server's deadlines are looked after in the same moments:
-    to wake the process costs more than what is done then.
+    """A gateway at rest handles its pings, its dispatcher and its server's deadlines at the same
+    moments: waking the process costs more than the work itself.
     """
     moments = Moments()
     async with resting(folder):
@@ -102,7 +102,7 @@ async def test_workers_are_asked_more_often_while_something_is_under_way(
 async def test_silence_is_noticed_to_the_moment_at_rest_too(
     folder: Path, autojump_clock: MockClock
 ) -> None:
-    """Whoever asks seldom must not judge late."""
+    """At rest pings are rarer, and silence is still noticed at the exact moment."""
     async with resting(folder) as (gateway, worker):
         (peer,) = gateway.services.link._peers.values()
         worker.answers_pings = False

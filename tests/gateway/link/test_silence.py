@@ -113,7 +113,9 @@ def test_a_stream_that_stands_still_beside_others_is_noticed() -> None:
 
 @pytest.mark.parametrize("how", ["tokens", "steps", "answers"])
 def test_progress_of_others_counts_before_the_first_token(how: str) -> None:
-    """But not without end: nobody is forgotten beside busy ones."""
+    """Progress of other sequences counts before the first token, for a bounded time, so that no
+    sequence is forgotten beside busy ones.
+    """
     engine = Engine(has_steps=how == "steps")
     one, two = engine.begin(), engine.begin()
 
@@ -167,7 +169,9 @@ def test_bytes_of_an_exchange_are_no_answer() -> None:
 
 
 def test_an_exchange_that_has_begun_is_watched_by_its_owner() -> None:
-    """Its bytes are progress for those that wait."""
+    """An exchange that has begun is watched by its own turn, and its bytes count as progress for
+    sequences that wait.
+    """
     engine = Engine()
     exchange = RelayAttempt(Lease(0, W, 0, ""), named(9), 1, Silence(FIRST_S, float("inf"), 0.0))
     engine.attempts.add(exchange)

@@ -61,7 +61,7 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
 
 
 async def test_they_leave_before_anything_else_is_done() -> None:
-    """Neither a sleeping loop nor another turn of it lies between a request and its worker."""
+    """Submissions are sent in the same cycle of the loop, before it sleeps or runs again."""
     sent: list[bytes] = []
     submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
     async with trio.open_nursery() as nursery:
@@ -108,7 +108,9 @@ async def _fails_to_send(send: Callable[[WorkerId, list[bytes]], None]) -> None:
 
 
 async def test_a_fault_in_sending_is_not_swallowed() -> None:
-    """It ends the link, as any other of its faults; trio only logs what an instrument raises."""
+    """A fault in sending ends the link, as its other faults do, though trio only logs what an
+    instrument raises.
+    """
 
     def send(_worker: WorkerId, _frames: list[bytes]) -> None:
         raise RuntimeError("the socket is confused")
@@ -117,7 +119,9 @@ async def test_a_fault_in_sending_is_not_swallowed() -> None:
 
 
 async def test_a_fault_in_sending_is_raised_even_if_it_passes() -> None:
-    """It may have lost what it was about, and trio would call an instrument that raised no more."""
+    """A fault in sending is raised even if it passes: a message may be lost, and trio no longer
+    calls an instrument that raised.
+    """
     sent: list[bytes] = []
 
     def send(_worker: WorkerId, frames: list[bytes]) -> None:
@@ -130,7 +134,9 @@ async def test_a_fault_in_sending_is_raised_even_if_it_passes() -> None:
 
 
 async def test_what_is_over_is_not_sent() -> None:
-    """Neither what was withdrawn, nor what has ended; what was sent cannot be withdrawn."""
+    """A request that was withdrawn or has ended is not sent; one that was sent cannot be
+    withdrawn.
+    """
     sent: list[bytes] = []
     submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
     withdrawn, over, due = (_attempt(number) for number in range(3))
@@ -193,7 +199,7 @@ async def test_for_room_it_is_looked_at_times() -> None:
 
 
 async def test_after_its_end_nothing_is_sent() -> None:
-    """Nor does the loop go on telling it of its turns."""
+    """After its end the sender sends nothing, and the loop no longer calls it."""
     sent: list[bytes] = []
     submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
     async with trio.open_nursery() as nursery:

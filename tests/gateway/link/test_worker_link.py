@@ -58,7 +58,9 @@ async def test_strangers_are_counted() -> None:
 
 
 async def test_a_second_holder_of_a_name_waits_for_the_first_to_leave() -> None:
-    """It is refused while the first lives, and is taken when it asks again afterwards."""
+    """A second holder of a name is refused while the first lives, and accepted when it asks again
+    afterwards.
+    """
     second = FakeWorker("w1", identity=b"second-identity!")
     async with open_gateway() as gateway, open_worker(gateway.address) as first:
         await gateway.wait_state("ready")
@@ -85,7 +87,9 @@ async def test_another_protocol_version_is_refused_by_name() -> None:
 
 
 async def test_nothing_waits_for_a_worker_that_is_refused() -> None:
-    """It may never come again: what was to go with its next frames is dropped."""
+    """A worker that is refused may never come again, so messages that wait for its next frames are
+    dropped.
+    """
     worker = FakeWorker("w1")
     worker.facts = msgspec.structs.replace(worker.facts, capabilities=(RETAINS,))
     async with open_gateway() as gateway, open_worker(gateway.address, worker):

@@ -123,7 +123,7 @@ def test_other_decoders_spell_tokens(token_id: int, spelled: bytes) -> None:
 
 @given(IDS, st.integers(0, 40))
 def test_special_tokens_that_are_markup_have_text(ids: list[int], cut: int) -> None:
-    """Those that are shown stand in the text where they were, others stay silent."""
+    """Special tokens that are shown stand in the text at their place; others have no text."""
     shown = frozenset({"<|im_start|>"})
     ids = [*ids, TOKENIZER.token_to_id("<|im_start|>"), TOKENIZER.token_to_id("<|im_end|>")]
     kept = [one for one in ids if one not in {TOKENIZER.token_to_id(t) for t in HIDDEN}]

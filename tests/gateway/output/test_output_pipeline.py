@@ -149,8 +149,8 @@ def test_a_cut_answer_stays_cut() -> None:
 
 
 def test_a_cut_call_is_not_completed() -> None:
-    """Nobody shall act on arguments that the limit has cut; those that only lack brackets at an
-    end that the model chose are completed.
+    """Arguments that the limit has cut are not completed, so that no client acts on them; those
+    that only lack brackets at an end that the model chose are completed.
     """
     for reason, rest in (("length", ""), ("stop", "}")):
         out = pipeline(tools=True)
@@ -175,7 +175,9 @@ def test_a_cut_call_is_not_completed() -> None:
 def test_a_call_that_breaks_off_is_no_reason_to_make_calls(
     written: str, ends: ChoiceFinished
 ) -> None:
-    """Also where the model ended by itself: clients parse the arguments of "tool_calls"."""
+    """A call that breaks off gives no reason to make calls, also where the model ended by itself:
+    clients parse the arguments of "tool_calls".
+    """
     out = pipeline("STOP", tools=True)
     events = out.push(ids_of('<tool_call>{"name": "f", "arguments": {' + written))
     assert (events + out.finish("stop"))[-1] == ends

@@ -82,7 +82,9 @@ def test_thoughts_that_never_end_meet_no_stop() -> None:
 
 
 def test_entries_of_logprobs_end_where_the_answer_does() -> None:
-    """Also where thoughts, their tags and white space come before it."""
+    """Entries of logprobs end where the answer does, also where thoughts, their tags and white
+    space come first.
+    """
     out = pipeline("cd")
     ids = ids_of(f"{THOUGHT}a") + [TOKENIZER.token_to_id(char) for char in "bcde"]
     events = list(out.push(ids, [TokenLogprobs(-0.5) for _ in ids])) + out.finish("stop")

@@ -29,7 +29,9 @@ IN_PARTS = {
 
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_a_content_is_a_list_of_parts_where_the_template_reads_no_text(name: str) -> None:
-    """Such a template showed nothing of what anyone had said."""
+    """A content is given as a list of parts to a template that reads no text: it showed nothing of
+    what was said.
+    """
     assert rendered("s:S|u:A|a:B|u:C", IN_PARTS[name]) == "s:S|u:A|a:B|u:C"
 
 

@@ -153,8 +153,8 @@ def test_phi_reasons_in_the_tags_of_its_template() -> None:
 
 @pytest.mark.parametrize("thinks", [True, False])
 def test_qwen_3_5_reasons_from_the_first_token_on(*, thinks: bool) -> None:
-    """Its template opens the tag, or closes it too where a client wants none; earlier reasoning is
-    shown behind the last question only.
+    """Qwen3.5's template opens the tag of thoughts, or also closes it where a client wants none;
+    earlier reasoning is shown behind the last question only.
     """
     text = ModelText(family_files("qwen3_5"))
     form = answer_format(text.chat_template)

@@ -100,7 +100,9 @@ def test_an_agent_turn_has_the_ids_of_transformers(reference: PreTrainedTokenize
 
 @pytest.mark.parametrize("strict", [True, False, None])
 def test_strict_is_not_shown(strict: bool | None) -> None:
-    """It is for the server: the same prompt, every time, and the request keeps it."""
+    """`strict` is for the server and not shown: the prompt is the same every time, and the request
+    keeps the field.
+    """
     asked = [{**tool, "function": {**tool["function"], "strict": strict}} for tool in TOOLS]
     for _ in range(2):
         assert list(encode(AGENT_TURN, tools=asked)) == list(encode(AGENT_TURN, tools=TOOLS))
@@ -317,7 +319,7 @@ def test_the_tokenizers_end_is_one_of_the_ends(
 
 
 def test_a_model_without_an_end_says_so() -> None:
-    """Its answers end at their bound alone."""
+    """A model without an end token says so: its answers end only at their bound."""
     files = make_text_files()
     files["tokenizer_config.json"] = files["generation_config.json"] = b"{}"
     text = ModelText(files)
@@ -433,7 +435,9 @@ def test_a_broken_file_is_named(name: str, data: bytes) -> None:
 def test_a_tokenizer_that_cannot_encode_is_an_error_of_its_files(
     part: str, value: dict[str, object]
 ) -> None:
-    """Its library panics, or raises what has no name: no request may end the process by that."""
+    """A tokenizer that cannot encode is an error of its files: the library panics or raises any
+    exception, and no request ends the process.
+    """
     files = make_text_files()
     files["tokenizer.json"] = json.dumps(
         {**json.loads(files["tokenizer.json"]), part: value}

@@ -151,7 +151,7 @@ def test_an_owners_words_are_not_learned_nor_looked_for() -> None:
 
 @given(st.lists(TEXTS, min_size=1))
 def test_the_memory_is_bounded(texts: list[str]) -> None:
-    """Whatever comes, it holds no more than it may."""
+    """The encoder's cache never holds more than its bound."""
     encoder = encoder_of("byte-level")
     prompts = PromptEncoder(encoder, ControlTokens(encoder.control), max_bytes=2_000)
     for text in texts:

@@ -23,7 +23,9 @@ PROMPTS = st.lists(
 def test_the_digests_are_those_of_the_definition(
     prompts: list[tuple[bytes, int, list[tuple[int, int]]]], max_bytes: int
 ) -> None:
-    """Whatever was asked before, under other roots and with other block sizes."""
+    """Digests are those of the definition, whatever was asked before under other roots and with
+    other block sizes.
+    """
     cache = DigestCache(max_bytes)
     for root, block_size, runs in prompts:
         packed = pack_tokens([token for token, times in runs for _ in range(times)])

@@ -76,7 +76,7 @@ def test_ids_may_be_used_again() -> None:
 
 @pytest.mark.parametrize("given", [None, ""])
 def test_results_without_ids_stay_as_they_are(given: Any) -> None:
-    """They are those of the calls in their order."""
+    """Results without ids stay as they are, and count as those of the calls in their order."""
     text = _shown(BARE, USER, _asked("a", "b"), _told(given, "ra"), _told(given, "rb"))
     assert text.endswith("<tool>ra<tool>rb")
 

@@ -41,14 +41,16 @@ def test_an_added_token_may_forbid_it(token: AddedToken) -> None:
 
 
 def test_a_control_token_that_overlaps_itself_forbids_it() -> None:
-    """Of `||` after a bar, the library takes the first two."""
+    """A control token that overlaps itself forbids cuts: of `||` after a bar, the library takes the
+    first two.
+    """
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["||"])
     assert not is_separable(tokenizer, ["||"])
 
 
 def test_control_tokens_behind_a_normalizer_forbid_it() -> None:
-    """They are found in what the normalizer made of the text, not in the text."""
+    """Control tokens behind a normalizer forbid cuts: they are found in the normalized text."""
     tokenizer = unigram()
     tokenizer.add_special_tokens([AddedToken("<|n|>", special=True, normalized=True)])
     assert is_separable(tokenizer, SPECIALS)

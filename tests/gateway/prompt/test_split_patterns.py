@@ -145,7 +145,7 @@ def test_the_words_of_the_builtin_expression_may_be_any() -> None:
 def test_any_other_tokenizer_gets_whole_segments(
     pre_tokenizer: pre_tokenizers.PreTokenizer | None,
 ) -> None:
-    """Whatever is not in the table is not cut."""
+    """A tokenizer that is not in the table gets whole segments."""
     tokenizer = byte_level()
     tokenizer.pre_tokenizer = pre_tokenizer
     assert ascii_pattern(tokenizer) is None
@@ -153,20 +153,24 @@ def test_any_other_tokenizer_gets_whole_segments(
 
 @pytest.mark.parametrize("design", ["byte-level with space", "unigram", "wordpiece"])
 def test_other_designs_get_whole_segments(design: str) -> None:
-    """Their texts do not split by an expression of the table."""
+    """Tokenizers of other designs get whole segments, because their texts are not split by an
+    expression of the table.
+    """
     assert ascii_pattern(designs()[design]) is None
 
 
 @pytest.mark.parametrize("content", ["a b", "a ", "x\ny", "<a\tb>", " a b"])
 def test_an_added_token_with_white_space_inside_forbids_it(content: str) -> None:
-    """It could lie across a cut."""
+    """An added token with white space inside forbids cuts, because it could lie across one."""
     tokenizer = byte_level()
     tokenizer.add_tokens([AddedToken(content, normalized=False)])
     assert ascii_pattern(tokenizer) is None
 
 
 def test_an_added_token_that_a_normalizer_puts_across_a_space_forbids_it() -> None:
-    """It is looked for with a space before the accent."""
+    """A token that a normalizer puts across a space forbids cuts: it is looked for with a space
+    before the accent.
+    """
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.NFKC()
     assert ascii_pattern(tokenizer) is not None
@@ -188,7 +192,9 @@ def test_an_added_token_that_a_normalizer_puts_across_a_space_forbids_it() -> No
 def test_a_normalizer_that_is_no_unicode_form_forbids_it(
     normalizer: normalizers.Normalizer,
 ) -> None:
-    """It may change spaces, or letters of ASCII."""
+    """A normalizer that is none of Unicode's forms forbids cuts, because it may change spaces or
+    ASCII letters.
+    """
     tokenizer = byte_level()
     tokenizer.normalizer = normalizer
     assert ascii_pattern(tokenizer) is None

@@ -59,7 +59,9 @@ def test_a_tokenizer_that_may_not_be_cut_gets_each_text_at_once(name: str) -> No
 
 @pytest.mark.parametrize("special", [True, False])
 def test_a_raw_text_in_steps_has_the_ids_of_its_whole(special: bool) -> None:
-    """Its control tokens are control tokens, and the tokenizer's own stand around all of it."""
+    """A raw text in steps has the ids of its whole: control tokens in it count, and the tokenizer's
+    own stand around all of it.
+    """
     text = ModelText(make_text_files())
     prompt = TEXT + "<|im_end|> and " + TEXT
     packed, num_steps = all_steps(StepwiseText(text, prompt, add_special_tokens=special))

@@ -439,7 +439,7 @@ def test_a_call_as_text_is_what_the_models_parser_reads(name: str, text: str) ->
 
 
 def test_tools_stay_where_only_the_turns_are_refused() -> None:
-    """They begin the prompt."""
+    """Tools stay where only the turns are refused, and begin the prompt."""
     source = "{{ tools | tojson }}" + MISTRAL
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert rendered("u:A|u:B", source, tools) == json.dumps(tools) + "u:A\n\nB"

@@ -110,7 +110,7 @@ def test_words_have_the_ids_of_their_text(texts: list[str]) -> None:
     joint=st.sampled_from([" ", "  ", "\n"]),
 )
 def test_long_texts_too(words: list[str], joint: str) -> None:
-    """Of which some words are known and some are not."""
+    """Long texts, of which some words are known and some are not, have the library's ids too."""
     text = joint.join(words)
     for name in NAMES:
         whole = [pack_tokens(ids) for ids in encoder_of(name).encode_texts([text])]
@@ -142,7 +142,9 @@ def test_words_that_came_twice_are_not_encoded_again() -> None:
 
 
 def test_a_text_of_unknown_pieces_is_left_to_the_library_until_they_are_known() -> None:
-    """It teaches some of them each time."""
+    """A text of unknown pieces goes to the library until they are known; each time some pieces are
+    learned.
+    """
     encoder, words, asked = asking("byte-level")
     letters = [f"{a}{b}{c}" for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"]
     text = " ".join(letters)
@@ -175,7 +177,7 @@ def test_reading_changes_nothing() -> None:
 
 @given(texts=st.lists(TEXTS, min_size=1))
 def test_the_cache_is_bounded(texts: list[str]) -> None:
-    """Whatever comes, it holds no more than it may."""
+    """The word cache never holds more than its bound."""
     words = cache_of("byte-level", 3_000)
     for text in texts:
         encode(words, text)

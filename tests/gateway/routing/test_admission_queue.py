@@ -69,8 +69,8 @@ _asked = st.tuples(
 def test_lines_are_in_the_order_of_the_rules(
     asked: list[tuple[bool, bool, str, float, float]], leaving: set[int], served: dict[str, float]
 ) -> None:
-    """Who comes and goes changes nothing for the others; ties of keys are as if they were one. What
-    is overdue goes before what is due.
+    """The queue has the order of the rules. Requests that come and go change nothing for the
+    others; keys that tie are treated as one. A request that is overdue goes before one that is due.
     """
     room, shares, left = AdmissionQueue(), FairShares(), []
     for ticket, (auxiliary, first, key, due, overdue_at) in enumerate(asked):

@@ -32,7 +32,9 @@ def test_it_opens_after_failures_in_a_row() -> None:
 
 
 def test_one_request_tries_it_when_its_time_is_over() -> None:
-    """Others are not sent there until the trial has ended, or was forgotten."""
+    """One request tries the target when its time is over; others are not sent there until that
+    trial has ended or was forgotten.
+    """
     breaker = opened()
     assert not breaker.is_good(FIRST_OPEN_S - 0.1)
     assert breaker.is_good(FIRST_OPEN_S)
@@ -68,7 +70,9 @@ def test_failed_trials_wait_longer_up_to_a_bound() -> None:
 
 
 def test_an_open_target_is_asked_last_not_never() -> None:
-    """Of several only the one that is due soonest: a request is not sent through all of them."""
+    """Open targets are asked last, of several only the one that is due soonest: a request is not
+    sent to all of them.
+    """
     breakers = {"a": opened(0.0), "b": Breaker(), "c": opened(1.0)}
     assert in_order("abc", breakers.__getitem__, 2.0) == (["b", "a"], None)
     breakers["b"] = opened(2.0)
@@ -77,7 +81,9 @@ def test_an_open_target_is_asked_last_not_never() -> None:
 
 
 def test_a_target_that_asked_for_a_pause_gets_it() -> None:
-    """It is not asked at all; if all did, the shortest pause is told. It is no failure."""
+    """A target that asked for a pause is not asked until it is over; if all targets did, the client
+    is told the shortest pause. A pause is no failure.
+    """
     breakers = {"a": Breaker(), "b": Breaker()}
     assert breakers["a"].cool(0.0, 30.0)
     assert not breakers["a"].cool(1.0, 60.0)
@@ -90,7 +96,9 @@ def test_a_target_that_asked_for_a_pause_gets_it() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("fsac"), st.floats(0, 30)), max_size=60))
 def test_somebody_is_always_asked_unless_all_want_a_pause(steps: list[tuple[str, float]]) -> None:
-    """Whatever happened, and every breaker is good again after a while."""
+    """Some target is always asked unless all want a pause, and every breaker closes again after a
+    while.
+    """
     breakers, now = {"x": Breaker(), "y": Breaker()}, 0.0
     for number, (step, seconds) in enumerate(steps):
         breaker = breakers["xy"[number % 2]]

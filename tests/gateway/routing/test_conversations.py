@@ -103,7 +103,9 @@ def test_forgotten_prompts_are_freed_from_time_to_time() -> None:
 
 
 def test_what_is_shared_follows_every_change() -> None:
-    """The same prompt is asked about again after others came, and after all are old."""
+    """What conversations share follows every change: the same prompt is looked up again after
+    others came, and after all are old.
+    """
     memory, asked = ConversationHomes(), chain(SHARED)
     assert memory.sharing("k/a", asked, 0.0) == []
     memory.record("k/b", asked, W1, 0.0)

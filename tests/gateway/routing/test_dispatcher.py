@@ -118,7 +118,7 @@ async def test_patience_ends_in_a_refusal(autojump_clock: trio.testing.MockClock
 
 
 class Ticked(FleetState):
-    """It notes when it is told the time."""
+    """A dispatcher that notes when it ticks."""
 
     def __init__(self) -> None:
         super().__init__((ModelConfig(name="alpha"),), max_queue=400, resume_wait_s=120.0)
@@ -130,7 +130,9 @@ class Ticked(FleetState):
 
 
 async def test_how_often_the_dispatcher_ticks(autojump_clock: trio.testing.MockClock) -> None:
-    """By what is under way; those who begin to wait just before a tick do not put it off."""
+    """The dispatcher ticks as often as the work under way needs; a task that begins to wait just
+    before a tick does not delay it.
+    """
     core = Ticked()
     dispatcher = Dispatcher(core, EventFeed())
     dispatcher.attach(Port())

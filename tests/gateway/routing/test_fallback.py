@@ -59,7 +59,9 @@ def test_probes_must_come_back_in_a_row() -> None:
 def test_a_fallback_ends_with_so_many_probes_in_a_row(
     steps: list[tuple[str, float, bool]],
 ) -> None:
-    """And with nothing else, whatever is told twice or too late; each change is told once."""
+    """A fallback ends with that many successful probes in a row and nothing else, whatever is
+    reported twice or late; each change is reported once.
+    """
     fallback, now, passed = Fallback(ModelConfig(name="m", fallback=CLOUD), 3), 0.0, 0
     (on,) = fallback.turn_on("none is ready")
     assert isinstance(on, Notice)
@@ -177,7 +179,9 @@ def test_a_probe_does_not_outlive_its_workers_registration() -> None:
 
 
 def test_what_crowded_one_probe_excuses_no_other() -> None:
-    """It is asked anew for each."""
+    """A probe is excused only by what crowded it itself: the question is asked anew for each
+    probe.
+    """
     fleet, probe = fallen_back(max_seqs=1)
     fleet.heard(W1, load(running=2), 0.2)
     fleet.tick(0.3)
@@ -189,8 +193,8 @@ def test_what_crowded_one_probe_excuses_no_other() -> None:
 
 
 def test_users_have_the_places_before_probes() -> None:
-    """Who waits for the worker gets its last place, and the health probe flies when there is
-    another.
+    """A user's request that waits gets the worker's last place; the health probe is sent when there
+    is another place.
     """
     fleet = dispatch(fallback=CLOUD)
     fleet.tickets.ask(request(1), 0.0)
@@ -226,7 +230,9 @@ def test_where_users_have_all_places_they_are_the_probes() -> None:
 
 
 def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -> None:
-    """Whoever comes next need not go to a provider."""
+    """The last request that proves a worker ends the fallback at once, so the next request need not
+    go to a provider.
+    """
     fleet, probe = fallen_back(max_seqs=1)
     for _ in range(2):
         probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.0), Probe)
@@ -235,7 +241,7 @@ def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -
 
 
 def test_a_draining_worker_proves_nothing() -> None:
-    """It takes no more work: what it still does says nothing of the others."""
+    """A draining worker takes no more work, so its answers prove nothing about the others."""
     fleet, probe = fallen_back(max_seqs=1)
     fleet.tickets.ask(request(2, cloud=False), 0.0)
     fleet.tickets.ask(request(3, cloud=False, auxiliary=True), 0.0)
@@ -273,7 +279,9 @@ def test_a_long_queue_is_no_fallback() -> None:
 
 
 def test_a_worker_that_was_ready_is_back() -> None:
-    """Also as another process of the same name."""
+    """A worker that was ready before is reported as back, also as another process of the same
+    name.
+    """
     fleet = dispatch()
     first = fleet.register(W1, hello("w1", facts()), 0.0)
     fleet.lost(W1, 1.0, "silent")
@@ -369,7 +377,9 @@ def test_requests_on_probation_run_one_at_a_time_and_block_no_others() -> None:
 
 
 def test_a_proven_request_is_cleared() -> None:
-    """Neither after its first tokens nor after an end that proves it."""
+    """A request is no longer on probation after its first tokens, or after an end that proves
+    it.
+    """
     fleet = dispatch((W1, facts()))
     struck(fleet, b"a")
     fleet.tickets.ask(request(1, fingerprint=b"a"), 0.0)
@@ -384,7 +394,9 @@ def test_a_proven_request_is_cleared() -> None:
 
 
 def test_a_request_is_poison_after_so_many_deaths() -> None:
-    """Its choices are struck once for one death; the news is told once."""
+    """A request is refused after that many deaths. One death strikes its choices once, and the
+    event is sent once.
+    """
     quarantine = Quarantine()
     for death in range(POISON_STRIKES):
         assert quarantine.poison_deaths(R, 0.0) == 0

@@ -56,7 +56,7 @@ class _Life:
 
     @property
     def failed(self) -> list[FleetEvent]:
-        """Of health probes."""
+        """Failures of health probes."""
         return [event for event in self.told if isinstance(event, HealthProbeFailed)]
 
 
@@ -65,8 +65,8 @@ class _Life:
 def test_an_engine_that_hangs_while_it_is_full_is_found_out(
     step_ms: float, says_more: bool
 ) -> None:
-    """Its last counters say that it is full for ever, or it goes on saying so: a step tells that
-    it moves, and one that should be long over tells that it does not.
+    """An engine that hangs while it is full reports a full engine for ever, or stops reporting: a
+    new step shows that it moves, and a step that should long be over shows that it does not.
     """
     life = _Life()
     for steps in range(1, 4):
@@ -95,7 +95,9 @@ def test_an_engine_that_is_full_for_long_is_not_ill(steps_s: list[float]) -> Non
 
 
 def test_an_engine_that_was_idle_for_long_is_not_stuck_when_it_fills() -> None:
-    """It took no step since yesterday, as nobody wanted one; its next counters tell of some."""
+    """An engine that was idle since yesterday took no step, because it had no work; its next
+    counters show new steps.
+    """
     life = _Life()
     life.hear(5, 20.0)
     assert life.probe is not None

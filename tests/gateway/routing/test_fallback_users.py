@@ -45,8 +45,8 @@ def test_a_user_proves_the_engine_for_all_names_of_its_worker() -> None:
 
 
 def two_workers() -> tuple[FleetState, Probe]:
-    """Of two that are ready again one has as many users as places; a health probe flies to the
-    other.
+    """Two workers that are ready again: one has as many users as places, and a health probe runs at
+    the other.
     """
     fleet, probe = fallen_back(max_seqs=3)
     for ticket in (2, 3, 4):
@@ -68,7 +68,9 @@ def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() ->
 
 
 def test_users_of_one_worker_do_where_another_has_no_place_for_probes() -> None:
-    """It is busy with others' work: no reason to stay away from both."""
+    """Users of one worker count as probes where the other worker has no place for probes: it is
+    busy with work of other gateways.
+    """
     fleet, probe = two_workers()
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.3)
     assert events(fleet.tickets.proven(2, 0.3)) == []
@@ -76,7 +78,9 @@ def test_users_of_one_worker_do_where_another_has_no_place_for_probes() -> None:
 
 
 def test_a_probe_that_failed_there_is_not_excused_by_what_was_before() -> None:
-    """It waited at the door for a time, and then the engine broke off."""
+    """A probe that waited in the engine's queue and then failed is not excused by the crowd before
+    it.
+    """
     fleet, probe = two_workers()
     fleet.heard(W2, load(running=3), 0.3)
     fleet.tick(0.3)

@@ -185,7 +185,7 @@ def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
 
 
 def test_the_fleet_rests_without_tickets_and_due_probes() -> None:
-    """Neither with a place nor without one."""
+    """Without tickets and due probes the fleet rests, whether it has free places or not."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD)
     assert fleet.is_at_rest
     fleet.tickets.ask(request(1), 0.0)
@@ -242,8 +242,8 @@ def test_waiting_for_a_start_ends_after_the_patience() -> None:
 
 
 def test_a_resumed_answer_waits_for_a_worker_and_never_goes_to_a_provider() -> None:
-    """Its text is out: no provider can continue it, so it is held, then cut with the text that
-    clients retry on.
+    """A resumed answer whose text was sent waits for a worker, since no provider can continue it;
+    then it is cut with the text that makes clients retry.
     """
     fleet = dispatch(fallback=CLOUD, resume_wait_s=30.0)
     assert fleet.tickets.ask(request(1, resumed=True), 0.0) == ()
@@ -297,7 +297,9 @@ def test_excluded_workers_are_the_last_resort() -> None:
 
 
 def test_a_lost_worker_moves_its_tickets_to_another() -> None:
-    """Its places are free before its turns ask again, with the same tickets if they like."""
+    """The places of a lost worker are free before its turns ask again, with the same tickets or new
+    ones.
+    """
     fleet = dispatch((W1, facts()), (W2, facts()))
     fleet.tickets.ask(request(1, prefer=W1), 0.0)
     moved = only(fleet.lost(W1, 1.0), Moved)
@@ -330,7 +332,9 @@ def away(*, epoch: int = 2, rejoin_s: float = 15.0) -> FleetState:
 
 
 def test_an_attached_engine_that_has_gone_is_waited_for_as_for_a_lost_link() -> None:
-    """It may be a restart; an engine that is away without end is no start to wait for."""
+    """A gone attached engine is waited for as for a lost link, because it may be restarting; one
+    that stays away is not waited for.
+    """
     fleet = away()
     assert fleet.tickets.ask(request(1), 101.0) == ()
     fleet.tickets.ask(request(2, resumed=True), 101.0)
@@ -367,7 +371,7 @@ def test_of_two_workers_the_one_that_starts_is_waited_for() -> None:
 
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_gateway_that_stops_says_so_to_those_that_wait(is_away: bool) -> None:
-    """Its workers leave with it: that none is starting would be true, and no help."""
+    """A gateway that stops says so to requests that wait, and not that no worker is starting."""
     fleet = away() if is_away else dispatch((W1, facts()))
     fleet.register(W1, hello("w1"), 102.0)
     fleet.tickets.ask(request(1), 102.0)

@@ -37,7 +37,9 @@ def test_an_end_lets_one_more_try() -> None:
 
 
 def test_a_load_lets_one_more_try_while_it_shows_no_place() -> None:
-    """And all of them, up to our own cap, once it does."""
+    """A `Load` without a free place lets one more request try; a `Load` with free places lets all
+    try, up to our own cap.
+    """
     fleet = refused(1)
     full = load(running=MAX_SEQS, waiting=2)
     assert placed(fleet.heard(W1, full, 0.3)) == {2: W1}
@@ -47,7 +49,7 @@ def test_a_load_lets_one_more_try_while_it_shows_no_place() -> None:
 
 
 def test_a_newcomer_may_be_the_one() -> None:
-    """It waits in vain for nobody; who comes after it waits."""
+    """The one request that may try can be a newcomer: it does not wait, and those after it do."""
     fleet = refused(2)
     for ticket in (3, 4, 5, 6):
         assert fleet.tickets.release(ticket, 0.3) == ()

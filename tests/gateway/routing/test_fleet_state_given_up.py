@@ -16,7 +16,7 @@ def gives_up(number: int, epoch: int = 1) -> Fault:
 
 
 def two_workers() -> FleetState:
-    """Of one model."""
+    """Two workers of one model."""
     return dispatch((W1, facts()), (W2, facts()), resume_wait_s=PATIENCE_S)
 
 
@@ -30,7 +30,9 @@ def test_another_one_that_starts_is_waited_for() -> None:
 
 
 def test_another_one_that_is_replaced_is_waited_for() -> None:
-    """It takes nothing while it ends what runs; its next engine does."""
+    """Another worker whose engine is being replaced is waited for: it takes nothing while it
+    drains, and its next engine does.
+    """
     fleet = two_workers()
     fleet.tickets.ask(request(1, prefer=W2), 0.0)
     fleet.tickets.busy(1, 0.0, "draining")
@@ -60,7 +62,9 @@ def test_another_one_that_has_vanished_may_dial_in_again(says_bye: bool) -> None
 
 
 def test_one_that_is_back_and_gives_up_is_waited_for_no_more() -> None:
-    """Nor is one that has left after it gave up; and what serves other models does not count."""
+    """A worker that is back and gives up is waited for no more, nor is one that left after it gave
+    up; workers of other models do not count.
+    """
     fleet = two_workers()
     fleet.lost(W2, 0.0)
     fleet.register(W3, hello("w3", facts(files=b"g" * 16), models=("n",)), 0.0)
@@ -73,7 +77,9 @@ def test_one_that_is_back_and_gives_up_is_waited_for_no_more() -> None:
 
 
 def test_without_workers_none_has_given_up() -> None:
-    """Whoever comes next may be a worker of any name: the patience is what it was."""
+    """Without workers none has given up: a worker of any name may come, so the patience stays the
+    same.
+    """
     fleet = dispatch((W1, facts()), resume_wait_s=PATIENCE_S)
     fleet.heard(W1, gives_up(1), 0.0)
     fleet.lost(W1, 0.0)

@@ -134,7 +134,9 @@ def test_a_new_registration_moves_the_tickets(epoch: int, engine: EngineFacts | 
 
 
 def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
-    """Of this epoch only; the worker counts as starting and its next engine begins empty."""
+    """A fault of the present epoch moves tickets and forgets blocks; the worker counts as starting
+    and its next engine begins empty.
+    """
     fleet, prompt = dispatch((W1, facts())), chain(("a", 4))
     fleet.heard(W1, stored(1, prompt), 0.0)
     fleet.tickets.ask(request(1), 0.0)
@@ -176,8 +178,8 @@ def _is_told(effect: object) -> bool:
 
 
 def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
-    """Who waits for it is refused at once, and a resumed answer with words that clients try again
-    on; so is who comes to it later.
+    """Requests that wait for a worker that starts no more are refused at once, and so are later
+    ones; a resumed answer ends with words that make clients retry.
     """
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
@@ -194,7 +196,9 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
 
 
 def test_errors_do_not_say_why_an_engine_died() -> None:
-    """Its words may hold paths, or words on which clients act; operators have the notice."""
+    """Errors for clients leave out why an engine died: the cause may hold paths, or words on which
+    clients act. Operators get the event.
+    """
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "/srv/secret/engine: not found", 127), 0.0)
     fleet.tickets.ask(request(1), 0.0)
@@ -217,7 +221,9 @@ def test_bye_is_leaving() -> None:
 
 @pytest.mark.parametrize("reason", sorted(BACK_SOON))
 def test_a_worker_that_is_back_in_a_moment_is_waited_for(reason: str) -> None:
-    """It registers with its next frame; requests of that moment are not refused."""
+    """A worker that will register again with its next frame is waited for: requests of that moment
+    are not refused.
+    """
     for said, is_missed in ((reason, True), ("stopped by its operator", False)):
         fleet = _awaiting()
         fleet.register(W1, hello("w1", facts()), 0.0)
@@ -264,7 +270,9 @@ def test_foreign_and_stale_messages_are_counted() -> None:
 
 
 def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
-    """Else the last known one, else the configured one."""
+    """The window of a model is the least of its ready workers, else the last known one, else the
+    configured one.
+    """
     fleet = FleetState((ModelConfig(name="m", context_length=100),), max_queue=1, resume_wait_s=1.0)
 
     def window() -> int | None:
@@ -283,7 +291,9 @@ def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
 
 
 def test_workers_bring_models_that_are_not_configured() -> None:
-    """Such a model is listed after the configured ones, while a worker is expected back."""
+    """A model that only a worker names is listed after the configured ones, while a worker is
+    expected back.
+    """
     fleet = _awaiting()
     fleet.register(W1, hello("w1", facts()), 0.0)
     fleet.register(W2, hello("w2", facts(files=b"g" * 16), models=("n",)), 0.0)
@@ -337,7 +347,7 @@ def test_a_worker_of_two_models_has_one_set_of_places() -> None:
 
 
 def test_an_alias_is_another_name_of_the_model() -> None:
-    """It is looked up, not listed apart."""
+    """An alias is looked up as another name of the model, and not listed as a model."""
     fleet = dispatch((W1, facts()))
     assert fleet.fleet.find("alias") == fleet.fleet.find("m")
     assert fleet.fleet.find("other") is None
@@ -431,7 +441,9 @@ def tables_in(root: object) -> Iterator[Sized]:
 
 
 def test_what_is_kept_of_names_that_come_and_go_is_bounded() -> None:
-    """Also of workers that take turns, and of slow ones that never say that they are well again."""
+    """The memory for names that come and go is bounded, also for workers that take turns, and for
+    slow ones that never report that they are well again.
+    """
     fleet = dispatch()
     for number in range(2000):
         plain = hello(f"pod-{number}", facts())
@@ -445,7 +457,9 @@ def test_what_is_kept_of_names_that_come_and_go_is_bounded() -> None:
 
 
 def test_a_speed_loss_is_said_once() -> None:
-    """Also if the worker's link was gone meanwhile; of another epoch it is stale."""
+    """A speed loss is reported once, also if the worker's link was gone meanwhile; one of another
+    epoch is stale.
+    """
     fleet = dispatch()
     fleet.register(W1, hello("w1", facts()), 0.0)
     lost = Notice(SpeedLost("w1", LOSS.figures, 2))

@@ -45,7 +45,9 @@ def test_a_prompt_that_no_worker_holds_takes_the_free_place() -> None:
 
 
 def test_others_pass_a_prompt_that_waits_for_its_worker() -> None:
-    """It keeps the full worker, not the free one."""
+    """A prompt that waits for its full worker reserves that worker alone, so others pass it to the
+    free one.
+    """
     fleet = full_holder(LONG)
     assert fleet.tickets.ask(request(3, LONG), 1.2) == ()
     assert placed(fleet.tickets.ask(request(4, OTHER), 1.3)) == {4: W2}

@@ -199,8 +199,8 @@ def test_ties_go_to_preference_then_home_then_the_emptier() -> None:
 
 
 def test_a_tie_goes_to_the_holder_of_the_conversation() -> None:
-    """Also at a gateway that placed no request of it, or an early one only: after the death of the
-    one that did, the blocks are all that is known of it.
+    """A tie goes to the holder of the conversation, also at a gateway that placed none of its
+    requests, or only an early one: after the death of the other gateway only the blocks are known.
     """
     options = [Option(_worker(W1, running=3), 8, 7), Option(_worker(W2), 0, 0)]
     for home in (None, W2):
@@ -212,7 +212,9 @@ def test_a_tie_goes_to_the_holder_of_the_conversation() -> None:
 
 
 def test_a_shared_prefix_decides_no_tie() -> None:
-    """It spreads over workers that cost the same."""
+    """A prefix that many conversations share decides no tie, so it spreads over workers that cost
+    the same.
+    """
     options = [Option(_worker(W1), 100, 7), Option(_worker(W2), 0, 0)]
     shared = choose(_work(sharing=((100, 9_999),)), options, 0.0)
     assert (shared.worker.worker_id, shared.why) == (W2, "even")

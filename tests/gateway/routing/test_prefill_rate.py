@@ -39,7 +39,9 @@ def test_before_the_first_prefill_the_workers_own_rate_counts() -> None:
 
 
 def test_long_prompts_are_dearer_than_their_tokens() -> None:
-    """Both numbers are found from prompts of many lengths: the end of a long one costs more."""
+    """Both parts of the rate are learned from prompts of many lengths: later tokens of a long
+    prompt cost more.
+    """
     estimate = _taught((0, 1_000), (30_000, 2_000), (0, 60_000), (5_000, 12_000), rounds=40)
     for num_cached, num_tokens in ((0, 2_000), (0, 20_000), (0, 100_000), (60_000, 1_000)):
         assert estimate.seconds(num_cached, num_tokens) == pytest.approx(

@@ -116,7 +116,9 @@ def test_residents_go_on_and_others_wait_until_a_quantum_is_over() -> None:
 
 
 def test_a_resident_that_waits_for_its_worker_keeps_its_place() -> None:
-    """Its quantum is over by the clock, but it has used nothing of it."""
+    """A resident that waits for its worker keeps its place: its quantum is over by the clock, but
+    it has used none of it.
+    """
     agents = full()
     assert not agents.may("c", 14.0)
     over = 11.0 + SWITCHES * SWITCH_S
@@ -166,7 +168,9 @@ def test_nobody_waits_for_longer_than_the_bound() -> None:
 
 
 def test_one_that_needs_the_whole_memory_does_not_wait_for_itself() -> None:
-    """It goes on where it fills a card alone; beside others it waits until they are away."""
+    """A conversation that needs the whole memory runs where it is alone on a card; beside others it
+    waits until they are away.
+    """
     agents = Agents()
     for now in range(4):
         agents.turn("large", now, tokens=CAPACITY - 1)

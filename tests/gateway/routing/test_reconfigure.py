@@ -71,7 +71,9 @@ def test_a_request_for_a_new_model_waits_for_its_worker() -> None:
 
 
 def test_a_model_that_requests_wait_for_is_kept_until_they_are_answered() -> None:
-    """Its table is gone; the worker that comes serves them."""
+    """A model whose table is gone is kept while requests wait for it; the worker that comes serves
+    them.
+    """
     fleet = dispatch()
     fleet.register(W1, hello("w1"), 0.0)
     assert not fleet.tickets.ask(request(1), 0.0)

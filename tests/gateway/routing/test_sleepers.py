@@ -201,7 +201,9 @@ def test_the_demand_of_a_worker_counts_no_requests_that_another_serves() -> None
 
 
 def test_a_worker_that_registers_again_is_told_again() -> None:
-    """It forgets the demand of a link that was lost."""
+    """A worker that registers again is told the demand again, because it forgets that of a lost
+    link.
+    """
     fleet = fleet_of()
     fleet.register(W1, registered("w1", *SLEEPS), 0.0)
     fleet.tickets.ask(request(1), 1.0)

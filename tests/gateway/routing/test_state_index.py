@@ -63,7 +63,7 @@ def test_a_prefix_ends_at_its_deepest_state() -> None:
 
 
 def test_a_gap_and_a_death_take_the_states_too() -> None:
-    """And a snapshot brings back those that there are, no others."""
+    """A gap and a death remove the states too, and a snapshot brings back those that exist."""
     index = PrefixIndex()
     index.add(W1, 0.0, needs_states=True)
     blocks = b"".join(PROMPT)

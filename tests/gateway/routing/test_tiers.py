@@ -45,7 +45,7 @@ def work(blocks: int = 1000) -> PlacementWork:
 
 
 def test_what_an_older_worker_says_is_of_its_card() -> None:
-    """Its frames lack the newer fields."""
+    """Blocks of an older worker, whose frames lack the newer fields, count as on its card."""
     old = msgspec.msgpack.encode([39, 1, PROMPT[0]])
     event = wire.decode_from_worker(old)
     assert event == BlocksStored(1, PROMPT[0], "card")
@@ -103,7 +103,7 @@ class _Told:
         self.snapshot(0)
 
     def compute(self, at: int) -> None:
-        """Or load: the card has these blocks from now on."""
+        """Compute or load blocks: the card has them from now on."""
         if at >= self.card:
             self._say(on("card", self.seq + 1, PROMPT[self.card : at + 1]))
             self.card, self.end = at + 1, max(self.end, at + 1)
@@ -234,7 +234,9 @@ def test_loads_share_one_link_and_hide_behind_prefills() -> None:
 
 
 def test_a_load_does_not_make_a_worker_seem_slow() -> None:
-    """Its prefill took a tenth of the time; the rest was the load's."""
+    """A load does not make a worker seem slow: the prefill took a tenth of the time, and the load
+    the rest.
+    """
     fleet = dispatch((W1, facts()))
     digests = chain(("q", 500))
     fleet.heard(W1, with_host(1e9), 0.0)

@@ -39,7 +39,7 @@ def lane(
 
 
 def prompt(ticket: int, tokens: int, *, cached: tuple[int, ...] = (0,)) -> ForecastPrompt:
-    """Of the key `k`, with answers of 100 tokens."""
+    """A prompt of the key `k`, with an answer of 100 tokens."""
     resident = (0,) * len(cached)
     return ForecastPrompt(ticket, "k", tokens, 100, cached, resident, float(tokens))
 
@@ -75,7 +75,9 @@ def test_a_full_worker_is_awaited() -> None:
 
 
 def test_newcomers_pass_until_the_clock_has_moved() -> None:
-    """They delay by half of the time; after 4 s they are due later and pass no more."""
+    """Newcomers delay a waiting request by half of the time; after 4 s they are due later and no
+    longer pass.
+    """
     newcomers = [(600.0, 0.5)]
     assert passed_s(1.0, 1000.0, 100.0, newcomers) == pytest.approx(2.0)
     assert passed_s(10.0, 1000.0, 100.0, newcomers) == pytest.approx(12.0)

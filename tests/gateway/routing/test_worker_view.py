@@ -139,7 +139,7 @@ def test_short_prompts_do_not_pass_a_long_one_that_waits() -> None:
 
 
 def test_external_engines_begin_nothing_beside_a_long_prompt() -> None:
-    """They finish what they began."""
+    """External engines finish the prompt that they began, and begin nothing beside a long one."""
     engine = msgspec.structs.replace(facts(), kind="external")
     worker = Worker(W1, hello("w1", engine), 0.0)
     _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
@@ -200,7 +200,9 @@ def test_only_an_explicit_end_of_starts_is_down() -> None:
 def test_reserved_blocks_equal_the_distinct_blocks(
     steps: list[tuple[int, str, int, bool]],
 ) -> None:
-    """Whatever comes and goes, pinned KV is the number of distinct blocks, and at last zero."""
+    """Reserved KV is the number of distinct blocks whatever sequences come and go, and zero at the
+    end.
+    """
     worker = _worker()
     places: list[PlaceReservation] = []
     for ticket, (shared, name, own, leaves) in enumerate(steps):

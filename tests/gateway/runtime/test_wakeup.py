@@ -43,7 +43,9 @@ async def test_who_is_cancelled_waits_no_more() -> None:
 
 
 async def test_a_wait_is_broken_off_for_one_task_alone() -> None:
-    """It raises there; its neighbour waits on, and the task can wait again."""
+    """A wait is broken off by an error in one task alone; its neighbour waits on, and the task can
+    wait again.
+    """
     wakeup = Wakeup()
     tasks: list[trio.lowlevel.Task] = []
     broken: list[str] = []

@@ -164,7 +164,7 @@ ENFORCED = [
 
 @pytest.mark.parametrize("name", ENFORCED)
 def test_all_of_it_is_enforced(name: str, walker: Walker) -> None:
-    """So a strict tool may have it."""
+    """The whole schema is enforced, so a strict tool may have it."""
     source = schema_source(_tool(REAL[name]), "f", is_strict=True)
     assert source.left_out == ()
     assert not walker.refusal(source.text)
@@ -254,7 +254,9 @@ def test_a_number_that_the_grammar_would_change_is_left_out(value: float, walker
 
 @pytest.mark.parametrize("bound", [2**53 + 1, 2**53 + 3, 2**60 + 1, 123456789.12345679])
 def test_a_bound_allows_no_number_beyond_it(bound: float) -> None:
-    """It becomes the nearest one inside that a double holds; the usual ones stay."""
+    """A bound that no double holds becomes the nearest double inside it, so no number beyond it is
+    allowed; usual bounds stay.
+    """
     least = enforceable({"type": "number", "minimum": bound}).schema["minimum"]
     most = enforceable({"type": "number", "maximum": -bound}).schema["maximum"]
     assert bound < least == -most
@@ -271,7 +273,9 @@ def test_draft_4_is_read_as_such(walker: Walker) -> None:
 
 
 def test_references_lead_where_they_point(walker: Walker) -> None:
-    """By pointer, by anchor, through the schema's own address, in a ring, and with escapes."""
+    """References are resolved by pointer, by anchor, through the schema's own address, in a ring,
+    and with escapes.
+    """
     schema = {
         "$id": "https://example.com/tool",
         "type": "object",

@@ -64,7 +64,9 @@ def test_a_schema_that_contains_itself_is_enforced_whole(name: str, walker: Walk
 def test_what_stands_beside_a_reference_in_a_ring_is_left_out_and_named(
     name: str, walker: Walker
 ) -> None:
-    """Its place is that in the given schema."""
+    """What stands beside a reference in a ring is left out, and named with its place in the given
+    schema.
+    """
     next_one, keyword = LOSING[name]
     source = schema_source(_nodes(next_one), "f", is_strict=False)
     assert not walker.refusal(source.text)
@@ -160,7 +162,9 @@ def _branching(num_names: int) -> dict[str, Any]:
 
 
 def test_alternatives_that_branch_without_end_are_compared_in_bounded_time() -> None:
-    """They took hours for a schema of some lines."""
+    """Alternatives that branch without end are compared in bounded time; they took hours for a
+    schema of a few lines.
+    """
     started = time.process_time()
     _, left_out = enforceable(_branching(10))
     assert time.process_time() - started < 10
@@ -185,7 +189,9 @@ def _chain(link: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     ids=["references alone", "properties"],
 )
 def test_a_long_chain_of_definitions_is_enforced(link: Callable[[str], dict[str, Any]]) -> None:
-    """It exceeded the interpreter's stack (500), or took a time that grew with its square."""
+    """A long chain of definitions is enforced. It exceeded the interpreter's stack (a 500), or took
+    time that grew with its square.
+    """
     started = time.process_time()
     schema, left_out = enforceable(_chain(link))
     assert time.process_time() - started < 5
@@ -215,7 +221,9 @@ LARGE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_schema_that_would_be_too_large_is_refused_at_once(name: str) -> None:
-    """It was written out first, in a minute and with gigabytes."""
+    """A schema that would be too large is refused at once. It was written out first, for a minute
+    and with gigabytes.
+    """
     started = time.process_time()
     with pytest.raises(ApiError, match="larger than 256 KiB"):
         schema_source(LARGE[name], "f", is_strict=False)

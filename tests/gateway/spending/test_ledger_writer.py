@@ -114,7 +114,9 @@ async def test_a_ledger_whose_disk_is_full_at_the_start_is_opened_later(tmp_path
 
 
 async def test_a_ledger_that_cannot_be_opened_otherwise_ends_the_start(tmp_path: Path) -> None:
-    """It needs an operator, as a wrong path does."""
+    """A ledger that cannot be opened for another reason ends the start, because it needs an
+    operator, as a wrong path does.
+    """
     failure = LEDGER.cannot_open(tmp_path, OSError(errno.EACCES, "Permission denied"))
 
     def open_store() -> LedgerStore:
@@ -235,7 +237,9 @@ async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: P
 async def test_a_disk_that_stays_full_is_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And another once it is over: the log may lie on the same disk."""
+    """A disk that stays full is logged in one line, and in another once it has room: the log may
+    lie on the same disk.
+    """
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, disk = await start(nursery, path)
@@ -367,7 +371,7 @@ def test_ends_wait_only_for_claims_that_are_open() -> None:
 
 
 async def test_claims_under_way_have_a_bound(tmp_path: Path) -> None:
-    """So their ends have one, too."""
+    """Claims under way have a bound, so their ends have one too."""
     async with trio.open_nursery() as nursery:
         writer, _ = await start(nursery, tmp_path / "ledger")
         writer._reservations.begin_write(range(1, MAX_OPEN))

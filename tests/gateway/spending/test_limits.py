@@ -150,7 +150,7 @@ def test_a_limit_is_reached_by_what_is_spent_not_by_a_large_request(
 
 
 def test_requests_under_way_do_not_reach_a_limit() -> None:
-    """They may cost nothing yet."""
+    """Requests under way do not reach a limit, because they may end without cost."""
     books = Books({CLOUD: SpendingLimits(daily=10)})
     books.settle(reserved(books, 5), 5)
     open_one = reserved(books, 5)
@@ -188,7 +188,7 @@ def test_without_price_or_bound_a_limit_refuses() -> None:
 
 
 def test_what_an_earlier_run_spent_counts() -> None:
-    """Of this day and this month, by key and by provider."""
+    """What an earlier run spent on this day and in this month counts, by key and by provider."""
     books = Books({CLOUD: SpendingLimits(daily=10, monthly=12), ALICE: SpendingLimits(daily=100)})
     earlier = ("2026-11-20", "bob", "cloud", 5), ("2026-11-21", "alice", "cloud", 4)
     books.see(balances(earlier))

@@ -71,7 +71,7 @@ class BooksMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data(), share=st.integers(0, 4))
     def settle(self, data: st.DataObject, share: int) -> None:
-        """It cost all of it, a part, or (it failed) nothing."""
+        """Settle a reservation at all of it, at a part, or, for a failed request, at nothing."""
         at = data.draw(st.integers(0, len(self.open) - 1))
         one = self.open.pop(at)
         self._end(one, one.cost * share // 4)
@@ -92,7 +92,7 @@ class BooksMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:
-        """Even if every open request costs its worst case."""
+        """No limit is exceeded, even if every open request costs its worst case."""
         for account, limits in LIMITS.items():
             for window, limit in self._windows(limits):
                 assert self._at_most(account, window) <= limit

@@ -59,7 +59,7 @@ async def test_what_no_price_of_tokens_covers_is_not_sent_under_a_limit(
 
 
 async def test_the_operators_own_fields_are_sent_under_a_limit(tmp_path: Path) -> None:
-    """Who sets them knows what they cost."""
+    """Fields that the operator sets are sent under a limit: the operator knows their cost."""
     fake = FakeProvider(usage=COUNTED)
     async with open_shop(tmp_path, fake, limits=LimitsConfig(daily=units(100_000))) as shop:
         spending = shop.gateway.services.spending

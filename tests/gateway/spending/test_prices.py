@@ -53,7 +53,9 @@ def test_cached_tokens_have_their_own_price() -> None:
 def test_the_worst_case_is_never_exceeded(
     prompt: int, cached: int, output: int, more_prompt: int, more_output: int
 ) -> None:
-    """Whatever is used within the bounds, and however much of it was cached."""
+    """The worst case is never exceeded by a usage within the bounds, however much of it was
+    cached.
+    """
     usage = Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output)
     for price in (PRICE, Price(input=100, cached_input=125, output=7)):
         assert price.cost(usage) <= price.worst(prompt + more_prompt, output + more_output)
@@ -61,7 +63,9 @@ def test_the_worst_case_is_never_exceeded(
 
 @given(amount=amounts, prompt=tokens)
 def test_what_an_amount_pays_for_is_the_most(amount: int, prompt: int) -> None:
-    """It fits, and a token more does not; nothing does if the prompt alone is too dear."""
+    """The cap that an amount pays for fits, and a token more does not; no cap fits if the prompt
+    alone costs too much.
+    """
     output = PRICE.affordable_output(amount, prompt)
     assert PRICE.worst(prompt, output + 1) > amount
     assert PRICE.worst(prompt, output) <= amount or output == 0
@@ -104,7 +108,7 @@ def request(**fields: Any) -> ChatRequest:
 
 @given(st.text())
 def test_a_prompt_has_no_more_tokens_than_bytes(text: str) -> None:
-    """Also where each byte is a token of its own."""
+    """A prompt has no more tokens than bytes, also where each byte is a token of its own."""
     content = [{"role": "user", "content": text}]
     assert prompt_bound(request(messages=content)) > len(text.encode())
 
@@ -135,8 +139,8 @@ def test_tools_and_images_count() -> None:
 def test_the_output_is_bounded_by_the_request_or_the_model(
     fields: dict[str, Any], model_bound: int | None, bound: int | None
 ) -> None:
-    """Whoever says less, for every choice; of two caps the larger, as providers differ in which
-    they obey.
+    """The output is bounded by the lower of the request and the model, for every choice; of two
+    caps in a request the larger counts, as providers differ in which they obey.
     """
     assert output_bound(request(**fields), model_bound) == bound
 

@@ -43,7 +43,9 @@ def _left(limits: RateLimits, now: float, what: bytes) -> int:
 
 
 def test_a_minute_holds_as_many_requests_as_it_may() -> None:
-    """They may come at once; then one passes whenever its part of a minute is over."""
+    """A minute's requests may come at once; then one passes whenever its part of a minute is
+    over.
+    """
     limits = _limits(requests=6)
     assert [_passes(limits, 100.0) for _ in range(8)] == [True] * 6 + [False] * 2
     assert not _passes(limits, 109.9)
@@ -53,7 +55,9 @@ def test_a_minute_holds_as_many_requests_as_it_may() -> None:
 
 
 def test_a_refusal_names_limit_setting_and_time() -> None:
-    """So the client knows when to come back, and its operator what to change."""
+    """A refusal names the limit, the setting and the time, so that the client knows when to come
+    back and its operator what to change.
+    """
     limits = _limits(requests=6)
     for _ in range(6):
         limits.charge("", "::1", 0, 0.0)
@@ -93,7 +97,7 @@ def test_unknown_usage_is_the_estimate_if_an_answer_has_begun(has_begun: bool, l
 
 
 def test_a_key_may_have_its_own_limits_or_none() -> None:
-    """Its table replaces the default as a whole."""
+    """A key's own table of limits replaces the default as a whole."""
     keys = (
         KeyConfig(name="batch", hash=HASH, rate_limit=RateLimitConfig(requests_per_minute=1)),
         KeyConfig(name="free", hash=HASH, rate_limit=RateLimitConfig()),

@@ -50,7 +50,9 @@ def use(*counted: tuple[str, str, Usage]) -> LocalUse:
 
 
 def test_the_first_provider_with_a_price_counts() -> None:
-    """Its own price for that model, if it has one; a model without any is missing."""
+    """The first provider with a price counts, by its price for that model if it has one; a model
+    without any price is missing.
+    """
     config = Config(
         models=(
             model("a", ("free", "x"), ("cloud", "x"), ("other", "x")),
@@ -80,7 +82,9 @@ def test_cached_tokens_are_saved_at_their_own_price() -> None:
 
 
 def test_yesterday_counts_for_the_month_only_and_last_month_not_at_all() -> None:
-    """Also when nothing was computed since."""
+    """Yesterday counts for the month only, and last month not at all, also when nothing was
+    computed since.
+    """
     local = use(
         ("2026-10-31", "m", Usage(7, 0, 7)),
         ("2026-11-01", "m", Usage(10, 0, 0)),
@@ -143,7 +147,9 @@ def test_it_is_the_sum_of_the_month(counted: list[tuple[str, str, Usage]], day: 
 async def test_a_gateway_counts_what_its_workers_computed(
     tmp_path: Path, is_restarted: bool
 ) -> None:
-    """Also what the ledger has of this month from before its start; not what a provider did."""
+    """A gateway counts what its workers computed, also what the ledger has of this month from
+    before its start, and not what providers did.
+    """
     path = tmp_path / "ledger.sqlite"
     day = day_of(time.time())
     before = Usage(1000, 0, 1000) if is_restarted else Usage(0, 0, 0)

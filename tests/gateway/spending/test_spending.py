@@ -141,7 +141,9 @@ async def test_the_ledger_holds_what_the_provider_counted(tmp_path: Path, stream
 
 
 async def test_a_conversation_spends_no_more_than_its_limit(tmp_path: Path) -> None:
-    """Of 16 requests that come together, and of those that follow; own conversations go on."""
+    """A conversation spends no more than its limit with 16 requests at once and with those that
+    follow; conversations at own workers go on.
+    """
     async with open_shop(tmp_path, FakeProvider(usage=COUNTED)) as shop:
         services = shop.gateway.services
         most = ConversationLimitsConfig(money=units(COST) * 20)
@@ -167,7 +169,7 @@ async def test_a_conversation_spends_no_more_than_its_limit(tmp_path: Path) -> N
 
 
 async def test_without_a_price_the_cost_is_unknown(tmp_path: Path) -> None:
-    """It is in no sum: 0 would read as free."""
+    """Without a price the cost is unknown and in no sum: 0 would read as free."""
     async with open_shop(tmp_path, FakeProvider(usage=COUNTED), price=None) as shop:
         assert (await shop.ask()).error is None
         row = await shop.row()
@@ -233,7 +235,7 @@ async def test_what_may_have_been_charged_counts_at_its_most(
 
 
 async def test_an_unreachable_provider_costs_nothing(tmp_path: Path) -> None:
-    """Nobody has heard of the request."""
+    """An unreachable provider costs nothing, because it did not get the request."""
     model, tables = chain_of({"p0": FakeProvider(base_url="http://127.0.0.1:9/v1")})
     table = msgspec.structs.replace(tables["p0"], price=PRICE)
     ledger = tmp_path / "ledger.sqlite"
@@ -273,8 +275,8 @@ async def test_over_the_limit_the_client_is_told_and_nothing_is_sent(tmp_path: P
 async def test_the_limit_is_told_while_an_attached_engine_is_away(
     tmp_path: Path, rejoin_wait_s: float
 ) -> None:
-    """Its worker is not starting without end: after the time of a short outage nobody is awaited,
-    and then `/health` promises no provider that the limit forbids.
+    """The limit is reported while an attached engine is away: after the time of a short outage no
+    worker is waited for, and `/health` promises no provider that the limit forbids.
     """
     fake, worker = FakeProvider(usage=COUNTED), FakeWorker()
     limits = LimitsConfig(daily=0.0)
@@ -311,7 +313,9 @@ async def test_health_names_the_cloud_as_long_as_it_may_answer(
 
 
 async def test_what_another_gateway_holds_is_not_left(tmp_path: Path) -> None:
-    """Even if it took it a moment ago; once it is given back, requests go on."""
+    """Money that another gateway holds is not available, even if it was taken a moment ago; once it
+    is given back, requests go on.
+    """
     fake, day = FakeProvider(usage=COUNTED), day_of(time.time())
     async with open_shop(tmp_path, fake, limits=LimitsConfig(monthly=units(4_000))) as shop:
         other = await trio.to_thread.run_sync(LedgerStore, shop.ledger, "USD")
@@ -347,7 +351,7 @@ async def test_the_next_provider_with_money_left_is_asked(tmp_path: Path) -> Non
 
 
 async def test_a_keys_limit_binds_it_alone(tmp_path: Path) -> None:
-    """Others go on."""
+    """A key's limit stops this key alone; other keys go on."""
     async with open_shop(
         tmp_path, FakeProvider(usage=COUNTED), key_limits=LimitsConfig(daily=0.0)
     ) as shop:
@@ -393,7 +397,9 @@ async def test_an_oversized_request_is_refused_for_its_size(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("bound", [None, 5_000])
 async def test_the_cap_that_is_told_is_one_that_fits(tmp_path: Path, bound: int | None) -> None:
-    """Also for a client that sent none, whose body grows by it; for little and for much."""
+    """The cap in the error is one that fits, also for a client that sent none and whose body grows
+    by it; for small and large amounts.
+    """
     for limit in (1_000, 4_000):
         limits = LimitsConfig(daily=units(limit))
         fake = FakeProvider(usage=COUNTED)
@@ -433,7 +439,9 @@ async def test_what_the_client_can_mend_at_once_is_told_before_an_hour(tmp_path:
 
 
 async def test_forty_at_once_never_exceed_a_limit_worth_ten(tmp_path: Path) -> None:
-    """Whatever each really costs, only ten are out at any time, and the sum stays within."""
+    """Whatever each of forty requests costs, only ten are under way at any time, and the sum stays
+    within.
+    """
     async with open_shop(tmp_path, FakeProvider(usage=COUNTED)) as probe:
         await probe.ask()
     worst = Price.of_config(PRICE).worst(_reserved_prompt_tokens(), MAX_TOKENS)
@@ -485,7 +493,7 @@ async def test_never_means_never(tmp_path: Path) -> None:
 
 
 async def test_local_usage_is_recorded_as_it_was_sent(tmp_path: Path) -> None:
-    """By key, without cost, and soon."""
+    """Usage of own workers is recorded as it was reported: by key, without cost, and soon."""
     ledger = tmp_path / "ledger.sqlite"
     async with open_gateway(ledger=ledger) as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")

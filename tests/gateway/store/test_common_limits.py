@@ -179,7 +179,9 @@ def test_what_was_told_and_not_written_is_taken_back(server: Server, tmp_path: P
 
 
 def test_a_server_out_of_memory_loses_no_amount(server: Server, tmp_path: Path) -> None:
-    """It takes no reservation, so what is under a limit waits; ends are kept here meanwhile."""
+    """A server out of memory takes no reservation, so requests under a limit wait; settlements are
+    kept here meanwhile.
+    """
     with hosts(server, tmp_path) as (one, other):
         one.write([claim(1, 4)], [], [])
         server.tell("CONFIG SET maxmemory 1")
@@ -196,8 +198,8 @@ def test_a_server_out_of_memory_loses_no_amount(server: Server, tmp_path: Path) 
 def test_a_server_that_does_not_answer_in_time_counts_nothing_twice(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """It may run what it was sent after the call was given up. The refused request left it there,
-    and the next exchange says what is right.
+    """The server may run a call after it was given up here. The reservation of the refused request
+    stays there until the next exchange corrects it.
     """
     monkeypatch.setattr(module, "TIMEOUT_S", 0.2)
     with hosts(server, tmp_path) as (one, other):
@@ -304,7 +306,7 @@ class HostsMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_limit_holds(self) -> None:
-        """Whatever was lost."""
+        """The limit holds, whatever was lost."""
         assert self._most() <= WORTH
 
     def _claims(self, costs: list[int]) -> list[ReservationClaim]:
@@ -329,7 +331,9 @@ TestHosts.settings = settings(stateful_step_count=20)
 
 
 def test_the_last_cause_is_told() -> None:
-    """Also while the server rests; without its address or password."""
+    """The error names the last cause, also during the pause after a failure, and without the
+    server's address or password.
+    """
     with TemporaryDirectory() as folder:
         server = Server(Path(folder))
         try:

@@ -155,7 +155,7 @@ def test_what_was_written_survives_a_kill(path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [("day",), ("key", "provider"), ("provider", "model", "key")])
 def test_rows_add_up(path: Path, columns: tuple[str, ...]) -> None:
-    """By whatever they are grouped, the sum of the rows is the total."""
+    """The sum of the rows is the total, however they are grouped."""
     with opened(path) as store:
         store.write(
             [reservation(1)], [], [entry(), entry(provider="", cost=0), entry(day="2026-11-20")]
@@ -191,7 +191,7 @@ def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
 
 
 def test_ledgers_beside_count_as_spent(path: Path) -> None:
-    """Those of processes that had a file each, as earlier versions kept them."""
+    """Ledgers beside this one count as spent: earlier versions kept one for each process."""
     beside = path.with_name("ledger.1.sqlite")
     with opened(path) as store:
         store.write([], [], [entry()])
@@ -215,7 +215,7 @@ def test_ledgers_of_two_currencies_are_not_added(path: Path) -> None:
 
 
 def test_days_before_the_first_are_left_out(path: Path) -> None:
-    """And where nothing is left there is no total."""
+    """Days before the first one are left out, and without any rows there is no total."""
     with opened(path) as store:
         store.write([], [], [entry(day="2026-11-19"), entry(day="2026-11-20")])
         report, nothing = (read_report(path, ("day",), day) for day in ("2026-11-20", DAY))
@@ -226,13 +226,13 @@ def test_days_before_the_first_are_left_out(path: Path) -> None:
 
 
 def test_without_a_ledger_there_is_no_report(path: Path) -> None:
-    """And reading makes none."""
+    """Without a ledger there is no report, and reading makes no file."""
     assert read_report(path, ("key",), DAY) is None
     assert not path.parent.exists()
 
 
 def test_a_reader_can_change_nothing(path: Path) -> None:
-    """Also when no gateway runs."""
+    """A reader can change nothing, also when no gateway runs."""
     with opened(path) as store:
         store.write([], [], [entry()])
     before = path.read_bytes()
@@ -270,7 +270,7 @@ def test_a_foreign_file_is_left_alone(path: Path) -> None:
 
 
 def test_a_look_at_a_ledger_changes_nothing(path: Path) -> None:
-    """Nor at one that is in use; it finds what an opening would find."""
+    """A look at a ledger, in use or not, changes nothing, and finds what opening it would find."""
     check_ledger(path, "USD")
     assert not path.parent.exists()
     with opened(path) as store:
@@ -290,7 +290,7 @@ def test_a_look_at_a_ledger_changes_nothing(path: Path) -> None:
 
 
 def test_another_version_and_another_currency_are_refused(path: Path) -> None:
-    """Both are named."""
+    """A ledger of another version or another currency is refused, and the error names both."""
     with opened(path):
         pass
     with pytest.raises(ConfigError, match=r"USD.*EUR"):

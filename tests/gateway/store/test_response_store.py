@@ -162,7 +162,9 @@ def test_what_expires_is_overwritten_too(path: Path) -> None:
 
 
 def test_bounds_let_go_of_what_was_used_longest_ago(path: Path) -> None:
-    """Of the key that is over its own bound, else of all; what runs stays."""
+    """Bounds delete what was used longest ago, of the key that is over its own bound, else of all
+    keys; responses that run stay.
+    """
     clock = Clock()
     with opened(path, StoreBounds(3, 2**20, 4, 2**20), clock=clock) as store:
         for number in range(3):
@@ -194,7 +196,9 @@ def test_a_key_s_bytes_are_bounded(path: Path) -> None:
 
 
 def test_conversations_keep_their_order(path: Path) -> None:
-    """Also when items are deleted and added; another key has no conversation of that id."""
+    """Conversations keep the order of items, also when items are deleted and added; another key has
+    no conversation of that id.
+    """
     with opened(path) as store:
         store.create_conversation("k", "conv_1", {"a": "b"}, [item("i0"), item("i1")])
         assert store.delete_item("k", "conv_1", "i0")
@@ -211,7 +215,9 @@ def test_conversations_keep_their_order(path: Path) -> None:
 
 
 def test_what_was_open_is_found_by_the_same_process_and_by_the_first(path: Path) -> None:
-    """Of several processes, those that still run keep theirs."""
+    """Responses that were open are found by the same process and by the first; processes that still
+    run keep theirs.
+    """
     for process in range(3):
         with opened(path, process=process) as store:
             store.write([insert(process, is_open=True)])
@@ -259,7 +265,9 @@ CHANGES = st.one_of(
 def test_the_counts_are_those_of_the_rows(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[Any]]
 ) -> None:
-    """Whatever was added, grown, replaced and removed, and however a batch has failed."""
+    """The counts equal the rows, whatever was added, grown, replaced and removed, and however a
+    batch has failed.
+    """
     path = tmp_path_factory.mktemp("counts") / "responses.sqlite"
     bounds = StoreBounds(4, 2**20, 6, 2**20)
     with opened(path, bounds) as store:

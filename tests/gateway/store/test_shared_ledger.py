@@ -71,7 +71,9 @@ def test_both_together_keep_a_limit(tmp_path: Path) -> None:
 
 
 def test_what_an_ended_process_has_reserved_is_spent(tmp_path: Path) -> None:
-    """It may have been charged. The others see it at their next look, a new one at its start."""
+    """What an ended process had reserved counts as spent, because it may have been charged. The
+    other processes see this at their next look, a new one at its start.
+    """
     path = tmp_path / "ledger"
     with shared(path) as (one, other):
         gone = LedgerStore(path, "USD")
@@ -92,7 +94,9 @@ def test_what_an_ended_process_has_reserved_is_spent(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_gone_is_not_written(tmp_path: Path) -> None:
-    """Nor made anew beside a process that has it open, which would begin every limit again."""
+    """A ledger that is gone is not written, and not made anew beside a process that has it open:
+    that would begin every limit again.
+    """
     path, away = tmp_path / "ledger", tmp_path / "away"
     with shared(path, 1) as (store,):
         path.rename(away)
@@ -122,7 +126,9 @@ def test_a_ledger_that_another_program_holds_says_what_to_do(
 
 
 def test_a_claim_that_is_given_up_while_it_waits_is_not_made(tmp_path: Path) -> None:
-    """Its settlement comes in the same transaction."""
+    """A claim that is given up while it waits is not made: its settlement is in the same
+    transaction.
+    """
     with shared(tmp_path / "ledger") as (one, other):
         one.write([claim(1, 4)], [Settlement(1, None)], [])
         assert other.look([CLOUD])[CLOUD] == (0, 0)
@@ -231,7 +237,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_sees_what_the_others_have(self) -> None:
-        """And no limit is exceeded by all together."""
+        """Each process sees what the others have, and all together exceed no limit."""
         keys = "abc"
         for at, store in enumerate(self.stores):
             places = [place for key in keys for place in places_of("cloud", key, DAY)]

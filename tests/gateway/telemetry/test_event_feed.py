@@ -36,14 +36,16 @@ def test_one_of_several_processes_says_which_it_is(caplog: pytest.LogCaptureFixt
 
 
 def test_every_kind_has_its_own_name() -> None:
-    """They are labels and names of server-sent events: words without line breaks."""
+    """Every kind of event has its own name, which is a label and the name of a server-sent event:
+    words without line breaks.
+    """
     assert len(set(EVENT_KINDS)) == len(EVENT_KINDS) == len(FleetEvent.__args__)
     assert all(kind.replace(" ", "").isalpha() for kind in EVENT_KINDS)
     assert kind_of(BreakerOpen("worker", "w1", 5.0, "it failed")) == "breaker open"
 
 
 async def test_a_slow_listener_loses_the_oldest_and_learns_how_many() -> None:
-    """Nobody waits for it."""
+    """A slow listener loses the oldest events and learns how many; nothing waits for it."""
     feed = EventFeed()
     with feed.listen() as listener:
         for number in range(MAX_WAITING + 3):

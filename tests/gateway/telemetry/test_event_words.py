@@ -35,7 +35,7 @@ def test_every_kind_has_words(kind: Any) -> None:
 
 
 def test_a_fault_says_whether_the_engine_starts_again() -> None:
-    """Which decides whether somebody has to act."""
+    """A fault says whether the engine starts again, so that an operator knows whether to act."""
     level, text = words_of(EngineFault("gpu0", 3, "out_of_memory", 137, is_final=False))
     assert (level, text) == ("warning", "gpu0: out of memory, exit code 137; it starts again")
     cause = "the engine at http://127.0.0.1:8000 is gone: connection refused"

@@ -24,7 +24,9 @@ def test_counters_become_rates() -> None:
 
 
 def test_a_clock_that_is_set_back_makes_no_sample() -> None:
-    """Nor does a usage that corrects a count make a negative rate."""
+    """A clock that is set back makes no sample, and a usage that corrects a count makes no negative
+    rate.
+    """
     history = History()
     for at, tokens in ((100.0, 50), (90.0, 60), (95.0, 40)):
         history.add(Reading(at, output_tokens=tokens))

@@ -123,7 +123,7 @@ async def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_without_the_table_no_parent_is_kept() -> None:
-    """Nor is OpenTelemetry imported."""
+    """Without the table no parent span is kept and OpenTelemetry is not imported."""
     async with whole_gateway() as whole:
         await ask(whole.url, "POST", "/v1/chat/completions", CHAT, traceparent=PARENT)
         (trace,) = whole.gateway.services.traces.recent()

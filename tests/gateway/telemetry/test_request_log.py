@@ -53,7 +53,7 @@ async def test_a_request_is_one_line(stream: bool, caplog: pytest.LogCaptureFixt
 
 
 async def test_it_is_off_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Then it is no listener of the ends of requests."""
+    """The log of requests is off by default, and then does not listen to the ends of requests."""
     caplog.set_level(logging.INFO)
     async with whole_gateway() as whole:
         assert log_request not in whole.gateway.services.traces._on_end
@@ -61,7 +61,9 @@ async def test_it_is_off_unless_asked_for(caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_a_client_s_path_makes_no_second_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor another field: a path with a line break or a blank in it is refused, not logged."""
+    """A client's path makes no second line and no further field: a path with a line break or a
+    blank in it is refused, not logged.
+    """
     caplog.set_level(logging.INFO)
     async with whole_gateway(log="requests") as whole:
         reply = await whole.post("/v1/x%0A2026%20status=200", model="alpha")

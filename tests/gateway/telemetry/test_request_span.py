@@ -24,7 +24,7 @@ def moved() -> RequestTrace:
 
 
 def test_phases_are_events_in_order() -> None:
-    """Those of the first choice, in Unix nanoseconds."""
+    """The phases of the first choice are events in order, in Unix nanoseconds."""
     span = span_of(moved())
     assert (span.name, span.parent, span.error) == ("chat m", ("00-a-b-01", "x=1"), "")
     assert [(one.name, round((one.unix_ns - START) / MS)) for one in span.events] == [

@@ -61,7 +61,9 @@ def test_a_request_is_found_by_its_id_and_by_what_events_call_it() -> None:
 
 
 def test_a_detached_turn_belongs_to_the_client_that_comes_back() -> None:
-    """It is open until the turn ends, once, with the place that it holds."""
+    """A detached turn belongs to the client that comes back: one trace is open until the turn ends,
+    with the place that it holds.
+    """
     traces = RequestTraces()
     first, second = RequestTrace(id="first"), RequestTrace(id="second")
     traces.enter(first)
@@ -183,7 +185,9 @@ class TracesMachine(RuleBasedStateMachine):
 
 
 def test_first_tokens_are_those_since_the_last_look() -> None:
-    """Of open requests and of those that have ended since."""
+    """First tokens since the last look are those of open requests and of those that have ended
+    since.
+    """
     traces = RequestTraces()
     for number in range(4):
         ended(traces, str(number), received_at=10.0 * number, first_at=10.0 * number + 0.5)

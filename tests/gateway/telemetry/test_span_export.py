@@ -86,7 +86,7 @@ async def test_what_does_not_fit_is_counted_as_lost(
 
 
 async def test_the_end_sends_what_is_left(autojump_clock: trio.testing.MockClock) -> None:
-    """Also the batch that was being tried."""
+    """The end of the gateway sends the spans that are left, also the batch that was being tried."""
     collector, counters = Collector(1), GatewayCounters()
     async with exporting(collector, counters) as export:
         names = add(export, 0, 3)
@@ -99,7 +99,7 @@ async def test_the_end_sends_what_is_left(autojump_clock: trio.testing.MockClock
 async def test_the_end_does_not_wait_for_a_collector_that_hangs(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Its spans are lost, and counted."""
+    """The end does not wait for a collector that hangs: its spans are lost, and counted."""
     collector, counters = Collector(hangs=True), GatewayCounters()
     async with exporting(collector, counters) as export:
         add(export, 0, 3)

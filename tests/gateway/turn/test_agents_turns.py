@@ -93,7 +93,7 @@ class Chat:
 
 
 class Responses(Chat):
-    """The same of the Responses API."""
+    """An agent's turns by the Responses API."""
 
     path = "/v1/responses"
 
@@ -122,7 +122,7 @@ class Responses(Chat):
 
 
 class Messages(Chat):
-    """The same of Anthropic's API."""
+    """An agent's turns by Anthropic's API."""
 
     path = "/v1/messages"
 

@@ -22,7 +22,7 @@ def finished(submit: Submit, num_tokens: int) -> Finished:
 
 
 def quiet_worker() -> FakeWorker:
-    """It accepts what it is sent, and the test says the rest."""
+    """A worker that accepts what it is sent; the test sends its other messages."""
     worker = FakeWorker()
     worker.pause_after = 0
     return worker
@@ -53,7 +53,9 @@ async def test_a_whole_answer_in_one_frame() -> None:
 
 
 async def test_garbage_in_a_frame_takes_no_other_message_along() -> None:
-    """It is counted, as is a bundle in a bundle, and the messages around it are taken."""
+    """Garbage in a frame is counted, as is a bundle within a bundle, and the messages around it are
+    taken.
+    """
     async with open_gateway() as gateway, open_worker(gateway.address, quiet_worker()) as worker:
         await gateway.wait_state("ready")
         asked = gateway.start(max_tokens=2)

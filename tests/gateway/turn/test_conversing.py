@@ -69,7 +69,9 @@ async def test_turns_of_a_conversation_are_counted_together() -> None:
 
 
 async def test_prompts_that_are_scored_leave_their_conversation_again() -> None:
-    """They are asked for before the answer, and no end of a request is theirs."""
+    """A prompt that is scored before the answer leaves its conversation again: its end is not the
+    end of the request.
+    """
     async with whole_gateway() as whole:
         asked = {"prompt": "one", "echo": True, "logprobs": 1, "max_tokens": 0}
         await whole.post("/v1/completions", model="alpha", session_id="named", **asked)

@@ -111,7 +111,9 @@ async def test_the_same_request_takes_over(
 async def test_a_detached_turn_lives_for_its_grace(
     open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """Then it is cancelled; the same request begins anew."""
+    """A detached turn lives for its grace period. Then it is cancelled, and the same request begins
+    anew.
+    """
     turn = Turn()
     first = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
@@ -227,7 +229,9 @@ async def test_detached_turns_and_their_events_are_bounded(
 async def test_a_detached_turn_that_was_cut_cannot_be_taken_over(
     is_over: bool, open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """Its kept events are no whole answer: the second try starts anew."""
+    """A detached turn that was cut cannot be taken over, because its events are no whole answer:
+    the second try starts anew.
+    """
     turn, again = Turn(), Turn()
     client = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
@@ -269,7 +273,9 @@ def _streamed() -> list[StreamedTurn]:
 async def test_a_turn_that_is_over_leaves_no_reference_cycle(
     open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """Neither one whose client stayed nor one that was taken over when it had ended."""
+    """A turn that is over leaves no reference cycle, whether its client stayed or it was taken over
+    after its end.
+    """
     gc.collect()
     others = _streamed()  # of a test that has failed before, whose frames are kept
     gc.disable()

@@ -19,7 +19,9 @@ async def hold_the_only_place(encoding: Encoding, release: threading.Event) -> N
 
 @pytest.mark.parametrize("leaves", ["before", "with", "after"])
 async def test_a_request_that_leaves_when_its_turn_comes_gives_its_place_back(leaves: str) -> None:
-    """Its turn comes, and its client leaves before the task has run again."""
+    """A request whose client leaves between its turn and the task's next run gives its place
+    back.
+    """
     encoding, release, ran = Encoding(1), threading.Event(), list[str]()
     scope = trio.CancelScope()
 

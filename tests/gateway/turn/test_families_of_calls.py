@@ -256,7 +256,9 @@ async def test_a_model_may_think_before_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", MESSAGE_TAGS)
 async def test_the_grammar_of_calls_begins_with_the_thoughts(name: str) -> None:
-    """So a model may think before a strict call; what it thinks is free."""
+    """The grammar of calls begins with thoughts, which are free, so that a model may think before a
+    strict call.
+    """
     submit, prompt = await _submitted(name, tools=[STRICT_TOOL])
     assert prompt.endswith(CASES[name].end)
     assert submit.grammar is not None

@@ -37,7 +37,9 @@ def _model(folder: Path, **variables: Any) -> ModelConfig:
 async def test_a_models_template_and_variables_make_the_prompt(
     given: dict[str, Any], seen: str, tmp_path: Path
 ) -> None:
-    """Those that the client gives are merged over them, not taken instead."""
+    """A model's template and variables make the prompt; the client's variables are merged over
+    them, not taken instead.
+    """
     worker = FakeWorker(text="Yes.")
     model = _model(tmp_path, keep=1, other=2)
     async with open_gateway(models=(model,)) as gateway, open_worker(gateway.address, worker):
@@ -49,7 +51,7 @@ async def test_a_models_template_and_variables_make_the_prompt(
 
 
 async def test_a_text_engine_gets_the_variables() -> None:
-    """It renders its own template."""
+    """A text engine gets the variables, because it renders its own template."""
     model = ModelConfig(name="alpha", chat_template_kwargs={"keep": 1, "other": 2})
     worker = TextWorker()
     async with open_gateway(models=(model,)) as gateway, open_worker(gateway.address, worker):

@@ -84,7 +84,9 @@ async def test_a_changed_provider_begins_anew(autojump_clock: trio.abc.Clock) ->
 
 @pytest.mark.parametrize("status", [404, 403, 429])
 async def test_another_model_of_the_provider_answers(status: int) -> None:
-    """By the whole way of a request: nothing is refused, and the order of the chain stays."""
+    """Another model of the provider answers, through a whole request: nothing is refused, and the
+    order of the chain stays.
+    """
     fake, second = FakeProvider(status=status, headers={"retry-after": "60"}), FakeProvider()
     if status != 429:
         fake.headers = {}

@@ -42,7 +42,7 @@ async def test_turns_at_a_worker_are_cut(fields: dict[str, Any]) -> None:
 
 
 async def test_a_turn_whose_first_choice_is_over_is_cut() -> None:
-    """It waits for the others then, which is elsewhere."""
+    """A turn whose first choice is over, and which waits for the others, is cut too."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
         worker.pause_after = 2
@@ -70,7 +70,9 @@ async def test_turns_that_queue_are_cut() -> None:
 
 
 async def test_a_turn_that_waits_for_the_tokenizer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worker is ready, and does not send the files."""
+    """A turn that waits for the tokenizer is cut; its worker is ready, and does not send the
+    files.
+    """
     worker = FakeWorker()
     say = worker.say
     monkeypatch.setattr(worker, "say", lambda told: None if isinstance(told, Files) else say(told))

@@ -18,7 +18,7 @@ BACK_S = 120.0
 
 
 class Failing(FakeWorker):
-    """Its engine fails every request, probes included, while `is_broken`."""
+    """A worker whose engine fails every request, probes included, while `is_broken`."""
 
     is_broken = False
 

@@ -112,7 +112,7 @@ async def test_a_key_without_cloud_and_a_provider_that_cuts(
 
 
 async def test_a_client_that_leaves_is_no_failure() -> None:
-    """Its request counts as cancelled, as a chat does."""
+    """A client that leaves is no failure: its request counts as cancelled, as a chat does."""
     body = named_body("application/json", b'{"model": "alpha", "input": "x"}')
     assert body is not None
     request = PathRequest("/embeddings", body)

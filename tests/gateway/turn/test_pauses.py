@@ -26,7 +26,9 @@ def paused(seconds: int) -> Any:
 
 
 async def test_a_short_rest_is_waited_for(autojump_clock: MockClock) -> None:
-    """Nobody asks the provider before its time; with more to wait the client is told at once."""
+    """A short pause is waited for: no request goes to the provider before its end; with a longer
+    pause the client is told at once.
+    """
     del autojump_clock
     services = paused(30)
     assert await in_time(services, CHAIN) == ([], 30.0)
@@ -52,7 +54,7 @@ async def test_a_pause_that_grows_meanwhile_is_told(autojump_clock: MockClock) -
 
 
 async def test_those_who_wait_are_bounded(autojump_clock: MockClock) -> None:
-    """And one that leaves makes room."""
+    """The number of requests that wait is bounded, and one that leaves makes room."""
     del autojump_clock
     services = paused(10)
     async with trio.open_nursery() as nursery:

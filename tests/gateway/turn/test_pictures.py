@@ -73,7 +73,7 @@ async def test_a_tools_picture_is_left_out_of_its_result() -> None:
 
 
 async def test_a_model_may_refuse_pictures_in_the_history() -> None:
-    """Its configuration says so."""
+    """A model whose configuration says so refuses pictures in the history."""
     model = ModelConfig(name="alpha", pictures="refuse")
     async with open_gateway(models=[model]) as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")

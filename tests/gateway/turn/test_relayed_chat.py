@@ -130,7 +130,9 @@ async def test_tokens_of_a_stream_are_counted_while_they_pass() -> None:
 
 @pytest.mark.parametrize("first", ["4 requests run", 503, 429, 500])
 async def test_a_full_or_failing_engine_is_asked_again(first: int | str) -> None:
-    """Nobody sees it: load is no failure, and one failure is none of the client's."""
+    """A full or failing engine is asked again without the client's knowledge: load is no failure,
+    and the client sees no single failure.
+    """
     worker = TextWorker(statuses=[first])
     async with open_gateway() as gateway, open_worker(gateway.address, worker):
         await gateway.wait_local()
@@ -150,8 +152,9 @@ async def test_a_refusal_is_the_engines_own() -> None:
 async def test_an_engine_that_has_lost_its_model_has_failed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was started anew with another one. The client's request is right, and its path was there
-    for the probes: no 404 may blame them. Events and log say what has happened.
+    """An engine that was started anew with another model has failed. The client's request is right
+    and the path answered the probes, so the 404 counts against the engine. Events and log say what
+    has happened.
     """
     worker = TextWorker(statuses=[404] * 9)
     async with open_gateway() as gateway, open_worker(gateway.address, worker):

@@ -111,7 +111,9 @@ async def test_a_stream_that_stands_still_goes_on_elsewhere(alone: bool) -> None
 
 
 async def test_three_silent_requests_make_the_worker_unproven() -> None:
-    """Then it gets nothing; its probe fails, and its engine has to go."""
+    """Three silent requests make the worker unproven. It gets no more requests, its probe fails,
+    and its engine is ended.
+    """
     worker = FakeWorker()
     worker.pause_after = 0
     async with fleet(worker, provider=FakeProvider()) as gateway:
@@ -129,7 +131,9 @@ async def test_three_silent_requests_make_the_worker_unproven() -> None:
 
 
 async def test_a_retry_does_not_wait_for_a_request_that_hangs_for_ever() -> None:
-    """It takes over the request of a client that left, which is moved as any other."""
+    """A retry takes over the request of a client that left, and does not wait for it at a worker
+    that hangs: it is moved as any other.
+    """
     worker = FakeWorker()
     worker.pause_after = 0
     async with fleet(worker, provider=FakeProvider(), first_token_s=1.0) as gateway:

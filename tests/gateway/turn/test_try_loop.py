@@ -81,7 +81,7 @@ async def test_any_script_of_tries(script: tuple[list[Try], Try | None], last: s
 @settings(max_examples=max(100, settings().max_examples), deadline=None)
 @given(failed=st.lists(FAILED, min_size=1, max_size=6))
 async def test_a_place_that_was_lost_is_asked_last(failed: list[Try]) -> None:
-    """And the worker that was busy is not excluded."""
+    """A place that was lost is asked last, and a worker that was busy is not excluded."""
     places, tries, _ = await _run(failed, PROVIDERS)
     excluded = [frozenset[bytes]()]
     for number, tried in enumerate(failed):

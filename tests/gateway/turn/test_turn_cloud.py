@@ -178,7 +178,9 @@ async def test_a_kept_connection_that_ends_costs_no_answer(
 
 
 async def test_a_provider_that_ends_every_connection_is_left() -> None:
-    """It is asked a second time only if the connection was one that it had kept."""
+    """A provider that ends every connection is left: it is asked a second time only if the
+    connection had been kept alive.
+    """
     server = ScriptedServer([], num_answers=0)
     async with open_server(server):
         fake = FakeProvider(base_url=server.url)
@@ -375,7 +377,7 @@ async def test_a_client_that_leaves_ends_the_exchange() -> None:
 
 
 async def down_and_up(gateway: RunningGateway, worker: FakeWorker) -> list[str]:
-    """Who served while the engine was there, gone and back."""
+    """The servers that answered while the engine was there, gone and back."""
     served = [(await gateway.ask()).started.served_by]
     worker.fail_engine()
     await gateway.wait_state("starting")
@@ -476,7 +478,9 @@ async def test_failing_providers_leave_the_request_to_the_worker_that_is_coming(
 
 
 async def test_failing_providers_leave_the_request_to_the_worker_that_has_vanished() -> None:
-    """It may dial in again: until then the request is held, as it is where there is no provider."""
+    """With failing providers the request waits for a vanished worker that may dial in again, as it
+    does without providers.
+    """
     async with open_provider(FakeProvider(status=500)) as fake:
         model, tables = chain_of({"p0": fake})
         async with open_gateway(models=[model], providers=tables) as gateway:

@@ -52,8 +52,8 @@ async def test_a_fleet_whose_breakers_are_all_open_still_answers() -> None:
 
 
 async def test_a_pause_that_a_provider_asks_for_is_kept() -> None:
-    """It is asked no more until then; others answer, and no breaker opens. If there is no other,
-    the client is told to wait as long.
+    """A provider that asks for a pause is not asked until its end; others answer, and no breaker
+    opens. Without another the client is told to wait as long.
     """
     limited, other = FakeProvider(status=429, headers={"retry-after": "60"}), FakeProvider()
     async with open_provider(limited), open_provider(other):
@@ -144,7 +144,9 @@ async def open_with_probe(max_seqs: int) -> AsyncIterator[tuple[RunningGateway, 
 async def test_a_probe_at_the_door_of_a_full_engine_is_no_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others (here: of another gateway) have all places; it is withdrawn, and tried again."""
+    """A probe that waits at an engine filled by another gateway is no failure; it is withdrawn, and
+    tried again.
+    """
     monkeypatch.setattr(recovery_probes, "PROBE_S", 1.5)
     async with open_with_probe(max_seqs=2) as (gateway, worker):
         worker.say(Load(worker.epoch, 2, 1, 100, 100, 0, 0, 1.0, 1e4))
@@ -181,7 +183,7 @@ async def test_a_probe_that_is_refused_for_load_has_not_failed() -> None:
 
 
 class WithoutFiles(FakeWorker):
-    """It owes the gateway the model's text files."""
+    """A worker that has not sent the model's text files."""
 
     def say(self, message: FromWorker) -> None:
         """Anything else."""
@@ -212,7 +214,9 @@ async def test_a_worker_that_dies_before_its_tokenizer_came_keeps_nobody_from_th
 
 
 async def test_nor_one_that_dies_while_its_tokenizer_is_waited_for() -> None:
-    """Whoever waits for it is answered by a provider, not refused ten seconds later."""
+    """A worker that dies while its tokenizer is waited for is no reason to refuse: a provider
+    answers the request, instead of a refusal ten seconds later.
+    """
     async with open_without_files() as (gateway, worker), trio.open_nursery() as nursery:
         served_by: list[str] = []
 
@@ -226,7 +230,9 @@ async def test_nor_one_that_dies_while_its_tokenizer_is_waited_for() -> None:
 
 
 async def test_nor_one_that_comes_back_with_another_tokenizer() -> None:
-    """Nobody has the old one any more; who waits for it is answered with the new one."""
+    """A worker comes back with another tokenizer: no worker has the old one, so a waiting request
+    is answered with the new one.
+    """
     worker: FakeWorker = WithoutFiles()
     async with open_gateway() as gateway, open_worker(gateway.address, worker):
         await gateway.wait_state("ready")
@@ -304,7 +310,9 @@ FAULTS = [
 async def test_no_fault_of_a_provider_shows_addresses_or_keys(
     fault: dict[str, object], stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither to the client nor in the log, whatever goes wrong: one error, or an answer."""
+    """No fault of a provider shows addresses or keys, to the client or in the log: the client gets
+    one error, or an answer.
+    """
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.WARNING, logger="httpx")  # as the gateway's process does
     fake = FakeProvider(**fault)  # type: ignore[arg-type]

@@ -79,7 +79,9 @@ async def test_headers_and_fields_pass_both_ways() -> None:
 
 
 async def test_an_alias_rewrites_and_the_fallback_after_it() -> None:
-    """Both rewritings apply, the alias's first; the client reads the name that it asked for."""
+    """The alias rewrites the request first, then the fallback; the client reads the name that it
+    asked for.
+    """
     fake = FakeProvider()
     async with _gateway_before(fake) as url:
         await ask(url, "POST", CHAT, chat_body(model="quick", stream=False, temperature=1))

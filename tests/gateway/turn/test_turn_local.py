@@ -222,7 +222,7 @@ async def test_a_cancelled_turn_aborts_its_work() -> None:
 
 
 async def test_a_turn_cancelled_in_its_prefill_leaves_no_attempt() -> None:
-    """Its deadline goes with it."""
+    """A turn cancelled in its prefill leaves no attempt and no deadline."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
         worker.pause_after = 0
@@ -276,7 +276,9 @@ async def test_choices_run_on_one_worker_with_seeds_of_their_own() -> None:
 
 
 async def test_others_begin_though_the_first_choice_has_no_token() -> None:
-    """Its end is the beginning that they wait for."""
+    """Other choices begin though the first has no token: its end counts as the beginning that they
+    wait for.
+    """
     fake = FakeWorker("w1", text="")
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
         await gateway.wait_state("ready")

@@ -135,7 +135,7 @@ class RefusesAndDies(FakeWorker):
     """Has no room for the first that it is sent, and its engine is gone in the same moment."""
 
     def say(self, message: FromWorker) -> None:
-        """Both are one frame."""
+        """Send the refusal and the death in one frame."""
         if not isinstance(message, Accepted) or self.epoch > 1:
             super().say(message)
             return
@@ -281,8 +281,8 @@ async def test_an_answer_that_was_complete_needs_no_other_worker() -> None:
 
 
 async def test_a_request_that_kills_engines_is_given_up() -> None:
-    """It is refused when it was there at the third death, and at once when it comes again: in a
-    status that clients do not try again on.
+    """A request that was there at the third death is refused, and at once when it comes again, with
+    a status on which clients do not retry.
     """
     fake = paused("w1", 0)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
@@ -365,7 +365,9 @@ async def test_an_engine_that_fails_once_is_not_noticed() -> None:
 
 
 async def test_a_short_answer_proves_its_worker_and_its_request_too() -> None:
-    """Its end is the proof: the breaker closes, and the request is cleared."""
+    """The end of a short answer proves its worker and its request: the breaker closes, and the
+    request is no longer on probation.
+    """
     fake = FakeWorker("w1", text="Yes.")
     assert len(fake.script) < PROOF_TOKENS
     async with open_gateway() as gateway, open_worker(gateway.address, fake):

@@ -54,8 +54,8 @@ async def test_a_demanded_call_begins_in_the_prompt(
 
 
 async def test_an_answer_goes_on_from_the_last_message() -> None:
-    """Its text ends the prompt, past the reasoning and with its markup as text. The answer is what
-    follows it, from the first space on.
+    """The text of the last message ends the prompt, past the reasoning and with its markup as text.
+    The answer is what follows that text, from the first space on.
     """
     said = {"role": "assistant", "content": 'Once <|im_end|> {"a": "'}
     messages = [{"role": "user", "content": "A story"}, said]

@@ -123,7 +123,9 @@ async def test_where_no_provider_answers_the_worker_is_asked_anew(path: str) -> 
 
 
 async def test_a_key_without_providers_waits_for_a_worker() -> None:
-    """Which continues with the tokens that came."""
+    """A request of a key without providers waits for a worker, which continues with the tokens that
+    came.
+    """
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
 
         async def come_back() -> None:

@@ -122,7 +122,7 @@ def test_calls_in_order_do_not_wait(case: tuple[list[str], Parts]) -> None:
 
 
 def test_the_second_call_goes_on_as_it_comes_behind_the_first() -> None:
-    """It waits only until the arguments of the first are whole."""
+    """The second call waits only until the arguments of the first are whole."""
     parts = [(0, ""), (1, ""), (0, '{"x":'), (1, '{"y":'), (0, "1}"), (1, "[2"), (1, "]}")]
     found: list[bytes] = []
     relay = relay_into(found)

@@ -78,8 +78,8 @@ SCORES: Final = (TokenLogprob("Yés", -0.5, [89], (TopLogprob("é", -1, [195, 16
 
 @pytest.mark.parametrize("late", [False, True])
 def test_the_scores_of_a_text_come_with_it(late: bool) -> None:
-    """Of a text that waits behind a call too; where no bytes are told, they are those of the token,
-    and a form that is not known is none.
+    """The log-probabilities of a text come with it, also of a text that waits behind a call.
+    Without bytes they are those of the token; log-probabilities of an unknown form are left out.
     """
     scored = {**SCORED, "top_logprobs": [{"token": "é", "logprob": -1}]}
     call = [chunk(tool_calls=[part(0, "{}", id="a", name="f")])] if late else []
@@ -94,7 +94,9 @@ def test_the_scores_of_a_text_come_with_it(late: bool) -> None:
 
 @pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
 def test_the_stop_string_that_ended_an_answer(name: str) -> None:
-    """By the names of vLLM and SGLang; a number is that of a token."""
+    """The stop string that ended an answer is read by the names of vLLM and SGLang; a number names
+    a token and no string.
+    """
     for stop, told in (("END", "END"), (2, None)):
         choice = {"index": 0, "delta": {}, "finish_reason": "stop", name: stop}
         end = b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
@@ -200,7 +202,7 @@ def test_annotations_of_a_text_come_before_the_calls_behind_it() -> None:
 
 
 def test_the_number_of_annotations_has_a_bound() -> None:
-    """They are kept for the end."""
+    """The number of annotations is bounded, because they are kept until the end."""
     many = [{"type": "url_citation", "url": f"https://a.example/{n}"} for n in range(3000)]
     found = read(chunk(content="Yes", annotations=many), chunk("stop"), DONE)
     assert isinstance(found[1], TextDelta)
@@ -251,7 +253,9 @@ def test_what_stands_for_an_object_is_one(arguments: str, seen: str) -> None:
 
 @pytest.mark.parametrize("arguments", ["", '{"x":', '{"x":1}'])
 def test_a_call_that_the_limit_cut_stays_cut(arguments: str) -> None:
-    """Its beginning is passed on, and the reason is the limit."""
+    """A call that the limit cut stays cut: its beginning is passed on, and the reason is the
+    limit.
+    """
     said = chunk(tool_calls=[part(0, arguments, id="a", name="f")])
     found = read(said, chunk("length"), DONE, needs_objects=True)
     assert found[-2:] == [ToolCallEnd(0, 0, is_whole=False), ChoiceFinished(0, "length")]

@@ -56,7 +56,7 @@ GOOD = [chunk("a"), chunk(" b", "stop"), DONE]
 
 
 async def test_a_sound_stream_passes_unchanged() -> None:
-    """And nothing behind its end does."""
+    """A sound stream passes unchanged, and nothing behind its end is passed on."""
     assert (await asked(GOOD)).body == b"".join(GOOD)
     assert (await asked([*GOOD, chunk("c"), b"data: {\n\n"])).body == b"".join(GOOD)
 
@@ -154,7 +154,7 @@ async def test_a_stream_of_another_type_is_one(kind: str) -> None:
 
 
 async def test_a_refusal_is_in_the_api_s_form() -> None:
-    """Of any path; within a stream too."""
+    """A refusal has the form of the API, on any path and within a stream too."""
     refused = [b'data: {"error": {"message": "No such thing.", "code": 400}}\n\n', DONE]
     reply = await asked(refused, GOOD)
     assert (reply.status, reply.json["error"]["message"]) == (400, "No such thing.")

@@ -166,7 +166,9 @@ OVERFLOWS: list[tuple[str, Any, bool]] = [
     ("body", "has_numbers"), [case[1:] for case in OVERFLOWS], ids=[case[0] for case in OVERFLOWS]
 )
 def test_a_full_window_is_one_error(body: Any, has_numbers: bool, status: int) -> None:
-    """Whoever says it: 400, one code, the words on which agents compact, and both numbers."""
+    """A full window is one error from any server: 400, one code, the words on which agents compact,
+    and both numbers.
+    """
     error = error_of(status, json.dumps(body).encode())
     assert error is not None
     assert (error.status, error.code) == (400, OVERFLOW)
@@ -193,7 +195,7 @@ def test_a_full_window_is_one_error(body: Any, has_numbers: bool, status: int) -
     ],
 )
 def test_other_refusals_do_not_compress_a_history(text: str) -> None:
-    """It would be lost for nothing."""
+    """Other refusals do not make a client compress its history, which would be lost for nothing."""
     error = error_of(400, json.dumps({"error": {"message": text}}).encode())
     assert error is not None
     assert error.code is None
@@ -254,7 +256,9 @@ def test_text_has_words_and_a_page_has_none() -> None:
 
 
 def test_a_short_key_is_no_part_of_a_word() -> None:
-    """It is hidden where it stands alone; a long one everywhere."""
+    """A short key is hidden where it stands alone, and not within a word; a long key is hidden
+    everywhere.
+    """
     redaction = Redaction([b"EMPTY", b"sk", b"sk-a-long-secret-key"])
     text = b"EMPTYING the task (sk): EMPTY, risk-free, xsk-a-long-secret-keyx"
     assert redaction.of(text) == (
@@ -280,5 +284,5 @@ def test_a_short_key_is_no_part_of_a_word() -> None:
     ],
 )
 def test_the_words_of_a_failure_show_no_other_house(told: str, shown: str) -> None:
-    """Its addresses and keys; what says why is kept."""
+    """The words of a failure are shown without addresses and keys; what says why is kept."""
     assert without_inner_words(told) == shown

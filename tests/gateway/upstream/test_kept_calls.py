@@ -82,7 +82,9 @@ def call_id_in(body: bytes, api: str) -> str:
 @pytest.mark.parametrize("api", ["chat", "messages", "responses"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_provider_gets_back_what_it_wants(api: str, stream: bool) -> None:
-    """Its thought signature and its reasoning, by the id of the call, though no client has them."""
+    """A provider gets its thought signature and its reasoning back by the id of the call, though
+    clients do not send them.
+    """
     async with open_provider() as fake:
         calling(fake)
         model, tables = chain_of({"p0": fake})
@@ -105,7 +107,7 @@ async def test_a_provider_gets_back_what_it_wants(api: str, stream: bool) -> Non
 
 
 def test_only_the_upstream_that_sent_it_gets_it() -> None:
-    """And only for the same client."""
+    """Only the upstream that sent it gets it back, and only for the same client."""
     kept = KeptCalls()
     kept.note("k", "far", CallsMade((("a", {"x": 1}), ("b", {})), "Hm.", "reasoning"))
     call = {"id": "a", "function": {}}
@@ -136,7 +138,9 @@ def test_reasoning_has_one_name(field: str | None, names: set[str]) -> None:
 def test_a_name_that_says_nothing_replaces_none_that_does(
     nothing: str | None, field: str | None
 ) -> None:
-    """Nor does it stand beside it: a server that refuses both names refuses a null too."""
+    """An empty field does not replace or join a filled one of the other name: a server that refuses
+    both names refuses a null too.
+    """
     said = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": "a"}
     (changed,) = KeptCalls().restored({"messages": [said]}, "k", "far", field)["messages"]
     assert changed == {"role": "assistant", "content": "x", "reasoning": "a"}
@@ -182,7 +186,7 @@ def test_known_providers_have_a_name_of_earlier_reasoning(url: str, field: str |
     ],
 )
 def test_known_providers_have_a_switch(url: str, switch: str) -> None:
-    """By their host."""
+    """Known providers have a switch of thinking, found by their host."""
     assert switch_at(url) == switch
 
 

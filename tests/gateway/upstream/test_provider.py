@@ -117,7 +117,7 @@ async def test_a_server_may_ignore_how_many_answers_are_asked_for(
 
 
 async def test_the_end_of_an_unframed_body_may_have_lost_an_answer() -> None:
-    """Its end is that of the connection."""
+    """A body without a length may have lost its end: it ends with the connection."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     last = FIRST.replace(b'"}}]', b'"},"finish_reason":"stop"}]')
 
@@ -141,7 +141,9 @@ async def test_the_end_of_an_unframed_body_may_have_lost_an_answer() -> None:
 async def test_the_deadline_and_the_first_token_in_the_same_moment(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    """Either the answer counts or nothing of it was passed on: another may be asked then."""
+    """If the deadline and the first token come at the same moment, either the answer counts, or
+    nothing of it was passed on and another provider may be asked.
+    """
     events: list[bytes] = []
     fake = FakeProvider(before_first=lambda: mock_clock.jump(61.0))
     async with open_provider(fake):
@@ -231,7 +233,7 @@ async def test_a_whole_answer_may_take_longer_than_silence_in_a_stream() -> None
 async def test_a_certificate_for_another_name_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its authority is trusted, its name is not the one that was asked for; nothing is sent."""
+    """A certificate of a trusted authority for another name is a failure; nothing is sent."""
     authority, context = certificate_for("elsewhere.example", tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     fake = FakeProvider()
@@ -348,7 +350,9 @@ def provider_with_slots(
     "url", ["http://", "http://user:secret@far", "http://far:port", "http://a..b"]
 )
 def test_a_base_url_that_is_no_address(url: str) -> None:
-    """It is an error at the start, and the text does not repeat what may be secret."""
+    """A base URL that is no address is an error at the start, whose text does not repeat what may
+    be secret.
+    """
     with pytest.raises(ConfigError, match="base_url of provider far") as caught:
         Provider("far", ProviderConfig(base_url=url), None)
     assert "secret" not in str(caught.value)

@@ -101,7 +101,7 @@ def test_rewriting_keeps_its_promises(
 
 @pytest.mark.parametrize("hint", ["prompt_cache_key", "session_id", "user"])
 def test_a_field_names_the_session(hint: str) -> None:
-    """It is put in, unless the client did so itself."""
+    """The field with the session's name is set, unless the client has set it."""
     assert sent(request(), hint).request.raw[hint] == "named"
     assert sent(request(**{hint: "own"}), hint).request.raw[hint] == "own"
     assert sent(request(), hint).headers == ()
@@ -125,8 +125,8 @@ def test_without_a_hint_nothing_changes() -> None:
 
 
 def test_turns_of_one_conversation_have_one_name() -> None:
-    """By the client's word, else by how the conversation begins; never across keys, and never the
-    word itself.
+    """Turns of one conversation have one name, made of the client's name for it, else of its
+    beginning; never shared between keys, and never the client's name itself.
     """
     first, second = request("S", "U"), request("S", "U", "more")
     assert session_name("k", None, first) == session_name("k", None, second)

@@ -47,7 +47,7 @@ async def test_a_proxy_of_the_environment(
 
 
 def test_without_a_proxy_httpx_is_not_imported() -> None:
-    """It takes a third of a start and 12 MB."""
+    """Without a proxy httpx is not imported, which would take a third of the start and 12 MB."""
     code = (
         "import sys; from gateway.upstream.provider import client_for; "
         "client_for('https://api.example/v1'); print('httpx' in sys.modules)"
@@ -99,7 +99,9 @@ async def test_a_kept_connection_through_a_proxy_that_ended(
 async def test_a_kept_connection_through_a_proxy_that_ends_over_a_request(
     monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
 ) -> None:
-    """It may be answered, and billed, so that it does not go out once more at once."""
+    """A request whose kept connection through a proxy ends is not sent again at once, because it
+    may be answered and billed.
+    """
     body = b'{"choices": [{"message": {}}]}'
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     over = trio.Event()
@@ -123,7 +125,9 @@ async def test_a_kept_connection_through_a_proxy_that_ends_over_a_request(
 
 
 async def test_connections_are_used_again_until_the_provider_is_closed() -> None:
-    """And a provider that was closed opens a new client when it is asked again."""
+    """Connections are used again until the provider is closed; a closed provider opens a new client
+    when it is asked again.
+    """
     body = b'{"choices": [{"message": {}}]}'
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
     async with open_server(ScriptedServer([head + body])) as server:

@@ -29,7 +29,9 @@ def relay_into(passed: list[bytes], *, in_time: bool = True) -> StreamRelay:
 
 @pytest.mark.parametrize("hollow", [b"data: \n\n", b"event: ping\n\n", b"retry: 3000\r\n\r\n"])
 def test_events_without_data_are_not_passed_on(hollow: bytes) -> None:
-    """They are nothing, but clients read them as JSON. A comment keeps a connection alive."""
+    """Events without data are not passed on, because clients read them as JSON. A comment is passed
+    on and keeps the connection alive.
+    """
     passed: list[bytes] = []
     relay = relay_into(passed)
     for events in (hollow, HELLO, hollow, b": here\n\n" + hollow + HELLO):

@@ -49,7 +49,9 @@ def ids_in(raw: dict[str, Any]) -> tuple[list[str], list[str]]:
     ],
 )
 def test_known_providers_have_their_forms(url: str, cap: str | None, ids: str) -> None:
-    """By their host: of OpenAI, models that reason refuse the older name, Mistral the newer one."""
+    """Known providers have the forms that their host names: of OpenAI, models that reason refuse
+    the older name, Mistral the newer one.
+    """
     assert (cap_at(url), ids_at(url)) == (cap, ids)
 
 
@@ -74,7 +76,7 @@ def test_one_field_bounds_an_answer(
 
 @pytest.mark.parametrize("form", ["short", "nine"])
 def test_calls_and_their_results_keep_one_id(form: Any) -> None:
-    """The same in each turn, and another one for another call."""
+    """A call and its result keep one id, the same in each turn, and another call has another id."""
     raw = turn(OURS, LONG, NUMBERED, NINE, "")
     made, answered = ids_in(with_ids(raw, form))
     assert made == answered
@@ -98,7 +100,7 @@ def test_calls_and_their_results_keep_one_id(form: Any) -> None:
     ],
 )
 def test_what_has_the_form_is_not_written_anew(form: Any, raw: dict[str, Any]) -> None:
-    """Nor what has none."""
+    """Ids that have the form, and messages without ids, are not rewritten."""
     assert with_forms(raw, OLD, form) is raw
 
 

@@ -103,7 +103,7 @@ def test_words_of_a_server_that_repeats_it_take_the_short_way(separators: tuple[
 
 
 def test_a_role_that_is_said_once_passes_unchanged() -> None:
-    """By itself, or with the first word, which costs one more chunk the long way."""
+    """A role that is sent once passes unchanged, alone or with the first word."""
     words = [written(event({"content": text}), COMPACT) for text in "abc"]
     end = written(event({}, "stop"), COMPACT)
     alone = written(event(ROLE | {"content": ""}), COMPACT)

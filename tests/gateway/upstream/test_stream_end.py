@@ -69,7 +69,9 @@ def calls_in(events: list[bytes]) -> list[dict[str, Any]]:
 )
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_failure_of_the_server_is_no_end(reason: str, begun: bool) -> None:
-    """It is not passed on; before the first content nothing is, so that another is asked."""
+    """A failure of the server is no end and is not passed on; before the first content nothing is
+    passed on, so that another server is asked.
+    """
     words = [chunk(content="Half")] if begun else []
     found, error = passed(chunk(role="assistant"), *words, chunk(reason), DONE)
     assert error is not None
@@ -79,7 +81,7 @@ def test_a_failure_of_the_server_is_no_end(reason: str, begun: bool) -> None:
 
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "model_length", "STOP"])
 def test_an_end_is_passed_on_unchanged(reason: str) -> None:
-    """Whatever the server calls it."""
+    """An end is passed on unchanged, whatever the server calls it."""
     calls = [part(0, "{}", id="a", name="write", type="function")]
     said = chunk(tool_calls=calls) if reason == "tool_calls" else chunk(content="All")
     events = said, chunk(reason), DONE

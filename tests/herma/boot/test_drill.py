@@ -130,7 +130,7 @@ def test_a_unit_whose_program_is_gone_fails_the_drill() -> None:
 
 
 def test_another_program_on_the_port_is_left_alone() -> None:
-    """It is named, and lives."""
+    """Another program on the port is named and left running."""
     with short_folder() as folder:
         file, port = configure(folder)
         units = str(folder / "units")
@@ -142,7 +142,9 @@ def test_another_program_on_the_port_is_left_alone() -> None:
 
 
 def test_a_gateway_with_tls_is_drilled_by_its_own_certificate() -> None:
-    """It is for another name than loopback's, of an authority that this host does not trust."""
+    """A gateway with TLS is drilled by its own certificate, which is for another name than
+    loopback's and of an authority that this host does not trust.
+    """
     with short_folder() as folder:
         file, _ = configure(folder)
         certificate_for("herma.example", folder)

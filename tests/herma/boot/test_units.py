@@ -187,7 +187,9 @@ def test_units_in_systemd_s_own_folder_are_enabled_by_name() -> None:
 def test_files_that_were_edited_by_hand_are_not_overwritten(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor any other file of the same call; what Herma wrote itself is replaced without a word."""
+    """If one file was edited by hand, no file of the call is written; files as Herma wrote them are
+    replaced without a question.
+    """
     file, folder = tmp_path / "herma.toml", tmp_path / "out"
     file.write_text(TEXT)
     words = [command, "--config", str(file), "--output", str(folder)]

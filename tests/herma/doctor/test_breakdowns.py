@@ -37,8 +37,8 @@ def lines_of(machine: Machine) -> list[str]:
 
 
 def test_a_ghost_unit(machine: Machine) -> None:
-    """Its script lived in the writable layer of a container that was made anew: status 127 every
-    30 seconds.
+    """A unit whose script was in the writable layer of a container that was made anew: status 127
+    every 30 seconds.
     """
     machine.write("/etc/systemd/system/engine.service", UNIT)
     machine.write("/usr/bin/docker", mode=0o755)

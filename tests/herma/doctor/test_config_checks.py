@@ -67,7 +67,9 @@ def test_a_file_of_weights_that_is_not_whole(machine: Machine, content: bytes, f
 
 
 def test_a_drafter_that_is_not_whole(machine: Machine) -> None:
-    """It has no tokenizer, and may be the model's own directory."""
+    """A drafter that is not whole is found. A drafter needs no tokenizer, and may be the model's
+    own directory.
+    """
     plant_model(machine)
     assert examine(machine.host, config_of('speculation = { drafter = "/models/m" }')) == []
     machine.write("/models/d/config.json", "{}")

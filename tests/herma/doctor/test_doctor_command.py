@@ -73,7 +73,7 @@ def test_repairs(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_says_what_it_looked_at(tmp_path: Path) -> None:
-    """Also where nothing was found."""
+    """The report says what was examined, also where nothing was found."""
     file = tmp_path / "herma.toml"
     file.write_text("[gateway]\nport = 0\n")
     told = [*looked_at(None)], [*looked_at(file)]

@@ -272,7 +272,9 @@ def test_workers_that_gave_up_and_that_are_not_ready(machine: Machine) -> None:
 def test_host_caches_that_the_host_has_no_memory_for(
     machine: Machine, limit: str, membership: str
 ) -> None:
-    """Of all workers together, under the container's limit, in both versions of control groups."""
+    """Host caches of all workers together that the host has no memory for, under the container's
+    limit, in both versions of control groups.
+    """
     machine.write("/proc/self/cgroup", membership)
     machine.write("/proc/meminfo", f"MemTotal: {128 * 2**20} kB\n")
     table = ("m", "m", (), 1)

@@ -436,7 +436,7 @@ def test_ranks_on_the_cpu_need_no_card(tmp_path: Path) -> None:
 
 
 def test_each_finding_has_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the line that makes it."""
+    """Each line that makes a finding has a case."""
     made: set[Site] = set()
 
     def noted(*values: Any, **fields: Any) -> Finding:

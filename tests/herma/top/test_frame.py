@@ -91,7 +91,7 @@ def test_a_wide_screen_has_two_columns() -> None:
 
 
 def test_unknown_money_is_a_question_mark() -> None:
-    """Of providers and of savings; 0 would read as free."""
+    """Unknown costs of providers and of savings are question marks; 0 would read as free."""
     saving = Saving(
         model="m",
         provider="",

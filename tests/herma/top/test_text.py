@@ -29,7 +29,7 @@ def test_a_name_can_neither_move_the_cursor_nor_break_a_table() -> None:
 
 @given(text=st.text(max_size=40), width=st.integers(0, 50))
 def test_what_fits_is_exactly_as_wide(text: str, width: int) -> None:
-    """Whatever the text is; a cut one ends with the mark for more."""
+    """Any text fits to exactly the width; a cut one ends with "…"."""
     line = plain(text)
     assert fit(line, width).cell_len == fit(line, width, "right").cell_len == width
     assert cut(line, width).cell_len == min(width, line.cell_len)

@@ -153,7 +153,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_program_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its page of an error has many."""
+    """Another program at the address is reported in one line, though its error page has many."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -194,7 +194,9 @@ def test_the_gateway_of_this_host_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_gateway_of_a_file_is_found_beside_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By the file that it says it runs, else by the address in the file; a stranger is named."""
+    """The gateway of a file is found by the file that it says it runs, else by the address in the
+    file; another program there is named.
+    """
     file = tmp_path / "herma.toml"
     file.write_text('[gateway]\nhost = "127.0.0.1"\nport = 8181\n')
     other = GatewayProcess(

@@ -20,7 +20,7 @@ tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
 @given(ids=tokens, leads=st.lists(st.floats(0, 20), min_size=12, max_size=12))
 def test_the_same_answer_is_right(ids: list[int], leads: list[float]) -> None:
-    """Whatever is known of it."""
+    """The same answer is right, with and without log probabilities."""
     one = ProbedAnswer(tuple(ids), tuple(leads[: len(ids)]))
     assert not list(wrong_answers([one], [ProbedAnswer(tuple(ids))]))
     assert not list(wrong_answers([ProbedAnswer(tuple(ids))], [one]))
@@ -54,7 +54,7 @@ def test_fewer_tokens_are_wrong() -> None:
 
 
 def test_texts_are_compared_by_their_first_words() -> None:
-    """Of an engine that gives no tokens."""
+    """Texts of an engine that gives no tokens are compared by their first words."""
     old = ProbedAnswer(text="The sea is wide and blue today.")
     assert not list(wrong_answers([old], [ProbedAnswer(text="The  sea is wide indeed.")]))
     (line,) = wrong_answers([old], [ProbedAnswer(text="")])

@@ -136,7 +136,9 @@ def _run_to_the_end(host: Host, plan: UpgradePlan) -> UpgradePlan:
 
 @given(num_workers=st.integers(0, 4), outcomes=st.data())
 def test_a_rollback_ends_at_the_version_before(num_workers: int, outcomes: st.DataObject) -> None:
-    """Whatever dies on the way, and however often it is begun."""
+    """A rollback ends at the version before, whatever dies on the way, and however often it is
+    begun.
+    """
     host = Host(num_workers, link=NEW)
     journal: list[bytes] = []
     plan = rollback("x", NEW, OLD, host.workers)
@@ -167,7 +169,9 @@ def test_the_steps_in_order() -> None:
 
 
 def test_a_failure_takes_the_link_back_before_the_workers() -> None:
-    """So what dies meanwhile is started by the old version."""
+    """A failure takes the link back before the workers, so that a process that dies meanwhile
+    starts with the old version.
+    """
     _, plan = _begin(2)
     for action in (CheckVersion(), MoveWorker("w0")):
         plan = succeeded(begun(plan, action), action)

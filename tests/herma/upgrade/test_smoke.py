@@ -30,7 +30,7 @@ def test_ranks_are_read_from_the_command_line(argv: list[str], ranks: int) -> No
 
 
 def test_a_command_of_the_operator_must_succeed() -> None:
-    """Its last line says why it does not."""
+    """The operator's command must succeed; its last line is the reason if it does not."""
     smoke = Smoke(print, {})
     smoke.command([sys.executable, "-c", "print('fine')"])
     with pytest.raises(VersionRejected, match="failed: no driver"):
@@ -56,7 +56,7 @@ def test_ranks_must_add_up(tmp_path: Path) -> None:
 
 
 def test_an_engine_must_be_importable(tmp_path: Path) -> None:
-    """By the kind of engine; of others nothing is known."""
+    """The module of an engine's kind must be importable; other kinds have no known module."""
     said: list[str] = []
     environment = make_environment(tmp_path / "env")
     (packages,) = environment.glob("lib/*/site-packages")
@@ -101,6 +101,8 @@ LAUNCH = "docker run --rm -d --name vllm0 -p 8000:8000 --gpus all --restart=alwa
     ],
 )
 def test_a_second_container_has_the_cards_of_the_first(argv: list[str], kept: str) -> None:
-    """And not its name, its ports or its life."""
+    """A second container has the cards of the first, and not its name, its ports or its restart
+    policy.
+    """
     words = in_container(argv, "img", "python3")
     assert words == [*kept.split(), "--entrypoint", "python3"]

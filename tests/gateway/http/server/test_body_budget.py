@@ -119,7 +119,9 @@ def test_the_room_is_kept_and_nobody_is_forgotten(acts: list[tuple[int, str, str
 async def test_a_body_without_room_waits_in_its_socket_and_then_is_503(
     autojump_clock: MockClock, framing: str
 ) -> None:
-    """Its own silence does not count while the server does not read."""
+    """A body without room waits in its socket, then gets 503; the client's silence does not count
+    while the server does not read.
+    """
     budget = BodyBudget(0, 0)
     first = BodyHold(budget, "", lambda: None, None)
     assert first.may_read(0.0)

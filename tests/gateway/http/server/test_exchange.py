@@ -62,7 +62,9 @@ def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
 
 @given(body=st.binary(max_size=200))
 def test_a_whole_response_arrives_as_if_it_was_opened_and_ended(body: bytes) -> None:
-    """The same bytes to GET, HEAD and HTTP/1.0, the length told; the connection goes on."""
+    """A whole response gives GET, HEAD and HTTP/1.0 the same bytes as an opened and ended one, with
+    its length; the connection goes on.
+    """
 
     async def respond(writer: ResponseWriter) -> None:
         writer.respond(201, HEADERS, body)
@@ -234,7 +236,9 @@ async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock
 
 
 async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockClock) -> None:
-    """It is no fault of the client's. Others may follow while it is read, but no second one."""
+    """A part over the bound is no fault of the client's. Small parts may follow while it is read,
+    but no second large one.
+    """
     large, refused = bytes(8 * MAX_PENDING_BYTES), trio.Event()
 
     async def work(writer: ResponseWriter) -> None:
@@ -259,7 +263,7 @@ async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockCl
 async def test_a_peer_that_reads_nothing_is_given_up(
     autojump_clock: MockClock, is_pushed: bool
 ) -> None:
-    """Its connection ends after a while, and with it the app."""
+    """The connection of a peer that reads nothing ends after a while, and the app with it."""
     ended = trio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -360,7 +364,9 @@ async def test_a_stream_that_never_waits_does_not_run_alone(autojump_clock: Mock
 
 
 async def test_a_handler_that_gives_up_has_its_answer_sent(autojump_clock: MockClock) -> None:
-    """It is cancelled, a client that reads on gets what was written, and the connection ends."""
+    """A handler that gives up is cancelled; a client that reads on gets what was written, and the
+    connection ends.
+    """
     ends: list[str] = []
     part = b"x" * 2**19
 

@@ -72,7 +72,7 @@ def test_each_wait_is_a_new_one() -> None:
 
 @given(parts=st.lists(st.tuples(st.floats(0.01, 25), st.integers(1, 100_000)), max_size=40))
 def test_a_body_may_be_slow_but_not_slower_than_the_rate(parts: list[tuple[float, int]]) -> None:
-    """It is overdue when it is silent too long, or behind the least rate after its grace."""
+    """A body is overdue when it is silent too long, or behind the least rate after its grace."""
     began_at = now = 50.0
     num_bytes = 0
     for gap_s, size in parts:

@@ -81,7 +81,7 @@ async def test_who_is_dropped_is_read_no_more_until_it_is_added() -> None:
 
 
 async def test_a_failure_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, its connection is given up, and the others are read on."""
+    """A failure is logged and ends its own connection; the others are read on."""
     async with _running() as (readers, pairs):
         failing = _Failing(pairs[0][1], readers)
         others = [_Recorder(theirs) for _, theirs in pairs[1:]]

@@ -64,7 +64,9 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]])
 
 
 async def test_a_whole_response_waits_for_no_step() -> None:
-    """It leaves before the rest of a worker's frame is read; behind what waits it waits too."""
+    """A whole response is sent before the rest of a worker's frame is read, unless earlier bytes of
+    the connection wait.
+    """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -84,7 +86,9 @@ async def test_a_whole_response_waits_for_no_step() -> None:
 
 @pytest.mark.parametrize("is_step", [True, False])
 async def test_a_peer_that_is_gone_is_told_once(is_step: bool) -> None:
-    """Whoever finds it; what waited for it is dropped, and what comes later too."""
+    """A peer that is gone is reported once, by the first task that finds it; what waited for it is
+    dropped, and what comes later too.
+    """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()

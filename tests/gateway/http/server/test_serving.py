@@ -177,7 +177,9 @@ async def test_without_descriptors_the_server_waits(
 async def test_a_peer_that_is_gone_before_it_is_accepted_is_borne(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the kernel calls it; the next one is served."""
+    """A peer that is gone before it is accepted costs nothing, whichever error the kernel reports;
+    the next one is served.
+    """
     accept = socket.socket.accept
     failures = [OSError(number, "gone")]
 
@@ -242,8 +244,8 @@ async def test_leavers_leave_nothing_in_the_log(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_look_that_fails_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever looks after a response may have a fault: it is logged and its connection is given
-    up, and the server goes on with the others.
+    """A callback on a response that raises is logged and ends its connection; the server goes on
+    with the others.
     """
 
     def look(_now: float) -> float:

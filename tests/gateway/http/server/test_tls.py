@@ -107,7 +107,9 @@ async def test_plain_text_and_silence_disturb_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_changed_certificate_is_used_from_the_next_connection_on(tmp_path: Path) -> None:
-    """And one that cannot be read is not."""
+    """A changed certificate is used from the next connection on; one that cannot be read is not
+    used.
+    """
     async with secured(App(), tmp_path) as (url, trust):
         async with httpx.AsyncClient(verify=trust) as client:
             assert (await client.post(f"{url}/echo", content=b"1")).status_code == 200
@@ -129,7 +131,9 @@ async def test_a_changed_certificate_is_used_from_the_next_connection_on(tmp_pat
 def test_a_certificate_that_has_expired_is_said_at_the_start(
     days: int, is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is served all the same: some clients do not check it. This one is valid for two days."""
+    """The start reports an expired certificate and serves it, because some clients do not check.
+    The test's certificate is valid for two days.
+    """
     path, _ = certificate_for("localhost", tmp_path)
     clock = time.time() + days * 86_400
     Certificates(str(path), str(tmp_path / "key.pem"), lambda: clock)

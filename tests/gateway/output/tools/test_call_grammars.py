@@ -252,7 +252,7 @@ def test_an_answer_without_calls_is_allowed(name: str) -> None:
 
 
 def test_harmony_goes_on_in_thoughts_that_the_prompt_has_opened() -> None:
-    """Then calls or a text."""
+    """Harmony goes on in thoughts that the prompt has opened, then writes calls or a text."""
     grammar = grammar_of("harmony").optional(callable_tools(("set",)), None, is_thinking=True)
     between = "<|end|><|start|>assistant<|channel|>"
     assert walker().accepts(grammar, f"Hm.{between}final<|message|>Yes.")

@@ -63,7 +63,7 @@ def read(name: str, text: str, size: int) -> tuple[str, int, bool]:
 
 @pytest.fixture(autouse=True)
 def little_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a long value is none that takes long."""
+    """Hold little of a value back, so that the test of a long value is short."""
     monkeypatch.setattr(arguments_writer, "MAX_VALUE", MAX_VALUE)
 
 

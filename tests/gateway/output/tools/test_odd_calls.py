@@ -141,7 +141,9 @@ def test_a_value_may_hold_a_whole_call(form: str) -> None:
 
 
 def test_an_example_that_never_ends_before_another_parameter_is_not_run() -> None:
-    """It is not known whether the tag behind it is the example's or the call's."""
+    """A value with an example whose tag never ends, before another parameter, is not run: the next
+    tag may be the example's or the call's.
+    """
     text = qwen("x").replace("a.xml", "<tool_call>\n<function=f>\n<parameter=a>\n1")
     _, is_broken = read("qwen3_coder", text)
     assert is_broken
@@ -176,7 +178,9 @@ def test_a_call_whose_end_cannot_be_told_is_not_run(form: str) -> None:
     ).map("".join),
 )
 def test_any_value_of_tags_comes_whole(form: str, value: str) -> None:
-    """Whatever of the closing tags it holds, up to the line breaks beside its own tags."""
+    """A value that holds any closing tags comes whole, up to the line breaks beside its own
+    tags.
+    """
     write, *_ = WRITERS[form]
     parser = parser_of(form.partition(" ")[0])
     events = [event for char in write(value) for event in parser.push(char)]
@@ -244,7 +248,7 @@ def test_functionary_writes_json_in_its_tags() -> None:
     ],
 )
 def test_a_missing_tag_before_a_value_is_forgiven(text: str) -> None:
-    """Of GLM (vllm#49248, vllm#51364)."""
+    """A missing tag before a value is added in GLM's calls (vllm#49248, vllm#51364)."""
     assert called("glm", text) == [("search", {"query": "how many days"})]
 
 
@@ -318,7 +322,9 @@ def test_a_tool_of_the_request_may_have_any_name(form: str, name: str) -> None:
 
 @pytest.mark.parametrize("value", ["a\nb\n", "\n", "", "a\n\n", " a "])
 def test_line_breaks_of_seed_oss_are_the_value_s(value: str) -> None:
-    """Its tags stand beside the value: a file keeps its last line break."""
+    """Seed-OSS writes its tags right beside the value, so line breaks are the value's: a file keeps
+    its last one.
+    """
     text = (
         "<seed:tool_call>\n<function=write>\n<parameter=path>a</parameter>\n"
         f"<parameter=content>x{value}</parameter>\n</function>\n</seed:tool_call>"
@@ -434,7 +440,7 @@ NO_ARGUMENTS = ("search", {})
     ],
 )
 def test_llama_4_writes_calls_as_python(text: str, calls: list[Any]) -> None:
-    """Its own template asks for that form; small models of Llama 3.2 write it too."""
+    """Llama 4's own template asks for calls as Python; small models of Llama 3.2 write them too."""
     assert called("llama3_json", text) == calls
 
 
@@ -565,7 +571,7 @@ def test_a_call_within_a_fence_is_a_call(form: str, call: str, opening: str) -> 
 def test_texts_between_three_quotes_are_what_is_between(
     form: str, mark: str, written: str, value: str
 ) -> None:
-    """Their marks became a part of the text."""
+    """Only what stands between three quotes is the text: the marks became a part of it."""
     text = f"[write(path='a', content={mark}{written}{mark}), search(query={mark}x{mark} )]"
     if form == "lfm2":
         text = f"<|tool_call_start|>{text}<|tool_call_end|>"

@@ -57,7 +57,9 @@ def _values(form: str) -> list[str]:
 @pytest.mark.parametrize("kind", range(5))
 @pytest.mark.parametrize("form", WRITERS)
 def test_a_character_of_a_value_takes_few_steps(form: str, kind: int) -> None:
-    """Of closing tags, white space behind them, and calls."""
+    """A character of a value takes few steps, in closing tags, white space behind them, and
+    calls.
+    """
     unit = _values(form)[kind]
     assert steps_per_char(form, WRITERS[form][0](unit * (300 // len(unit) + 1))) < MAX_STEPS
 
@@ -78,7 +80,9 @@ def test_a_character_of_a_value_takes_few_steps(form: str, kind: int) -> None:
     ],
 )
 def test_a_call_breaks_off_where_its_values_nest_too_deep(form: str, start: str, unit: str) -> None:
-    """It is not to be run; the answer goes on, and ends."""
+    """A call whose values nest too deep breaks off and is not to be run; the answer goes on, and
+    ends.
+    """
     parser = parser_of(form)
     parser.push(start + unit * 2000)
     parser.flush()

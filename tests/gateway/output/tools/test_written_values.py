@@ -183,7 +183,7 @@ def leaves(draw: st.DrawFn, name: str, *, with_tags: bool) -> Pair:
 
 @st.composite
 def values(draw: st.DrawFn, name: str, depth: int = 2) -> Pair:
-    """The same, nested in objects and lists. What is nested is JSON, in which a tag of the format
+    """Values nested in objects and lists. What is nested is JSON, in which a tag of the format
     would be one.
     """
     kind = draw(st.sampled_from((4, 4, 4, 0, 1, 2, 3))) if depth else 4
@@ -234,7 +234,7 @@ def calls(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], Arguments]:
 
 
 def grammar(name: str, schema: dict[str, Any]) -> str:
-    """Of an answer that is a call of `f`."""
+    """The grammar of an answer that is a call of `f`."""
     source = schema_source(schema, "f", is_strict=False, is_lenient=True)
     return grammar_of(name).forced([CallableTool("f", source.text)], "")
 
@@ -301,7 +301,9 @@ def in_pieces(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_other_character_is_no_other_call(name: str) -> None:
-    """Either it is refused, or it is another valid call: never text, nor a call that breaks off."""
+    """A call with one other character is refused, or is another valid call: never text, or a call
+    that breaks off.
+    """
 
     @MANY
     @given(calls(name), st.floats(0, 1, exclude_max=True), CHARS)

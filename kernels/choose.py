@@ -21,7 +21,7 @@ _PDL_CAPABILITY: Final = (9, 0)
 _FP8_CAPABILITY: Final = (8, 9)
 
 _PRETENDED_MULTIPROCESSORS: Final = 132
-"""Those of an H200."""
+"""The multiprocessors of the pretended device: those of an H200."""
 
 _SHARED_KIB: Final = {
     (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227,

@@ -15,7 +15,7 @@ from kernels.choose import has_pdl
 from kernels.launch import Launch
 
 MAX_ROWS: Final = 64
-"""Rows of one sequence: its drafts and one more."""
+"""The most rows of one sequence: its drafts and one more."""
 
 _NUM_WARPS: Final = 1
 

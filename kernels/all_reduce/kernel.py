@@ -21,9 +21,9 @@ several programs.
 """
 
 _MOST_POLLS: Final = {False: 2**30, True: 2**24}
-"""Without and with `is_trial`. A look at a flag takes some 0.6 us: a rank waits about ten minutes,
-as long as a library's sum does, because another rank may be compiling a kernel; ten seconds in a
-trial.
+"""The most looks at a flag without and with `is_trial`. A look takes some 0.6 us: a rank waits
+about ten minutes, as long as a library's sum does, because another rank may be compiling a kernel;
+ten seconds in a trial.
 """
 
 

@@ -226,7 +226,9 @@ def _check(
     *,
     borrows: bool,
 ) -> None:
-    """Runs at every layer of every step, so it reads each tensor's shape once."""
+    """Check the tensors of a step. The check runs at every layer of every step, so it reads
+    each tensor's shape once.
+    """
     cache_shape, qkv_shape = key_cache.shape, qkv.shape
     if len(cache_shape) != 4 or cache_shape != value_cache.shape:
         raise ValueError(f"caches {tuple(cache_shape)} and {tuple(value_cache.shape)}")

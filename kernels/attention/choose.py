@@ -56,12 +56,12 @@ _SHORT_OF_MANY_HEADS: Final[Mapping[int, Mapping[int, _Short]]] = {
     4: {1024: _QUARTERS_OF_MANY},
     8: {256: _ONE},
 }
-"""By rows and by the most cached tokens; the first for `_FEW_KEY_HEADS` heads of keys or fewer.
-Programs without a share cost too, and so does the merge of parts. us of a layer of the 30B mixture
-in 8 bits by block (4 heads) and of the 0.6B (8) on an H200, by the launch for any context and by
-these: one row at 600 tokens 46.3 and 40.2, and 21.5 and 18.7; two 63.1 and 59.4, 25.7 and 23.2;
-four 81.6 and 79.0, 31.5 and 29.7; eight of the 30B 106.9 and 106.0 (`python -m benchmarks.kernels
-mixture_chain` and `layer_chain`)."""
+"""Launches by rows and by the most cached tokens; the first table is for `_FEW_KEY_HEADS` heads of
+keys or fewer. Programs without a share cost too, and so does the merge of parts. us of a layer of
+the 30B mixture in 8 bits by block (4 heads) and of the 0.6B (8) on an H200, by the launch for any
+context and by these: one row at 600 tokens 46.3 and 40.2, and 21.5 and 18.7; two 63.1 and 59.4,
+25.7 and 23.2; four 81.6 and 79.0, 31.5 and 29.7; eight of the 30B 106.9 and 106.0 (`python -m
+benchmarks.kernels mixture_chain` and `layer_chain`)."""
 
 _LARGE_TILE_BYTES: Final = 104 * 1024
 _LARGEST_TILE_BYTES: Final = 140 * 1024
@@ -118,9 +118,9 @@ def decode_config(
 
 
 def _one_or_two(head_dim: int, rows: int, *, is_few: bool) -> DecodeConfig:
-    """How so few decodes attend to any number of tokens. A layer at one row of 8,000 tokens takes
-    46.9 us with 4 heads of keys (the 30B mixture), and 62.5 by tiles of 32 tokens; with 8 heads of
-    64 (gpt-oss) 60.1 and 65.2, with 8 of 128 (8B in 8 bits) 77.1 to 79.1 and 76.1.
+    """How one or two decodes attend to any number of tokens. A layer at one row of 8,000 tokens
+    takes 46.9 us with 4 heads of keys (the 30B mixture), and 62.5 by tiles of 32 tokens; with 8
+    heads of 64 (gpt-oss) 60.1 and 65.2, with 8 of 128 (8B in 8 bits) 77.1 to 79.1 and 76.1.
     """
     if is_few:
         return DecodeConfig(tile=128, warps=8, stages=2, target=MULTIPROCESSORS, rows=rows)

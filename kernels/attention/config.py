@@ -71,12 +71,15 @@ class SharingCosts(NamedTuple):
 
 
 LIBRARY_GRAIN: Final = 1024
-"""Rows. The library builds a plan for each exact size, so it gets whole multiples of this, and our
-kernel computes the rest."""
+"""The library gets a multiple of this number of rows, because it builds a plan for each exact
+size; our kernel computes the rest.
+"""
 
 
 NO_LIBRARY: Final = 2**31
-"""In place of `PrefillConfig.library`: more rows than any segment has, so none goes there."""
+"""The value of `PrefillConfig.library` without the library: more rows than any segment has, so
+no segment goes there.
+"""
 
 
 class PrefillConfig(NamedTuple):
@@ -109,7 +112,7 @@ class PrefillConfig(NamedTuple):
 
 
 EXTEND_TILE: Final = 128
-"""Rows, and keys, of a tile of `kernels.attention.extend_attention`."""
+"""The rows, and the keys, of a tile of `kernels.attention.extend_attention`."""
 
 EXTEND_CONFIG: Final = PrefillConfig(
     rows=EXTEND_TILE,

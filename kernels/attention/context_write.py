@@ -28,7 +28,7 @@ def _context_kernel(
     tables_ptr,  # int32 [tables, table_width], blocks of each table
     table_width,  # numbers from table to table
     num_slots,  # tokens of the cache
-    eps,  # of the norms
+    eps,  # epsilon of the norms
     LAYERS: tl.constexpr,  # layers of the drafter
     KV: tl.constexpr,  # key heads
     KV_2: tl.constexpr,  # the power of two from KV on

@@ -106,8 +106,8 @@ def _own_weights(
 def _own_token(
     qkv_ptr,  # [H + 2 KV, D], the row's
     weights,  # what `_own_weights` has returned
-    angles,  # the row's cosines and sines
-    eps,  # of the norms
+    angles,  # cosines and sines of the row
+    eps,  # epsilon of the norms
     kv,  # key head
     keys_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
     values_ptr,  # [blocks, BLOCK_SIZE, KV, D], the cache
@@ -262,8 +262,8 @@ def _row(
     run_partial_ptr,  # float32 [slots, H, D], results of what rows share
     run_lse_ptr,  # float32 [slots, H], as `lse_ptr`
     sinks_ptr,  # [H], scores of no key
-    eps,  # of the norms
-    scale,  # of scores, in powers of two
+    eps,  # epsilon of the norms
+    scale,  # scale of the scores, in powers of two
     kv,  # key head
     slot,  # slot of this part
     first_slot,  # first slot of the row's parts
@@ -271,7 +271,7 @@ def _row(
     skipped,  # cached tokens that the row shares
     begin,  # first cached token
     end,  # end of the cached tokens
-    position,  # of the row
+    position,  # position of the row
     H: tl.constexpr,  # query heads
     KV: tl.constexpr,  # key heads
     D: tl.constexpr,  # numbers of a head
@@ -373,8 +373,8 @@ def _decode_kernel(
     sinks_ptr,  # [H], scores of no key
     num_rows,  # decodes
     table_width,  # numbers from table to table
-    eps,  # of the norms
-    scale,  # of scores, in powers of two
+    eps,  # epsilon of the norms
+    scale,  # scale of the scores, in powers of two
     H: tl.constexpr,  # query heads
     KV: tl.constexpr,  # key heads
     D: tl.constexpr,  # numbers of a head

@@ -81,7 +81,7 @@ def _cudnn(
 
 
 FORMS: tuple[Form, ...] = (grouped, batched, repeated)
-"""By cuDNN."""
+"""The forms of attention by cuDNN."""
 
 EQUAL_FORMS: tuple[Form, ...] = (grouped, flash)
 """The forms for as many key heads as query heads."""

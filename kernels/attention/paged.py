@@ -169,7 +169,7 @@ def _decode(
 
 
 def _decode_config(num_rows: int, keys: Tensor, longest: int, reach: int) -> DecodeConfig:
-    """Of so many decodes, which read up to `longest` cached tokens and see up to `reach`."""
+    """The launches for decodes that read up to `longest` cached tokens and see up to `reach`."""
     num_kv, head_dim = keys.shape[2:]
     read = min([most for most in (longest, reach) if most], default=0)
     return choose.decode_config(num_rows, num_kv, head_dim, keys.dtype, read)

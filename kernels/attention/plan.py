@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.attention.config import PrefillConfig
 
 NO_ROW: Final = -1
-"""In place of a decode's position: a padding row, for which nothing is computed."""
+"""The position of a padding row, for which nothing is computed."""
 
 
 class Scope(NamedTuple):

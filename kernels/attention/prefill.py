@@ -33,8 +33,9 @@ warp for a head waits for no other, and asks for all it needs at once."""
 
 _MERGED_ROWS = 16
 _MERGING = 16 * MULTIPROCESSORS
-"""Rows of a program at most, and programs that suffice. Each takes 1.5 ns to begin: one for each
-row and head took 48 us of 1,024 rows of which none was cut, as long as attention itself."""
+"""The most rows of a merging program, and a number of programs that suffices. Each program takes
+1.5 ns to begin: one for each row and head took 48 us of 1,024 rows of which none was cut, as long
+as attention itself."""
 
 
 @triton.jit
@@ -47,7 +48,7 @@ def _attend(
     begin,  # first key
     end,  # end of the keys
     last_seen,  # int32 [M], the last key that each row sees
-    scale,  # of scores, in powers of two
+    scale,  # scale of the scores, in powers of two
     top,  # [M], largest scores
     total,  # [M], sums of weights
     mixed,  # [M, BLOCK_D], sums of values
@@ -109,8 +110,8 @@ def _prefill_kernel(
     lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
     sinks_ptr,  # [H], scores of no key
     table_width,  # numbers from table to table
-    first_row,  # of the step, to which items count
-    scale,  # of scores, in powers of two
+    first_row,  # first row of the step, to which items count
+    scale,  # scale of the scores, in powers of two
     H: tl.constexpr,  # query heads
     KV: tl.constexpr,  # key heads
     D: tl.constexpr,  # numbers of a head
@@ -182,7 +183,7 @@ def _merge_kernel(
     lse_ptr,  # float32 [slots, H], their log of the sum, of base 2
     merges_ptr,  # int32 [rows, 4], see `HostWork`
     out_ptr,  # [T, H, D]
-    first_row,  # of the step, to which merges count
+    first_row,  # first row of the step, to which merges count
     num_merges,  # rows
     H: tl.constexpr,  # query heads
     D: tl.constexpr,  # numbers of a head
@@ -191,8 +192,8 @@ def _merge_kernel(
     FAN: tl.constexpr,  # parts that are merged at once
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
-    """One head of up to ROWS rows, as far apart as there are programs, whose keys were cut into
-    pieces; a row of no pieces is left alone.
+    """Merge the pieces of one head of up to ROWS rows, as far apart as there are programs. A row
+    that was not cut into pieces is left alone.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

@@ -41,9 +41,8 @@ def row_parts(row_begin, cost, share, START: tl.constexpr, SLACK: tl.constexpr):
 
 @triton.jit
 def _beginning(ends, at, START: tl.constexpr, SLACK: tl.constexpr):
-    """Where the program begins that would at `at`: (place, row, how much of the row lies before).
-
-    Neither in a row's START nor among its first or last SLACK tiles.
+    """Where the program that would begin at `at` begins: (place, row, how much of the row lies
+    before). It begins outside a row's START, and outside its first and last SLACK tiles.
     """
     total = tl.max(ends, 0)
     at = tl.minimum(at, total)
@@ -63,7 +62,7 @@ def _shares_kernel(
     shared_ptr,  # int32 [T, SHARED_WORDS], see `PrefillWork`
     shares_ptr,  # int32 [programs, NUMBERS], see `decode_shares`
     num_rows,  # decodes
-    programs,  # of each key head
+    programs,  # programs of each key head
     TILE: tl.constexpr,  # tokens at once
     START: tl.constexpr,  # tiles that beginning a row costs
     SLACK: tl.constexpr,  # tiles that a cut moves by

@@ -29,10 +29,10 @@ def _write_kernel(
     table_rows_ptr,  # int32 [T], the table of each row
     tables_ptr,  # int32 [tables, table_width], blocks of each table
     queries_ptr,  # [rows, H, D], what comes out
-    first_row,  # of the step, from which on rows are prepared
+    first_row,  # first row of the step that is prepared
     num_decodes,  # rows that write their own keys and values
     table_width,  # numbers from table to table
-    eps,  # of the norms
+    eps,  # epsilon of the norms
     H: tl.constexpr,  # query heads
     KV: tl.constexpr,  # key heads
     D: tl.constexpr,  # numbers of a head

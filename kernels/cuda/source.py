@@ -25,7 +25,7 @@ ARCH: Final = "ARCH"
 
 _LANGUAGE: Final = "-std=c++17"
 _HOPPER: Final = "--gpu-architecture=sm_90a"
-"""With the matrix products of a warp group, which only Hopper has."""
+"""The architecture with the matrix products of a warp group, which only Hopper has."""
 
 Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
 """What the source includes, by name, for these constants."""
@@ -100,7 +100,7 @@ def architecture(constants: Mapping[str, int]) -> str:
 
 
 class _Times(msgspec.Struct):
-    """In Triton's form: microseconds."""
+    """The times of a compilation in Triton's form: microseconds."""
 
     total: float
 

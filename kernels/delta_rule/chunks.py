@@ -45,7 +45,7 @@ def system_kernel(
     CHUNK: tl.constexpr,  # rows of a chunk
     BLOCK_K: tl.constexpr,  # the power of two from K on
     SIDE: tl.constexpr,  # rows of a block that is inverted row by row
-    PRECISION: tl.constexpr,  # of products of float32
+    PRECISION: tl.constexpr,  # precision of products of float32
     MERGE: tl.constexpr,  # precision of the products that merge inverses
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
@@ -170,7 +170,7 @@ def scan_kernel(
     BLOCK_K: tl.constexpr,  # the power of two from K on
     BLOCK_V: tl.constexpr,  # values of a program, a power of two
     STAGES: tl.constexpr,  # chunks on their way at once
-    PRECISION: tl.constexpr,  # of products of float32
+    PRECISION: tl.constexpr,  # precision of products of float32
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
     """What is read [T, HV, V], and the states behind; a program has a head and a part of V."""
@@ -232,7 +232,7 @@ def _scanned(
     CHUNK: tl.constexpr,  # rows of a chunk
     BLOCK_K: tl.constexpr,  # the power of two from K on
     BLOCK_V: tl.constexpr,  # values of a program, a power of two
-    PRECISION: tl.constexpr,  # of products of float32
+    PRECISION: tl.constexpr,  # precision of products of float32
     WHOLE: tl.constexpr,  # whether the chunk has all its rows
 ):
     """The state [BLOCK_V, BLOCK_K] behind a chunk of `num_left` rows, all if `WHOLE`."""

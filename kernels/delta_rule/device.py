@@ -15,16 +15,17 @@ from kernels.delta_rule.shapes import DeltaSizes, DeltaState, DeltaWeights, Gate
 from kernels.delta_rule.streamed import StreamTiles, streamed
 
 MANY_TILES: Final = StreamTiles()
-"""For more than `_SOME` sequences. A layer of the 27B takes an H200 33.0, 62.9, 121 and 459 us for
-16, 32, 64 and 256 of them; a copy of their states would take 24.3, 48.5, 97 and 388. With three
-stages they take 46, 81, 142 and 530 (`python -m benchmarks.kernels delta_sweep --case decode`).
+"""The tiles for more than `_SOME` sequences. A layer of the 27B takes an H200 33.0, 62.9, 121 and
+459 us for 16, 32, 64 and 256 of them; a copy of their states would take 24.3, 48.5, 97 and 388.
+With three stages they take 46, 81, 142 and 530 (`python -m benchmarks.kernels delta_sweep --case
+decode`).
 """
 
 SOME_TILES: Final = FusedTiles(num_warps=4, registers=255, columns=32)
-"""For up to `_SOME` sequences: 4.5 us of that layer for one, 19.0 for 8."""
+"""The tiles for up to `_SOME` sequences: a layer of the 27B takes 4.5 us for one, 19.0 for 8."""
 
 FEW_TILES: Final = FusedTiles(num_warps=8, registers=255, columns=16)
-"""For up to `_FEW` sequences, with the product of their gates: 7.0 us for two."""
+"""The tiles for up to `_FEW` sequences, with the product of their gates: 7.0 us for two."""
 
 _FEW: Final = 2
 """The most sequences whose gates are computed beside the rule."""

@@ -149,7 +149,7 @@ def _norm_last(
     count_at,  # [HV + HK], the span's counts
     reads_at,  # float32 [HV, V], what the span's programs have read
     out_at,  # [HV, V], the span's
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     V: tl.constexpr,  # numbers of a value
     BLOCK_V: tl.constexpr,  # values of a program, a power of two
     SHARES: tl.constexpr,  # programs of a head
@@ -187,8 +187,8 @@ def _advance(  # noqa: PLR0915 - device code is not cut to a length
     count_at,  # [HV + HK], the span's counts
     reads_at,  # [HV, V], the span's
     out_at,  # [HV, V], the span's
-    eps,  # of the norm
-    input_eps,  # of the norm ahead of the gates' product
+    eps,  # epsilon of the norm
+    input_eps,  # epsilon of the norm ahead of the gates' product
     C: tl.constexpr,  # columns of queries, keys and values
     WIDTH: tl.constexpr,  # taps of the convolution
     TAPS: tl.constexpr,  # the power of two from WIDTH on
@@ -280,8 +280,8 @@ def _fused_kernel(
     counts_ptr,  # int32 [S, HV + HK], 0 between launches
     reads_ptr,  # float32 [S, HV, V], what is read of heads and not normed yet
     out_ptr,  # [T, HV, V], in the rows' dtype
-    eps,  # of the norm
-    input_eps,  # of the norm ahead of the gates' product
+    eps,  # epsilon of the norm
+    input_eps,  # epsilon of the norm ahead of the gates' product
     C: tl.constexpr,  # columns of queries, keys and values
     ROW: tl.constexpr,  # numbers from row to row
     STATE: tl.constexpr,  # numbers from slot to slot of the states

@@ -67,7 +67,9 @@ def log_kept(a, decay, dt_bias):
 
 @triton.jit
 def sigmoid(x):
-    """Of float32. A root is one instruction where a division is five, and base 2 one of four."""
+    """The sigmoid of float32. A root is one instruction where a division is five, and base 2
+    one of four.
+    """
     root = tl.rsqrt(1.0 + tl.exp2(x * -1.4426950408889634))
     return root * root
 

@@ -14,7 +14,7 @@ from torch import Tensor
 CHUNK: Final = 64
 
 NO_SPAN: Final = -1
-"""In place of a span's number: an entry of `chunks` that pads a captured step."""
+"""The span's number in an entry of `chunks` that pads a captured step."""
 
 IN_CHUNKS: Final = -1
 """In place of a span's number of folded rows: the span is not verified, so nothing is folded."""

@@ -41,13 +41,15 @@ class PromptTiles(NamedTuple):
 
 TILES: Final = PromptTiles()
 OTHER_TILES: Final = TILES._replace(system_registers=255, scan_values=32)
-"""For cards whose products need both factors in registers, of which a thread has at most 255."""
+"""The tiles for cards whose products need both factors in registers, of which a thread has at
+most 255.
+"""
 
 WIDE_TILES: Final = OTHER_TILES._replace(scan_values=16)
-"""For float32, which has no tensor cores and takes twice the registers."""
+"""The tiles for float32, which has no tensor cores and takes twice the registers."""
 
 _SIDE: Final = 16
-"""Rows of a system's blocks that are inverted row by row."""
+"""The rows of a system's blocks, which are inverted row by row."""
 
 
 @triton.jit
@@ -143,7 +145,7 @@ def _norm_kernel(
     out_ptr,  # [T, HV, V], in the rows' dtype
     num_rows,  # rows of the step
     first,  # first row that is normed
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     C: tl.constexpr,  # columns of queries, keys and values
     ROW: tl.constexpr,  # numbers from row to row
     HV: tl.constexpr,  # value heads

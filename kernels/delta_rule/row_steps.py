@@ -53,10 +53,10 @@ class RowTiles(NamedTuple):
 
 FEW_ROW_TILES: Final = RowTiles(streams=True, num_warps=2)
 MANY_ROW_TILES: Final = RowTiles(num_warps=4)
-"""For more than `_FEW` spans. On an H200 64 spans of 3 rows take 134 us of a layer of the 27B, 8
-23.9, and one span of 1, 4 and 16 rows 5.8, 9.1 and 26.4: the best of the sweep or within 4 % of it
-(`python -m benchmarks.kernels delta_sweep --case verify`). Both have the same `lanes`: otherwise a
-state would depend on how many sequences are in its step."""
+"""The tiles for more than `_FEW` spans. On an H200 64 spans of 3 rows take 134 us of a layer of the
+27B, 8 23.9, and one span of 1, 4 and 16 rows 5.8, 9.1 and 26.4: the best of the sweep or within 4 %
+of it (`python -m benchmarks.kernels delta_sweep --case verify`). Both have the same `lanes`:
+otherwise a state would depend on how many sequences are in its step."""
 
 _FEW: Final = 8
 
@@ -190,7 +190,7 @@ def _norm_kernel(
     starts_ptr,  # int32 [S], position of each span's first row
     offsets_ptr,  # int32 [S + 1], first row of each span
     out_ptr,  # [T, HV, V], in the rows' dtype
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     C: tl.constexpr,  # columns of queries, keys and values
     ROW: tl.constexpr,  # numbers from row to row
     HV: tl.constexpr,  # value heads

@@ -101,7 +101,7 @@ def _query_and_key(
     WIDTH: tl.constexpr,  # taps of the convolution
     BEHIND: tl.constexpr,  # columns from a query to its key
     K: tl.constexpr,  # numbers of a key
-    dtype: tl.constexpr,  # of rows
+    dtype: tl.constexpr,  # dtype of the rows
 ):
     """Query and key of a head, [BLOCK_K], of length 1 but for the query's scale, and their product;
     tails move on.
@@ -141,7 +141,7 @@ def _normed(
     is_whole,  # whether this is a head's last tile
     at,  # [BLOCK_V], values of this tile
     out_ptr,  # [V], the head's
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     V: tl.constexpr,  # numbers of a value
     BLOCK_V: tl.constexpr,  # values of a tile
     SHARES: tl.constexpr,  # tiles of a head: 1 or 2
@@ -177,7 +177,7 @@ def _kept_and_beta(gates_ptr, decay_ptr, dt_bias_ptr, own, head, HV: tl.constexp
 def _ask(
     state_ptr, keys, is_begun, K: tl.constexpr, V: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """For a head's state, while the kernel ahead ends: 8 us of a small product."""
+    """Ask for a head's state while the kernel ahead ends, which takes 8 us for a small product."""
     row_ptrs = state_ptr + tl.minimum(keys, K - 1) * V
     prefetch(row_ptrs, 0, tl.where(is_begun, V, 0), (WIDTH + 15) // 16 * 64)
 
@@ -203,7 +203,7 @@ def _streamed_kernel(
     starts_ptr,  # int32 [S], position of each span's first row
     slots_ptr,  # int32 [S]
     out_ptr,  # [T, HV, V], in the rows' dtype
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     C: tl.constexpr,  # columns of queries, keys and values
     ROW: tl.constexpr,  # numbers from row to row
     STATE: tl.constexpr,  # numbers from slot to slot of the states
@@ -337,6 +337,6 @@ def _stages(device: torch.device, tile_bytes: int, most: int) -> int:
 
 
 def fitting_stages(card_bytes: int, tile_bytes: int, most: int) -> int:
-    """At most `most`, of which all but one hold a tile of `tile_bytes`; at least 1."""
+    """The number of stages that fit, from 1 to `most`; all but one hold a tile of `tile_bytes`."""
     held = (card_bytes - _OTHER_BYTES) // (tile_bytes + _STAGE_BYTES)
     return max(1, min(most, 1 + held))

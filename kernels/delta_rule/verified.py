@@ -35,7 +35,7 @@ def _sources(
     ring_ptr,  # [R, C], the slot's
     tail_ptr,  # [TAIL_ROWS, C], the slot's
     num_folds,  # rows that the span folds
-    total,  # these and its new rows
+    total,  # length with the new rows
     has_tail,  # whether the slot has a tail
     C: tl.constexpr,  # columns of queries, keys and values
     ROW: tl.constexpr,  # numbers from row to row
@@ -64,7 +64,7 @@ def _prepare_gates(
     dt_bias_ptr,  # float32 [HV]
     scales_ptr,  # float32 [rows, 2 HV]: betas, then what is kept
     num_folds,  # rows that the span folds
-    total,  # these and its new rows
+    total,  # length with the new rows
     folded,  # place of its first folded row
     new,  # place of its first new row, less its folds
     HV: tl.constexpr,  # value heads
@@ -111,7 +111,7 @@ def _prepare_head(
     ring_ptr,  # [R, C], the slot's
     mixed_ptr,  # float32 [rows, C]: what comes out
     num_folds,  # rows that the span folds
-    total,  # these and its new rows
+    total,  # length with the new rows
     folded,  # place of its first folded row
     new,  # place of its first new row, less its folds
     is_begun,  # whether the slot has a tail

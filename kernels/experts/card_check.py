@@ -62,7 +62,7 @@ class CheckedKernel(StrEnum):
 
 
 class CheckedCase(NamedTuple):
-    """So many rows, by one of the kernels."""
+    """A product of the check: a number of rows, by one of the kernels."""
 
     num_rows: int
     kernel: CheckedKernel = CheckedKernel.COUNTED

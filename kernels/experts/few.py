@@ -41,15 +41,16 @@ _UP: Final = {
 WARP_COLUMNS = tl.constexpr(256)
 _USUAL_UP: Final = ExpertTiles(outputs=8, columns=256)
 _HELD_COLUMNS: Final = 2048
-"""Of so many columns a program holds four gates and ups at once, in 64 registers of a thread in 16
-bits; of more columns fewer gates."""
+"""The most columns of which a program holds four gates and ups at once, in 64 registers of a
+thread in 16 bits; with more columns it holds fewer gates.
+"""
 _DOWN: Final = {"rows": ExpertTiles(outputs=8, columns=256, warps=8, ahead=12)}
 _USUAL_DOWN: Final = ExpertTiles(outputs=4, columns=1024)
 _SHALLOW_DOWN: Final = ExpertTiles(outputs=8, columns=512)
-"""By the form of a stack, the best on an H200 at one row (`python -m benchmarks.kernels experts`).
-What is down takes all columns at once, in most models, and few outputs, because a row alone has no
-more programs than tiles of outputs; in 8 bits a warp has an output of its own, and a dozen tiles
-are requested ahead of the wait; the last is for 512 columns and fewer."""
+"""The tiles by the form of a stack, the best on an H200 at one row (`python -m benchmarks.kernels
+experts`). What is down takes all columns at once, in most models, and few outputs, because a row
+alone has no more programs than tiles of outputs; in 8 bits a warp has an output of its own, and a
+dozen tiles are requested ahead of the wait; the last is for 512 columns and fewer."""
 
 
 @triton.jit
@@ -60,7 +61,7 @@ def _products_of_pairs(even, odd, low, high):
 
 @triton.jit
 def _held_products(
-    x_ptr,  # the row's
+    x_ptr,  # the row of x
     values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
     GROUP: tl.constexpr, FORM: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -94,7 +95,7 @@ def _held_products(
 
 @triton.jit
 def _looped_products(
-    x_ptr,  # the row's
+    x_ptr,  # the row of x
     values_ptr, scales_ptr, zeros_ptr, rows, HIDDEN: tl.constexpr, WIDTH: tl.constexpr,
     GROUP: tl.constexpr, FORM: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr,
     SUMS: tl.constexpr, PACKED: tl.constexpr,
@@ -131,11 +132,11 @@ def _gate_up_kernel(
     x_ptr,  # [rows, HIDDEN], normed
     experts_ptr,  # int32 [pairs], the expert of each
     values_ptr,  # the stack of gates and ups [E 2 WIDTH, HIDDEN]; `weight_tile` has the forms
-    scales_ptr,  # its scales
-    zeros_ptr,  # its zero points
+    scales_ptr,  # scales of the stack
+    zeros_ptr,  # zero points of the stack
     shared_values_ptr,  # the shared expert's [2 WIDTH, HIDDEN], in the same form, read if SHARED
-    shared_scales_ptr,  # its scales
-    shared_zeros_ptr,  # its zero points
+    shared_scales_ptr,  # scales of the shared expert
+    shared_zeros_ptr,  # zero points of the shared expert
     bias_ptr,  # [E, 2 WIDTH], read if BIAS
     out_ptr,  # out: [pairs, WIDTH]
     HIDDEN: tl.constexpr,  # columns of x
@@ -143,8 +144,8 @@ def _gate_up_kernel(
     ACTIVE: tl.constexpr,  # experts that a row chooses
     SHARED: tl.constexpr,  # 1 if a row's last pair is the shared expert's, else 0
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of the stack
-    SLOPE: tl.constexpr,  # these four are `Activation`
+    FORM: tl.constexpr,  # form of the stack
+    SLOPE: tl.constexpr,  # SLOPE, SHIFT, LIMIT and CUBIC are those of `Activation`
     SHIFT: tl.constexpr,
     LIMIT: tl.constexpr,
     CUBIC: tl.constexpr,
@@ -152,7 +153,7 @@ def _gate_up_kernel(
     OUTPUTS: tl.constexpr,  # gates of a program
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
-    PACKED: tl.constexpr,  # of `number_pairs`
+    PACKED: tl.constexpr,  # whether `number_pairs` makes bfloat16
     HELD: tl.constexpr,  # whether all numbers of a program are requested at once
     PDL: tl.constexpr,
 ):
@@ -216,7 +217,7 @@ def _down_tile(
 
 @triton.jit
 def _down_ahead(
-    experts_ptr,  # the row's
+    experts_ptr,  # experts of the row
     values_ptr, scales_ptr, zeros_ptr, shared_values_ptr, shared_scales_ptr, shared_zeros_ptr,
     own_rows,  # int64 [OUTPUTS], of an expert
     steps, HIDDEN: tl.constexpr, WIDTH: tl.constexpr, ACTIVE: tl.constexpr, GROUP: tl.constexpr,
@@ -291,11 +292,11 @@ def _down_kernel(
     experts_ptr,  # int32 [rows, ACTIVE]
     weights_ptr,  # float32 [rows, ACTIVE], the weight of each
     values_ptr,  # the stack [E HIDDEN, WIDTH]
-    scales_ptr,  # its scales
-    zeros_ptr,  # its zero points
+    scales_ptr,  # scales of the stack
+    zeros_ptr,  # zero points of the stack
     shared_values_ptr,  # the shared expert's [HIDDEN, WIDTH], in the same form, read if SHARED
-    shared_scales_ptr,  # its scales
-    shared_zeros_ptr,  # its zero points
+    shared_scales_ptr,  # scales of the shared expert
+    shared_zeros_ptr,  # zero points of the shared expert
     shared_weights_ptr,  # float32 [rows], its weight, read if GATED; else it is 1
     bias_ptr,  # [E, HIDDEN], read if BIAS
     residual_ptr,  # [rows, HIDDEN]
@@ -306,12 +307,12 @@ def _down_kernel(
     SHARED: tl.constexpr,  # 1 if a row's last pair is the shared expert's, else 0
     GATED: tl.constexpr,
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of the stack
+    FORM: tl.constexpr,  # form of the stack
     BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr,  # outputs of a program
     COLUMNS: tl.constexpr,  # columns at a time
     SUMS: tl.constexpr,  # sums of an output, COLUMNS, or half as many of pairs
-    PACKED: tl.constexpr,  # of `number_pairs`
+    PACKED: tl.constexpr,  # whether `number_pairs` makes bfloat16
     AHEAD: tl.constexpr,  # tiles that are requested ahead of the wait
     PDL: tl.constexpr,
 ):

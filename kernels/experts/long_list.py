@@ -20,9 +20,11 @@ _PART: Final = 256
 """Pairs of a program."""
 
 _NUMBERS: Final = 8192
-"""Of a table of pairs and experts that a program holds at once: 32 registers of a thread."""
+"""The numbers of a table of pairs and experts that a program holds at once: 32 registers of a
+thread.
+"""
 _LEAST: Final = 16
-"""Of pairs and of experts in such a table, which tensor cores multiply."""
+"""The least pairs, and the least experts, of such a table, which tensor cores multiply."""
 
 _ADDED_PARTS: Final = 64
 _ADDED_EXPERTS: Final = 16
@@ -44,7 +46,7 @@ class _Launches(NamedTuple):
 def _count_kernel(
     chosen_ptr,  # int32 [num_pairs], the expert of each pair
     counts_ptr,  # out: int32 [programs, E_PAD]
-    num_pairs,  # of rows and experts
+    num_pairs,  # pairs of rows and experts
     E_PAD: tl.constexpr,  # a power of two, at least the number of experts
     PART: tl.constexpr,  # pairs of a program
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
@@ -62,7 +64,7 @@ def _count_kernel(
 @triton.jit(do_not_specialize=["num_parts"])
 def _add_kernel(
     counts_ptr,  # int32 [num_parts + 1, E_PAD], become those of all parts ahead
-    num_parts,  # of the pairs
+    num_parts,  # parts of the pairs
     E_PAD: tl.constexpr,  # a power of two, at least the number of experts
     PARTS: tl.constexpr,  # parts at a time
     EXPERTS: tl.constexpr,  # experts of a program
@@ -90,8 +92,8 @@ def _place_kernel(
     pairs_ptr,  # out: int32 [tiles, ROWS]
     experts_ptr,  # out: int32 [tiles]
     num_tiles_ptr,  # out: int32 [1]
-    num_pairs,  # of rows and experts
-    num_parts,  # of the pairs
+    num_pairs,  # pairs of rows and experts
+    num_parts,  # parts of the pairs
     E_PAD: tl.constexpr,  # a power of two, at least the number of experts
     ROWS: tl.constexpr,  # pairs of a tile
     PART: tl.constexpr,  # pairs of a part

@@ -38,12 +38,15 @@ from kernels.launch import Launch
 from kernels.mxfp4 import Mxfp4Weight
 
 _APART_ROWS: Final = 64
-"""From such tiles on a launch of its own sums the pairs of rows. On an H200 what is down of 4,096
-rows of a 30B took 474 us where programs count who came last, and 297 so, both in 8 bits."""
+"""From tiles of this many rows on a launch of its own sums the pairs of rows. On an H200 the
+down products of 4,096 rows of a 30B took 474 us where programs count which came last, and 297
+with that launch, both in 8 bits.
+"""
 _LISTED: Final = 1024
 _LONG_PAIRS: Final = 8 * _LISTED
-"""Of more pairs the list is built part by part. In one launch each expert's program reads all of
-them: 32,768 pairs of 128 experts took 61 us, and 38 in parts; 8,192 pairs 16 and 17 (H200)."""
+"""The most pairs of a list that is built in one launch. With more the list is built part by part.
+In one launch each expert's program reads all of them: 32,768 pairs of 128 experts took 61 us, and
+38 in parts; 8,192 pairs 16 and 17 (H200)."""
 
 
 class PairList(NamedTuple):
@@ -103,7 +106,7 @@ def _list_kernel(
 @triton.jit
 def _added(
     sums, x, values_ptr, scales_ptr, zeros_ptr, rows,
-    first_row,  # of the program's; in blocks all of them share their scales
+    first_row,  # the program's first row; by blocks all its rows share scales
     start, steps, DEPTH: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr, DOT: tl.constexpr,
     EIGHT: tl.constexpr,
 ):  # fmt: skip
@@ -128,19 +131,19 @@ def _gate_up_kernel(
     experts_ptr,  # int32 [tiles]
     num_tiles_ptr,  # int32 [1]
     values_ptr,  # the stack of gates and ups [E 2 WIDTH, HIDDEN]; `weight_tile` has the forms
-    scales_ptr,  # its scales
-    zeros_ptr,  # its zero points
+    scales_ptr,  # scales of the stack
+    zeros_ptr,  # zero points of the stack
     bias_ptr,  # [E, 2 WIDTH], read if BIAS
     out_ptr,  # out: [num_pairs, WIDTH]
     num_pairs,
-    first_expert,  # of those in the stack
+    first_expert,  # first expert of those in the stack
     num_held,  # experts in the stack: another's tiles are left alone
     HIDDEN: tl.constexpr,  # columns of x
     WIDTH: tl.constexpr,  # gates of an expert
     ACTIVE: tl.constexpr,  # pairs of a row
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of the stack
-    SLOPE: tl.constexpr,  # these four are `Activation`
+    FORM: tl.constexpr,  # form of the stack
+    SLOPE: tl.constexpr,  # SLOPE, SHIFT, LIMIT and CUBIC are those of `Activation`
     SHIFT: tl.constexpr,
     LIMIT: tl.constexpr,
     CUBIC: tl.constexpr,
@@ -150,7 +153,7 @@ def _gate_up_kernel(
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
     EIGHT: tl.constexpr,  # whether both sides are in 8 bits
-    PACKED: tl.constexpr,  # of `number_pairs`
+    PACKED: tl.constexpr,  # whether `number_pairs` makes bfloat16
     PDL: tl.constexpr,
 ):
     """Program (tile of gates, tile of pairs)."""
@@ -221,21 +224,21 @@ def _down_kernel(
     num_tiles_ptr,  # int32 [1]
     weights_ptr,  # float32 [num_pairs], the weight of each
     values_ptr,  # the stack [E HIDDEN, WIDTH]
-    scales_ptr,  # its scales
-    zeros_ptr,  # its zero points
+    scales_ptr,  # scales of the stack
+    zeros_ptr,  # zero points of the stack
     bias_ptr,  # [E, HIDDEN], read if BIAS
     residual_ptr,  # [rows, HIDDEN]
     products_ptr,  # [num_pairs, HIDDEN], scratch
     arrived_ptr,  # int32 [rows, tiles of outputs], zeros, which are zeros again behind the launch
     out_ptr,  # out: [rows, HIDDEN]
     num_pairs,
-    first_expert,  # of those in the stack
+    first_expert,  # first expert of those in the stack
     num_held,  # experts in the stack: another's tiles are left alone
     HIDDEN: tl.constexpr,  # outputs of an expert
     WIDTH: tl.constexpr,  # gates of an expert
     ACTIVE: tl.constexpr,  # pairs of a row
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of the stack
+    FORM: tl.constexpr,  # form of the stack
     BIAS: tl.constexpr,
     SUMS: tl.constexpr,  # whether rows are summed here
     ROWS: tl.constexpr,  # pairs of a tile
@@ -243,7 +246,7 @@ def _down_kernel(
     COLUMNS: tl.constexpr,  # columns at a time
     DOT: tl.constexpr,  # what products are taken in
     EIGHT: tl.constexpr,  # whether both sides are in 8 bits
-    PACKED: tl.constexpr,  # of `number_pairs`
+    PACKED: tl.constexpr,  # whether `number_pairs` makes bfloat16
     PDL: tl.constexpr,
 ):
     """Program (tile of outputs, tile of pairs). With SUMS that which adds the last of a row's

@@ -15,7 +15,7 @@ from kernels.choose import has_pdl
 from kernels.launch import Launch
 
 _BYTES: Final = 2048
-"""Of each pair in a program: 16 for a thread."""
+"""The bytes of each pair in a program: 16 for a thread."""
 
 
 @triton.jit

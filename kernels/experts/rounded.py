@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _WARP: Final = 32
 _WARPS: Final = 5
-"""Of a group: four that multiply, one that fetches."""
+"""The warps of a group: four that multiply, one that fetches."""
 _EIGHT: Final = 8
 _STEP: Final = 128
 _SLOT: Final = 64 * _STEP
@@ -49,10 +49,10 @@ _USUAL_PROGRAMS: Final = 132
 """Multiprocessors of a pretended device: those of an H200."""
 _LEAST_SHARE: Final = 2
 _MOST_PAIRS: Final = 52
-"""It serves from half as many pairs as experts on, up to so many pairs of an expert on average. On
-an H200 a layer of a 30B by blocks, behind its router, took 72.5 us at 8 rows, 154.6 at 64 and
-162.6 at 128, by warps that widen weights 76.1, 165.6 and 181.5; without the router 200 at 768 rows
-and 294 at 1,024, by Triton 226 and 281."""
+"""The most pairs of an expert, on average, for which this kernel serves; it serves from half as
+many pairs as experts on. On an H200 a layer of a 30B by blocks, behind its router, took 72.5 us at
+8 rows, 154.6 at 64 and 162.6 at 128, by warps that widen weights 76.1, 165.6 and 181.5; without the
+router 200 at 768 rows and 294 at 1,024, by Triton 226 and 281."""
 
 
 class RoundedTiles(NamedTuple):
@@ -182,8 +182,8 @@ def is_whole(product: RoundedProduct) -> bool:
 
 
 def num_programs(product: RoundedProduct, tiles: RoundedTiles, num_pairs: int, most: int) -> int:
-    """Of a launch: no more than `most`, nor than there can be units. Raises `ValueError` where
-    these do not run it.
+    """The number of programs of a launch: at most `most`, and at most the possible number of units.
+    Raises `ValueError` if that many cannot run the launch.
     """
     if not runs(product, tiles, num_pairs, most):
         raise ValueError(

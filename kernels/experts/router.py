@@ -30,9 +30,9 @@ _EXPERTS: Final = 16
 _LONG_ROWS: Final = 512
 _LONG_TILE: Final = 64
 _LONG_SIZE: Final = 8192
-"""Of more rows, which need not be invariant, tiles have up to so many rows and experts, and choose
-among so many scores: tiles of 16 by 16 read half a gigabyte from the L2 cache for 8,192 rows of a
-30B, 110 us on an H200."""
+"""For more rows, which need not be invariant, tiles have up to `_LONG_TILE` rows and experts, and
+choose among `_LONG_SIZE` scores: tiles of 16 by 16 read half a gigabyte from the L2 cache for 8,192
+rows of a 30B, 110 us on an H200."""
 _COLUMNS: Final = 128
 _PARTS: Final = 4
 """Parts of the columns: few enough that all loads of a program are on their way at once."""
@@ -47,10 +47,11 @@ _AHEAD: Final = 1024
 _RANKED_ROWS: Final = 4
 _RANKED_EXPERTS: Final = 256
 _LEAST_RANKED: Final = 128
-"""So few rows get their experts one after the other, each expert by the number of better ones: 16k
-comparisons of 128 experts at once. More rows take one expert of each after the other, and eight of
-them take some 4 us (one H200: 6.5 us for the whole launch, and 4.1 for four of 32 experts). Fewer
-experts than threads are padded: Triton 3.7 would have every thread load all of them."""
+"""Up to `_RANKED_ROWS` rows get their experts one row after the other, each expert by the number of
+better ones: 16k comparisons of 128 experts at once. More rows take one expert of each after the
+other, and eight of them take some 4 us (one H200: 6.5 us for the whole launch, and 4.1 for four of
+32 experts). Fewer experts than threads are padded: Triton 3.7 would have every thread load all of
+them."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -70,13 +71,13 @@ def _route_kernel(
     norm_ptr,  # [HIDDEN], weights of the norm, read if NORM
     normed_ptr,  # out: [num_rows, HIDDEN], written if NORM
     num_rows,
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     E: tl.constexpr,  # experts
     ACTIVE: tl.constexpr,  # experts of a row
     HIDDEN: tl.constexpr,  # columns
     GROUPS: tl.constexpr,  # groups of experts
     ACTIVE_GROUPS: tl.constexpr,  # groups that compete
-    SCALE: tl.constexpr,  # of weights
+    SCALE: tl.constexpr,  # scale of the weights
     SIGMOID: tl.constexpr,  # scores are sigmoids, else the softmax
     RENORMALISES: tl.constexpr,  # weights add up to SCALE
     SHARED: tl.constexpr,  # whether the router has the row of the shared expert's gate
@@ -89,9 +90,9 @@ def _route_kernel(
     ROWS: tl.constexpr,  # rows of a tile
     EXPERTS: tl.constexpr,  # experts of a tile
     COLUMNS: tl.constexpr,  # columns at a time
-    PARTS: tl.constexpr,  # of the columns
+    PARTS: tl.constexpr,  # parts of the columns
     PART: tl.constexpr,  # columns of a part
-    STRIDE: tl.constexpr,  # of products, a multiple of EXPERTS
+    STRIDE: tl.constexpr,  # products of a row, a multiple of EXPERTS
     E_PAD: tl.constexpr,  # a power of two, at least E
     ACTIVE_PAD: tl.constexpr,  # a power of two, at least ACTIVE
     DOT: tl.constexpr,  # what products are taken in

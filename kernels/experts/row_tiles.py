@@ -17,8 +17,9 @@ from kernels.fp8 import BLOCK, FP8, Fp8Weight, Weight
 _FEW_ROWS: Final = 16
 _MANY_ROWS: Final = 64
 _MOST_ROWS: Final = 128
-"""Rows of a tile: the second where an expert has more than 32 pairs on average, the last from as
-many on, where shared memory is large enough."""
+"""The rows of a tile: `_MANY_ROWS` where an expert has more than 32 pairs on average,
+`_MOST_ROWS` from as many pairs as rows on, where shared memory is large enough.
+"""
 _UP: Final = {
     ("plain", _FEW_ROWS): ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
     ("rows", _FEW_ROWS): ExpertTiles(outputs=32, columns=128, warps=4, stages=4),
@@ -28,11 +29,11 @@ _DOWN: Final = {
     ("rows", _FEW_ROWS): ExpertTiles(outputs=64, columns=128),
     ("mxfp4", _FEW_ROWS): ExpertTiles(outputs=64, columns=128),
 }
-"""By the form of a stack and the rows of a tile: the best on an H200 at 8 and 64 rows of those that
-fit into 99 KiB of shared memory (`python -m benchmarks.kernels experts`)."""
+"""The tiles by the form of a stack and the rows of a tile: the best on an H200 at 8 and 64 rows of
+those that fit into 99 KiB of shared memory (`python -m benchmarks.kernels experts`)."""
 _USUAL: Final = ExpertTiles(outputs=64, columns=64)
 _NARROW: Final = ExpertTiles(outputs=64, columns=128)
-"""For many rows; the latter of numbers in 8 bits or fewer, as many bytes at a time."""
+"""The tiles for many rows; the latter for numbers in 8 bits or fewer, as many bytes at a time."""
 _ROOMY_UP: Final = {
     ("plain", _MANY_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
     ("rows", _MANY_ROWS): ExpertTiles(outputs=128, columns=64, warps=8),
@@ -52,18 +53,20 @@ _EIGHT: Final = {
     _MOST_ROWS: ExpertTiles(outputs=64, columns=128, warps=8),
 }
 _EIGHT_DOWN: Final = {("rows", _MOST_ROWS): ExpertTiles(outputs=128, columns=128, warps=8)}
-"""Where both sides are in 8 bits; the best of eleven for gates and ups and of eight for what is
-down, or nearly, at 550 and 4,096 rows of a 30B (H200)."""
+"""The tiles where both sides are in 8 bits; the best of eleven for gates and ups and of eight
+for the down products, or nearly, at 550 and 4,096 rows of a 30B (H200).
+"""
 _ROUNDED_PAIRS: Final = 8
-"""Of more pairs of an expert on average rows are rounded. On an H200 a layer of a 30B took so, in
-blocks, 209 us instead of 308 for 256 rows and 203 instead of 275 for 128, with scales of rows 271
-instead of 322, and 234 instead of 232."""
+"""With more pairs of an expert on average, rows are rounded. On an H200 a layer of a 30B then took,
+in blocks, 209 us instead of 308 for 256 rows and 203 instead of 275 for 128, with scales of rows
+271 instead of 322, and 234 instead of 232."""
 _ROOMY_BYTES: Final = 227 * 1024
-"""Where a program may take so much, rows in 16 bits take these tiles, and others, of 128 rows,
-`_USUAL` in every form. On an H200 gates and ups of 4,096 rows of gpt-oss in 16 bits took 1,071 us
-instead of 1,410, those of a 30B 607 instead of 705, and what is down 306 instead of 606."""
+"""Where a program may take this many bytes of shared memory, rows in 16 bits take the tiles below,
+and others, of 128 rows, `_USUAL` in every form. On an H200 gates and ups of 4,096 rows of gpt-oss
+in 16 bits took 1,071 us instead of 1,410, those of a 30B 607 instead of 705, and what is down 306
+instead of 606."""
 _DEEP: Final = ExpertTiles(outputs=64, columns=32)
-"""For 128 rows in 32 bits."""
+"""The tiles for 128 rows in 32 bits."""
 _HALF_BYTES: Final = 2
 
 _Known = Mapping[tuple[str, int], ExpertTiles]
@@ -88,12 +91,12 @@ def _is_roomy(device: torch.device) -> bool:
 
 
 def up_tiles(form: str, rows: int, x: Tensor) -> ExpertTiles:
-    """Those of gates and ups, whose rows of x come in tiles of so many."""
+    """The tiles of gates and ups, whose rows of x come in tiles of `rows`."""
     return _tiles(_UP, _ROOMY_UP, form, rows, x)
 
 
 def down_tiles(form: str, rows: int, gated: Tensor) -> ExpertTiles:
-    """Those of what is down."""
+    """The tiles of the down products."""
     return _tiles(_DOWN, _ROOMY_DOWN, form, rows, gated)
 
 
@@ -116,7 +119,7 @@ def rounded_rows(num_pairs: int, num_experts: int, device: torch.device) -> int:
 
 
 def list_rows(num_pairs: int, num_experts: int, device: torch.device) -> int:
-    """Rows of the tiles of a list that do well."""
+    """The rows of a list's tiles that are fast."""
     if num_pairs >= _MOST_ROWS * num_experts and _is_roomy(device):
         return _MOST_ROWS
     return _MANY_ROWS if num_pairs > 32 * num_experts else _FEW_ROWS

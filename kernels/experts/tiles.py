@@ -114,7 +114,7 @@ def weight_tile(
     lanes,  # int32 [COLUMNS], those of the tile: columns from DEPTH on give 0
     DEPTH: tl.constexpr,  # columns of the stack
     GROUP: tl.constexpr,  # columns that share a scale
-    FORM: tl.constexpr,  # of `StoredStack.form`
+    FORM: tl.constexpr,  # `StoredStack.form`
 ):
     """Weights [ROWS, COLUMNS]: as they are stored if "plain" or "rows", where `row_scales` are for
     the sums, else float32. `number_pairs` has those of "mxfp4".
@@ -273,10 +273,10 @@ def e2m1(bits):
 def activated(
     gate,  # float32, any shape
     up,  # float32, like gate
-    SLOPE: tl.constexpr,  # of `Activation`
-    SHIFT: tl.constexpr,  # of `Activation`
-    LIMIT: tl.constexpr,  # of `Activation`, 0 for none
-    CUBIC: tl.constexpr,  # of `Activation`, 0 for none
+    SLOPE: tl.constexpr,  # slope of `Activation`
+    SHIFT: tl.constexpr,  # shift of `Activation`
+    LIMIT: tl.constexpr,  # limit of `Activation`, 0 for none
+    CUBIC: tl.constexpr,  # cubic of `Activation`, 0 for none
 ):
     """What an expert makes of gates and ups."""
     if LIMIT > 0.0:

@@ -41,9 +41,9 @@ _FRAGMENTS: Final = 2
 _GROUPS: Final = 2
 """Warp groups that multiply. Two programs of one of them on a multiprocessor were slower."""
 _REGISTERS: Final = (56, 224)
-"""Of a fetching and of a multiplying thread: 65,536 of three warp groups."""
+"""The registers of a fetching and of a multiplying thread: 65,536 for three warp groups."""
 _STAGED_BYTES: Final = 48 * 32
-"""In which a warp turns what it has of 32 pairs."""
+"""The bytes in which a warp transposes its results of 32 pairs."""
 _MOST_STAGES: Final = 12
 _UNIT_BYTES: Final = 72
 """Barriers of a unit's powers and of its number, and two numbers."""
@@ -240,8 +240,8 @@ def natural(gated: Tensor) -> Tensor:
 def _turn_kernel(
     x_ptr,  # [count, 64]
     out_ptr,  # out: [count, 64]
-    count,  # of blocks of columns
-    BLOCKS: tl.constexpr,  # of a program
+    count,  # number of blocks of columns
+    BLOCKS: tl.constexpr,  # blocks of a program
     PDL: tl.constexpr,
 ):
     """Program (blocks)."""

@@ -75,9 +75,9 @@ def _widen_kernel(
     words_ptr,  # int32 [num_words], eight columns each
     powers_ptr,  # uint8 [num_words / 4]
     out_ptr,  # out: int32 [num_words, 4], two bfloat16 each
-    num_words,  # of the part
+    num_words,  # words of the part
     WORDS: tl.constexpr,  # words at a time: one of a thread, or two moves more would be needed
-    STEPS: tl.constexpr,  # of a program
+    STEPS: tl.constexpr,  # steps of a program
     PACKED: tl.constexpr,  # whether in a card's own instructions
 ):
     """Program (words). It starts when all ahead of it has ended, because others read what it

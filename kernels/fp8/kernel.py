@@ -26,7 +26,7 @@ def _quantize_rows_kernel(
     values_ptr,  # 8 bits [T, num_columns], what comes out
     scales_ptr,  # float32 [T]
     num_columns,  # columns of a row
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     LARGEST: tl.constexpr,  # largest number of 8 bits
     TINY: tl.constexpr,  # the least that the largest number of a row counts as
     BLOCK: tl.constexpr,  # the power of two from `num_columns` on

@@ -36,16 +36,16 @@ from kernels.launch import Launch, scratch
 _LOG2_E: Final = 1.4426950408889634
 _MOST_PARTS: Final = 128
 _ONE_ROUND: Final = 16
-"""Of so many programs for each part all run at once, one on a multiprocessor. On an H200 8 rows
-behind 32k tokens take 141 us in 16 parts and 152 in 32, one row 39.9 in 128 and 44.8 in 64. Of more
-there are twice as many, because contexts differ.
+"""With up to this many programs for each part all programs run at once, one on a multiprocessor. On
+an H200 8 rows behind 32k tokens take 141 us in 16 parts and 152 in 32, one row 39.9 in 128 and 44.8
+in 64. Of more there are twice as many, because contexts differ.
 """
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
 _LONG: Final = 64
-"""Rows from which on a segment goes in the plain form. All heads' keys and values of its whole
-context are made for it: 0.3 TFLOP of a layer of GLM-4.7-Flash behind 32k tokens, as much as single
-rows compute there for 64.
+"""The least rows of a segment that is computed in the plain form. All heads' keys and values of its
+whole context are made for it: 0.3 TFLOP of a layer of GLM-4.7-Flash behind 32k tokens, as much as
+single rows compute there for 64.
 """
 _PIECE: Final = 512
 """Cached tokens of a part where contexts are cut by position alone: a decode behind 16k tokens
@@ -58,8 +58,8 @@ _PRODUCT_TILE: Final = 64
 _AHEAD: Final = 256
 """Numbers of a query that do not turn, of which a program's weights fit into its registers."""
 _MERGED_ROWS: Final = 4
-"""Of more rows parts are merged ahead of the product with `value_up`, which is then read once, not
-once for each row.
+"""With more rows than this, parts are merged ahead of the product with `value_up`, which is then
+read once, not once for each row.
 """
 _VALUES: Final = 32
 _AT_ONCE: Final = 16

@@ -58,7 +58,7 @@ def write_kernel(
     tables_ptr,  # int32 [tables, table_width]
     table_width,  # numbers from table to table
     row_stride,  # numbers from row to row
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     RANK: tl.constexpr,  # numbers of a latent
     TURNED: tl.constexpr,  # numbers of a key that turn
     BLOCK_SIZE: tl.constexpr,  # tokens of a block
@@ -175,7 +175,7 @@ def absorb_kernel(
     num_rows,
     rows_stride,  # numbers from row to row
     table_width,  # numbers from table to table
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     H: tl.constexpr,  # heads
     PLAIN: tl.constexpr,  # numbers of a query that do not turn
     RANK: tl.constexpr,  # numbers of a latent

@@ -25,7 +25,7 @@ def _cached(ptr, slots, valid, columns, inside, WIDTH: tl.constexpr, DOT: tl.con
 
 @triton.jit
 def _turned(at, angles, pairs, own, inside, TURNED: tl.constexpr):
-    """Both halves of what turns of some heads' queries, as rounded as the rows."""
+    """Both halves of the turned part of some heads' queries, rounded as the rows are."""
     both = own[:, None] & inside[None, :]
     own_low = tl.load(at, mask=both, other=0.0)
     own_high = tl.load(at + TURNED // 2, mask=both, other=0.0)
@@ -55,7 +55,7 @@ def rows_kernel(
     partial_ptr,  # float32 [T, parts, H, RANK], results of parts
     lse_ptr,  # float32 [T, parts, H], their log of the sum, of base 2
     table_width,  # numbers from table to table
-    scale,  # of scores, in powers of two
+    scale,  # scale of the scores, in powers of two
     H: tl.constexpr,  # heads
     PLAIN: tl.constexpr,  # numbers of a query that do not turn
     RANK: tl.constexpr,  # numbers of a latent

@@ -176,7 +176,9 @@ def of_rows(weight: Weight, x: Tensor) -> Tensor | Fp8Weight | Int4Weight:
 
 
 def _check(x: Tensor, weight: Weight, epilogue: Epilogue) -> None:
-    """Runs at every product of every layer, so it reads each tensor's shape once at most."""
+    """Check the tensors of a product. The check runs at every product of every layer, so it
+    reads each tensor's shape once at most.
+    """
     norm, _, bias, residual, *_ = epilogue
     shape, weight_shape, dtype = x.shape, weight.shape, x.dtype
     weight_dtype = weight.dtype if isinstance(weight, Tensor) else dtype

@@ -37,13 +37,13 @@ _UNKNOWN: Final = Wide(groups=0, splits=0)
 """Stands for a missing entry of a table, where None means the library."""
 
 _LONG: Final = Wide(groups=3, splits=1, reads_once=False, band=8)
-"""For a prompt's gates and ups. The library's product alone is 2 to 3 % faster, but then another
-kernel must read its result for the SwiGLU (decision 0016)."""
+"""The tiles for a prompt's gates and ups. The library's product alone is 2 to 3 % faster, but then
+another kernel must read its result for the SwiGLU (decision 0016)."""
 
 _LONG_FP8: Final[Wide | None] = None
-"""The same in 8 bits: the library. For an 8B's gates and ups with SwiGLU `_LONG` takes 163 us for
-1,024 rows where the library takes 168, but 686 for 4,096 where the library takes 629 (`python -m
-benchmarks.kernels wide_fp8_sweep --case swiglu`, H200)."""
+"""A prompt's gates and ups in 8 bits: the library. For an 8B's gates and ups with SwiGLU `_LONG`
+takes 163 us for 1,024 rows where the library takes 168, but 686 for 4,096 where the library takes
+629 (`python -m benchmarks.kernels wide_fp8_sweep --case swiglu`, H200)."""
 
 _NARROW_ROWS: Final = 32
 
@@ -53,10 +53,10 @@ _ROWS_AT_ONCE: Final = 16
 _PADDED_ROWS: Final = range(5, 17)
 _FEW_ROWS: Final = 8
 _PADDED_WEIGHTS: Final = 2**24
-"""So many rows, which are multiplied as 16, go to the wide kernel if the product has at least so
-many weights, as those of Qwen3-8B. A decode of 8 sequences took 4.28 ms with all products of a
-layer by the wide kernel, and 4.51 with those of `measured`, though with a faster attention
-(`python -m benchmarks.engine.modes`, H200)."""
+"""`_PADDED_ROWS` rows, which are multiplied as 16, go to the wide kernel if the product has at
+least `_PADDED_WEIGHTS` weights, as those of Qwen3-8B. A decode of 8 sequences took 4.28 ms with all
+products of a layer by the wide kernel, and 4.51 with those of `measured`, though with a faster
+attention (`python -m benchmarks.engine.modes`, H200)."""
 
 _FEW: Final = Wide(groups=1, splits=1, reads_once=True, stages=20)
 """The wide kernel for so few rows; `of_few_rows` sets its tiles. With as many stages as shared
@@ -297,10 +297,11 @@ def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:
 
 
 def _narrow(num_rows: int, depth: int) -> Skinny:
-    """For few weight rows: programs of four tiles of columns, all on their way at once, and of 16
-    rows of x, or of 32 for many rows, so that all programs run at once. 64 rows by 96 weight rows
-    of 5,120 columns make 80 programs; `_skinny` makes 16 of ten tiles each, and the last of them
-    has to read four times as many sums. The library takes three kernels: norm, product and sums.
+    """The tiles for few weight rows: programs of four tiles of columns, all on their way at once,
+    and of 16 rows of x, or of 32 for many rows, so that all programs run at once. 64 rows by 96
+    weight rows of 5,120 columns make 80 programs; `_skinny` makes 16 of ten tiles each, and the
+    last of them has to read four times as many sums. The library takes three kernels: norm, product
+    and sums.
     """
     block_k, num_stages = 128, 4
     splits = even_splits(depth, block_k, -(-depth // (num_stages * block_k)))

@@ -20,7 +20,7 @@ class EpilogueForm(NamedTuple):
     is_gelu: bool = False
 
     def constants(self) -> dict[str, bool]:
-        """By the names that they have in all kernels."""
+        """The constants by the names that they have in all kernels."""
         return {
             "NORM": self.has_norm,
             "BIAS": self.has_bias,

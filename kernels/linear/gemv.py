@@ -52,7 +52,7 @@ def _gemv_kernel(
     residual_ptr,  # [T, num_out], added to the product
     out_ptr,  # [T, num_out]
     num_out,  # columns of the result
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     K: tl.constexpr,  # depth: columns of x and of the weight
     ROWS: tl.constexpr,  # rows of x
     BLOCK_N: tl.constexpr,  # weight rows of a tile
@@ -61,8 +61,8 @@ def _gemv_kernel(
     GROUP: tl.constexpr,  # in 4 bits the columns of a group, else 0
     ZEROS: tl.constexpr,  # whether groups have zero points
     NORM: tl.constexpr,  # whether x is normed
-    BIAS: tl.constexpr,  # whether there is one
-    RESIDUAL: tl.constexpr,  # whether there is one
+    BIAS: tl.constexpr,  # whether there is a bias
+    RESIDUAL: tl.constexpr,  # whether there is a residual
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
     GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
@@ -171,11 +171,11 @@ def _finish(
     bias,  # float32 [columns]
     residual,  # float32 [columns], of the row
     out_ptr,  # [num_out], of the row
-    columns,  # of the result
+    columns,  # indices of columns of the result
     num_out,  # columns of the result
     BLOCK_N: tl.constexpr,  # weight rows of a tile
-    BIAS: tl.constexpr,  # whether there is one
-    RESIDUAL: tl.constexpr,  # whether there is one
+    BIAS: tl.constexpr,  # whether there is a bias
+    RESIDUAL: tl.constexpr,  # whether there is a residual
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
     GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
 ):

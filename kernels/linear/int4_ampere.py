@@ -52,7 +52,7 @@ class CardLimits(NamedTuple):
 
 
 class _Tiles(NamedTuple):
-    """For so many rows of x; `wide` for weights of many rows."""
+    """The tiles for a number of rows of x; `wide` is for weights of many rows."""
 
     small: Int4Ampere
     large: Int4Ampere
@@ -79,9 +79,9 @@ _TILES: Final = {
         wide=Int4Ampere(warps_m=8, m_tiles=1, teams=1, eights=8, stages=3),
     ),
 }
-"""By eights of rows. Those of 8 and 16 rows on small cards read 14 GB/s for each multiprocessor of
-an H200, where 4 teams read 7.6 and tiles of 64 weight rows 4.1: an RTX 3090 has 11.4
-(`python -m benchmarks.kernels int4_ampere_sweep`).
+"""The tiles by eights of rows. Those of 8 and 16 rows on small cards read 14 GB/s for each
+multiprocessor of an H200, where 4 teams read 7.6 and tiles of 64 weight rows 4.1: an RTX 3090 has
+11.4 (`python -m benchmarks.kernels int4_ampere_sweep`).
 """
 
 _INVARIANT: Final = Int4Ampere(warps_m=4, m_tiles=1, teams=1, eights=8, stages=3)
@@ -168,8 +168,8 @@ def chosen(
 
 
 def _splits(config: Int4Ampere, tiles: int, depth: int, group: int, card: CardLimits) -> int:
-    """Of so many tiles: as many as end soonest, of those whose scales fit. Raises `ValueError` if
-    none does.
+    """The programs of each tile: the number that ends soonest, of those whose scales fit. Raises
+    `ValueError` if none does.
     """
     fitting = [
         splits

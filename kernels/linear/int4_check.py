@@ -148,7 +148,7 @@ WGMMA_PRODUCTS: Final = (
     CheckedProduct(130, 200, 2048, 128, "bias", config=grouped(8, 1, 8, 3)),
     CheckedProduct(128, 392, 2304, 128, "zeros residual", config=grouped(12, 1, 16, 4)),
 )
-"""By warp groups, in bfloat16: where these are wrong, and no others, warps multiply alone."""
+"""The products by warp groups, in bfloat16: where only these are wrong, single warps multiply."""
 
 
 _AMPERE: Final = {
@@ -171,7 +171,7 @@ _AMPERE: Final = {
         CheckedProduct(130, 200, 1024, 128, "swiglu gelu"),  # three tiles of rows
     ),
 }
-"""By eights of rows in a tile of `int4_ampere`."""
+"""The checked products by eights of rows in a tile of `int4_ampere`."""
 
 
 def ampere_products(configs: Sequence[Int4Ampere]) -> tuple[CheckedProduct, ...]:

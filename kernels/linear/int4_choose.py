@@ -39,7 +39,7 @@ _ROW_BY_32: Final = _FEW_BY_32._replace(stages=4, wide=4, lone=True)
 """A single row of x, in tiles of 32 weight rows."""
 
 _DEEP_ROW_BY_32: Final = _ROW_BY_32._replace(stages=6, blocks=1, turns=3)
-"""The same by a deep weight, one program on a multiprocessor."""
+"""The tiles for one row by a deep weight, one program on a multiprocessor."""
 
 _DEEP_ROW_BY_16: Final = _FEW_BY_32._replace(warps_k=2, m_tiles=1, stages=12, turns=4, lone=True)
 """A single row of x by a deep weight, in tiles of 16 weight rows."""
@@ -48,7 +48,7 @@ _PAIR_BY_32: Final = _FEW_BY_32._replace(splits=2, stages=8, lone=True)
 """Up to 8 rows of x: two programs share the columns of a tile of 32 weight rows."""
 
 _PAIR_BY_48: Final = _PAIR_BY_32._replace(m_tiles=3, stages=6)
-"""The same in tiles of 48 weight rows."""
+"""Up to 8 rows of x: two programs share the columns of a tile of 48 weight rows."""
 
 _TWO_AT_ONCE: Final = Int4Tiles(
     warps_m=2, warps_k=4, m_tiles=2, eights=1, splits=1, stages=4, blocks=2, wide=2, lone=True
@@ -67,7 +67,9 @@ _FEW_THREE_AT_ONCE: Final = (
     Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=1, splits=1, stages=4, blocks=3),
     Int4Tiles(warps_m=2, warps_k=2, m_tiles=3, eights=1, splits=1, stages=3, blocks=3),
 )
-"""The same for 2 to 8 rows."""
+"""2 to 8 rows of x, in tiles of 64 or 96 weight rows, three programs on a multiprocessor: the
+one whose last round is fuller.
+"""
 
 _LEAST_SHARE: Final = 0.75
 """The least share of the multiprocessors that programs must fill; where they are fewer, several
@@ -87,7 +89,7 @@ _TILES: Final = {
         1,
     ),
 }
-"""By eights of rows; programs on a multiprocessor that share columns."""
+"""The tiles by eights of rows, for programs on a multiprocessor that share columns."""
 
 _SIXTEEN: Final = (
     Int4Tiles(warps_m=2, warps_k=2, m_tiles=2, eights=2, splits=1, stages=6, blocks=1, turns=3),
@@ -126,15 +128,17 @@ _GROUPED: Final = tuple(
     grouped(warps_m, warps_k, eights, splits)
     for (warps_m, warps_k), eights, splits in product(((12, 1), (8, 1), (4, 2)), (4, 8), (1, 2, 3))
 )
-"""By the tensor cores of warp groups. Clusters of more than three do not find places everywhere,
-and of 128 rows of x only two stages fit.
+"""The tiles by the tensor cores of warp groups. Clusters of more than three do not find places
+everywhere, and of 128 rows of x only two stages fit.
 """
 
 MEASURED_ROWS: Final = (32, 64, 128)
 """The most rows of x for which the sweep's best tiles are kept where the rules find others."""
 
 _LEAST_GROUPED: Final = 17
-"""Rows of x. The norm of fewer is in the product, where warps multiply alone."""
+"""The least rows of x for warp groups. With fewer rows the norm is in the product, where warps
+multiply alone.
+"""
 _STEP_US: Final = {4: 0.26, 8: 0.42}
 """Microseconds of a step of 64 weight rows, by eights of rows: 80 % of the tensor cores' rate, or
 what the lanes take that make the numbers.
@@ -265,14 +269,14 @@ def _sixteen(num_weight_rows: int, depth: int) -> Int4Tiles:
 
 
 def _shared(config: Int4Tiles, programs: int, slots: int, depth: int) -> Int4Tiles:
-    """With as many programs for each tile as run at once."""
+    """The config with as many programs for each tile as run at once."""
     most = min(_MAX_SPLITS, slots // programs, -(-depth // COLUMNS) // _LEAST_STEPS)
     return config._replace(splits=max(1, most))
 
 
 def _grouped_us(config: Int4Tiles, num_rows: int, num_weight_rows: int, depth: int) -> float:
-    """By calculation: rounds of programs, each of so many steps, that the cache or the tensor cores
-    limit.
+    """The calculated time in us: rounds of programs, each of some steps, which the cache or the
+    tensor cores limit.
     """
     tile_rows = 8 * config.eights
     programs = _programs(config, num_weight_rows) * -(-num_rows // tile_rows) * config.splits

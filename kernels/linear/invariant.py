@@ -33,8 +33,9 @@ _FP8: Final = Skinny(
     block_rows=64,
     pads_rows=True,
 )
-"""Where the kernel in CUDA C++ does not serve: one kernel for any number of rows. Weights in 8 bits
-are widened, and rows are not quantised: 64 columns of float32 still fit into an older card."""
+"""The tiles where the kernel in CUDA C++ does not serve: one kernel for any number of rows. Weights
+in 8 bits are widened, and rows are not quantised: 64 columns of float32 still fit into an older
+card."""
 
 
 def choose_invariant(

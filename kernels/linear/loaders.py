@@ -39,15 +39,15 @@ class WeightForm(NamedTuple):
         return PER_WORD if self.group else 1
 
     def constants(self) -> dict[str, int]:
-        """By the names that they have in both kernels."""
+        """The constants by the names that they have in both kernels."""
         return {"SCALE_BLOCK": self.scale_block, "GROUP": self.group, "ZEROS": self.has_zeros}
 
 
 _DENSE: Final = {size: WeightForm(0, 0, False, size) for size in (2, 4)}
-"""By the bytes of a number."""
+"""The loaders of weights in 16 and 32 bits, by the bytes of a number."""
 
 _FP8: Final = {scale_block: WeightForm(scale_block, 0, False, 1) for scale_block in (1, BLOCK)}
-"""By `scale_block`."""
+"""The loaders of weights in 8 bits, by `scale_block`."""
 
 
 def parts_for(

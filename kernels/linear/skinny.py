@@ -58,7 +58,7 @@ def _skinny_kernel(
     num_rows,  # T
     num_out,  # columns of the result
     depth,  # columns of x and of the weight
-    eps,  # of the norm
+    eps,  # epsilon of the norm
     ROWS: tl.constexpr,  # rows of x in a tile
     ROW_TILES: tl.constexpr,  # tiles of rows
     BLOCK_N: tl.constexpr,  # weight rows of a tile
@@ -73,8 +73,8 @@ def _skinny_kernel(
     ZEROS: tl.constexpr,  # whether groups have zero points
     X_SCALED: tl.constexpr,  # whether x is in 8 bits
     NORM: tl.constexpr,  # whether x is normed; not in 4 bits
-    BIAS: tl.constexpr,  # whether there is one
-    RESIDUAL: tl.constexpr,  # whether there is one
+    BIAS: tl.constexpr,  # whether there is a bias
+    RESIDUAL: tl.constexpr,  # whether there is a residual
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
     GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
@@ -211,8 +211,8 @@ def _finish(
     num_out,  # columns of the result
     BLOCK_N: tl.constexpr,  # weight rows of a tile
     ROWS: tl.constexpr,  # rows of x in a tile
-    BIAS: tl.constexpr,  # whether there is one
-    RESIDUAL: tl.constexpr,  # whether there is one
+    BIAS: tl.constexpr,  # whether there is a bias
+    RESIDUAL: tl.constexpr,  # whether there is a residual
     SWIGLU: tl.constexpr,  # whether the weight has gates and ups
     GELU: tl.constexpr,  # whether gates open by GELU, not SiLU
 ):

@@ -33,7 +33,9 @@ _RESERVED_BYTES: Final = 1024
 """Bytes of shared memory that the card reserves for each program on a multiprocessor."""
 
 _MOST_ROWS_OF_THREE_GROUPS: Final = 192
-"""In one instruction of a program of 512 threads, each of which begins with 128 registers."""
+"""The most rows of one instruction in a program of 512 threads, each of which begins with 128
+registers.
+"""
 
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 """Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all. Where a

@@ -16,7 +16,9 @@ from torch import Tensor
 from kernels.philox.reference import KEY_STEPS, MULTIPLIERS, ROUNDS
 
 MOST_NUMBERS: Final = 2**15
-"""Of as many numbers the calls cost most; of more the work, which torch gives to several cores."""
+"""The most numbers for which the cost of calls dominates. For more numbers the work dominates,
+which torch gives to several cores.
+"""
 
 _FACTORS: Final = np.array(MULTIPLIERS, np.uint64).reshape(2, 1, 1)
 _STEPS: Final = np.arange(ROUNDS, dtype=np.uint32)[:, None] * np.array(KEY_STEPS, np.uint32)

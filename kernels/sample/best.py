@@ -98,7 +98,9 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _launches(device: torch.device, vocab_size: int, tiles: int) -> tuple[Launch, Launch]:
-    """For one vocabulary: where it is a multiple of 16, logits are read eight at once."""
+    """The launches for one vocabulary. Where its size is a multiple of 16, logits are read
+    eight at once.
+    """
     pdl = has_pdl(device)
     constants = {"vocab_size": vocab_size, "TILE": _TILE, "PDL": pdl}
     by_tile = Launch(_tiles_kernel, constants, num_warps=_NUM_WARPS)

@@ -166,7 +166,7 @@ def _count_kernel(
     top_k_ptr,  # int32 [T]; 0: none
     sums_ptr,  # int64 [2, DIGITS, T, 4], of counts, then of shares: three sums and the total
     found_ptr,  # int64 [2, DIGITS, T, 2]: lowest key of the interval, what stands above it
-    number,  # of the pass, which looks for two bits of the key
+    number,  # number of the pass, which looks for two bits of the key
     vocab_size,  # tokens
     DIGITS: tl.constexpr,  # passes: pairs of bits of a key
     UNUSED: tl.constexpr,  # low bits that are 0 in every key
@@ -201,7 +201,7 @@ def _sum_kernel(
     maxima_ptr,  # float32 [T, num_tiles], the best logit of each tile
     sums_ptr,  # int64 [2, DIGITS, T, 4], of counts, then of shares: three sums and the total
     found_ptr,  # int64 [2, DIGITS, T, 2]: lowest key of the interval, what stands above it
-    number,  # of the pass, which looks for two bits of the key
+    number,  # number of the pass, which looks for two bits of the key
     vocab_size,  # tokens
     num_tiles,  # tiles of a row
     DIGITS: tl.constexpr,  # passes: pairs of bits of a key

@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
 
 
 def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
-    """And a log without tests is no success."""
+    """A new run begins a new log, and a log without tests is no success."""
     (tmp_path / "log.jsonl").write_text(json.dumps({"test": "x", "outcome": "passed"}) + "\n")
     (tmp_path / "test_some.py").write_text("def test_a(): pass\n")
     environment = _environment(tmp_path, resumes=False)

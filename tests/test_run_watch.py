@@ -100,7 +100,7 @@ def test_a_signal_ends_a_run_and_all_its_processes(
 
 
 def test_what_a_run_leaves_behind_is_told(tmp_path: Path) -> None:
-    """Also where all its tests pass."""
+    """Processes that a run leaves behind are reported, also where all its tests pass."""
     with _run(tmp_path, "-k", "test_leaves") as run:
         out, _ = run.communicate(timeout=END_S)
     assert run.returncode == 0, out

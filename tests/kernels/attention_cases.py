@@ -101,7 +101,7 @@ class Case:
         return plan_attention(segments, self.shape.block_size, torch.device("cpu"))
 
     def to(self, device: torch.device) -> "Case":
-        """The same step on another device."""
+        """This step, moved to another device."""
         names = ("qkv", "qk_norm", "cos_sin", "keys", "values", "tables")
         parts = {name: getattr(self, name) for name in names}
         moved = {name: part if part is None else part.to(device) for name, part in parts.items()}

@@ -44,7 +44,9 @@ def _interpreter() -> None:
 
 @pytest.fixture
 def poisoned() -> Iterator[None]:
-    """Whatever a kernel forgets to write stays NaN. Not for what calls cuBLAS: it would refuse."""
+    """Memory of NaN: what a kernel forgets to write stays NaN. A test that calls cuBLAS cannot use
+    it.
+    """
     torch.use_deterministic_algorithms(True)
     assert torch.empty(3).isnan().all()
     yield

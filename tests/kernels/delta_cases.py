@@ -27,7 +27,7 @@ def layer(
     most_rows: int = 4,
     dtype: torch.dtype = torch.float32,
 ) -> Layer:
-    """Its weights are the same for all `num_slots`."""
+    """A drawn layer, whose weights are the same for all `num_slots`."""
     drawn = torch.Generator().manual_seed(1)
     heads = sizes.num_value_heads
     weights = DeltaWeights(

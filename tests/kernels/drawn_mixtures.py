@@ -38,8 +38,8 @@ class Inputs(NamedTuple):
 
 
 def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
-    """The same every time, for stacks of this form; gates of about 1. A few powers of MXFP4 are far
-    from the others.
+    """Inputs drawn the same every time for stacks of this form, with gates of about 1. A few powers
+    of MXFP4 are far from the others.
     """
     generator = torch.Generator().manual_seed(mixture.num_rows + mixture.hidden)
     count, hidden, width = mixture.count, mixture.hidden, mixture.width
@@ -79,7 +79,7 @@ def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
 
 
 def relative_error(found: Tensor, exact: Tensor) -> float:
-    """By the norms of all numbers."""
+    """The relative error by the norms of all numbers."""
     return float((found.cpu().double() - exact.double()).norm() / exact.double().norm())
 
 

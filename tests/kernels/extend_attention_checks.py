@@ -68,13 +68,15 @@ def check_shapes() -> None:
 
 
 def check_ampere() -> None:
-    """It has no such tensor cores."""
+    """An Ampere card has no such tensor cores, so no segment becomes CUDA C++."""
     pretend_device(A100)
     assert not _recorded(partial(attend_alone, QWEN3))
 
 
 def check_blackwell() -> None:
-    """It has others. A process knows one card: what serves it is asked for once."""
+    """A Blackwell card has other tensor cores, so no segment becomes CUDA C++. A process knows one
+    card: what serves it is asked for once.
+    """
     pretend_device(BLACKWELL)
     assert not _recorded(partial(attend_alone, QWEN3))
 

@@ -40,7 +40,9 @@ def _by_triton(x: torch.Tensor, y: torch.Tensor, count: int, width: int) -> Laun
 
 
 def check_equals_triton() -> None:
-    """Whatever Triton specialises on: dtypes, addresses, sizes of 1 and 16, narrow and wide."""
+    """Launches equal Triton's for all that it specialises on: dtypes, addresses, sizes of 1 and 16,
+    narrow and wide.
+    """
     room = torch.zeros(256)
     tensors = [room, room[1:], room[4:], room.half()[1:]]
     for width in (1, 16, 17):

@@ -91,7 +91,7 @@ class Problem:
         return given.to(device)
 
     def enter(self, device: torch.device) -> Tensor:
-        """By the entry, whatever it chooses."""
+        """The answer by the public function, whatever kernel it chooses."""
         given = (self.x, self.bias, self.norm, self.residual)
         x, bias, norm, residual = (None if value is None else value.to(device) for value in given)
         weight = self.weight.to(device)

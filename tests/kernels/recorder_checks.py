@@ -93,7 +93,7 @@ def check_found_in_the_cache() -> None:
 
 
 def check_the_hook() -> None:
-    """It sees each kernel once, before; and lets Triton go on."""
+    """The hook sees each kernel once, before its launch, and lets Triton go on."""
     driver.set_active(TritonCard())
     seen: list[RecordedKernel] = []
 

@@ -63,7 +63,9 @@ def _rounds(op: Op, num_rows: int, weight: Fp8Weight | DualWeight, dtype: torch.
 
 
 def check_every_product() -> None:
-    """Of weights by row, by block and in both forms, from one row to a prompt's."""
+    """Every product with weights by row, by block and in both forms, from one row to those of a
+    prompt.
+    """
     for op, rows, depth in (*HYBRID_27B, *OTHERS):
         dense = empty(rows, depth, dtype=torch.bfloat16)
         weights = [_weight(rows, depth), DualWeight(dense, _weight(rows, depth))]

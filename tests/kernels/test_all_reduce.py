@@ -82,7 +82,7 @@ def test_a_rank_adds_what_the_others_have_sent(
 
 
 def test_a_slot_takes_turns_within_a_launch(device: torch.device) -> None:
-    """Both halves of the one slot are read in their order, and written in it."""
+    """The two halves of a slot are read and written in turn within a launch."""
     memory = _memory(2, device)
     mail = _mails(memory)[0]
     own, other = _parts((2, 512), torch.float32, 2)
@@ -163,7 +163,9 @@ def test_a_part_that_is_no_whole_number_of_grains_is_refused() -> None:
 def test_ranks_on_two_streams_of_a_card_get_the_same_bits(
     dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
-    """Both ranks replay their graphs at the same time, without events between the streams."""
+    """Two ranks on two streams of a card replay their graphs at the same time, without events
+    between the streams, and get the same bits.
+    """
     device = torch.device("cuda")
     memory = _memory(2, device)
     mails = _mails(memory)

@@ -23,7 +23,9 @@ def _check(case: Case, out: torch.Tensor, tolerance: float) -> None:
 @pytest.mark.parametrize("segments", STEPS)
 @pytest.mark.parametrize("paged", [False, True])
 def test_equals_the_definition(segments: Segments, paged: bool) -> None:
-    """Both plans norm, turn, write and attend; foreign slots keep their NaN and leak none."""
+    """Both plans of attention norm, turn, write and attend; foreign slots keep their NaN, which
+    reaches no result.
+    """
     case = make_case(segments, Shape())
     plan = case.paged_plan() if paged else case.cpu_plan()
     out = attend(case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan)
@@ -64,7 +66,7 @@ def test_both_plans_read_a_float8_cache_alike(segments: Segments) -> None:
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
-    """Other heads, angles, caches or rows than planned are an error."""
+    """Tensors with other heads, angles, caches or rows than planned are an error."""
     case = make_case(((2, 1),), Shape())
     plan = case.cpu_plan()
     keys, values = case.keys, case.values

@@ -68,8 +68,9 @@ def _laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[Exten
 def test_a_bucket_holds_the_work_of_any_segments(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
 ) -> None:
-    """Whatever their pasts: items, merges and partial results stay within the bounds. With fixed
-    cuts the bounds are chosen, and `holds` says for which segments.
+    """Items, merges and partial results of any segments stay within the bounds of their bucket,
+    whatever their pasts. With fixed cuts the bounds are chosen, and `holds` says for which
+    segments.
     """
     laid, num_rows = _laid_out(segments, 3), sum(length for _, length in segments)
     bucket = segment_bucket(num_rows + spare, len(segments) + spare, group * num_kv, num_kv, config)
@@ -266,7 +267,9 @@ def test_any_heads_are_padded(shape: Shape, device: torch.device) -> None:
 def test_a_launch_of_padding_waits_for_the_kernel_ahead(
     positions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it may end before that one has, and the kernel behind it waits for nothing else."""
+    """A launch of padding waits for the kernel ahead. If it ended before that kernel, the next one
+    would wait for nothing else.
+    """
     waits: list[None] = []
     monkeypatch.setattr("triton.language.extra.cuda.gdc_wait", lambda: waits.append(None))
     monkeypatch.setattr("triton.language.extra.cuda.gdc_launch_dependents", lambda: None)

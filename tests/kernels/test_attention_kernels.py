@@ -116,8 +116,8 @@ def test_decodes_equal_the_definition(
 def test_few_short_contexts_equal_the_definition(
     contexts: tuple[int, ...], longest: int, num_kv: int, device: torch.device
 ) -> None:
-    """By fewer programs, which plan and launch both know of. In float16, because the interpreter
-    truncates to bfloat16.
+    """Few short contexts take fewer programs, which plan and launch both know of. In float16,
+    because the interpreter truncates to bfloat16.
     """
     shape = Shape(heads=6, kv=num_kv, dim=48, block_size=32, dtype=torch.float16)
     case = make_case(tuple((context, 1) for context in contexts), shape).to(device)

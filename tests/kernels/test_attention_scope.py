@@ -47,7 +47,7 @@ ROUNDED = {torch.float32: 1e-6, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 def test_the_reference_equals_the_definition(
     segments: Segments, shape: Shape, *, is_paged: bool
 ) -> None:
-    """Both plans; foreign slots keep their NaN and leak none."""
+    """Both plans equal the definition; foreign slots keep their NaN, which reaches no result."""
     case = make_case(segments, shape)
     plan = case.paged_plan() if is_paged else case.cpu_plan()
     given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
@@ -154,7 +154,9 @@ def test_a_layer_that_borrows_gives_what_its_lender_gives(
 
 
 def test_what_has_no_windows_is_not_chosen() -> None:
-    """Neither the library nor Hopper's kernel, however long a segment is."""
+    """The library and Hopper's kernel, which have no windows, are not chosen, however long a
+    segment is.
+    """
     keys = torch.empty(1, 32, 8, 128, dtype=torch.bfloat16)
     config = choose.prefill_config(32, keys, torch.bfloat16, is_scoped=True)
     assert not config.cuda

@@ -38,7 +38,7 @@ def _laid_out(segments: list[tuple[int, int]], first_row: int) -> list[ExtendSeg
 
 
 def _seen(work: HostWork, num_rows: int) -> list[list[tuple[int, int]]]:
-    """By row, the key ranges of its items up to its own position."""
+    """The key ranges of each row's items, up to the row's own position."""
     seen: list[list[tuple[int, int]]] = [[] for _ in range(num_rows)]
     for row, rows, position, _, begin, end, _, _ in work.items.tolist():
         for offset in range(rows):
@@ -50,7 +50,9 @@ def _seen(work: HostWork, num_rows: int) -> list[list[tuple[int, int]]]:
 def test_every_row_meets_every_key_once(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_decodes: int
 ) -> None:
-    """Whatever the segments, the heads and the pieces; partial results have slots of their own."""
+    """Every row meets every key once for any segments, heads and pieces; partial results have slots
+    of their own.
+    """
     laid = _laid_out(segments, num_decodes)
     work = prefill_work(laid, num_decodes, 2 * group, 2, config, library=False)
     num_rows = sum(length for _, length in segments)
@@ -88,7 +90,9 @@ def test_pieces_start_at_whole_tiles(
 def test_steps_of_any_segments_share_one_scratch(
     num_heads: int, num_kv: int, segments: list[tuple[int, int]]
 ) -> None:
-    """Whatever is cut in how many pieces: what a step takes is known before it is met."""
+    """Steps of any segments fit into one scratch, whose size is known before the steps, however
+    they are cut.
+    """
     work = prefill_work(_laid_out(segments, 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
     whole = prefill_work(_laid_out([(0, 2)], 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
     sizes = [

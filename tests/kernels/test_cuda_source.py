@@ -33,7 +33,9 @@ def test_a_compilation_is_known_by_its_constants(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(HAS_COMPILER, reason="torch for CUDA is here")
 def test_without_a_compiler_it_says_what_is_missing(tmp_path: Path) -> None:
-    """Whoever asks first can do without."""
+    """Without a compiler the error says what is missing; a caller that asks first can do without
+    one.
+    """
     with pytest.raises(CompileError, match="No module named 'cuda'"):
         compiler_version()
     with pytest.raises(CompileError, match="No module named 'cuda'"):

@@ -62,7 +62,7 @@ def drawn(of: Layer, begun: tuple[int, ...], spans: list[RowSpan]) -> None:
 def mixed(
     of: Layer, rows: tuple[Tensor, Tensor], plan: DeltaPlan, device: torch.device
 ) -> tuple[Tensor, DeltaState]:
-    """By the kernels."""
+    """A mixed step by the kernels."""
     weights = DeltaWeights(*[part.to(device) for part in of.weights])
     state = DeltaState(*[part.to(device) for part in of.state])
     moved = plan._replace(
@@ -226,7 +226,9 @@ def test_four_taps_in_16_bits_are_one_word(device: torch.device) -> None:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("width", [40, 1500])
 def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
-    """Of one part of the columns, or of several, the last of them not full."""
+    """The gates may be computed as their product, in one part of the columns or in several, of
+    which the last is not full.
+    """
     drawn_by = torch.Generator().manual_seed(width)
     rows, _ = drawn_rows(2, 7)
     hidden, norm = torch.randn(2, width, generator=drawn_by), torch.rand(width)

@@ -52,7 +52,9 @@ def test_chunks_are_rows(length: int, kind: str) -> None:
 
 @pytest.mark.parametrize("length", LENGTHS[1:])
 def test_both_are_those_of_transformers(length: int) -> None:
-    """Its rule by rows, and by chunks, with the lengths of queries and keys left to it."""
+    """Our rule by rows and by chunks is that of transformers, with its own norm of queries and
+    keys.
+    """
     *given, state = _case(length)
     batched = [x.unsqueeze(0) for x in given]
     for rule in (theirs.torch_recurrent_gated_delta_rule, theirs.torch_chunk_gated_delta_rule):

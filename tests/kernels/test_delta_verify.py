@@ -81,7 +81,7 @@ def verified(
     sizes: DeltaSizes = SIZES,
     tiles: RowTiles | None = None,
 ) -> Tensor:
-    """By the kernels; the layer moves on."""
+    """Verify rows by the kernels; the layer's states move on."""
     device = of.state.matrices.device
     given = [part.to(device) for part in rows]
     plans = planned(spans, device)
@@ -89,7 +89,7 @@ def verified(
 
 
 def own_rows(spans: list[RowSpan]) -> list[int]:
-    """Those of spans that do not pad the step."""
+    """The rows of spans that do not pad the step."""
     found, first = [], 0
     for span in spans:
         found += range(first, first + span.length) if span.start >= 0 else ()

@@ -101,8 +101,8 @@ READS: Final = "_copy_kernel loads ahead of its wait what _copy_kernel writes"
 def test_what_relies_on_too_much_is_found(
     copies: Sequence[tuple[int, int, dict[str, int]]], faults: list[str], watch: Watch
 ) -> None:
-    """Of the kernel ahead, and of those ahead of it, if none between them waits before it lets
-    others begin.
+    """A kernel that relies on the kernel ahead is found, and one that relies on earlier kernels if
+    none between waits before it lets others begin.
     """
     _run(torch.zeros(8), copies)
     assert watch.faults == faults
@@ -127,7 +127,9 @@ def test_verified_rows_wait(name: str, tiles: RowTiles, watch: Watch) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
 @pytest.mark.parametrize("tiles", [delta.MANY_TILES, delta.SOME_TILES])
 def test_decodes_of_a_hybrid_wait(tiles: Any, watch: Watch) -> None:
-    """Of one row each, beside padding and a prompt."""
+    """Kernels of a hybrid's decodes wait, for decodes of one row each beside padding and a
+    prompt.
+    """
     spans = [RowSpan(6, 1, 3), RowSpan(-1, 1, 7), RowSpan(0, 1, 0), RowSpan(9, 70, 1)]
     rows, of = drawn_rows(73, 5, sizes=ONE_KEY), begun(layer(NUM_SLOTS, sizes=ONE_KEY))
     plan, out = plan_spans(spans, CPU), torch.empty(73, ONE_KEY.value_columns)
@@ -224,7 +226,7 @@ def _answers(drive: Drive) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
 def test_all_kernels_of_drafts_wait(tmp_path: Path) -> None:
-    """Those that draft, and those that verify, of a hybrid."""
+    """All kernels that draft, and those that verify drafts of a hybrid, wait."""
     path = write_family(tmp_path / "model", "qwen3_5")
     add_gated_head(path)
     chosen = SpeculationConfig(drafter=str(path), depth=2)

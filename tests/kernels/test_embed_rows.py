@@ -40,7 +40,7 @@ def test_no_updates_are_no_launch(device: torch.device) -> None:
 
 
 def test_numbers_out_of_range_do_not_fault(device: torch.device) -> None:
-    """They are brought into range, by the kernel as by the reference."""
+    """Numbers out of range are brought into range, by the kernel as by the reference."""
     embedding = torch.randn(11, 37, device=device)
     last_token = torch.tensor([3, 10, 0, -1, 11, 7], dtype=torch.int32, device=device)
     rows = torch.tensor([3, 4, -2, 99, 5, 1, 1], dtype=torch.int32, device=device)

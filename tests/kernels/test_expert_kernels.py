@@ -236,7 +236,9 @@ SHARED = [
 def test_an_expert_that_all_rows_share_is_one_more_pair(
     case: tuple[str, torch.dtype, int, int, bool, int], kind: str, device: torch.device
 ) -> None:
-    """Of each row, with a weight that its gate says, or 1; whatever is requested ahead of time."""
+    """A shared expert is one more pair of each row, with the weight of its gate or 1, whatever is
+    loaded ahead of time.
+    """
     form, dtype, hidden, width, gated, num_rows = case
     count, active = 6, 2
     routed, routing = routed_rows(kind, num_rows, count, active), Routing(count, active)
@@ -310,7 +312,9 @@ def test_few_rows_on_a_card_take_a_shared_expert(
 
 
 def test_a_shared_expert_of_another_form_or_width_stays_apart() -> None:
-    """Its kernels have one form, and pairs one width."""
+    """A shared expert of another form or width stays apart, because kernels take one form, and
+    pairs one width.
+    """
     up, down = drawn(4 * 40, 48), drawn(4 * 48, 20)
     own = drawn(40, 48), drawn(48, 20)
     assert few.takes_shared(up, down, *own)

@@ -91,7 +91,7 @@ def test_a_wrong_tile_is_a_fault(
 
 
 def test_what_a_driver_refuses_is_a_fault() -> None:
-    """By its first line."""
+    """The first line of a driver's refusal becomes the fault."""
 
     def products(*_: object) -> tuple[Tensor, Tensor]:
         raise RuntimeError("an illegal instruction was encountered\nand more")
@@ -125,7 +125,7 @@ def test_a_process_answers_or_its_end_is_a_fault(program: str, said: str) -> Non
 
 
 def test_a_program_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
-    """And no error of the engine."""
+    """A program that is missing is a fault of the check, and no error of the engine."""
     assert "did not start" in verdict.asked([str(tmp_path / "none")], b"{}")
 
 
@@ -162,7 +162,7 @@ def _checked(device: torch.device, mixture: CheckedMixture, program: str) -> Mix
 
 
 def test_a_right_check_lets_the_kernel_serve_its_sizes(card: torch.device) -> None:
-    """Those alone; once in a process."""
+    """A right check lets the kernel serve the checked sizes alone, and runs once in a process."""
     assert not verdict.serves(card, 2880, 2880, "mxfp4")
     assert _checked(card, GPT_OSS, "print('\"\"')").serves
     assert verdict.serves(card, 2880, 2880, "mxfp4")
@@ -184,7 +184,9 @@ def test_a_fault_leaves_triton_and_a_line(card: torch.device, program: str) -> N
 def test_what_no_card_has_run_is_not_even_checked(
     card: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other sizes, other cards, and none or no compiler: Triton's, without a fault."""
+    """With other sizes, other cards, no card or no compiler there is no check: Triton's kernels
+    serve, without a fault.
+    """
     right = "print('\"\"')"
     for mixture in (SMALL, CheckedMixture(2880, 1440, 4, True, Activation())):
         assert not _checked(card, mixture, right).serves
@@ -207,7 +209,7 @@ def test_ahead_what_a_card_has_run_counts_as_right(card: torch.device) -> None:
 def test_the_choice_follows_the_verdict(
     card: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the device and the sizes of both stacks."""
+    """The choice follows the verdict for the device and the sizes of both stacks."""
     monkeypatch.setattr(mxfp4, "suits", lambda *_: True)
     x = torch.empty(1, 2880, dtype=torch.bfloat16, device="meta")
 

@@ -49,7 +49,7 @@ def test_what_it_serves() -> None:
 
 
 def test_a_program_fits_the_card() -> None:
-    """Its tiles and barriers."""
+    """The tiles and barriers of a program fit into the card's shared memory."""
     assert extend_attention.shared_bytes() <= SHARED_BYTES
 
 
@@ -93,7 +93,9 @@ MIXES: list[Segments] = [
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_few_multiprocessors_take_many_rounds(shape: Shape) -> None:
-    """Of the last mix, with pieces: both places of queries are used again, in both directions."""
+    """Few multiprocessors take many rounds of the last mix, with pieces: both places of queries are
+    used again, in both directions.
+    """
     case = make_case(MIXES[-1], shape)
     segments, sizes = case.paged_plan().prefills, (case.num_decodes, shape.heads, shape.kv)
     work = prefill_work(segments, *sizes, PIECES, library=False)
@@ -129,8 +131,8 @@ class TestOnHopper:
         places: int | None,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Of odd lengths behind odd pasts, whole and in pieces, each answer twice; side by side on
-        the card, and one after the other.
+        """Segments of odd lengths behind odd pasts, whole and in pieces, each answer twice; side by
+        side on the card, and one after the other.
         """
         if places is not None:
             monkeypatch.setattr(extend_attention, "multiprocessors", lambda _: places)

@@ -41,7 +41,7 @@ def _assert_near(x: Tensor, values: Tensor, scales: Tensor) -> None:
     )
 )
 def test_any_finite_row_is_kept_within_the_formats_bound(rows: list[list[float]]) -> None:
-    """Whatever its size: each row has its own scale."""
+    """Any finite row is kept within the format's bound, because each row has its own scale."""
     x = torch.tensor(rows)
     values, scales = reference.quantize_rows(x, None, 0.0)
     assert not values.float().isnan().any()
@@ -50,7 +50,9 @@ def test_any_finite_row_is_kept_within_the_formats_bound(rows: list[list[float]]
 
 
 def test_the_largest_number_is_the_formats_largest() -> None:
-    """And what is opposite to it the opposite; a row of zeros is one."""
+    """A row's largest number becomes the format's largest, its opposite the opposite, and a row of
+    zeros stays zeros.
+    """
     values, scales = fp8.quantize_rows(torch.tensor([[7.0, -7.0, 3.5], [0.0, 0.0, -0.0]]))
     assert values.float().tolist() == [[448, -448, 224], [0, 0, 0]]
     assert scales[0] == 7 / 448
@@ -115,8 +117,8 @@ def test_the_way_back(shape: tuple[int, int], quantise: object, device: torch.de
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from([64, 256, 1024]))
 def test_a_product_is_off_by_the_formats_error(seed: int, depth: int) -> None:
-    """Of its norm: under 2^-4 in the worst case, under 3 % on average, with either side in 8 bits;
-    with both under the root of 2 times that.
+    """The error of a product relative to its norm is under 2^-4 in the worst case, under 3 % on
+    average, with either side in 8 bits; with both under the root of 2 times that.
     """
     x, weight = _rows(32, depth, seed=seed), _rows(64, depth, seed=seed + 1)
     exact = x.double() @ weight.double().T
@@ -142,7 +144,9 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 def test_rows_are_picked_with_their_scales() -> None:
-    """By index or slice; scales by block belong to no single row."""
+    """Rows are picked with their scales, by index or slice; scales by block belong to no single
+    row.
+    """
     weight = by_row(_rows(9, 32))
     for chosen in (slice(2, 5), torch.tensor([8, 0, 8])):
         assert torch.equal(wide(weight.rows(chosen)), wide(weight)[chosen])

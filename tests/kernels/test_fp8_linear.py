@@ -45,7 +45,9 @@ def _shape(num_rows: int, num_out: int, depth: int, parts: str, scales: str) -> 
 def test_matrix_vector_products(
     case: tuple[tuple[int, int, int], torch.dtype], parts: str, scales: str, device: torch.device
 ) -> None:
-    """Neither N nor K fits the blocks of the kernel or of the scales."""
+    """Products of a matrix and a vector where N and K do not fit the blocks of the kernel or of the
+    scales.
+    """
     shape, dtype = case
     num_rows, num_out, depth = _shape(*shape, parts, scales)
     problem = Problem(num_rows, num_out, depth, dtype, parts, scales)
@@ -81,8 +83,8 @@ def test_tensor_core_products(
 @pytest.mark.parametrize("parts", ["plain", "swiglu", "residual bias"])
 @pytest.mark.parametrize("config", [SKINNY, SPLIT])
 def test_rows_that_come_with_scales(parts: str, config: Skinny, device: torch.device) -> None:
-    """Both sides in 8 bits; interpreted, where such numbers do not multiply, x is as wide as its
-    scales leave it.
+    """Rows that come with scales: both sides are in 8 bits; interpreted, where such numbers do not
+    multiply, x is as wide as its scales leave it.
     """
     problem = Problem(5, 21, 130, torch.float16, parts, "row")
     norm, problem.norm = problem.norm, None
@@ -106,7 +108,7 @@ def test_rows_that_come_with_scales(parts: str, config: Skinny, device: torch.de
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("num_rows", [2, 16, 64, 128])
 def test_rows_are_quantised_on_their_way(parts: str, num_rows: int) -> None:
-    """By a kernel of its own, after the norm."""
+    """A kernel of its own quantises the rows, after the norm."""
     problem = Problem(num_rows, 256, 512, torch.bfloat16, parts, "row")
     for config in (SPLIT, Skinny(block_n=64, block_k=128, splits=2, num_warps=4, num_stages=4)):
         out = problem.run(config._replace(quantises=True), torch.device("cuda"))
@@ -115,8 +117,8 @@ def test_rows_are_quantised_on_their_way(parts: str, num_rows: int) -> None:
 
 @pytest.mark.gpu
 def test_what_starts_early_reads_what_is_done() -> None:
-    """Of a chain whose every product reads the last one's rows: the same bits as of one in which
-    each waits for the host.
+    """A chain in which every product reads the rows of the one before gives the same bits as one in
+    which each product waits for the host.
     """
     cuda, tiles = (
         torch.device("cuda"),
@@ -157,7 +159,9 @@ def test_more_rows_than_one_launch_takes(parts: str, device: torch.device) -> No
 def test_what_is_not_finite_stays_in_its_row_and_column(
     config: Config, device: torch.device
 ) -> None:
-    """Also a NaN among the values of a weight, which the interpreter takes for 480."""
+    """What is not finite stays in its row and column, also a NaN among the values of a weight,
+    which the interpreter takes for 480.
+    """
     problem = Problem(3, 33, 70, torch.float16, "norm", "row")
     problem.x[1, 69] = torch.inf
     assert isinstance(problem.weight, Fp8Weight)
@@ -189,8 +193,8 @@ def test_entries_agree_with_their_definitions(
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("scales", ["row", "block"])
 def test_the_librarys_products(parts: str, scales: str) -> None:
-    """By row x is quantised too: its values are a 16th off at the most, 2.7 % on average. The
-    residual that the library overwrites is a copy.
+    """With scales by row the library quantises x too: its values are a 16th off at the most, 2.7 %
+    on average. The residual that the library overwrites is a copy.
     """
     device = torch.device("cuda")
     problem = Problem(300, 256, 512, torch.bfloat16, parts, scales)
@@ -200,7 +204,9 @@ def test_the_librarys_products(parts: str, scales: str) -> None:
 
 
 def test_what_is_chosen_for_scales_by_block_has_one_scale_per_tile() -> None:
-    """And the library, which would widen the whole weight, serves only very many rows."""
+    """The choice for scales by block has one scale per tile; the library, which would widen the
+    whole weight, serves only very many rows.
+    """
     for op in Op:
         for num_weight_rows, depth in [(6144, 4096), (24576, 4096), (4096, 12288), (256, 640)]:
             for num_rows in (1, 2, 5, 64, 65, 128, 129, MAX_BLOCKED_ROWS):
@@ -255,7 +261,7 @@ def test_configurations_fit_the_card() -> None:
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
-    """By the type itself, or by the entry."""
+    """Weights that do not fit are refused by the type itself, or by the function."""
     values = torch.zeros(200, 300, dtype=torch.float8_e4m3fn)
     Fp8Weight(values, torch.ones(200))
     Fp8Weight(values, torch.ones(2, 3))

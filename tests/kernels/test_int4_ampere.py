@@ -218,7 +218,9 @@ def test_every_program_fits_the_card(name: str, group: int) -> None:
 
 
 def test_what_is_compiled_does_not_depend_on_multiprocessors() -> None:
-    """So that a dry run, which does not know how many there are, finds what a start needs."""
+    """What is compiled does not depend on the number of multiprocessors, so that a dry run, which
+    does not know it, finds what a start needs.
+    """
     for num_rows, shape in product((1, 9, 30, 64, 200), SHAPES):
         found = {
             chosen(num_rows, *shape, CardLimits(count, 99 * KIB))._replace(splits=1)
@@ -228,7 +230,9 @@ def test_what_is_compiled_does_not_depend_on_multiprocessors() -> None:
 
 
 def test_few_weight_rows_are_shared() -> None:
-    """By as many programs as run at once; the columns of each are some steps."""
+    """Few weight rows are shared by as many programs as run at once; each program has some steps of
+    the columns.
+    """
     card = CARDS["4090"]
     assert chosen(1, 1024, 4096, card).splits == 2
     assert chosen(1, 1024, 1024, card).splits == 1
@@ -241,7 +245,7 @@ def test_few_weight_rows_are_shared() -> None:
 
 
 def test_scales_that_do_not_fit_are_left_to_triton() -> None:
-    """Those of a program lie in shared memory."""
+    """Products whose scales do not fit into a program's shared memory are left to Triton."""
     assert not int4_ampere.fits(2**19, 32, 99 * KIB)
     with pytest.raises(ValueError, match="columns in groups"):
         chosen(1, 4096, 2**19, CARDS["3090"], group=32)
@@ -340,7 +344,7 @@ EPS: Final = 1e-6
 
 
 def _configs() -> Iterator[Int4Ampere]:
-    """Of small cards and of large ones, alone and by programs that share columns."""
+    """Tiles for small and for large cards, alone and by programs that share columns."""
     configs = dict.fromkeys((*configs_on(99 * KIB), *configs_on(227 * KIB)))
     for config, splits in product(configs, (1, 3)):
         yield config._replace(splits=splits)
@@ -426,7 +430,9 @@ class TestOnCard:
     @pytest.mark.usefixtures("served")
     @pytest.mark.parametrize("num_rows", [1, 3, 12, 40, 256])
     def test_the_choice(self, num_rows: int) -> None:
-        """Of an 8B's down projection; the rows also alone, bit for bit, where that is asked for."""
+        """The choice for an 8B's down projection; rows alone give the same bits where that is asked
+        for.
+        """
         weight = _drawn(4096, 12288, 128).to(torch.device("cuda"))
         x = torch.randn(num_rows, 12288, device="cuda").bfloat16()
         residual = torch.randn(num_rows, 4096, device="cuda").bfloat16()

@@ -94,7 +94,7 @@ def test_a_column_that_is_left_out_is_a_fault() -> None:
 
 @pytest.mark.parametrize("error", [CompileError, ValueError, RuntimeError])
 def test_errors_of_compiler_and_driver_are_faults(error: type[Exception]) -> None:
-    """Their first line."""
+    """The first line of an error of the compiler or the driver is the fault."""
 
     def product(*_: object, **__: object) -> Tensor:
         raise error("it has\nno such thing")
@@ -103,7 +103,9 @@ def test_errors_of_compiler_and_driver_are_faults(error: type[Exception]) -> Non
 
 
 def test_a_broken_device_is_no_fault_of_the_check() -> None:
-    """It is raised, also where the error came with the launch."""
+    """A broken device is raised and is no fault of the check, also where the error came with the
+    launch.
+    """
 
     def settle() -> None:
         raise CardBroken("gone")
@@ -330,7 +332,9 @@ def test_wrong_warp_groups_are_left_out_alone(monkeypatch: pytest.MonkeyPatch, m
 def test_other_cards_are_checked_by_their_own_kernel(
     spoil: Spoil, monkeypatch: pytest.MonkeyPatch, mark: Path
 ) -> None:
-    """By each of its tiles; it serves where it is right, and no warp groups are asked."""
+    """Other cards are checked by each tile of their own kernel, which serves where it is right;
+    warp groups are not checked there.
+    """
     tiles: set[object] = set()
 
     def product(

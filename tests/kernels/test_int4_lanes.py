@@ -109,7 +109,9 @@ def test_lanes_meet_their_columns(own_m: int, block64: int) -> None:
 
 
 def test_squares_are_a_diagonal() -> None:
-    """Of the product of a fragment of x with itself: lane 4 q + q / 2 has that of row q."""
+    """The squares are the diagonal of the product of a fragment of x with itself: lane 4 q + q / 2
+    has that of row q.
+    """
     x = torch.randint(-8, 8, (8, 16), generator=torch.Generator().manual_seed(3)).float()
     bits = x.bfloat16().view(torch.int16).numpy().view(np.uint32)
     b = np.array([[bits[lane // 4, lane % 4], bits[lane // 4, 4 + lane % 4]] for lane in LANES])

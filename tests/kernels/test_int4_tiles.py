@@ -121,7 +121,9 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
-    """So that it is compiled ahead, once for the same constants."""
+    """On a pretended device the compilation is recorded, so that it is done ahead, once for the
+    same constants.
+    """
     x = torch.empty(5, 256, dtype=torch.bfloat16, device="meta")
     weight = _drawn(48, 256, 128, zeros=True).to(torch.device("meta"))
     with record_launches() as recorded:
@@ -233,7 +235,7 @@ class TestOnHopper:
     @pytest.mark.usefixtures("checked")
     @pytest.mark.parametrize("num_rows", [1, 3, 40, 256])
     def test_the_choice(self, num_rows: int) -> None:
-        """Of an 8B's down projection, with an order of columns too."""
+        """The choice for an 8B's down projection, with an order of columns too."""
         weight = _drawn(4096, 12288, 128, zeros=True).to(torch.device("cuda"))
         x = torch.randn(num_rows, 12288, device="cuda").bfloat16()
         residual = torch.randn(num_rows, 4096, device="cuda").bfloat16()

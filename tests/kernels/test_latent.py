@@ -42,7 +42,7 @@ class Shape:
 
     @property
     def scale(self) -> float:
-        """Of scores."""
+        """The scale of the scores."""
         return (self.plain + self.turned) ** -0.5
 
 
@@ -95,7 +95,7 @@ class Case:
         return plan_attention(segments, self.shape.block_size, torch.device("cpu"))
 
     def to(self, where: torch.device) -> "Case":
-        """The same step on another device."""
+        """This step, moved to another device."""
         moved = [part.to(where) for part in (self.queries, self.rows)]
         weights = LatentWeights(*(part.to(where) for part in self.weights[:3]))
         rest = [part.to(where) for part in (self.cos_sin, self.cache, self.tables)]

@@ -35,7 +35,7 @@ def _launch(stride: int, device: torch.device) -> Launch:
 
 @pytest.mark.parametrize("stride", [1, 3, 16])
 def test_any_alignment_size_and_dtype(stride: int, device: torch.device) -> None:
-    """The same launch object for all of them, each twice, in any order."""
+    """One launch object serves any alignment, size and dtype, each twice, in any order."""
     launch = _launch(stride, device)
     for count in (1, 16, 17, 200, 1, 16):
         for offset in (0, 1, 4, 0):

@@ -164,7 +164,9 @@ def test_many_rows_and_float32_are_the_librarys() -> None:
     [(257, 257), (2048, 1985), (4096, 3971), (8192, 7943), (20_000, 7943)],
 )
 def test_the_most_rows_that_the_library_multiplies(most: int, found: int) -> None:
-    """Of gates and ups, whatever the card: beyond them ours does where it serves the product."""
+    """The most rows of gates and ups that the library multiplies on any card; beyond them our
+    kernel does where it serves the product.
+    """
     assert entries.library_rows(most) == found
     shape = 24_576, 4096, torch.bfloat16
     served = [choose(Op.NORM_SWIGLU, n, *shape, has_wide=True) for n in range(found, most + 1)]

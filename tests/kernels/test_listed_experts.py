@@ -152,7 +152,9 @@ def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
 def test_what_serves_fits_into_an_h200(
     form: str, sizes: tuple[int, int, int, int], num_pairs: int
 ) -> None:
-    """Its shared memory, and its ranges of tiles what a program holds of them."""
+    """The kernels that serve fit into an H200's shared memory, and the ranges of tiles into what a
+    program holds of them.
+    """
     count, hidden, width, active = sizes
     for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
         product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=True)
@@ -242,7 +244,9 @@ class TestOnCard:
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
     def test_products(self, mixture: Mixture, form: str) -> None:
-        """By the tiles that serve; in 8 bits also of rows that others serve."""
+        """Products by the tiles that serve; in 8 bits also with numbers of rows that other kernels
+        serve.
+        """
         host, card = drawn_inputs(mixture, form), drawn_inputs(mixture, form, "cuda")
         exact = exact_gated(mixture, host)
         wanted = exact_down(mixture, host, exact.bfloat16())

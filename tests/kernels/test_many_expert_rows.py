@@ -105,7 +105,7 @@ def test_experts_of_rounded_rows_are_as_defined(
     on_card = up.to(device), down.to(device)
 
     def found(first: int) -> tuple[Tensor, Tensor]:
-        """Those of the rows from `first` on."""
+        """The results of the rows from `first` on."""
         own = Routed(*(each[first:].contiguous().to(device) for each in routed[:2]))
         num_pairs = own.experts.numel()
         listed = many.pair_list(own.experts, count, rows)
@@ -285,7 +285,9 @@ def test_experts_in_mxfp4_are_widened_some_at_a_time(
     (torch.float16, 36 * 8, False),
 ])  # fmt: skip
 def test_few_pairs_are_not_worth_widening(dtype: torch.dtype, pairs: int, *, wide: bool) -> None:
-    """Nor may a power that float16 lacks be rounded away."""
+    """Few pairs are not worth widening, and a power of two that float16 lacks must not be rounded
+    away.
+    """
     stack = formed(drawn(8, 32), "mxfp4")
     assert widened.widens(torch.zeros(1, 32, dtype=dtype), stack, pairs, 8) is wide
     assert not widened.widens(torch.zeros(1, 32, dtype=torch.bfloat16), drawn(8, 32), pairs, 8)

@@ -16,7 +16,9 @@ FILES = (measured.DENSE, measured.FP8, measured.BLOCKS, measured.INT4)
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_what_its_writer_writes(name: str) -> None:
-    """It says where and when it was measured, and names no shape twice."""
+    """A file equals what its writer writes, says where and when it was measured, and names no shape
+    twice.
+    """
     tables = measured.read(name)
     assert written(tables) == (measured.FOLDER / name).read_text(encoding="utf-8")
     assert all(table.card and "torch" in table.software for table in tables)
@@ -38,7 +40,9 @@ def test_the_writer_writes_nothing_without_a_report(
 
 
 def test_the_fastest_variant_becomes_the_entry() -> None:
-    """By keyword, without defaults; the library only if it is faster by 2 %."""
+    """The fastest variant becomes the entry, by keyword and without defaults; the library only if
+    it is faster by 2 %.
+    """
     skinny, wide = Skinny(64, 128, 1, 4, 3, pads_rows=True), Wide(2, 2, reads_once=True)
     times = {named(skinny): 7.04, named(wide): 8.0, "library": 7.0}
     results = [
@@ -73,7 +77,9 @@ def test_the_fastest_variant_becomes_the_entry() -> None:
 
 
 def test_times_of_layers_are_not_kept_as_those_of_products() -> None:
-    """By blocks, whose sweep times a product within a layer."""
+    """Times of a product within a layer, as the sweep of scales by block takes them, are not kept
+    as those of products.
+    """
     times = {named(Skinny(64, 128, 4, 4, 6)): 111.8, named(Skinny(64, 128, 8, 4, 4)): 113.8}
     case = {"case": "linear_add 2048 x 4096 T=16 blocks", "times_us": times, "peers": []}
     (entry,) = entries_of([case], "blocks")

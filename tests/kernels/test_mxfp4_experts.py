@@ -143,7 +143,9 @@ def test_gpt_oss_fits_every_card(arch: int, size: int) -> None:
 
 
 def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the form, the dtype, the number of pairs and the card; off unless it is asked for."""
+    """The choice leaves to Triton what the kernel cannot do: by the form, the dtype, the number of
+    pairs and the card. The kernel is off unless it is asked for.
+    """
     for module in (mxfp4, listed):
         monkeypatch.setattr(module, "runs_on", lambda _: True)
         monkeypatch.setattr(module, "shared_bytes", lambda _: 227 * KIB)
@@ -196,7 +198,7 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs torch for CUDA")
 @pytest.mark.parametrize("arch", ARCHES)
 def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> None:
-    """Both products of gpt-oss."""
+    """Both products of gpt-oss compile for a card without spilled registers."""
     for x_rows, is_up in ((1, True), (4, False)):
         tiles = mxfp4.chosen(GPT_OSS, x_rows, ARCHES[arch] * KIB, is_up=is_up)
         of = mxfp4.Product(is_up, GPT_OSS, GPT_OSS, 4, has_bias=True)
@@ -222,8 +224,8 @@ MACHINE_TILES: Final = (
 def test_its_machine_code_reads_no_register_that_nothing_writes(
     sizes: tuple[int, int, int], tiles: Mxfp4Tiles, tmp_path: Path
 ) -> None:
-    """Which NVRTC 13.0 made of a policy of the L2 cache that is known ahead, with all these tiles
-    but the first: the policy's registers were never written, which is an illegal instruction.
+    """The machine code reads no register that nothing writes. NVRTC 13.0 made such code of a
+    constant policy of the L2 cache with all these tiles except the first: an illegal instruction.
     """
     depth, out, active = sizes
     of = mxfp4.Product(False, depth, out, active, has_bias=True)

@@ -175,7 +175,7 @@ def test_nothing_to_do_is_no_launch() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    """Other vocabularies, types, or numbers of rows are errors."""
+    """Arguments with other vocabularies, types or numbers of rows are errors."""
     counts, penalties = _counts(2, 5), _penalties([0], [1], CPU)
     with pytest.raises(ValueError, match="logits"):
         penalise(torch.zeros(1, 6), counts, penalties, torch.empty(1, 5))

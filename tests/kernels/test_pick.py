@@ -116,7 +116,9 @@ def test_noise_is_the_documented_one() -> None:
 
 
 def test_log_probabilities() -> None:
-    """Of the chosen token and of the best ones, from raw logits, never more than there are."""
+    """Log-probabilities of the chosen token and of the best ones, from raw logits, never more than
+    there are tokens.
+    """
     logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]).bfloat16()
     own, values, ids = logprobs(logits, torch.tensor([2, -1]), 2)
     scores = logits.double().log_softmax(-1).float()
@@ -127,7 +129,7 @@ def test_log_probabilities() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    """Other numbers of rows, or a memory without its rows, are errors."""
+    """Arguments with other numbers of rows, or a memory without its rows, are errors."""
     cpu = torch.device("cpu")
     with pytest.raises(ValueError, match="draws of 2"):
         pick(torch.zeros(3, 5), make_draws(2, cpu), torch.arange(3))

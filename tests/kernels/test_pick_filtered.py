@@ -71,7 +71,9 @@ def _expected(logits: torch.Tensor, draws: Draws, slack: float) -> torch.Tensor:
 def test_the_kept_set_is_the_sorted_one(
     spread: float, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """But for tokens within 1e-6 of a border of top_p or min_p; top_k and ties are exact."""
+    """The kept set is that of sorting, except tokens within 1e-6 of a border of top_p or min_p;
+    top_k and ties are exact.
+    """
     logits = (torch.randn(len(FILTERS), 300) * spread).to(dtype).to(device)
     draws = _draws(FILTERS, 0.8, device)
     kept = _kept(logits, draws, 256)

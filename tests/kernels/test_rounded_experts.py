@@ -136,7 +136,9 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
 @pytest.mark.parametrize("sizes", [(128, 2048, 768, 8), (256, 2048, 512, 8)], ids=str)
 @pytest.mark.parametrize("pairs_of_two", [1, 16, 104])
 def test_what_serves_fits_into_an_h200(sizes: tuple[int, int, int, int], pairs_of_two: int) -> None:
-    """Its shared memory, the pairs that a program counts, and the tiles that it holds."""
+    """The kernels that serve fit into an H200's shared memory, with the pairs that a program counts
+    and the tiles that it holds.
+    """
     count, hidden, width, active = sizes
     for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
         product = RoundedProduct(is_up, True, count, depth, out, active, has_bias=True)
@@ -223,7 +225,7 @@ class TestOnCard:
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
     def test_products(self, mixture: Mixture, form: str) -> None:
-        """Of rows and of gates times ups."""
+        """Both products: of the rows, and of gates times ups."""
         card = drawn_inputs(mixture, form, "cuda")
         exact, wanted = _wanted(mixture, drawn_inputs(mixture, form))
         gated_exact = exact.bfloat16().cuda()

@@ -93,7 +93,7 @@ def _has(run: SharedRun, row: int) -> bool:
 
 
 def test_a_bucket_refuses_what_it_has_no_room_for() -> None:
-    """Of decodes that share, and of what does."""
+    """A bucket refuses more shared runs, or more decodes that share, than it has room for."""
     runs = tuple(SharedRun(0, 2, 16 * level, 16 * level + 16, 0) for level in range(9))
     bucket = segment_bucket(0, 0, HEADS, KV, FEW, num_sharing=2)
     with pytest.raises(ValueError, match="do not fit"):

@@ -94,7 +94,9 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
 
 
 def test_in_8_bits_it_serves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And only where it runs: the rule knows nothing of it."""
+    """In 8 bits the wide kernel serves what was measured, and only where it runs; the rule for
+    other cards does not know it.
+    """
     sizes = [(op, rows) for op in (Op.LINEAR_ADD, Op.NORM_SWIGLU) for rows in (8, 64, 200, 8192)]
     for op, rows in sizes:
         assert not isinstance(choose(op, rows, 4160, 8320, torch.bfloat16, 1, has_wide=True), Wide)
@@ -149,7 +151,9 @@ def test_rows_of_another_width_than_the_weight_are_refused() -> None:
 
 
 def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
-    """So that it is compiled ahead, once for the same constants."""
+    """On a pretended device the compilation is recorded, so that it is done ahead, once for the
+    same constants.
+    """
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
     with record_launches() as recorded:
@@ -247,7 +251,9 @@ class TestOnHopper:
                 assert _close(gated, functional.silu(gate) * up, 3e-2)
 
     def test_nothing_but_the_result_is_written(self) -> None:
-        """And what lies behind the rows, were it NaN, is not read."""
+        """Nothing but the result is written, and what lies behind the rows is not read, even if it
+        is NaN.
+        """
         x, weight = _problem(80, 388, 320)
         wider = torch.full((96, 320), float("nan"), device="cuda", dtype=torch.bfloat16)
         wider[:80] = x

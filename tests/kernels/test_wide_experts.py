@@ -42,7 +42,7 @@ emulated = pytest.mark.skipif(emulated_ampere.COMPILER is None, reason="needs g+
 
 
 class Both:
-    """Both products of a mixture on an emulated card."""
+    """The two products of a mixture on an emulated card."""
 
     def __init__(self, mixture: Mixture, rows: int, room: Path) -> None:
         self.mixture, self.room = mixture, room
@@ -59,7 +59,7 @@ class Both:
         return emulated_wide.run(self.up, *given, *behind, **how)
 
     def products(self, gated: Tensor, **how: int) -> Tensor:
-        """Those that `wide.down` sums."""
+        """The products that `wide.down` sums."""
         given = gated, self._stack(1), self.inputs.biases[1], self.listed
         return emulated_wide.run(self.down, *given, len(gated), None, self.room, **how)
 

@@ -49,7 +49,9 @@ def check_addresses() -> None:
 
 
 def check_biases() -> None:
-    """Of any product but a SwiGLU, where they lie at such addresses."""
+    """Products with biases become CUDA C++, except a SwiGLU, where the biases lie at such
+    addresses.
+    """
     room = torch.empty(FEATURES + 8, dtype=torch.bfloat16, device=META)
     assert _is_wide(lambda: linear(_rows(DEPTH), WEIGHT, room[:FEATURES]))
     assert _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES), room[8:]))

@@ -48,7 +48,7 @@ def test_a_list_gives_its_objects() -> None:
 
 
 def test_the_error_names_what_was_expected() -> None:
-    """And passes what is of the type."""
+    """The error names what was expected; a value of the type passes."""
     decoder = msgspec.json.Decoder(list[int])
     assert decoded(decoder, b"[1]", "a list of numbers") == [1]
     for data in (b'["a"]', b"[", b"\xff"):

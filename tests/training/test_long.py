@@ -50,7 +50,7 @@ def test_cases_are_well_formed_and_their_answers_right() -> None:
 
 
 def test_the_same_seed_gives_the_same_cases() -> None:
-    """And another seed others."""
+    """The same seed gives the same cases, and another seed gives others."""
     assert _some(3, 5) == _some(3, 5) != _some(4, 5)
 
 
@@ -74,7 +74,7 @@ def test_agents_bring_seventeen_tools() -> None:
 
 
 def test_text_of_every_kind_has_about_its_length(tokenizer: Tokenizer) -> None:
-    """Whatever kinds are drawn, the length in tokens is near the one that was wanted."""
+    """Text of any kinds has about the wanted length in tokens."""
     world = World("sprawl", "train")
     lengths = [len(tokenizer.encode(sprawl(world, 3000)).ids) for _ in range(40)]
     assert all(1500 < length < 4500 for length in lengths)

@@ -48,7 +48,7 @@ def test_training_and_family_share_no_word_of_a_tool() -> None:
 
 
 def test_the_family_takes_no_word_from_the_lists() -> None:
-    """So the other skills' cases are what they were."""
+    """The family takes no word from the lists, so that the other skills' cases stay the same."""
     listed = {word.lower() for kind in KINDS for side in SIDES for word in pool(kind, side)}
     listed |= {verb for side in SIDES for group in verbs(side) for verb in group}
     assert not listed & family_words()
@@ -64,7 +64,9 @@ def test_the_family_is_the_same_in_every_run() -> None:
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_a_call_fits_its_schema(split: str) -> None:
-    """It names one of the tools, gives what is required, of its type, and nothing else."""
+    """A call fits its schema: it names one of the tools, and has the required parameters with their
+    types, and nothing else.
+    """
     cases = _trained() if split == "train" else skill_cases("natural", 5, NUM_CASES)
     called = [case for case in cases if case.check.calls]
     assert len(called) > 0.8 * NUM_CASES
@@ -100,7 +102,7 @@ def test_texts_are_copied_from_the_request(split: str) -> None:
 
 
 def test_some_requests_have_no_tool() -> None:
-    """Then the answer says so."""
+    """Some requests have no tool, and their answers say so."""
     refused = [case for case in _trained() if not case.check.calls]
     assert 0.05 < len(refused) / NUM_CASES < 0.15
     assert {case.messages[-1]["content"].rpartition("\n")[2] for case in refused} == {

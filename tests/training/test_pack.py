@@ -96,7 +96,9 @@ def test_a_batch_over_the_capacity_is_none() -> None:
 
 
 def test_a_long_row_has_bounds_of_its_own() -> None:
-    """They count from the row's first token; all else goes on as in one sequence."""
+    """The bounds of a long row's documents count from the row's first token; all else is as in one
+    sequence.
+    """
     rows = np.concatenate([document([([1, 2], True)]), document([([3, 4], True)])]).reshape(2, 2)
     long_row = np.concatenate([document([([5] * 5, False), ([6], True)]), document([([7], True)])])
     batch = make_batch(rows, choose_capacity(rows, 2), long_row)
@@ -112,7 +114,9 @@ def test_a_long_row_has_bounds_of_its_own() -> None:
 
 
 def test_a_long_row_of_too_many_documents_is_refused() -> None:
-    """It would have the kernels start programs for each of them."""
+    """A long row of too many documents is refused, because the kernels would start programs for
+    each of them.
+    """
     rows = document([([1, 2], True)]).reshape(1, 2)
     long_row = np.full(64, START | 1, np.uint16)
     assert make_batch(rows, choose_capacity(rows, 1), long_row) is None

@@ -126,7 +126,7 @@ def test_dialling_a_public_address_without_keys_is_refused(dealer: DealerSocket)
 
 
 async def test_ipv6_loopback_works() -> None:
-    """Both ends speak IPv6 where the address asks for it."""
+    """A link over IPv6 loopback works: both ends speak IPv6 where the address asks for it."""
     gateway = GatewayEnd("tcp://[::1]:*")
     worker = WorkerEnd(gateway.address)
     async with running(gateway, worker):

@@ -32,7 +32,7 @@ def _no_descriptors() -> Iterator[None]:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of a short name: the path of a socket has 107 bytes at most."""
+    """A folder with a short name, because the path of a socket has 107 bytes at most."""
     with TemporaryDirectory() as name:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", name)
         yield Path(name)
@@ -77,7 +77,7 @@ async def test_a_process_without_descriptors_answers_later(folder: Path) -> None
 
 
 def _take_away(folder: Path) -> None:
-    """And leave no place for another one."""
+    """Remove the folder, and leave no place for another one."""
     shutil.rmtree(folder)
     folder.symlink_to("/nowhere/at/all")
 
@@ -85,7 +85,9 @@ def _take_away(folder: Path) -> None:
 async def test_a_socket_file_that_is_gone_is_made_again(
     folder: Path, autojump_clock: MockClock
 ) -> None:
-    """Its folder too, as when the last session of the user ends; nobody could reload any more."""
+    """A socket file that is gone is made again, with its folder, as when the user's last session
+    ends; without it no reload would be possible.
+    """
     control = ControlSocket("gateway", _answer, lambda _act: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)

@@ -48,7 +48,7 @@ def test_frames_come_whole_and_in_order() -> None:
 
 
 async def _until_it_waits() -> None:
-    """So that what is sent next comes in the loop's sleep."""
+    """Wait until the reader waits, so that what is sent next arrives in the loop's sleep."""
     for _ in range(10):
         await trio.lowlevel.checkpoint()
 
@@ -142,7 +142,9 @@ def test_a_stream_may_be_closed_while_it_delivers() -> None:
 
 
 def test_a_frame_that_comes_in_the_loops_sleep_is_read_there(has_insides: bool) -> None:
-    """By no task, and then the pause; where that cannot be, by the stream's."""
+    """A frame that arrives in the loop's sleep is read there without a task; where inline reads are
+    off, the stream's task reads it.
+    """
     told: list[str] = []
 
     def on_frame(_frame: bytes) -> None:

@@ -173,7 +173,7 @@ async def ask_ours(client: HttpClient, method: str, *, inline: bool) -> tuple[ob
 
 
 async def ask_httpx(client: httpx.AsyncClient, method: str) -> tuple[object, bytes]:
-    """The same, of httpx."""
+    """What httpx makes of the answer."""
     body = b""
     try:
         async with client.stream(method, "/v1", content=b"{}") as response:
@@ -230,7 +230,9 @@ def pieces_of(data: bytes, how: str) -> Sequence[bytes]:
 @pytest.mark.parametrize("how", ["at once", "head and body", "byte by byte"])
 @pytest.mark.parametrize("case", [case for case in GOOD if case not in ONLY_HTTPX_TAKES])
 async def test_good_answers(case: str, how: str) -> None:
-    """The same status and body, and a connection that is used again, or not."""
+    """Both clients get the same status and body of a good answer, and use the connection again or
+    not.
+    """
     ours, theirs = await heard(ScriptedServer(pieces_of(GOOD[case], how)))
     assert ours == theirs
     assert ours.num_connections == (2 if case == "the last of a connection" else 1)
@@ -299,7 +301,7 @@ TLS_CASES = ["chunks", "big chunks", "one length", "until the end", "half a chun
 @pytest.mark.parametrize("case", TLS_CASES)
 @pytest.mark.parametrize("ends", [True, False])
 async def test_through_tls(case: str, is_ragged: bool, ends: bool, tmp_path: Path) -> None:
-    """The same, whether the end of a connection is announced or not."""
+    """Both clients agree through TLS, whether the end of a connection is announced or not."""
     authority, context = certificate_for("localhost", tmp_path)
     server = ScriptedServer(
         pieces_of({**GOOD, **UNTIL_CLOSE, **CUT, **GARBAGE}[case], "head and body"),

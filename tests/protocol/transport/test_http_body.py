@@ -142,7 +142,9 @@ def test_more_than_is_read_at_once() -> None:
 
 
 def test_what_the_reader_raises_reaches_its_task() -> None:
-    """And ends the reading; the connection is not used again."""
+    """An error of the reader reaches its task and ends the reading; the connection is not used
+    again.
+    """
 
     def refuse(_: Stream, data: bytes) -> bool:
         if data == b"bad":

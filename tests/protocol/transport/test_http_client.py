@@ -74,7 +74,7 @@ async def test_what_is_sent() -> None:
 
 @pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb: c", b"a\rb", b"a\0"])
 async def test_a_header_cannot_become_two(value: bytes) -> None:
-    """It is refused before anything is dialled."""
+    """A header that would become two is refused before anything is dialled."""
     client = HttpClient("http://127.0.0.1:9")
     with pytest.raises(LocalProtocolError):
         async with client.exchange("GET", "/", [(b"x", value)]):
@@ -83,13 +83,13 @@ async def test_a_header_cannot_become_two(value: bytes) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://a", "//a", "http://", "http://a:b", "http://" + "é" * 99])
 def test_an_address_that_is_none(url: str) -> None:
-    """It is refused at once."""
+    """An address that is none is refused at once."""
     with pytest.raises(ValueError, match=r".+"):
         HttpClient(url)
 
 
 async def test_a_body_in_pieces() -> None:
-    """It is sent in chunks, as it comes."""
+    """A body in pieces is sent in chunks, as it comes."""
     heard = bytearray()
 
     async def collect(stream: trio.SocketStream) -> None:
@@ -162,7 +162,9 @@ async def test_no_connection_is_kept_alive(bounds: dict[str, Any]) -> None:
 
 
 async def test_an_idle_connection_grows_old(mock_clock: MockClock) -> None:
-    """Then it is closed, by the next request or by the next connection that becomes idle."""
+    """An idle connection that is too old is closed by the next request, or by the next connection
+    that becomes idle.
+    """
     async with open_server(ScriptedServer([EMPTY])) as server:
         client = HttpClient(server.url, keepalive_s=5.0)
         await ask(client)
@@ -188,7 +190,9 @@ async def test_a_connection_that_ends_while_it_is_idle() -> None:
 
 @pytest.mark.parametrize("resets", [True, False])
 async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> None:
-    """It has an error of its own if it was kept alive, and the other idle ones are closed."""
+    """A kept-alive connection that ends as the request is sent has an error of its own, and the
+    other idle ones are closed.
+    """
     async with open_server(ScriptedServer([EMPTY], num_answers=1, resets=resets)) as server:
         client = HttpClient(server.url)
         async with trio.open_nursery() as nursery:
@@ -232,7 +236,9 @@ async def test_a_kept_connection_that_ends_over_a_request(
 
 
 async def test_without_a_descriptor_a_connection_is_waited_for() -> None:
-    """It is no failure of the server, unless it takes longer than a connection may."""
+    """Without a descriptor the client waits, which is no failure of the server unless it takes
+    longer than a connection may.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with open_server(ScriptedServer([EMPTY])) as server:
         client = HttpClient(server.url.replace("localhost", "127.0.0.1"))
@@ -270,7 +276,9 @@ async def test_no_kept_connection_is_used_behind_one_that_ended(mock_clock: Mock
 
 
 async def test_a_balancer_that_ends_an_idle_connection_in_words() -> None:
-    """Its 408 on a kept connection is no answer; on a new one it is one."""
+    """A balancer that ends an idle connection with a 408: on a kept connection the 408 is no
+    answer, on a new one it is.
+    """
     late = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"
     async with open_server(ScriptedServer([late])) as server:
         client = HttpClient(server.url)
@@ -356,7 +364,7 @@ async def test_a_head_that_dribbles(mock_clock: MockClock) -> None:
 
 
 async def test_a_request_that_is_not_taken(mock_clock: MockClock) -> None:
-    """It has its own bound."""
+    """Sending a request that the server does not read has its own time limit."""
 
     async def read_nothing(_: trio.SocketStream) -> None:
         await pass_by(mock_clock, 2.0)

@@ -44,7 +44,9 @@ def test_a_response_that_is_split_anywhere(response: bytes) -> None:
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\n\r\n", b"garbage", b"\0"])
 @pytest.mark.parametrize("response", [CHUNKED, FULL_LENGTH])
 def test_bytes_behind_a_response(response: bytes, behind: bytes) -> None:
-    """They are not part of it, no error of it, and keep its connection from being reused."""
+    """Bytes behind a response are not part of it and no error, and its connection is not used
+    again.
+    """
     for pieces in ([response + behind], [response, behind]):
         parser = ResponseParser("POST")
         assert body_of(parser, *pieces) == b"abcde"
@@ -77,7 +79,7 @@ def test_which_connections_can_be_reused(response: bytes, can_reuse: bool) -> No
     "length", [b"Content-Length: 7\r\n", b"Transfer-Encoding: chunked\r\n", b""]
 )
 def test_a_response_to_head_has_no_body(length: bytes) -> None:
-    """Whatever its head says of one."""
+    """A response to HEAD has no body, whatever its head says."""
     parser = ResponseParser("HEAD")
     assert body_of(parser, b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n") == b""
     assert parser.is_complete
@@ -85,7 +87,7 @@ def test_a_response_to_head_has_no_body(length: bytes) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
 def test_a_compressed_body(coding: str) -> None:
-    """It is decompressed as it comes; nonsense is an error."""
+    """A compressed body is decompressed as it comes; invalid data is an error."""
     data = bytes(range(256)) * 40
     packed = zlib.compress(data) if coding == "deflate" else gzip.compress(data)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n".encode()
@@ -169,7 +171,7 @@ def test_what_is_not_body_has_a_bound(beginning: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.booleans())
 def test_garbage(pieces: list[bytes], has_head: bool) -> None:
-    """It is body, or that one error, and never more than came."""
+    """Garbage gives a body of at most the received bytes, or the one error."""
     parser = ResponseParser("POST")
     if has_head:
         parser.feed(HEAD)

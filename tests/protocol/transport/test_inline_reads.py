@@ -143,7 +143,9 @@ def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
 
 
 def test_an_unregistered_callback_is_not_called() -> None:
-    """Neither for what comes later nor for another socket of the same number."""
+    """An unregistered callback is not called, for later data or for another socket of the same
+    number.
+    """
 
     async def main() -> None:
         taken: list[str] = []
@@ -170,7 +172,7 @@ def test_an_unregistered_callback_is_not_called() -> None:
 
 
 def test_inline_reads_are_off_by_default() -> None:
-    """And a caller can see it."""
+    """Inline reads are off by default, and a caller can see that."""
 
     async def main() -> None:
         assert inline_reads.inline_reads() is None
@@ -179,7 +181,9 @@ def test_inline_reads_are_off_by_default() -> None:
 
 
 def test_a_guest_loop_has_no_inline_reads() -> None:
-    """It waits in another thread, where nothing may be read."""
+    """A guest loop has no inline reads, because it waits in another thread, where nothing may be
+    read.
+    """
     calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
     over: list[outcome.Outcome[object]] = []
 
@@ -246,7 +250,9 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_signal_ends_the_wait() -> None:
-    """And wakes the task that waits for it; an interrupt ends the run as usual."""
+    """A signal ends the wait and wakes the task that waits for it; an interrupt ends the run as
+    usual.
+    """
 
     async def until_told() -> None:
         with socket_pair() as (ours, _):
@@ -336,7 +342,9 @@ def test_what_callbacks_submit_leaves_before_the_loop_waits_again() -> None:
 
 
 def test_one_callback_may_unregister_another() -> None:
-    """Which is not called then, though both sockets were ready."""
+    """A callback may unregister another one, which is then not called, though both sockets were
+    ready.
+    """
 
     async def main() -> None:
         with socket_pair() as (one, its_peer), socket_pair() as (two, other_peer):

@@ -87,7 +87,7 @@ def fill(router: LocalRouter, peer: WorkerId) -> int:
 
 
 async def test_frames_come_in_order_both_ways(address: str) -> None:
-    """Of any size, empty ones too, and as many as were sent."""
+    """Frames of any size, empty ones too, arrive in order both ways, as many as were sent."""
     async with linked(address) as (gateway, worker, _):
         sent = [bytes([n % 251]) * (n * 37 % 5000) for n in range(500)]
         for frame in sent:

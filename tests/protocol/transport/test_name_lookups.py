@@ -90,7 +90,7 @@ async def test_requests_for_one_name_share_a_lookup() -> None:
 
 
 async def test_a_name_that_hangs_holds_up_no_other() -> None:
-    """Nor trio's own threads."""
+    """A name whose lookup hangs delays no other name, and takes none of trio's own threads."""
 
     async def story(asked: Asked, resolver: Resolver) -> None:
         for number in range(60):
@@ -130,7 +130,7 @@ async def test_a_resolver_that_is_back_is_found() -> None:
 
 
 async def test_a_name_that_is_not_found_is_an_error_for_each() -> None:
-    """Of its own."""
+    """Each lookup of a name that is not found gets an error of its own."""
 
     async def story(asked: Asked, resolver: Resolver) -> None:
         asked.ask()

@@ -81,7 +81,7 @@ def test_all_are_locked_before_the_first_is_moved() -> None:
     st.sampled_from([2, 401, 600, 800, 801, 999]),
 )
 def test_if_one_cannot_sleep_all_go_on(count: int, call: str, which: int, code: int) -> None:
-    """Whatever fails, at whichever process."""
+    """If one process cannot sleep, all go on, whatever fails, at whichever process."""
     driver = FakeDriver(dict.fromkeys(range(1, count + 1), 0), {(call, min(which, count)): code})
     with pytest.raises(RefusedError, match=f"{call} of process {min(which, count)}: .*{code}"):
         put_to_sleep(driver, list(driver.states))
@@ -340,7 +340,9 @@ async def test_a_process_that_died_asleep_does_not_wake(
 
 @needs_compiler
 async def test_only_what_sleeps_is_woken(card: Path, engine: "subprocess.Popen[bytes]") -> None:
-    """Neither a process that could not sleep, nor one that was woken before: it may be gone."""
+    """Only processes that sleep are woken: not one that could not sleep, or one that was woken
+    before and may be gone.
+    """
     async with _sleep(engine) as sleep, _sleep(engine) as after_refusal:
         (card / "fault-Checkpoint").write_text("77")
         assert "CUDA error 77" in await sleep.sleep()

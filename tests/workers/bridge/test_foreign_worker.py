@@ -114,7 +114,9 @@ async def test_tokens_both_ways(tmp_path: Path, kind: str) -> None:
 
 
 async def test_an_attached_engine_over_a_unix_socket_with_a_key(tmp_path: Path) -> None:
-    """It is spoken to with the key of the environment, watched, and never killed."""
+    """An attached engine over a Unix socket is asked with the key of the environment, watched, and
+    never killed.
+    """
     address = str(tmp_path / "engine.sock")
     with foreign_process(address, key="sk-1") as engine:
         async with open_gateway_end() as gateway:
@@ -131,7 +133,9 @@ async def test_an_attached_engine_over_a_unix_socket_with_a_key(tmp_path: Path) 
 
 
 async def test_an_abort_closes_the_stream(tmp_path: Path) -> None:
-    """That is how these engines learn of it; the sequence ends as aborted."""
+    """An abort closes the HTTP stream, by which these engines learn of it; the sequence ends as
+    aborted.
+    """
     async with open_gateway_end() as gateway:
         settings = {"token_ms": 5}
         with launching_worker(tmp_path, gateway, settings) as (_, port):
@@ -177,8 +181,8 @@ async def test_a_worker_that_leaves_takes_its_engine_along(tmp_path: Path) -> No
 
 
 async def test_an_attached_engine_that_dies_is_waited_for(tmp_path: Path) -> None:
-    """Also an idle one: within seconds its worker has no engine, for as long as it takes, and then
-    it has it again.
+    """An attached engine that dies, also an idle one, is waited for: within seconds its worker has
+    no engine, for any time, and then has it again.
     """
     with foreign_process() as engine:
         async with open_gateway_end() as gateway:

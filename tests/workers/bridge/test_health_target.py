@@ -83,7 +83,9 @@ async def test_what_costs_nothing_is_asked(
 
 @pytest.mark.parametrize("info", ["/server_info", "/get_server_info"])
 async def test_sglang_is_not_asked_to_generate(info: str) -> None:
-    """Its `/health` generates a token; its server information asks the scheduler for free."""
+    """SGLang's `/health` generates a token, so its server information is asked, which costs
+    nothing.
+    """
     server = Server("sglang")
     server.statuses[info] = 200
     async with asking(server, api=SglangApi()) as client:
@@ -95,7 +97,7 @@ async def test_sglang_is_not_asked_to_generate(info: str) -> None:
 
 
 async def test_a_path_may_be_configured() -> None:
-    """It alone is asked, also if it is absent."""
+    """A configured path alone is asked, also if the server lacks it."""
     server = Server("vllm")
     server.statuses["/ping?x=1"] = 200
     async with asking(server, "/ping?x=1") as client:

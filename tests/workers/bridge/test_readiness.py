@@ -153,7 +153,9 @@ def test_a_text_engine_without_a_window_has_that_of_its_model(
 
 
 def test_a_model_that_is_not_here_has_no_window(tmp_path: Path) -> None:
-    """Nor has an engine of tokens, which says its own."""
+    """A model that is not on this host has no window from its config; nor has a token engine, which
+    reports its own.
+    """
     for engine, model in (("openai", "nobody/has-this"), ("openai", "a name"), ("vllm", "x/y")):
         config = msgspec.structs.replace(CONFIG, engine=engine, model=model)
         assert with_models_window(config, EngineLimits()).context_length is None

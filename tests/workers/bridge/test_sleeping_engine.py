@@ -66,7 +66,7 @@ async def sleeper(
     awake_mib: int = 60_000,
     **settings: Any,
 ) -> AsyncIterator[Sleeper]:
-    """It is awake, and holds so much of its card."""
+    """A worker that is awake and holds memory of its card."""
     card = TurningCard(folder / "card", 80_000, {"w": awake_mib}, {"w": awake_mib // 60})
     environ = {**card.environ, **(environ or {})}
     settings = {"kind": kind, "can_sleep": True, **settings}
@@ -82,7 +82,9 @@ async def sleeper(
 
 @pytest.mark.parametrize("kind", WAYS)
 async def test_a_process_sleeps_without_an_end(tmp_path: Path, kind: str) -> None:
-    """The same process serves before and after, in another epoch; gateways know that it sleeps."""
+    """The same process serves before and after a sleep, in another epoch; gateways know that it
+    sleeps.
+    """
     async with sleeper(tmp_path, kind) as one:
         assert await one.answers(1)
         before = await wait_status(one.worker)
@@ -105,7 +107,9 @@ async def test_a_process_sleeps_without_an_end(tmp_path: Path, kind: str) -> Non
 
 
 async def test_a_server_that_only_says_that_it_sleeps(tmp_path: Path) -> None:
-    """It answers 200 and holds its memory: its process ends, and that is not tried again."""
+    """A server that answers 200 to a sleep and keeps its memory: its process ends, and this way is
+    not tried again.
+    """
     async with sleeper(tmp_path, sleep_fault="memory") as one:
         asleep = await one.sleep()
         assert asleep.engine_pid is None
@@ -120,7 +124,9 @@ async def test_a_server_that_only_says_that_it_sleeps(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_has_lost_its_weights(tmp_path: Path) -> None:
-    """It answers 200 and other tokens than before: another process answers instead."""
+    """A server that answers a wake with 200 and then with other tokens than before is replaced by
+    another process.
+    """
     async with sleeper(tmp_path, wake_fault="weights") as one:
         asleep = await one.sleep()
         woken = await one.wake()
@@ -147,8 +153,8 @@ async def test_a_process_that_dies_asleep_is_no_outage(tmp_path: Path) -> None:
 
 
 def _checkpointed() -> dict[str, Any]:
-    """Of an engine that has no sleep of its own, beside a driver that makes checkpoints: a stub.
-    What it holds of the card fits into the memory of this host.
+    """A worker of an engine that has no sleep of its own, with a stub of a driver that makes
+    checkpoints. What the engine holds of the card fits into the memory of this host.
     """
     environ = {"LD_LIBRARY_PATH": str(driver_folder())}
     return {"can_sleep": False, "environ": environ, "awake_mib": 600}

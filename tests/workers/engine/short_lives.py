@@ -61,7 +61,7 @@ class Request(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Of an engine."""
+    """The shape of an engine."""
 
     num_blocks: int
     max_seqs: int

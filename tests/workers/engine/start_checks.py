@@ -160,7 +160,7 @@ def _launched(config: WorkerConfig) -> tuple[dict[str, RecordedKernel], dict[str
 
 
 class _NoProducts(TorchFunctionMode):
-    """Of the products of the library only the shape matters, and a CPU is slow at those in few
+    """Replaces the library's products by their shapes, because a CPU is slow at products in few
     bits.
     """
 
@@ -209,12 +209,12 @@ def _write_windows(model_dir: Path) -> Path:
 
 
 def check_dry_run() -> None:
-    """Whatever a start launches was launched in its dry run, for some kinds of models."""
+    """All that a start launches was launched in its dry run, for some kinds of models."""
     _check_dry_runs(OFTEN)
 
 
 def check_dry_run_of_others() -> None:
-    """The same for all other kinds."""
+    """All that a start launches was launched in its dry run, for all other kinds of models."""
     _check_dry_runs(("biased", "exact", "invariant", "windows", "prefill", "rows", "blocks"))
 
 
@@ -236,12 +236,12 @@ def _check_dry_runs(names: tuple[str, ...]) -> None:
 
 
 def check_products_of_all_rows() -> None:
-    """Those of a large model, whose rows no graph of a small batch holds."""
+    """The dry run has the products of a large model, whose rows no graph of a small batch holds."""
     _check_products(invariant=False)
 
 
 def check_invariant_products() -> None:
-    """The same where no row depends on the others."""
+    """The dry run has the products of an invariant worker."""
     _check_products(invariant=True)
 
 
@@ -261,12 +261,14 @@ def _check_products(*, invariant: bool) -> None:
 
 
 def check_products_in_4_bits() -> None:
-    """Those of the kernel in CUDA C++ with its check, which comes first; of many rows widened."""
+    """The dry run has the products in 4 bits by the kernel in CUDA C++ with its check, which comes
+    first, and the widened ones of many rows.
+    """
     _check_products_in_4_bits(H200, int4_tiles.__name__, len(PRODUCTS))
 
 
 def check_products_in_4_bits_elsewhere() -> None:
-    """The same by the kernel of other cards."""
+    """The dry run has the products in 4 bits by the kernel of other cards."""
     for module in (choose, hopper, int4_ampere, int4_verdict):
         module.capability = lambda _: (8, 6)
     num_tiles = len(int4_ampere.configs_on(99 * 1024))

@@ -162,7 +162,9 @@ def plans_of_branches(
 def sampled_by(
     runner: ModelRunner, plans: Sequence[StepPlan], ahead: int
 ) -> list[dict[int, Sampled]]:
-    """By step and sequence, with `ahead` steps launched before the first is collected."""
+    """The sampled tokens by step and sequence, with `ahead` steps launched before the first is
+    collected.
+    """
     flying, found = [], []
     for plan in plans:
         flying.append(runner.launch(plan))

@@ -156,7 +156,7 @@ def test_fewer_dimensions_are_normed_anew(
 
 
 def test_a_model_for_answers_refuses(runner: ModelRunner) -> None:
-    """By name, without a step."""
+    """A model for answers refuses a request for embeddings by name, without a step."""
     driven = Driven(runner, 512, size=0)
     driven.embed(0, PROMPTS[0])
     assert driven.rejected[0].detail == "this model gives no embeddings"

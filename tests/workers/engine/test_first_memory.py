@@ -23,7 +23,9 @@ print(open("/proc/self/status").read())
 
 
 def test_a_start_takes_little_memory() -> None:
-    """Of the built-in model with 2.1 GB of keys and values, 28 MB of weights and torch."""
+    """A start of the built-in model takes little memory: it has 2.1 GB of keys and values, 28 MB of
+    weights and torch.
+    """
     done = subprocess.run(
         [sys.executable, "-c", START], capture_output=True, text=True, check=False
     )

@@ -91,7 +91,9 @@ def test_whole_runs_say_the_same_with_graphs_as_without(tmp_path: Path) -> None:
 
 
 def test_a_step_that_samples_nothing_is_waited_for(tmp_path: Path) -> None:
-    """Or the host would launch a long prompt's chunks without end."""
+    """The host waits for a step that samples nothing; else it would launch all chunks of a long
+    prompt ahead.
+    """
     host = _load(write_tiny_model(tmp_path), {"dtype": "float32"})
     for capture in (None, CudaCapture()):
         runner = as_on_card(host, capture)

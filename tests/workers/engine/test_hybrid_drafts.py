@@ -144,7 +144,9 @@ def test_chunks_hits_and_preemptions(runner: ModelRunner) -> None:
 
 @pytest.mark.slow
 def test_a_stream_resumes_at_every_token(runner: ModelRunner) -> None:
-    """Its outputs so far are prompt then, cut into chunks of 64 as any."""
+    """A stream resumes at every token: its outputs so far are prompt then, cut into chunks of
+    64.
+    """
     asked = _asked(3, max_tokens=10)
     expected = _expected(runner, asked)
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]
@@ -232,8 +234,8 @@ def test_a_head_in_the_checkpoint_drafts_for_its_hybrid(
 @pytest.mark.parametrize("on", ["like a card", ON_CARD])
 @pytest.mark.parametrize("depth", [*often(3), *seldom(1, 15)])
 def test_drafts_in_graphs_change_no_text(runner: ModelRunner, depth: int, on: str) -> None:
-    """Of the host and of a network, beside prompts and behind steps without drafts, a step ahead;
-    blocks run out, prefixes are found, and their states are.
+    """Drafts of the host and of a network change no text in graphs, beside prompts and behind steps
+    without drafts, a step ahead; blocks run out, prefixes are found, and their states are.
     """
     if on == "cuda":
         sizes = {"kv_tokens": 2048, "block_size": BLOCK, "token_budget": 512, "snapshots": 16}

@@ -66,7 +66,9 @@ def test_random_lives_say_the_same(host: ModelRunner, lives: list[Life]) -> None
 
 @pytest.mark.parametrize("on_card", [False, True])
 def test_a_slot_is_empty_for_the_next_sequence(host: ModelRunner, on_card: bool) -> None:
-    """Of those before it nothing is left; that one in flight still computes is no matter."""
+    """A slot is empty for the next sequence: nothing of earlier ones is left, even while a step in
+    flight still computes for one.
+    """
 
     def life(seq: int) -> list[StepPlan]:
         start = start_of(seq, GREEDY, [5, 9, 2] * 7)

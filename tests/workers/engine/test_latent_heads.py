@@ -134,7 +134,7 @@ def test_tokens_with_drafts_are_those_without(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_with_drafts_on_a_card(family: str, tmp_path: Path) -> None:
-    """By graphs, in float32; a second time behind hits."""
+    """Tokens with drafts on a card, by graphs, in float32; a second time behind hits."""
     path = write_with_head(tmp_path / "model", family)
     make_right(path, influence=0.6)
     keys = SIZES | {"device": "cuda", "dtype": "float32"}
@@ -174,8 +174,8 @@ def test_a_head_that_is_made_to_be_right_is_accepted(family: str, tmp_path: Path
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_auto_finds_the_head_and_a_plan_counts_it(family: str, tmp_path: Path) -> None:
-    """Its weights but for norms, and 40 numbers of a token in its own cache; embedding and head are
-    the model's.
+    """`auto` finds the head, and a plan counts it: its weights except norms, and 40 numbers of a
+    token in its own cache; embedding and head are the model's.
     """
     path = write_with_head(tmp_path / "model", family)
     drafter = load_tiny(path, speculation="auto", **SIZES).drafter
@@ -222,7 +222,7 @@ def test_a_head_that_is_not_there_is_left_out(
 def test_two_layers_of_a_head_are_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By the key that says so."""
+    """Two layers of a head are refused, with the key that states them."""
     path = write_with_head(tmp_path / "model", "deepseek_v3")
     config = json.loads((path / "config.json").read_bytes())
     (path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 2}))

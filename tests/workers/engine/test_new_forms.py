@@ -97,7 +97,7 @@ def test_layers_that_borrow_have_no_memory(tmp_path: Path) -> None:
 
 
 def _widened(weight: Weight) -> Weight:
-    """The same numbers in float32."""
+    """The model with the same numbers in float32."""
     if isinstance(weight, Int4Weight):
         return in_order(weight, torch.float32)
     return dequantise(weight, torch.float32) if isinstance(weight, Fp8Weight) else weight
@@ -108,7 +108,9 @@ def _widened(weight: Weight) -> Weight:
 def test_products_in_fewer_bits_answer_as_the_same_numbers(
     tmp_path: Path, family: str, form: str
 ) -> None:
-    """Of products whose columns a group divides; what makes keys of latents stays in 16 bits."""
+    """Products in fewer bits whose columns a group divides answer as the same numbers in float32;
+    what makes keys of latents stays in 16 bits.
+    """
     wide: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 128}
     runner = _load(write_family(tmp_path, family, **wide), quantization=form)
     prompts, weights = [[2 + 7 * index % 149 for index in range(60)]], runner.model.weights

@@ -73,7 +73,9 @@ def test_the_head_of_a_hybrid_drafts_and_changes_no_text(
 
 
 def test_a_head_shares_the_embedding_and_the_output_head(tmp_path: Path) -> None:
-    """Which lie in the same file: a second output head of a 27B would take 2.4 GiB."""
+    """A head shares the model's embedding and output head in the same file: a second output head of
+    a 27B would take 2.4 GiB.
+    """
     path = _write(tmp_path / "model", tie_word_embeddings=False)
     assert "lm_head.weight" in load_file(path / "model.safetensors")
     runner = load_tiny(path, speculation="auto", **SIZES)
@@ -85,7 +87,7 @@ def test_a_head_shares_the_embedding_and_the_output_head(tmp_path: Path) -> None
 def test_a_model_without_a_head_drafts_from_earlier_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Which is nothing to speak of."""
+    """A model without a head drafts from earlier text, without a line in the log."""
     path = write_tiny_model(tmp_path)
     runner = load_tiny(path, speculation="auto", **SIZES)
     chosen = drafting_of(_config(path), runner)

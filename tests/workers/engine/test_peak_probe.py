@@ -58,8 +58,9 @@ def test_the_largest_plan_is_as_large_as_any(
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
 def test_it_runs_over_one_block(tmp_path: Path, family: str) -> None:
-    """By the runner itself; a CPU has nothing to measure. Where layers keep states, sequences that
-    begin in the middle have none, and what they say is no number: no lack of memory.
+    """The largest step runs over one block by the runner itself; a CPU has nothing to measure.
+    Where layers keep states, sequences that begin in the middle have none, and what they say is no
+    number: no lack of memory.
     """
     write = write_tiny_model if family == "qwen3" else partial(write_family, family=family)
     runner = load_tiny(write(tmp_path))
@@ -108,7 +109,9 @@ def test_the_librarys_attention_is_among_the_largest_steps(
 @pytest.mark.parametrize("token_budget", [256, 300, 600, 2048, 4096, 8192, 16_384])
 @pytest.mark.parametrize("has_wide", [False, True], ids=["library", "ours"])
 def test_no_step_leaves_more_in_memory(token_budget: int, *, has_wide: bool) -> None:
-    """Of gates and ups, and what is made of them: a few rows less may be the library's."""
+    """No smaller step takes more memory for gates and ups and their product: with a few rows less
+    the library may multiply them.
+    """
     hidden, inner = 4096, 12_288
 
     def taken(num_rows: int) -> int:
@@ -141,7 +144,9 @@ def test_a_window_shorter_than_the_budget_is_filled_by_several(
 def test_each_of_the_largest_steps_ends_those_before(
     tmp_path: Path, token_budget: int, context_length: int
 ) -> None:
-    """They run one after another where so many sequences have room, within budget and window."""
+    """Each of the largest steps ends those before, and they run one after another where that many
+    sequences have room, within budget and window.
+    """
     runner = load_tiny(write_tiny_model(tmp_path))
     limits = {"token_budget": token_budget, "context_length": context_length, "max_seqs": 4}
     facts = msgspec.structs.replace(runner.facts, **limits)
@@ -182,7 +187,7 @@ def _peak_bytes(model: Network, facts: EngineFacts, model_dir: Path) -> int:
 
 
 def test_few_layers_take_as_much_memory_as_all(tmp_path: Path) -> None:
-    """So a probe runs through no more."""
+    """Few layers take as much temporary memory as all, so a probe runs through no more."""
     runner = load_tiny(write_tiny_model(tmp_path, num_hidden_layers=6))
     probed = shallow(runner.model)
     assert len(probed.weights.layers) == probed.config.num_layers == 3

@@ -36,7 +36,9 @@ def _said(runner: ModelRunner, seq: int, count: int) -> list[int]:
 def test_a_stray_step_leaves_nothing_to_the_next_owner_of_a_slot(
     host: ModelRunner, capture: Capture | None
 ) -> None:
-    """It counts after its sequence has ended for the host, and before the slot is cleared."""
+    """A step that counts tokens after its sequence has ended for the host, and before the slot is
+    cleared, leaves nothing to the next owner.
+    """
     expected = _said(host, 2, 6)
     runner = as_on_card(host, capture)
     flying = [runner.launch(plan) for plan in (_prompt(1, (4, 5)), _next(1, 0, (4, 5)))]

@@ -44,7 +44,9 @@ def _with_room_for(num_rows: int, forward: Callable[..., Tensor]) -> Callable[..
 def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
     host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was planned before anybody knew, and begins with a token that was never sampled."""
+    """The next step of a failed sequence, planned before the failure was known and beginning with a
+    token that was never sampled, fails no other sequence.
+    """
     prompt = StepPlan(1, (start_of(1, GREEDY, [5, 9]),), (Chunk(1, 0, 2, (0,), samples=True),), ())
     alone = [StepPlan(step, (), (_decode(1, step, (0,)),), ()) for step in (2, 3, 4)]
     expected = sampled_by(host, [prompt, *alone], ahead=0)
@@ -70,7 +72,9 @@ def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
 def test_block_tables_that_could_not_be_sent_are_sent_again(
     host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a sequence that was preempted would go on in a block that is another's by now."""
+    """Block tables that could not be sent are sent again; else a preempted sequence would go on in
+    a block that now belongs to another.
+    """
     starts = [start_of(seq, GREEDY, [seq, 9, 4]) for seq in (1, 2)]
     prompts = [Chunk(seq, 0, 3, (0,), samples=True) for seq in (1, 2)]
     plans = [StepPlan(seq, (starts[seq - 1],), (prompts[seq - 1],), ()) for seq in (1, 2)]
@@ -95,8 +99,9 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
 def test_memory_that_torch_keeps_costs_nobody_an_answer(
     host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Who asks the driver, as for a kernel, finds none while torch keeps some for later: then the
-    whole step is repeated, once. torch itself has looked there.
+    """Memory that torch keeps costs no answer. An allocation by the driver, as for a kernel, fails
+    while torch keeps some for later: then the whole step is repeated, once. torch's own allocations
+    have used it already.
     """
     start, prompt = start_of(1, GREEDY, [5, 9]), Chunk(1, 0, 2, (0,), samples=True)
     plans = [StepPlan(1, (start,), (prompt,), ())]
@@ -115,7 +120,9 @@ def test_memory_that_torch_keeps_costs_nobody_an_answer(
 def test_a_step_whose_tokens_cannot_be_read_is_not_repeated(
     host: ModelRunner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are counted and kept already: it fails, where else it would be computed upon itself."""
+    """A step whose tokens cannot be read is not repeated, because they are counted and kept
+    already: it fails.
+    """
     runner = as_on_card(host, capture)
     start = start_of(1, GENERAL, [5, 9])
     sampled_by(runner, [StepPlan(1, (start,), (Chunk(1, 0, 2, (0,), samples=True),), ())], ahead=0)

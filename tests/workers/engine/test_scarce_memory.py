@@ -80,7 +80,7 @@ class Company(NamedTuple):
     drops: list[tuple[int, int]]
 
     def frames(self) -> list[Frames]:
-        """Of each turn."""
+        """The frames of each turn."""
         turns: defaultdict[int, Frames] = defaultdict(list)
         for number, (turn, link, request) in enumerate(self.requests):
             turns[turn].append((link, wire.encode(request.submit(number))))
@@ -137,7 +137,7 @@ def _hangs_by_a_hair(host: ModelRunner, num_blocks: int, submit: Submit, ids: li
 
 
 def _check_tokens(host: ModelRunner, num_blocks: int, submit: Submit, answer: Answer) -> None:
-    """Whoever was cut off was told the beginning."""
+    """Check the tokens: a sequence that was cut off got the beginning of its answer."""
     if not answer.is_whole:
         # No more than there is to compare.
         most = count_tokens(submit.output_ids) + len(answer.ids)
@@ -210,7 +210,9 @@ def _lives(
 
 
 def test_memory_that_runs_out_costs_nobody_else_a_token(host: ModelRunner) -> None:
-    """Nor does it where steps are planned ahead, sequences preempted and graphs captured."""
+    """Memory that runs out costs no other sequence a token, also where steps are planned ahead,
+    sequences preempted and graphs captured.
+    """
     seen.clear()
     _lives(host)
     # A fifth of what the poorest of eight runs saw.

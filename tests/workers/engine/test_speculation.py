@@ -75,7 +75,7 @@ def _longer(runner: ModelRunner, seven: Plain) -> Plain:
 
 @pytest.fixture(name="eight", scope="module")
 def _eight(runner: ModelRunner) -> Plain:
-    """Of eight lengths."""
+    """Eight requests of different lengths."""
     return _plain(
         runner,
         [
@@ -86,7 +86,7 @@ def _eight(runner: ModelRunner) -> Plain:
 
 
 def _asked(num: int, max_tokens: int = 20) -> list[Asked]:
-    """Of every style of sampling, some of them beginning alike."""
+    """Requests of every style of sampling, some with the same beginning."""
     return [
         one._replace(sampling=SamplingParams(max_tokens, ignore_eos=True, **style))
         for one, style in zip(
@@ -164,7 +164,7 @@ def test_no_draft_changes_a_text(
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_batches_of_any_size(runner: ModelRunner, eight: Plain, source: str) -> None:
-    """Of one to eight sequences, which end one after the other."""
+    """Batches of one to eight sequences, which end one after the other."""
     asked, expected, texts = eight
     for size in range(1, 9):
         drive, _ = _drive(runner, texts, source, 7, Mood.MIXED)

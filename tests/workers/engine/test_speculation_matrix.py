@@ -101,7 +101,7 @@ def _drive(
     texts: Sequence[list[int]],
     **limits: int,
 ) -> Drive:
-    """That drafts as the cell says."""
+    """Drive an engine that drafts as the cell of the matrix says."""
     drafter: Drafter | None = None
     proposer: Proposer = HostDrafts(texts, cell.depth, cell.mood, vary=cell.mood is Mood.MIXED)
     if cell.on_card:
@@ -194,7 +194,7 @@ def test_no_text_changes(
 def test_every_batch_from_one_to_eight(
     on_card: bool, depth: int, runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
-    """Which ends one by one."""
+    """Every batch from one to eight sequences, which end one by one."""
     asked = [
         one._replace(sampling=SamplingParams(8 + 5 * number, temperature=0.8, ignore_eos=True))
         for number, one in enumerate(_asked())

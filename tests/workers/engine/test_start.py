@@ -62,7 +62,9 @@ def test_the_window_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
 def test_a_window_without_room_for_the_first_request_is_refused(
     tmp_path: Path, tokens: int
 ) -> None:
-    """Such an engine would start again and again, and never say why."""
+    """A window without room for the first request is refused: such an engine would start again and
+    again, and never say why.
+    """
     model_dir = write_tiny_model(tmp_path)
     assert "context_length to at least 8" in _refusal(model_dir, context_length=tokens)
     assert load_tiny(model_dir, context_length=8).facts.context_length == 8
@@ -103,7 +105,9 @@ def test_a_tied_model_may_have_a_head_of_its_own(tmp_path: Path) -> None:
 
 
 def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
-    """Its ids, one or several, go before those of config.json."""
+    """The generation config decides what ends a turn: its ids, one or several, go before those of
+    config.json.
+    """
     model_dir = write_tiny_model(tmp_path)
     (model_dir / "generation_config.json").write_text('{"eos_token_id": [5, 9]}')
     assert read_model_config(model_dir).eos_ids == {5, 9}
@@ -157,7 +161,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
-    """Neither an index nor the single file."""
+    """A directory without weights, neither an index nor the single file, is refused."""
     model_dir = write_tiny_model(tmp_path)
     (model_dir / "model.safetensors").unlink()
     assert "model.safetensors does not exist" in _refusal(model_dir)
@@ -186,7 +190,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
-    """Both shapes are in the line."""
+    """A tensor of another shape is named, with both shapes in the line."""
     model_dir = write_tiny_model(tmp_path)
     (model_dir / "config.json").write_text(json.dumps(tiny_config(intermediate_size=100)))
     text = _refusal(model_dir)

@@ -19,7 +19,9 @@ pytestmark = [
 
 @pytest.mark.parametrize("quantization", ["auto", "fp8"])
 def test_a_first_start_compiles_nothing_itself(tmp_path: Path, quantization: str) -> None:
-    """It waits for its compiler, foreseen in every kernel; the next start needs none."""
+    """A first start compiles nothing itself: it waits for its compiler, which has foreseen every
+    kernel; the next start needs none.
+    """
     config = WorkerConfig(
         name="check",
         model="dummy:qwen3-0.6b",

@@ -21,7 +21,9 @@ def _pair(tmp_path: Path) -> Pair:
 
 @torch.inference_mode()
 def test_taps_are_the_hidden_states_of_transformers(pair: Pair) -> None:
-    """Of a prompt in two chunks, in the order asked for; results are as without taps."""
+    """Taps of a prompt in two chunks are the hidden states of transformers, in the order asked for;
+    results are as without taps.
+    """
     model, cache, ids = pair.runner.model, pair.runner.cache, torch.tensor(pair.prompts[4][:40])
     wanted = pair.reference.model(ids[None], output_hidden_states=True)
     taps, last = [], []

@@ -39,7 +39,7 @@ def load(model_dir: Path, **keys: Any) -> ModelRunner:
 
 
 def keeping_windows(model_dir: Path, **keys: Any) -> ModelRunner:
-    """Of a model so small that it would not pay."""
+    """Keep only windows, also for a model so small that this saves nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_size, "LEAST_SAVED", 0)
         runner = load(model_dir, **keys)
@@ -147,7 +147,9 @@ def test_invariant_rows_are_equal_to_the_bit(case: Case) -> None:
 def test_what_is_prepared_for_windows_says_how_far_they_reach(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that programs share what is seen, not what is cached."""
+    """The work that is prepared for windows says how far they reach, so that programs share the
+    keys that are seen and not all that are cached.
+    """
     found: list[tuple[int, bool]] = []
 
     def see(plan: PagedPlan, *_: object, **_named: object) -> PagedPlan:

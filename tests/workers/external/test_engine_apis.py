@@ -148,7 +148,7 @@ def test_the_tokens_are_the_models_whatever_the_pieces(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_tokens_are_told(kind: str) -> None:
-    """Also when the answer ends with a stop token before the engine's own last words."""
+    """Cached tokens are reported, also when a stop token ends the answer before the engine does."""
     answer = answer_to(sampling())
     play(api_of(kind), Settings(kind=kind, answer=SCRIPT, cached=3), answer)
     assert answer.cached_tokens == 3
@@ -237,7 +237,7 @@ def _submit(**fields: Any) -> Submit:
 
 
 def test_what_an_engine_cannot_do_is_named() -> None:
-    """And what it can do is not refused."""
+    """What an engine cannot do is named, and what it can do is not refused."""
     salted, adapted = _submit(salt=b"s"), _submit(adapter="a")
     repeated = _submit(sampling=sampling(repetition_penalty=3.0))
     assert [api_of(kind).refusal(_submit()) for kind in KINDS] == [None] * 3
@@ -283,7 +283,7 @@ def test_greedy_is_greedy_everywhere(fields: dict[str, float]) -> None:
 
 
 def test_a_resumed_draw_has_other_noise() -> None:
-    """Else the tokens after a resume would repeat the noise of the first ones."""
+    """A resumed draw has other noise, so its tokens do not repeat the noise of the first ones."""
     params = sampling(temperature=1.0)
     seeds = {answer_to(params, outputs).next_job().seed for outputs in ([], [5], [5, 6])}
     assert len(seeds) == 3
@@ -305,7 +305,7 @@ def test_any_bytes_split_the_same_way(data: bytes, size: int) -> None:
     kind=st.sampled_from(KINDS), data=st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
 )
 def test_garbage_is_an_engine_error(kind: str, data: bytes) -> None:
-    """Whatever an engine sends, it is read or refused."""
+    """Whatever an engine sends is read, or is an error of the engine."""
     reader = api_of(kind).reader(answer_to(sampling()).next_job())
     try:
         reader.read(data)
@@ -335,7 +335,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_a_wrong_field_is_an_engine_error_at_most(
     kind: str, data: st.DataObject, value: object
 ) -> None:
-    """Whatever stands in any one place of an event: tokens, or an error of the engine."""
+    """A wrong value in any place of an event gives tokens, or an error of the engine."""
     params = sampling(logprobs=2, max_tokens=3)
     api, answer = api_of(kind), answer_to(params)
     job = answer.next_job()
@@ -456,7 +456,7 @@ def test_another_answer_inside_a_grammar_is_no_continuation() -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff\xfe", b'{"a": "\xff"}', b"[]", b"null"])
 def test_an_answer_that_is_no_object_says_nothing(body: bytes) -> None:
-    """Also of one that is nested without an end."""
+    """An answer that is no object says nothing, also one that is nested without end."""
     assert json_object({"/x": body}, "/x") == {}
 
 
@@ -576,7 +576,9 @@ def test_a_part_of_an_event_at_the_end_is_none(kind: str) -> None:
     ],
 )
 def test_a_text_engine_proves_itself_in_any_form_that_gateways_read(body: bytes) -> None:
-    """Else it would never be ready, although each of its answers would be read."""
+    """A text engine proves itself in any form that gateways read; else it would never be ready,
+    although each of its answers could be read.
+    """
     for size in (1, 1 << 20):
         proof = Proof()
         for at in range(0, len(body), size):
@@ -590,7 +592,7 @@ def test_a_text_engine_proves_itself_in_any_form_that_gateways_read(body: bytes)
     [b"", b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\ndata: [DONE]\n\n', b"<html>"],
 )
 def test_a_text_engine_without_tokens_proves_nothing(body: bytes) -> None:
-    """It may at a later try."""
+    """A text engine without tokens proves nothing, and may prove itself at a later try."""
     proof = Proof()
     proof.take(body)
     with pytest.raises(EngineTrouble, match="no tokens"):

@@ -98,7 +98,9 @@ def test_blocks_whose_beginning_is_unknown_wait_for_it() -> None:
 
 
 def test_a_block_behind_one_out_of_reach_waits_too() -> None:
-    """Its place is known, and still the engine would not find it."""
+    """A block behind one that is out of reach waits too: its place is known, but the engine would
+    not find it.
+    """
     held = _held()
     held.apply(_stored([1, 2], None, TOKENS[:64]))
     held.apply(BlockRemoved((1,)))
@@ -157,7 +159,9 @@ LEFT_OUT: list[tuple[str, dict[str, Any]]] = [
 def test_what_our_digests_cannot_tell_is_left_out_and_counted(
     reason: str, fields: dict[str, Any]
 ) -> None:
-    """Other media, windows of the prefix, nameless adapters, pictures."""
+    """What our digests cannot name is left out and counted: other media, windows of the prefix,
+    nameless adapters, pictures.
+    """
     held = _held()
     held.apply(_stored([1, 2], None, TOKENS[:64], **fields))
     assert held.take() == ()
@@ -166,7 +170,9 @@ def test_what_our_digests_cannot_tell_is_left_out_and_counted(
 
 
 def test_tokens_that_do_not_add_up_are_left_out() -> None:
-    """Nobody knows which of them belong to which block."""
+    """Tokens that do not add up are left out, because it is unknown which of them belong to which
+    block.
+    """
     held = _held()
     held.apply(BlockStored((1,), None, TOKENS[:64], 32))
     assert (held.take(), held.left_out) == ((), {"tokens": 1})
@@ -184,7 +190,9 @@ def test_a_removal_elsewhere_does_not_touch_the_gpu() -> None:
 
 
 def test_a_new_engine_may_count_its_groups_anew() -> None:
-    """Which group stands for all is forgotten with the rest."""
+    """A new engine may count its groups anew: the group that stands for all is forgotten with the
+    rest.
+    """
     held = _held()
     held.apply(_stored([1], None, TOKENS[:32], group_idx=2))
     held.clear()
@@ -235,7 +243,9 @@ def test_more_blocks_than_an_engine_has_are_a_fresh_start() -> None:
 
 
 def test_a_removal_right_behind_a_fresh_start_counts() -> None:
-    """It is about the same cache: what is gone must not be promised."""
+    """A removal right behind a fresh start counts, because it is about the same cache, and a block
+    that is gone must not be promised.
+    """
     held = _held(max_blocks=1)
     held.apply(_stored([1], None, [1] * 32))
     held.apply(_stored([2], None, [2] * 32))

@@ -45,7 +45,7 @@ def test_the_batch_may_be_a_map_too() -> None:
 
 
 def test_older_batches_have_fewer_fields() -> None:
-    """Neither rank nor medium nor adapter's name: the first published form."""
+    """Older batches, in the first published form, have no rank, medium or adapter's name."""
     batch = decode_batch(pack([1, [[*STORED, 5], ["BlockRemoved", [7]]]]))
     assert batch.events == (
         BlockStored((7, 8), None, [1, 2, 3, 4], 2, lora_id=5),

@@ -78,8 +78,8 @@ def test_a_gateway_that_comes_later_gets_all_of_it() -> None:
 
 
 def test_missed_batches_are_replayed() -> None:
-    """Who subscribes late asks from 0 on; a REQ and a DEALER socket show the answer differently,
-    and vLLM 0.26 sends the topic too.
+    """A late subscriber asks for batches from 0 on; a REQ and a DEALER socket show the answer
+    differently, and vLLM 0.26 sends the topic too.
     """
     feed, engine = _feed(), VllmEngine()
     gateway = _Gateway(feed)
@@ -98,7 +98,9 @@ def test_missed_batches_are_replayed() -> None:
 
 
 def test_an_unreadable_batch_forgets_everything() -> None:
-    """It may have removed anything. What follows is believed again, and the fault is named."""
+    """An unreadable batch may have removed anything, so all is forgotten. What follows is used
+    again, and the fault is named.
+    """
     feed, engine = _feed(), VllmEngine()
     gateway = _Gateway(feed)
     engine.compute(PROMPT)
@@ -138,7 +140,7 @@ def test_blocks_of_another_rank_are_not_ours() -> None:
 
 
 def test_what_newer_engines_add_is_counted() -> None:
-    """And harms nothing."""
+    """What newer engines add is counted, and does no harm."""
     feed = _feed()
     payload = pack([1.5, [["BlockMoved"], ["AllBlocksCleared", 1]], 0, "x"])
     feed.published(frames(0, payload))

@@ -81,7 +81,9 @@ def test_questions_follow_one_another_and_are_timed() -> None:
 def test_frames_that_are_read_together_have_a_speed(
     frames: tuple[tuple[float, int], ...], speed: float
 ) -> None:
-    """That of the whole answer, as on a busy host; a few tokens and no time at all have none."""
+    """Frames that are read together have the speed of the whole answer, as on a busy host; a few
+    tokens in no time have none.
+    """
     probe = AnswerProbe(ID, "m", (ProbeQuestion(8, ids=(1, 2, 3)),), now=10.0)
     for at, num in frames:
         probe.receive(_tokens(0, *range(num)), at)
@@ -126,7 +128,7 @@ def test_a_question_that_fails_ends_the_probe(message: FromWorker, why: str) -> 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"choices": []}', b'{"choices": 1}', b"oops"])
 def test_an_answer_that_is_none_is_shown(body: bytes) -> None:
-    """Its first bytes say what it was."""
+    """An answer that is none is shown by its first bytes."""
     probe = AnswerProbe(ID, "m", (ProbeQuestion(4, text="Hi"),), 0.0, FACTS)
     probe.receive(RelayData(ID, 0, 0, body), 1.0)
     assert not probe.receive(RelayEnd(ID, 0, len(body)), 1.0)

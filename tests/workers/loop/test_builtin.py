@@ -145,7 +145,9 @@ def test_the_template_renders_plain_conversations(template: Template) -> None:
 def test_a_greeting_is_answered_with_a_sentence(
     drive: Drive, tokenizer: Tokenizer, template: Template
 ) -> None:
-    """It ends by itself, without a control token or broken bytes in it."""
+    """A greeting is answered with a sentence that ends by itself, without a control token or broken
+    bytes.
+    """
     prompt = template(_asking("Hello!"), (), add_generation_prompt=True)
     (answer,) = _finish(drive, [tokenizer.encode(prompt).ids], 200)
     text = tokenizer.decode(answer.outputs, skip_special_tokens=False).removesuffix("<|im_end|>")

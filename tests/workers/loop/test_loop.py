@@ -289,7 +289,9 @@ def test_a_brief_step_is_told_once() -> None:
 
 
 def test_before_a_longer_step_the_load_is_told(lookahead: int) -> None:
-    """Other gateways need not wait for its end to hear that the engine is busy."""
+    """The load is reported before a longer step, so that other gateways hear before its end that
+    the engine is busy.
+    """
     with running(CountingRunner(lookahead), ticking(0.01)) as end:
         end.send(1, submission(A, max_tokens=1, prompt=5))
         end.finished(A)

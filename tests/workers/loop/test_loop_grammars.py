@@ -44,7 +44,9 @@ def _with_grammar(name: bytes, **fields: int) -> Submit:
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_others_are_served_while_a_grammar_compiles(lookahead: int) -> None:
-    """Its own sequence starts when it is ready, in an engine that had nothing else to do."""
+    """Others are served while a grammar compiles; its own sequence starts when it is ready, also in
+    an engine without other work.
+    """
     compiler = SlowCompiler()
     engine = LoopEnd(CountingRunner(lookahead), compiler=compiler)
     engine.send(1, _with_grammar(A))

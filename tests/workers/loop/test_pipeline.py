@@ -195,7 +195,9 @@ def test_a_launch_that_fails_is_told_after_the_results_before_it() -> None:
 
 
 def test_a_collection_that_fails_ends_its_sequences_only() -> None:
-    """Who is in the next step only, which was in flight already, goes on."""
+    """A collection that fails ends its own sequences only: one that is only in the next step, which
+    was in flight already, goes on.
+    """
     card = Card(bad=frozenset({("collect", 2)}))
     first, second = submission(A, max_tokens=9, prompt=5), submission(B, max_tokens=3, prompt=5)
     script, _ = serve(card, [first], [], [second])

@@ -32,7 +32,7 @@ def test_a_card_has_every_row() -> None:
 
 
 def test_a_cpu_has_no_graphs() -> None:
-    """It says so."""
+    """The table of a CPU says that it has no graphs."""
     use = USE._replace(num_captured=0, num_graphs=0, weights_bytes=29 * 2**20)
     lines = start_table(CARD, "m", None, (), use)
     assert "graphs        none on this device" in lines
@@ -41,7 +41,7 @@ def test_a_cpu_has_no_graphs() -> None:
 
 
 def test_what_is_in_the_hosts_memory_is_told_apart() -> None:
-    """It takes nothing of the card."""
+    """What is in the host's memory has a row of its own, because it takes nothing of the card."""
     lines = start_table(CARD, "m", None, (), USE._replace(host_bytes=1_246_000_000))
     assert "weights       14.22 GiB, 1.16 GiB more on the host" in lines
 
@@ -57,7 +57,9 @@ def test_what_is_in_the_hosts_memory_is_told_apart() -> None:
 def test_the_largest_step_is_told_apart_from_what_others_took(
     others: int | None, said: str
 ) -> None:
-    """It was reported with 6.86 GiB while three other engines were starting."""
+    """The memory of the largest step is told apart from what others took: it was reported as 6.86
+    GiB while three other engines were starting.
+    """
     lines = start_table(CARD, "m", None, (), USE._replace(step=LargestStep(2 * 2**30, others)))
     assert f"largest step  {said}" in lines
 
@@ -75,7 +77,7 @@ def test_what_a_start_goes_on_without_has_a_row() -> None:
     ],
 )
 def test_a_drafter_has_a_row(drafting: SpeculationConfig, row: str) -> None:
-    """So that a setting is seen to have taken effect."""
+    """A drafter has a row in the table, so that an operator sees that the setting took effect."""
     assert row in start_table(CARD, "m", None, (), USE, drafting)
 
 

@@ -19,7 +19,7 @@ def options(**given: object) -> argparse.Namespace:
 
 
 def test_options_replace_what_the_table_says() -> None:
-    """And leave the rest of it."""
+    """Options replace keys of the table and leave the others."""
     table = builtin_config().workers[0]
     assert with_options(table, options()) == table
     fast = with_options(table, options(engine="synthetic", step_ms=20.0, batch=64))
@@ -39,7 +39,7 @@ def test_options_replace_what_the_table_says() -> None:
     ],
 )
 def test_what_a_table_could_not_say_is_refused(given: dict[str, object], said: str) -> None:
-    """By the same rules."""
+    """Options that a table could not have are refused by the same rules."""
     with pytest.raises(ConfigError, match=said):
         with_options(builtin_config().workers[0], options(**given))
 

@@ -39,7 +39,7 @@ def test_it_waits_then_speaks_in_chunks_at_its_pace_and_ends() -> None:
 
 
 def test_other_ends() -> None:
-    """Again from the beginning, an error, or silence."""
+    """The other ends of an answer: again from the beginning, an error, or silence."""
     again = play(playback(Rule(answer="-", finish="length", chunk_tokens=4)), most=3)
     assert [line.ids for _, line in again] == [(0, 1, 2, 3), (4, 0, 1, 2), (3, 4, 0, 1)]
     *_, (_, last) = play(playback(Rule(answer="-", name="r", finish="error")))

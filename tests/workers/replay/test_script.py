@@ -113,7 +113,9 @@ def test_the_last_user_text_is_what_stands_between_the_marks() -> None:
 
 
 def test_the_first_rule_that_fits_is_taken() -> None:
-    """By a part of the text, by an expression, in the last user text or the whole prompt."""
+    """The first rule that fits is taken, by a part of the text or by an expression, in the last
+    user text or the whole prompt.
+    """
     hello, digits = Rule(answer="1", contains="Hello"), Rule(answer="2", matches=r"\d and \d")
     assert matcher(hello, digits, Rule(answer="3")).choose(PROMPT) == 1
     assert matcher(Rule(answer="1", contains="Hello", where="prompt"), digits).choose(PROMPT) == 0

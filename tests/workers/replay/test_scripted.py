@@ -79,7 +79,7 @@ def test_each_sequence_speaks_when_its_own_time_has_come() -> None:
 
 
 def test_a_long_wait_is_taken_in_steps() -> None:
-    """Else the supervisor would take the engine for a hung one."""
+    """A long wait is taken in steps; else the supervisor would take the engine for a hung one."""
     stage = Stage(Rule(answer="c", wait_s=60.0))
     stage.step(start(1, "x"), seqs=(1,))
     assert stage.runner.rest_s() == MAX_REST_S

@@ -121,7 +121,9 @@ def test_without_a_step_time_nothing_waits() -> None:
 
 
 def test_an_answer_has_as_many_words_as_tokens() -> None:
-    """Its text alone tells a client how many tokens came, and which."""
+    """An answer has as many words as tokens, so that its text alone tells a client how many tokens
+    came, and which.
+    """
     model_dir = builtin_dir("builtin:herma-tiny")
     vocabulary = read_vocabulary(model_dir)
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))

@@ -113,7 +113,7 @@ def test_eviction_takes_the_tail_of_the_oldest_first() -> None:
 
 
 def test_a_hit_makes_a_prefix_young_again() -> None:
-    """Whoever is used again is evicted last."""
+    """A prefix that is used again is evicted last."""
     blocks = BlockManager(4, 2)
     old, new = tokens(1, 2, 3, 4), tokens(5, 6, 7, 8)
     blocks.release(hold(blocks, old))

@@ -55,7 +55,7 @@ def test_a_grammar_that_fails_refuses_its_sequence_only() -> None:
 
 
 def test_an_engine_without_the_capability_refuses_by_name() -> None:
-    """Whatever the grammar is."""
+    """An engine without the capability refuses any grammar by name."""
     scheduler = make_scheduler(enforces_grammars=False)
     ((_, message),) = scheduler.submit(1, make_submit(0, [1], grammar=GRAMMAR), 0.0)
     assert isinstance(message, Rejected)

@@ -44,7 +44,7 @@ class Shared:
         return number not in self.engine.ledger.rejected
 
     def abort(self, number: int) -> None:
-        """Its gateway wants it no more."""
+        """Abort a sequence, as its gateway asks."""
         link = self.owner[number]
         self.engine.ledger.hear(self.engine.scheduler.abort(link, number.to_bytes(16, "little"), 0))
         self.forget_the_ended()
@@ -81,7 +81,7 @@ class Shared:
 
 
 def test_a_gateway_alone_has_all_places() -> None:
-    """Those inside and all to wait in, no more; in order of arrival."""
+    """A gateway alone has all places to run and to wait, and no more; in order of arrival."""
     shared = Shared(max_seqs=2, max_waiting=3)
     assert [shared.submit(1) for _ in range(7)] == [True] * 5 + [False] * 2
     assert shared.at_door == {1: [2, 3, 4]}
@@ -117,7 +117,7 @@ def test_each_has_room_for_one() -> None:
 
 
 def test_who_has_fewer_inside_goes_first() -> None:
-    """Even who came later."""
+    """The gateway with fewer running sequences goes first, even if its request came later."""
     shared = Shared(max_seqs=3, max_waiting=1)
     for link in (1, 1, 2, 2, 1, 3):
         assert shared.submit(link, max_tokens=1 if link == 1 else 9)
@@ -128,7 +128,9 @@ def test_who_has_fewer_inside_goes_first() -> None:
 
 
 def test_at_the_door_it_can_be_aborted_and_expires() -> None:
-    """And frees no place, since it had none."""
+    """A sequence that waits for admission can be aborted and expires, and frees no place, since it
+    had none.
+    """
     shared = Shared(max_seqs=1, max_waiting=0)
     shared.submit(1, max_tokens=9)
     assert shared.submit(2)
@@ -142,7 +144,7 @@ def test_at_the_door_it_can_be_aborted_and_expires() -> None:
 
 
 def test_a_request_stands_at_the_door_once() -> None:
-    """The same attempt again is a fault, not load."""
+    """A request waits for admission once: the same attempt again is a fault, not load."""
     shared = Shared(max_seqs=1, max_waiting=0)
     shared.submit(1)
     submit = make_submit(7, [1])
@@ -163,7 +165,9 @@ def test_a_gateway_that_vanishes_leaves_nothing_at_the_door() -> None:
 
 
 def test_a_gateway_that_connects_again_passes_nobody_again() -> None:
-    """It is new each time, and so behind those that wait."""
+    """A gateway that connects again passes no waiting one again, because it counts as new each
+    time.
+    """
     shared = Shared(max_seqs=1, max_waiting=0)
     for link in (1, 2):
         assert shared.submit(link, max_tokens=1)
@@ -227,7 +231,9 @@ class DoorLife(RuleBasedStateMachine):
 
     @rule(link=st.sampled_from(LINKS), max_tokens=st.integers(1, 5), num=st.integers(1, 3))
     def submit(self, link: int, max_tokens: int, num: int) -> None:
-        """Who is refused has others here, of whose end it will hear."""
+        """A gateway that is refused has other sequences here, and learns of a free place when one
+        of them ends.
+        """
         for _ in range(num):
             inside, at_door = self.shared.inside, self.shared.at_door
             if not self.shared.submit(link, max_tokens):
@@ -269,7 +275,7 @@ class DoorLife(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_left_outside(self) -> None:
-        """Who has none inside is passed by each of the others once at most."""
+        """A gateway without a running sequence is passed by each of the others once at most."""
         if not hasattr(self, "shared"):
             return
         at_door, inside = self.shared.at_door, self.shared.inside
@@ -299,7 +305,7 @@ class DoorLife(RuleBasedStateMachine):
 
 
 def test_nobody_is_left_outside_in_random_lives() -> None:
-    """Whatever gateways do."""
+    """In random lives of any gateways each of them gets places."""
     seen.clear()
     num_lives = max(25, settings().max_examples)
     run_state_machine_as_test(

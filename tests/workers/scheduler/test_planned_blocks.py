@@ -31,7 +31,7 @@ def chunks(plan: StepPlan | None) -> list[tuple[int, int, int]]:
 
 
 def cold(engine: Engine, count: int, *, max_tokens: int = 1) -> None:
-    """That many prompts of 16 shared tokens and two of their own."""
+    """Prompts of 16 shared tokens and two tokens of their own."""
     for number in range(count):
         engine.submit(make_submit(number, [*SHARED, number, 9], max_tokens=max_tokens))
 
@@ -91,7 +91,9 @@ def test_private_caches_do_not_wait_for_each_other() -> None:
 
 
 def test_a_prompt_that_is_waited_for_comes_before_its_turn() -> None:
-    """Its own rest is longer than the oldest prompt's, but others need no more than its start."""
+    """A prompt that others wait for is computed before its turn. It has more tokens left than the
+    oldest prompt, but the others need only its start.
+    """
     engine = Engine(num_blocks=64, token_budget=16, max_seqs=8, context_length=128)
     engine.submit(make_submit(0, list(range(30)), max_tokens=1))
     engine.step()
@@ -142,7 +144,9 @@ def test_a_failed_step_stores_nothing() -> None:
 
 
 def test_when_the_computer_is_preempted_it_computes_again() -> None:
-    """It is older than who waits for it, so it starts first; both end."""
+    """When the sequence that computes a prefix is preempted, it starts first again, because it is
+    older than the one that waits for it; both end.
+    """
     engine = Engine(num_blocks=7, block_size=2, token_budget=4, context_length=14, max_seqs=4)
     engine.submit(make_submit(0, [1, 2], max_tokens=10))
     engine.step()
@@ -257,7 +261,9 @@ class WaitingLife(RuleBasedStateMachine):
 
 
 def test_waiting_for_a_block_never_blocks() -> None:
-    """Whatever becomes of who computes it."""
+    """Waiting for a block never blocks for ever, whatever happens to the sequence that
+    computes it.
+    """
     seen.clear()
     num_lives = max(80, settings().max_examples // 20)
     run_state_machine_as_test(

@@ -100,7 +100,9 @@ def test_a_short_prompt_in_a_crowd_is_followed_by_prompts() -> None:
 def test_a_lone_prompt_ends_and_no_step_is_longer_than_its_gap(
     decode_s: float, num_decodes: int, length: int, gap_s: float
 ) -> None:
-    """Whatever decodes take; a crowd rests at most every other step."""
+    """A lone prompt ends and no step is longer than its gap, whatever decodes take; with many
+    decodes prompts pause at most every other step.
+    """
     cost = cost_of(decode_s, num_decodes)
     pace = PromptPace(cost, gap_s)
     start, rested = 0, False

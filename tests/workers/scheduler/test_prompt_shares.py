@@ -34,7 +34,9 @@ def lengths(plan: StepPlan | None) -> dict[int, int]:
 
 
 def test_a_prompt_of_more_than_half_a_step_does_not_wait_for_a_long_one() -> None:
-    """It has fewer tokens left, so the other half of each step is its."""
+    """A prompt of more than half a step, which has fewer tokens left than a long one, gets the
+    other half of each step.
+    """
     engine = Engine(token_budget=8, num_blocks=64, context_length=128)
     engine.submit(make_submit(0, list(range(40)), max_tokens=1))
     engine.step()
@@ -204,7 +206,7 @@ def test_nothing_rests_while_prompts_are_left() -> None:
 
 
 def test_a_burst_of_prompts_gets_the_whole_gap() -> None:
-    """They are as many as the decodes."""
+    """A burst of as many prompts as decodes gets the whole gap."""
     card = Card(token_budget=8192, max_gap_s=0.05)
     for number in range(100, 110):
         card.submit(number, 100, 400)
@@ -218,7 +220,7 @@ def test_a_burst_of_prompts_gets_the_whole_gap() -> None:
 
 
 def test_without_decodes_the_whole_budget_is_used() -> None:
-    """Nobody waits for such a step."""
+    """Without decodes a step uses the whole budget, because no answer waits for it."""
     card = Card(token_budget=4096, max_gap_s=0.02)
     card.submit(0, 8000, 1)
     assert lengths(card.step()) == {1: 4096}

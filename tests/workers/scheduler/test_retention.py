@@ -100,7 +100,9 @@ def test_what_an_earlier_turn_left_behind_its_successor_goes_first() -> None:
 
 
 def test_a_shared_beginning_outlives_every_chain_behind_it() -> None:
-    """Also where the chain that goes first was released first with it."""
+    """A shared beginning outlives every chain behind it, also where the first chain to be evicted
+    was released with it.
+    """
     kept = KeptChains()
     shared = digests("s", 2)
     one, other = [*shared, *digests("a", 1)], [*shared, *digests("b", 1)]
@@ -145,7 +147,9 @@ def answered(scheduler: Scheduler, number: int, prompt: list[int]) -> tuple[byte
 
 
 def test_the_gateway_says_which_prefix_the_engine_keeps() -> None:
-    """By a message about a request that has ended; an unknown request is ignored."""
+    """The gateway says which prefix the engine keeps, by a message about a request that has ended;
+    an unknown request is ignored.
+    """
     limits = SchedulerLimits(
         max_seqs=4, token_budget=64, context_length=64, max_waiting=4, vocab_size=100
     )

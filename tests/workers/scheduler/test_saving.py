@@ -43,8 +43,8 @@ def test_the_next_turn_finds_the_end_of_a_prompt(num_tokens: int) -> None:
 
 
 def test_behind_a_prompt_on_the_grid_a_turn_computes_its_own_tokens() -> None:
-    """Also where one token was asked for, and no decode followed; the same prompt again begins at
-    the state before.
+    """Behind a prompt whose end is on the grid a turn computes only its own tokens, also where one
+    token was asked for and no decode followed; the same prompt again begins at the state before.
     """
     for lookahead, max_tokens in ((0, 1), (1, 1), (0, 3), (1, 3)):
         engine = Engine(num_blocks=64, num_states=8, context_length=60, lookahead=lookahead)
@@ -57,7 +57,9 @@ def test_behind_a_prompt_on_the_grid_a_turn_computes_its_own_tokens() -> None:
 
 
 def test_what_lies_behind_a_whole_prompt_replaces_an_answers_state() -> None:
-    """Of a pool that is full of those that nothing went on from."""
+    """The state behind a whole prompt replaces that of an answer, in a pool full of states that
+    nothing continued.
+    """
     engine = Engine(num_blocks=64, num_states=2, context_length=60)
     for number in range(3):
         engine.submit(make_submit(number, [number, 2], max_tokens=30))
@@ -161,8 +163,8 @@ def test_the_turn_behind_an_answer_computes_little_of_it_again(
 
 
 def test_an_answer_under_way_has_one_state() -> None:
-    """It moves on with the answer, and stays where its sequence was aborted; of the one slot that
-    there is too. Gateways hear of this one.
+    """An answer under way has one state, also where there is only one slot. It moves on with the
+    answer, and stays where its sequence was aborted. Gateways are told of this state.
     """
     for num_states in (1, 5):
         engine = Engine(num_blocks=64, num_states=num_states, context_length=120, lookahead=1)
@@ -181,7 +183,9 @@ def test_an_answer_under_way_has_one_state() -> None:
 
 
 def test_each_of_several_answers_has_its_own_state() -> None:
-    """They share what they have in common; whichever is gone on with is found."""
+    """Each of several answers has its own state. They share the state of what they have in common;
+    whichever answer is continued is found.
+    """
     engine = Engine(num_blocks=64, num_states=8, context_length=120, lookahead=1)
     for number in range(3):
         engine.submit(make_submit(number, [1, 2] * 6, max_tokens=22))

@@ -50,7 +50,7 @@ def test_a_request_from_start_to_end() -> None:
 
 
 def test_prefill_chunks_and_decodes_share_a_step() -> None:
-    """Those who decode take one token each; a long prompt takes what is left of the budget, but a
+    """Decodes take one token each of a step; a long prompt takes what is left of the budget, but a
     short one that waits is done beside it.
     """
     engine = Engine(token_budget=8, num_blocks=32)
@@ -217,7 +217,9 @@ def test_the_latest_is_preempted_and_repeats_nothing() -> None:
 
 
 def test_the_preempted_one_is_reported_to_live() -> None:
-    """Its gateway would take its silence for a loss; those that get tokens need no such message."""
+    """A preempted sequence is reported as alive, because its gateway would take its silence for a
+    loss; sequences that get tokens need no such message.
+    """
     engine = Engine(num_blocks=8, block_size=2, context_length=16)
     engine.submit(make_submit(0, [1, 2, 3], max_tokens=12))
     engine.submit(make_submit(1, [4, 5, 6], max_tokens=12))

@@ -188,7 +188,9 @@ class SchedulerLife(RuleBasedStateMachine):
         self._launch()
 
     def _launch(self) -> StepPlan | None:
-        """Nobody waits while nothing is in flight, but for copies from the host."""
+        """Launch a step. No sequence waits while nothing is in flight, except for copies from the
+        host.
+        """
         num_in_flight = len(self.engine.in_flight)
         if num_in_flight > self.lookahead:
             return None
@@ -299,7 +301,9 @@ class SchedulerLife(RuleBasedStateMachine):
             del self.live[number]
 
     def _learn_parents(self) -> None:
-        """Which digest stands before which, for every token sequence that was ever computed."""
+        """Learn which digest stands before which, for every token sequence that was ever
+        computed.
+        """
         for tokens in self.engine.runner.tokens.values():
             for root in ROOTS:
                 chain = [root, *block_digests(root, pack_tokens(tokens), BLOCK_SIZE)]
@@ -307,7 +311,7 @@ class SchedulerLife(RuleBasedStateMachine):
 
 
 class LookaheadLife(SchedulerLife):
-    """The same, with a step planned while another is computed."""
+    """The life of a scheduler with a step planned while another is computed."""
 
     lookahead = 1
 
@@ -328,13 +332,13 @@ class DraftLife(LookaheadLife):
 
 
 class StateLife(SchedulerLife):
-    """The same with a model that has states, of which a few are kept."""
+    """The life of a scheduler with a model that has states, of which a few are kept."""
 
     num_states = 3
 
 
 class LookaheadStateLife(StateLife):
-    """And ahead."""
+    """The life of a scheduler with states, with a step planned ahead."""
 
     lookahead = 1
 
@@ -368,7 +372,7 @@ class WindowLife(SchedulerLife):
 
 
 class LookaheadWindowLife(WindowLife):
-    """And ahead."""
+    """The life of a scheduler with windows, with a step planned ahead."""
 
     lookahead = 1
 

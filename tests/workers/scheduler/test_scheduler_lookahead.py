@@ -23,13 +23,15 @@ def planned(scheduler: Scheduler) -> StepPlan:
 
 
 def answer(plan: StepPlan, token_id: int = 1) -> StepResult:
-    """That token for each sampling chunk."""
+    """A result with that token for each sampling chunk."""
     sampled = (Sampled(chunk.seq, (token_id,)) for chunk in plan.chunks if chunk.samples)
     return StepResult(plan.step, tuple(sampled))
 
 
 def test_the_token_of_the_step_in_flight_is_planned_by_its_position() -> None:
-    """It is computed before anybody here knows it; after the last possible one there is nothing."""
+    """The token of the step in flight is planned by its position before its value is known here;
+    nothing is planned after the last possible token.
+    """
     engine = Engine(lookahead=1)
     engine.submit(make_submit(0, [5, 6, 5], max_tokens=3))
     assert chunks(engine.launch()) == [(1, 0, 3, True)]
@@ -93,7 +95,9 @@ def test_a_stray_chunk_is_ignored() -> None:
 
 
 def test_a_sequence_may_be_preempted_while_it_is_computed() -> None:
-    """Its token is sent, nothing of that step counts as computed, and it starts again after."""
+    """A sequence may be preempted while it is computed: its token is sent, nothing of that step
+    counts as computed, and it starts again after.
+    """
     engine = Engine(lookahead=1, num_blocks=4, block_size=2, context_length=8)
     engine.submit(make_submit(0, [5, 6], max_tokens=6))
     engine.submit(make_submit(1, [6, 5], max_tokens=4))
@@ -143,7 +147,9 @@ def test_an_equal_block_is_replaced_while_the_next_step_reads_it() -> None:
 
 
 def test_an_abort_in_flight_is_final() -> None:
-    """Neither of two steps in flight sends anything after the end; no Accepted either."""
+    """An abort in flight is final: neither of two steps in flight sends anything after the end, and
+    no `Accepted`.
+    """
     engine = Engine(lookahead=1)
     engine.submit(make_submit(0, [5], max_tokens=9))
     engine.launch()
@@ -173,7 +179,9 @@ def test_only_one_step_may_be_planned_ahead(lookahead: int) -> None:
 
 
 def test_a_step_behind_drafts_has_blocks_for_all_that_may_be_accepted() -> None:
-    """Also where a sequence near its end has no drafts of its own any more."""
+    """A step behind drafts has blocks for all tokens that may be accepted, also where a sequence
+    near its end has no drafts of its own any more.
+    """
     scheduler = make_scheduler(lookahead=1, block_size=4, proposer=CardDrafts(2))
     for number, max_tokens in enumerate((4, 30)):
         submit = make_submit(number, [5, 6, 5, number, 6], max_tokens=max_tokens)

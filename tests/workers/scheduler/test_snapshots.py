@@ -133,7 +133,9 @@ def test_a_junction_outlives_what_goes_on_behind_it() -> None:
 
 
 def test_a_state_within_a_prompt_pushes_no_end_out() -> None:
-    """It is hit rarely; in a free slot it is kept."""
+    """A state within a prompt, which is hit rarely, replaces no state at an end; in a free slot it
+    is kept.
+    """
     pool = SnapshotPool(2)
     _saved(pool, (0, 0))
     assert pool.reserve(_digests((1,)), SnapshotPlace.WITHIN) is not None

@@ -35,7 +35,9 @@ def add(cost: StepCost, num_decodes: int, *prompts: tuple[int, int], slower: flo
 
 
 def test_nothing_is_known_at_first() -> None:
-    """Then anything is free, and a bound on the tokens is all that holds."""
+    """At first nothing is known of costs: every step counts as free, and only the bound on tokens
+    holds.
+    """
     cost = StepCost()
     assert cost.decode_s(5) == cost.prompt_s(100, 1000) == 0.0
     assert cost.tokens_within(0.01, 0) == math.inf
@@ -148,7 +150,7 @@ def test_what_is_tried_doubles() -> None:
 def test_what_fits_costs_no_more(
     token_s: float, context: float, start: int, seconds: float
 ) -> None:
-    """And one token more does not fit."""
+    """What fits costs no more than the bound, and one token more does not fit."""
     cost = StepCost()
     cost.token_s, cost.context_s = token_s, token_s * context
     most = cost.tokens_within(seconds, start)

@@ -67,7 +67,7 @@ class FairSource:
         """Nothing to forget."""
 
     def offers(self, candidates: Sequence[DraftCandidate]) -> list[Offer]:
-        """The same for all."""
+        """Offer the same drafts to all sequences."""
         ids = tuple(range(len(self.rates)))
         return [Offer(seq, ids[:most], self.told[:most]) for seq, most in candidates]
 
@@ -77,7 +77,7 @@ class FairSource:
         return []
 
     def verified(self, offer: Offer, num_right: int) -> None:
-        """It knows its chances."""
+        """Learn nothing, because the chances are known."""
 
     def planned(self, plan: StepPlan) -> None:
         """Nothing to do."""
@@ -117,7 +117,7 @@ class Simulation:
         return self.expected / self.seconds
 
     def run(self, num_steps: int) -> Simulation:
-        """So many more."""
+        """Run that many more steps."""
         for _ in range(num_steps):
             self._turn()
         return self
@@ -219,5 +219,5 @@ def pace_of(depth: int, rates: Sequence[float], costs: Costs, num_sequences: int
 
 
 def best_pace(rates: Sequence[float], costs: Costs, num_sequences: int) -> float:
-    """Of all fixed depths, none among them."""
+    """The best pace of all fixed depths, no drafts among them."""
     return max(pace_of(depth, rates, costs, num_sequences) for depth in range(len(rates) + 1))

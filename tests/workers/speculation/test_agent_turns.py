@@ -65,7 +65,7 @@ def _passes(source: TextSource, seq: int, prompt: list[int], answer: list[int]) 
 def test_a_file_that_is_written_again_with_changes(
     name: str, uses_fleet: bool, tokenizer: Tokenizer
 ) -> None:
-    """It stands in the prompt; the answer is all of it, edited."""
+    """A file in the prompt is written again with changes: the answer is all of it, edited."""
     text = (ROOT / name).read_text()[:8000]
     prompt = _ids(tokenizer, f"Edit this file:\n{text}\nWrite the new file.\n")
     answer = _ids(tokenizer, _edited(text))

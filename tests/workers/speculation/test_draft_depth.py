@@ -68,7 +68,7 @@ def test_it_is_near_the_best_fixed_depth_at_every_batch(batch: int) -> None:
 
 
 def test_the_best_depth_is_another_one_at_other_batches() -> None:
-    """Or the test above would say little."""
+    """The best depth differs between batches, so that the test above proves something."""
     depths = range(16)
     best = [max(depths, key=lambda d: pace_of(d, CONSTANT, ONE_PASS, b)) for b in BATCHES]
     assert best[0] == 15
@@ -114,8 +114,8 @@ def test_it_follows_when_drafts_become_good_or_bad(costs: Costs) -> None:
 
 
 def test_trials_are_rarer_where_they_cost_much() -> None:
-    """Of 256 sequences a step that waits for the host takes half as long again: trials every 96
-    steps were 2 % of the time.
+    """Trials are rarer where they cost much. With 256 sequences a step that waits for the host
+    takes half as long again: trials every 96 steps were 2 % of the time.
     """
     costs = Costs(ONE_PASS.ahead, lambda rows: _verify_s(rows) + 5e-3, draft=ONE_PASS.draft)
     run = simulate_card(CONSTANT, costs, 256, sizes=SIZES).run(150).forget().run(600)
@@ -125,13 +125,15 @@ def test_trials_are_rarer_where_they_cost_much() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_depth_that_was_not_measured_is_tried_soon(seed: int) -> None:
-    """It took 64 steps with drafts; answers of 96 tokens end after some 20 of 7 drafts."""
+    """A depth that was not measured is tried soon: it took 64 steps with drafts, and answers of 96
+    tokens end after some 20 steps of 7 drafts.
+    """
     run = simulate_card(CONSTANT, ONE_PASS, 32, sizes=SIZES, noise=0.02, seed=seed).run(48)
     assert max(run.depths) >= 7
 
 
 def test_it_changes_seldom() -> None:
-    """Of two depths that are as good it takes one."""
+    """The policy seldom changes its depth: of two that are equally good it stays with one."""
     run = simulate_card(CONSTANT, PASS_EACH, 16, noise=0.03, sizes=SIZES).run(300).forget().run(400)
     changes = sum(one != other for one, other in zip(run.depths, run.depths[1:], strict=False))
     assert changes <= len(run.depths) / 20

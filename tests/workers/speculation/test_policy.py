@@ -72,7 +72,9 @@ def test_a_third_draft_that_costs_more_than_it_brings_is_left_out() -> None:
 
 @pytest.mark.parametrize("rates", [(0.0,) * 7, (0.05,) * 7])
 def test_drafts_that_are_wrong_cost_next_to_nothing(rates: Sequence[float]) -> None:
-    """Whatever chances they claim: those are learned elsewhere, so here they are told right."""
+    """Wrong drafts cost next to nothing, whatever chances they claim: chances are learned
+    elsewhere, so the right ones are given here.
+    """
     costs = Costs(lambda rows: 4e-3 + 1e-5 * rows, lambda rows: 4.4e-3 + 1e-5 * rows)
     run = simulate(rates, costs, 8).run(100).forget().run(400)
     assert run.pace > 0.995 * pace_without(costs, 8)

@@ -46,7 +46,7 @@ def test_short_answers_are_hardly_slower_than_without_and_near_the_best_depth(
 
 
 def test_drafts_pay_for_some_of_these_and_not_for_others() -> None:
-    """Or the test above would say little."""
+    """Drafts pay for some of these and not for others, so that the test above proves something."""
 
     def gain(text: Text, batch: int) -> float:
         return Host([text], batch).serve(64) / Host([text], batch, drafter(2)).serve(64)
@@ -57,7 +57,9 @@ def test_drafts_pay_for_some_of_these_and_not_for_others() -> None:
 
 
 def test_long_prompts_do_not_cost_short_ones_their_drafts() -> None:
-    """Of a mixture each is decided on its own, though the length of answers is not."""
+    """Long prompts do not cost short ones their drafts: each prompt is decided on its own, though
+    the expected length of answers is common.
+    """
     texts = [Text(20, 32, GOOD), Text(2000, 32, GOOD)]
     none, spec = Host(texts, 1), drafter()
     host = Host(texts, 1, spec)
@@ -66,7 +68,9 @@ def test_long_prompts_do_not_cost_short_ones_their_drafts() -> None:
 
 
 def test_a_new_engine_goes_on_from_what_was_learned() -> None:
-    """Also through the file: it knows at once that a long prompt does not pay."""
+    """A new engine continues from what was learned, also through the file: it knows at once that a
+    long prompt does not pay.
+    """
     long = [Text(2000, 16, GOOD)]
     spec = drafter()
     Host(long, 1, spec).serve(30)
@@ -87,7 +91,7 @@ def _decided(taking: TakingIn, chunk: Chunk, num_tokens: int, saved_s: float) ->
 
 
 def _make_first_trial(taking: TakingIn) -> None:
-    """Of a new engine, at once."""
+    """Make the first trial of a new engine, at once."""
     assert _decided(taking, _chunk(100, 0, 8, (1, 2)), 8, 0.0)
     taking.end(100)
     taking.took(1.0, 0.0)
@@ -107,7 +111,9 @@ def test_nothing_is_drafted_behind_a_prefix_that_was_missed() -> None:
 
 
 def test_it_sleeps_for_what_runs_when_drafts_do_not_pay_for_long() -> None:
-    """But not at once: a few steps may be those that measure, or a moment with many sequences."""
+    """The drafter sleeps for running sequences when drafts do not pay for long, and not at once: a
+    few steps may be those that measure, or a moment with many sequences.
+    """
     taking = TakingIn(BLOCK)
     chunk = _chunk(1, 0, 8, (1,))
     assert _decided(taking, chunk, 8, 1.0)

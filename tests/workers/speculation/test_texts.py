@@ -19,7 +19,9 @@ from workers.speculation.texts import (
 
 
 def _longest(tokens: list[int]) -> tuple[int, set[int]]:
-    """By trying everything: how long the longest match of the end is, and what stands behind."""
+    """The length of the longest match of the end, and what stands behind it, found by trying
+    everything.
+    """
     best, places, last = 0, set(), len(tokens) - 1
     for end in range(last):
         length = 0
@@ -43,7 +45,9 @@ def _behind(match: TextMatch, count: int) -> list[int]:
     more=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=20),
 )
 def test_a_fresh_search_finds_the_longest_match(first: list[int], more: list[list[int]]) -> None:
-    """And a match that goes on stays one, if perhaps not the longest."""
+    """A fresh search finds the longest match, and a match that goes on stays a match, if perhaps
+    not the longest.
+    """
     tokens = array("I", first)
     text = OwnText(tokens)
     for came in [[], *more]:
@@ -114,7 +118,9 @@ def test_a_match_does_not_reach_over_the_border_of_two_texts() -> None:
 
 
 def test_its_memory_is_bounded_and_so_is_what_comes_at_once() -> None:
-    """Whatever is added; a size that is no power of two would not be a ring."""
+    """Whatever is added, the memory and the tokens that are added at once are bounded; a size that
+    is no power of two would not be a ring.
+    """
     fleet = FleetText(2**12)
     size = fleet.num_bytes
     for start in range(0, 100_000, 500):

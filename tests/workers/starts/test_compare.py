@@ -66,7 +66,9 @@ def test_each_boundary_reads_as_a_sentence() -> None:
 
 
 def test_arguments_of_the_launched_engine() -> None:
-    """By flag, with both values; a flag without a value is given or not."""
+    """Arguments of the launched engine are compared by flag, with both values; a flag without a
+    value is given or not.
+    """
     argv = ["vllm", "serve", "/m", "--max-model-len=200000"]
     assert words(config=launch(argv, NCCL_IB_HCA="b")) == [
         "arguments: --enable-expert-parallel is gone",

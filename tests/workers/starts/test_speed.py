@@ -72,7 +72,7 @@ def test_the_records_are_bounded() -> None:
 
 
 async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) -> None:
-    """It serves all the same."""
+    """A slower start is in the log and in the status, and serves."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     path = record_path("w", environ, str(tmp_path / "herma.toml"))
     save_starts(path, starts_of(StartSpeed(1e9, 1e9, 64)))
@@ -99,7 +99,7 @@ async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) ->
 
 
 async def test_a_record_that_cannot_be_read_or_kept_is_said(tmp_path: Path) -> None:
-    """It costs the comparison and nothing else."""
+    """A record that cannot be read or kept is reported, and costs only the comparison."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     path = record_path("w", environ, str(tmp_path / "herma.toml"))
     path.parent.mkdir(parents=True)

@@ -73,7 +73,9 @@ def test_what_a_start_has_reached_is_its_measure_too() -> None:
 
 
 def test_prompts_between_the_steps_are_no_loss() -> None:
-    """They raise the average of most reports, not that of the fastest."""
+    """Prompts between the steps are no loss: they raise the average of most reports, and not that
+    of the fastest.
+    """
     engine = _Engine()
     for _ in range(3 * WINDOW // 10):
         engine.work(10.0, 0.02)
@@ -108,7 +110,9 @@ def test_work_is_compared_with_equal_work() -> None:
     )
 )
 def test_any_reports_leave_it_bounded(reports: list[tuple[int, int, float, int]]) -> None:
-    """And what a start has reached is what a window of it was: never more than any report."""
+    """The memory stays bounded for any reports, and the speed that a start has reached is that of
+    one of its windows: never better than every report.
+    """
     watch, steps = SpeedWatch({}), 0
     for running, held, step_ms, num_steps in reports:
         steps += num_steps

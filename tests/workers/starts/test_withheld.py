@@ -42,7 +42,7 @@ def test_other_words_stay() -> None:
 
 
 def test_the_allow_list_of_variables() -> None:
-    """Others are not recorded at all."""
+    """Variables that are not on the allow list are not recorded at all."""
     environ = {
         "CUDA_VISIBLE_DEVICES": "0",
         "VLLM_API_KEY": SECRET,

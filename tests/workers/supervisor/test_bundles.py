@@ -46,7 +46,7 @@ def test_a_bundle_has_a_bound(sizes: list[int]) -> None:
 
 
 def test_a_lone_frame_stays_as_it_is() -> None:
-    """It costs no second encoding."""
+    """A lone frame stays as it is, without a second encoding."""
     frame = b"any"
     assert bundled([frame])[0] is frame
     assert bundled([]) == []

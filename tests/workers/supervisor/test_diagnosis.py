@@ -127,7 +127,9 @@ def test_the_cause_is_found_above_long_tracebacks() -> None:
 
 
 def test_old_lines_do_not_explain_a_kill() -> None:
-    """Somebody's SIGKILL is not the failed request of an hour ago; the kernel's count tells."""
+    """Old lines do not explain a kill: a SIGKILL is not due to the failed request of an hour ago;
+    the kernel's count decides.
+    """
     lines = ("CUDA out of memory",)
     assert diagnose(DeathEvidence(exit_code=137, last_lines=lines)).kind == "killed"
     found = diagnose(DeathEvidence(exit_code=137, last_lines=lines, oom_kills=1))
@@ -159,8 +161,8 @@ def test_only_a_mistake_seen_before_loading_is_permanent(
 
 
 def test_the_oldest_evidence_comes_first() -> None:
-    """Its words, of which none are taken behind a verdict, then what it was killed for, then its
-    end.
+    """The oldest evidence comes first: the engine's words, of which none count after a verdict,
+    then the reason why it was killed, then its end.
     """
     lived_on = "the engine closed its channel but lived on"
     ending = DeathEvidence(
@@ -207,7 +209,9 @@ TEXTS = st.none() | st.text(max_size=40)
 def test_any_ending_is_one_printable_line(
     ending: DeathEvidence, failed_starts: int, stops: bool
 ) -> None:
-    """Whatever is known, the kind is of the closed set and fits the message's field."""
+    """Any ending is one printable line; its kind is of the closed set and fits the message's
+    field.
+    """
     found = diagnose(ending)
     assert found.kind in get_args(FaultKind)
     cause = fault_cause(found, worker="w", failed_starts=failed_starts, stops=stops)

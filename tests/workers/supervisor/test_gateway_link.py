@@ -113,7 +113,9 @@ class Steady(Restless):
 async def test_a_gateway_is_there_as_long_as_it_pings(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """Whatever else it says or does not say; its silence is not borne for long."""
+    """A gateway is there as long as it pings, whatever else it sends; its silence is accepted for a
+    bounded time.
+    """
     log = WorkerLog("w", beside_gateway=False)
     async with (
         open_gateway_end(f"ipc://{tmp_path}/gateway") as gateway,
@@ -244,7 +246,9 @@ def _has_redialled(link: GatewayLink, num_times: int) -> bool:
 
 
 async def test_a_gateway_of_another_version_is_told_once() -> None:
-    """It may welcome whom it does not understand."""
+    """A gateway of another version is reported once; it may welcome a worker that it does not
+    understand.
+    """
     async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
         gateway.protocol_version = PROTOCOL_VERSION + 1
         with dialling(nursery, gateway.address) as (link, said):

@@ -86,7 +86,9 @@ def test_a_holder_is_named_by_process_and_container(tmp_path: Path) -> None:
 
 
 def test_only_what_has_the_gpu_open_is_ended(tmp_path: Path) -> None:
-    """Neither a process of the same number here nor one of ours."""
+    """Only a process that has the GPU open is ended: no process of the same number here, and none
+    of ours.
+    """
     argv = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as held:
         for pid in (held.pid, os.getpid()):

@@ -89,7 +89,9 @@ async def test_no_program_or_a_failing_one_is_no_wait(
 
 
 async def test_what_still_holds_memory_is_named(smi: FakeSmi) -> None:
-    """By number; one of another PID namespace is never taken for a process here."""
+    """What still holds memory is named by process id; one of another PID namespace is never taken
+    for a process here.
+    """
     memory, said = GpuMemory("cuda:0", is_own=True), list[str]()
     await memory.remember()
     smi.say("90000", "999999")

@@ -53,7 +53,9 @@ def test_all_start_together_and_one_death_ends_all() -> None:
 
 
 def test_a_lost_host_is_named() -> None:
-    """By silence or by its connection; a supervisor that starts anew has no part in the run."""
+    """A lost host is named, by its silence or by the end of its connection; a supervisor that
+    starts anew has no part in the run.
+    """
     for way in ("silence", "connection", "session"):
         head = GroupHead("ds4", 2)
         head.heard(b"p", CLEAN, 0.0)
@@ -85,7 +87,7 @@ def test_a_rank_without_its_head_ends() -> None:
 
 
 def test_a_late_state_starts_no_rank_again() -> None:
-    """Nor does one of a run that is over."""
+    """A late state starts no rank again, and neither does a state of a run that is over."""
     rank = GroupRank("s1", 0.0)
     for run in ("r1", "r2"):
         rank.heard(HeadState(run, ("s1",)), 0.0)
@@ -129,7 +131,9 @@ def test_hosts_are_compared_before_a_start(facts: HostFacts, says: str | None) -
 
 
 def test_segments_that_nobody_uses_are_a_warning() -> None:
-    """They may be another program's, so nothing waits for their removal."""
+    """Segments that no process uses are a warning: they may be another program's, so nothing waits
+    for their removal.
+    """
     head = GroupHead("ds4", 2)
     left = HostFacts(segments=("psm_1",))
     head.heard(b"p", msgspec.structs.replace(CLEAN, facts=left), 0.0)
@@ -140,7 +144,7 @@ def test_segments_that_nobody_uses_are_a_warning() -> None:
 
 @given(st.binary(max_size=60))
 def test_garbage_is_refused(frame: bytes) -> None:
-    """Of either side."""
+    """Garbage of either side is refused."""
     for decode in (decode_rank_state, decode_head_state):
         try:
             state = decode(frame)

@@ -222,7 +222,9 @@ def _worker(tmp_path: Path, gateway: GatewayEnd, keys: dict[str, object]):  # ty
 
 @pytest.mark.slow
 async def test_a_version_on_trial_serves_nobody_until_it_is_accepted(tmp_path: Path) -> None:
-    """Its answers can be told from those of the version before."""
+    """A version on trial serves no request until it is accepted; its answers differ from those of
+    the version before.
+    """
     keys = _foreign(tmp_path, free_ports(1), base={}, v2={"version": "2.0", "answer": [7, 8, 9]})
     async with open_gateway_end() as gateway:
         with _worker(tmp_path, gateway, keys) as worker:
@@ -246,7 +248,9 @@ async def test_a_version_on_trial_serves_nobody_until_it_is_accepted(tmp_path: P
 async def test_a_version_that_dies_or_is_forgotten_goes_by_itself(
     tmp_path: Path, is_mute: bool
 ) -> None:
-    """It is tried once; the end of the lease brings the base back. Gateways hear of no fault."""
+    """A version that dies or is forgotten is replaced without a command: it is tried once, and the
+    end of the lease brings the base back. Gateways get no fault.
+    """
     keys = _foreign(tmp_path, free_ports(1), base={}, v2={} if is_mute else {"fails": True})
     async with open_gateway_end() as gateway:
         with _worker(tmp_path, gateway, keys) as worker:
@@ -270,7 +274,9 @@ async def test_a_version_that_dies_or_is_forgotten_goes_by_itself(
 
 @pytest.mark.slow
 async def test_a_process_becomes_another_program_and_back(tmp_path: Path) -> None:
-    """The same number, a new process of `herma`, which goes back when nobody accepts it."""
+    """A process becomes another program under the same process id, and goes back when the new
+    version is not accepted.
+    """
     async with open_gateway_end() as gateway:
         with worker_process(tmp_path, gateway.address) as worker:
             await gateway.wait_ready()

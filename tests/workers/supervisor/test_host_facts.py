@@ -54,7 +54,7 @@ def test_links_of_the_environment_and_the_driver(tmp_path: Path) -> None:
 
 
 def test_ports_must_be_free_on_the_head_alone(tmp_path: Path) -> None:
-    """Those of the API and of the ranks' meeting."""
+    """The ports of the API and of the ranks' meeting must be free on the head alone."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = ["--master-port", str(port)]

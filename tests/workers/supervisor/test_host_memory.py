@@ -43,7 +43,9 @@ def test_no_control_groups_count_nothing(tmp_path: Path) -> None:
 def test_the_page_cache_of_a_control_group_is_no_use_of_memory(
     tmp_path: Path, version: int
 ) -> None:
-    """It is given back on demand. Weights that were read once took the place of other models."""
+    """The page cache of a control group is no use of memory, because it is given back on demand.
+    Weights that were read once took the place of other models.
+    """
     put(tmp_path, "proc/meminfo", f"MemTotal: {64 * MIB} kB\nMemAvailable: {60 * MIB} kB\n")
     assert host_reading(tmp_path) == CardUse(64 * GIB, 4 * GIB)
     group, limit, usage, cache = {

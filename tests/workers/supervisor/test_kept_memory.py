@@ -120,7 +120,9 @@ async def test_an_engine_that_dies_before_it_has_cleared_leaves_nothing(tmp_path
 
 
 async def test_an_engine_that_starts_takes_the_wish_to_clear(tmp_path: Path) -> None:
-    """It may take minutes to be ready, or never be: what is to be forgotten is not kept for it."""
+    """An engine that is starting takes the order to clear at once: it may take minutes to be ready,
+    or never be, and memory to be forgotten is not kept for it.
+    """
     gate = tmp_path / "gate"
     gate.touch()
     async with _served(tmp_path, waits_for=str(gate)) as served:

@@ -317,7 +317,7 @@ TestLives.settings = settings(
 
 @pytest.mark.parametrize("state", EngineState)
 def test_what_cannot_happen_is_refused_by_name(state: EngineState) -> None:
-    """And changes nothing."""
+    """An event that cannot happen is refused by name, and changes nothing."""
     for event in LifeEvent:
         life = Lifecycle()
         life.state = state
@@ -349,7 +349,9 @@ def test_a_trial_has_one_try_and_a_rank_any_number() -> None:
 
 
 def test_a_trial_that_failed_lengthens_no_later_delay() -> None:
-    """Of the version before, which starts again once the hold has ended."""
+    """A trial that failed lengthens no later delay of the version before, which starts again once
+    the hold has ended.
+    """
     life = Lifecycle(WorkerHold(0.0, LEASE_S), RestartPolicy(0.5))
 
     def judged() -> float | None:

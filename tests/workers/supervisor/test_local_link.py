@@ -49,7 +49,9 @@ async def test_sequences_side_by_side_are_whole(tmp_path: Path) -> None:
 
 
 async def test_a_killed_supervisor_is_noticed_at_once(tmp_path: Path) -> None:
-    """By the end of its connection, in the middle of an answer: nothing here looks for silence."""
+    """A killed supervisor is noticed at once by the end of its connection, in the middle of an
+    answer: nothing here looks for silence.
+    """
     async with open_gateway_end(f"ipc://{tmp_path}/workers") as gateway:
         with worker_process(tmp_path, gateway.address, step_ms=5.0) as worker:
             await gateway.wait_ready()

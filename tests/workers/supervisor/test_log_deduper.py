@@ -22,7 +22,7 @@ class _FullDisk(io.StringIO):
 
 
 def test_a_log_goes_on_once_the_disk_has_room() -> None:
-    """And says how many lines are missing."""
+    """A log goes on once the disk has room, and says how many lines are missing."""
     disk = _FullDisk()
     log = WorkerLog("w", disk)
     log.info("lost")

@@ -30,5 +30,7 @@ def test_lines_are_text_or_json() -> None:
 
 
 def test_from_warning_on_the_engine_is_silent() -> None:
-    """Its lines have no level; what the supervisor says is rare."""
+    """From level warning on the engine's lines, which have no level, are left out; lines of the
+    supervisor are rare.
+    """
     assert len(lines_of(LogStyle(level="warning"))) == 1

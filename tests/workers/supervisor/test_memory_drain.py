@@ -55,7 +55,9 @@ def test_others_memory_is_not_waited_for() -> None:
 
 
 def test_a_listed_process_of_ours_is_waited_for_within_a_bound() -> None:
-    """Its memory does not fall; after 30 s the start is tried all the same."""
+    """A listed process of ours is waited for within a bound: its memory does not fall, and after 30
+    s the start is tried anyway.
+    """
     stuck = [(0.5 * i, MemoryReading(100 * GIB, frozenset((ENGINE, 7)))) for i in range(100)]
     assert verdict_after(stuck) == ("give up", GIVE_UP_S)
     foreign = [(at, MemoryReading(100 * GIB, frozenset((7,)))) for at, _ in stuck]
@@ -72,8 +74,8 @@ def test_without_a_reading_from_before_it_must_settle() -> None:
     st.lists(st.tuples(st.floats(0.01, 5.0), st.integers(0, 200), st.booleans()), min_size=1),
 )
 def test_it_always_ends(before: int | None, steps: list[tuple[float, int, bool]]) -> None:
-    """Whatever is read, by 30 s there is a verdict, and `drained` never while we are listed with
-    more than before.
+    """Any readings give a verdict within 30 s, and never `drained` while our processes are listed
+    with more memory than before.
     """
     start = None if before is None else MemoryReading(before * GIB)
     check = DrainCheck(start, frozenset((ENGINE,)), 0.0)
@@ -112,7 +114,9 @@ def test_tables_of_nvidia_smi_are_read() -> None:
 def test_only_the_workers_gpu_is_asked_for(
     device: str, visible: str | None, chosen: str | None
 ) -> None:
-    """By index among the visible ones; all of them where that cannot be said."""
+    """Only the worker's GPU is asked for, by its index among the visible ones; all are asked for
+    where the index is unknown.
+    """
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert selected_gpus(device, environ) == chosen
 

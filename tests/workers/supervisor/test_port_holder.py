@@ -24,7 +24,7 @@ def test_only_listeners_count() -> None:
 
 
 def test_a_real_listener_is_found() -> None:
-    """This process, by its number."""
+    """A real listener is found: this process, by its process id."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert port_holder(port).startswith(f"pid {os.getpid()} (")

@@ -130,7 +130,9 @@ def test_a_gateway_is_gone_after_ten_silent_seconds() -> None:
 
 
 def test_a_gateway_that_pings_and_takes_nothing_is_gone() -> None:
-    """Its loop runs, but what it is told stays unread."""
+    """A gateway that pings and takes nothing is given up: its loop runs, but frames to it stay
+    unread.
+    """
     watch = GatewayWatch(0.0)
     for now in ticks(0.0, 9.8):
         watch.heard(now)

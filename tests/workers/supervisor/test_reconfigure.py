@@ -26,7 +26,7 @@ def _with(**keys: object) -> WorkerConfig:
 
 
 def test_what_is_the_engine_s_may_change() -> None:
-    """And is named, in the order of the file's description."""
+    """A key of the engine may change, and is named in the order of the file's description."""
     assert changed_keys(WORKER, WORKER) == ()
     assert changed_keys(WORKER, _with(max_seqs=3, model="/m")) == ("model", "max_seqs")
 

@@ -49,7 +49,9 @@ def test_a_cause_outside_gets_time_to_pass() -> None:
 
 
 def test_a_permanent_cause_ends_the_first_failed_start() -> None:
-    """And a reset, once it is corrected, gives all tries back."""
+    """A permanent cause ends the tries at the first failed start, and a reset, once it is
+    corrected, gives all tries back.
+    """
     policy = RestartPolicy()
     assert policy.exited(0.0, is_permanent=True) is None
     assert policy.failed_starts == 1

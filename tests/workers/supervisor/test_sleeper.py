@@ -160,8 +160,9 @@ async def test_an_engine_that_is_measured_is_not_put_to_sleep_meanwhile(
 async def test_where_the_card_says_nothing_its_times_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By guesses others would wait half a minute for its place; and it must not look for its memory
-    again after each sleep.
+    """Where the card says nothing, the times of a worker are measured: with guessed times others
+    would wait half a minute for its place. The worker must not look for its memory again after each
+    sleep.
     """
 
     async def nothing(*_: object) -> None:
@@ -331,7 +332,9 @@ async def test_a_wake_that_fails_is_a_start(
 async def test_a_wake_whose_memory_others_took_shows_nothing_of_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They came after the look at the card. Its process ends; the next one sleeps as before."""
+    """A wake whose memory others took after the look at the card proves nothing against the way to
+    sleep. The process ends, and the next one sleeps as before.
+    """
     async with world(tmp_path, monkeypatch, on_wake="out of memory") as one:
         await one.sleep()
         assert one.state is EngineState.DORMANT
@@ -369,7 +372,9 @@ async def test_a_death_asleep_is_one_trouble_and_no_fault(
 async def test_what_was_not_started_so_sleeps_by_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so itself, at its start: no trouble."""
+    """An engine that was not started for a sleep, as it says at its start, sleeps by its end, which
+    is no trouble.
+    """
     monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
     async with world(tmp_path, monkeypatch, sleep_refusal="start it otherwise") as one:
         assert f"not by {WAY}: start it otherwise" in one.turns.line()
@@ -420,7 +425,9 @@ async def test_what_one_way_cannot_the_next_does(
 async def test_a_way_that_fails_leaves_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process ends this time; the next process sleeps by the other way."""
+    """If a way to sleep fails, the process ends this time, and the next process sleeps by the next
+    way.
+    """
     ways = {"more_ways": [(CHECKPOINT, "")], "on_sleep": "it answers 500", "fails_by": WAY}
     monkeypatch.setattr(sleeper_file, "host_reading", lambda: CardUse(2**40, 0))
     async with world(tmp_path, monkeypatch, **ways) as one:
@@ -438,7 +445,7 @@ async def test_a_way_that_fails_leaves_the_next_one(
 async def test_all_ways_that_failed_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So none of them is tried by turns with another for ever."""
+    """All ways that failed are remembered, so that two ways are not tried in turn for ever."""
     ways = {"more_ways": [(CHECKPOINT, "")], "on_sleep": "it answers 500"}
     monkeypatch.setattr(sleeper_file, "host_reading", lambda: CardUse(2**40, 0))
     async with world(tmp_path, monkeypatch, **ways) as one:

@@ -281,8 +281,8 @@ async def test_an_engine_that_will_not_leave_is_killed(tmp_path: Path) -> None:
 
 
 async def test_what_a_dead_engine_leaves_is_removed(tmp_path: Path) -> None:
-    """Its temporary directory goes with it, and its supervisor's with the next supervisor; what
-    belongs to the living stays.
+    """The leftovers of a dead engine are removed: its temporary directory at its end, and its
+    supervisor's by the next supervisor; those of living processes stay.
     """
     folder = tmp_path / "tmp"
     folder.mkdir()
@@ -314,7 +314,9 @@ async def test_what_a_dead_engine_leaves_is_removed(tmp_path: Path) -> None:
 
 
 async def test_a_supervisor_that_was_stopped_for_long_blames_nobody(tmp_path: Path) -> None:
-    """Its engine lives on, and after SIGCONT it serves on the same epoch."""
+    """A supervisor that was stopped for long reports no fault: its engine lives on, and after
+    SIGCONT it serves in the same epoch.
+    """
     async with open_gateway_end() as gateway:
         with moody_worker(tmp_path, gateway.address) as (worker, _):
             await gateway.wait_ready()

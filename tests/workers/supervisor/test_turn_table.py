@@ -92,8 +92,9 @@ async def table(card: FixedCard, folder: Path) -> AsyncIterator[Worker]:
 async def test_after_a_wake_that_failed_the_device_is_read_before_the_next_try(
     tmp_path: Path,
 ) -> None:
-    """By its old reading the table would send the worker again and again; by the new one it says
-    what others hold, and sends it once they are gone.
+    """After a failed wake the device is read before the next try. By the old reading the table
+    would wake the worker again and again; by the new one it reports what others hold, and wakes the
+    worker once that is gone.
     """
     card = FixedCard(tmp_path)
     async with table(card, tmp_path) as worker:
@@ -141,7 +142,9 @@ async def test_news_are_decided_on_before_a_reading_that_is_only_due(tmp_path: P
 async def test_the_policy_is_told_the_pauses_that_the_table_has_seen(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    """Of each seat its own: two workers may have one name. They are forgotten with the seat."""
+    """The policy gets the pauses that the table has seen, each seat's own, because two workers may
+    have one name. They are forgotten with the seat.
+    """
     one = TurnTable(cast("CardMemory", FixedCard(tmp_path)), lambda _: None)
     seats = [_Seat(cast("trio.SocketStream", None)) for _ in range(2)]
     one._seats = dict(enumerate(seats))
@@ -247,8 +250,9 @@ async def test_the_place_of_a_worker_that_left_is_free(
 async def test_after_a_worker_with_memory_has_left_nothing_is_decided_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection may come again, or its supervisor has died and its engine ends a little
-    later. Another worker would wake beside it. What is still held then counts as others'.
+    """After a worker with memory has left, nothing is decided at once: it may connect again, or its
+    supervisor has died and its engine ends a little later, and another worker would wake beside it.
+    Memory that is held after that counts as other processes'.
     """
     card = FixedCard(tmp_path)
     async with opened(card, tmp_path) as address, seated(address) as worker:
@@ -318,8 +322,8 @@ async def test_a_wait_of_which_nothing_new_is_said_grows(
 async def test_a_worker_that_does_not_read_keeps_no_other_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is stopped. What waits for it in its socket fills that, and the one that decides
-    must not wait there.
+    """A worker whose process is stopped does not read and keeps no other waiting: messages fill its
+    socket, and the supervisor that decides must not wait there.
     """
     monkeypatch.setattr(turn_table, "READ_WITHIN_S", 0.2)
     card = FixedCard(tmp_path)
@@ -339,7 +343,9 @@ async def test_a_worker_that_does_not_read_keeps_no_other_waiting(
 async def test_a_worker_that_takes_no_order_loses_its_seat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is stopped, and a change that never begins would keep all others waiting."""
+    """A worker whose process is stopped takes no order and loses its seat: a change that never
+    begins would keep all others waiting.
+    """
     monkeypatch.setattr(turn_table, "TAKEN_WITHIN_S", 0.2)
     card = FixedCard(tmp_path)
     async with (
@@ -413,7 +419,9 @@ async def test_a_first_look_begins_once_the_table_has_settled(
 
 
 def test_what_no_worker_holds_is_others() -> None:
-    """By what each holds awake or asleep. Beside one that was not measured nothing can be told."""
+    """Memory that no worker holds, by what each holds awake or asleep, is other processes'. Beside
+    a worker that was not measured it is unknown.
+    """
     used = CardUse(80, 70)
     asleep = Member("a", "asleep", awake_bytes=60, asleep_bytes=5)
     awake = Member("b", "awake", awake_bytes=40)

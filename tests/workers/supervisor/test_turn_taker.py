@@ -47,7 +47,9 @@ def _seat(
 async def test_a_worker_that_moves_sits_down_at_the_other_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And what was measured of it on the first device counts no more, nor its orders there."""
+    """A worker that moves to another device takes a seat at that device's table; measurements and
+    orders of the first device no longer count.
+    """
     with TemporaryDirectory(prefix="turns-") as folder:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", folder)
         seat = _seat(Lifecycle(begins_asleep=True))
@@ -168,14 +170,18 @@ def test_the_table_sees_what_the_status_says(state: EngineState) -> None:
 async def test_gateways_are_told_of_no_worker_that_is_away(
     state: EngineState, seen: MemberState
 ) -> None:
-    """They wait for it, as for one that wakes: an operator may start it."""
+    """Gateways are not told that a worker is away: they wait for it, as for one that wakes, because
+    an operator may start it.
+    """
     lifecycle = Lifecycle()
     lifecycle.state = state
     assert _seat(lifecycle).shown == ("waking" if seen == "away" else seen)
 
 
 async def test_a_wish_ends_when_it_is_fulfilled() -> None:
-    """It ends a pause too, and an operator's change is no trial."""
+    """A wish ends when it is fulfilled. It also ends a pause, and an operator's change is no
+    trial.
+    """
     lifecycle = Lifecycle(begins_asleep=True)
     seat = _seat(lifecycle)
     seat.failed("it does not wake")
@@ -202,7 +208,9 @@ async def test_a_wish_ends_when_it_is_fulfilled() -> None:
 @pytest.mark.parametrize("change", ["sleep", "wake"])
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["before", "meanwhile"])
 async def test_a_wish_ends_where_the_engine_stops(change: Change, is_stopped: bool) -> None:
-    """Whoever starts it again is not answered by a sleep that was asked for before."""
+    """A wish ends where the engine stops: a later start is not answered by a sleep that was asked
+    for before.
+    """
     lifecycle = Lifecycle()
     seat = _seat(lifecycle)
     stop = (LifeEvent.START, LifeEvent.EXITED, LifeEvent.GIVE_UP)
@@ -220,7 +228,7 @@ async def test_a_wish_ends_where_the_engine_stops(change: Change, is_stopped: bo
 
 
 async def test_an_operators_sleep_is_no_trial() -> None:
-    """It would be woken for a look at its wake."""
+    """An operator's sleep is no trial, because a trial would wake the worker to test its wake."""
     seat = _seat(Lifecycle())
     seat.tries(TrialEvent.FIND)
     seat.tries(TrialEvent.SLEEP)

@@ -240,8 +240,9 @@ def test_an_always_resident_worker_keeps_its_place_while_it_restarts() -> None:
 
 
 def test_workers_without_work_give_way_to_an_always_resident_one_that_starts() -> None:
-    """It came by a reload, or its supervisor had died, and waits for no turn. No more fall asleep
-    than it needs, if it was measured.
+    """Workers without work give way to an always resident one that starts. It came by a reload, or
+    its supervisor had died, and waits for no turn. If it was measured, no more workers fall asleep
+    than it needs.
     """
     idle = Member("a", "awake", awake_bytes=40, idle_since=5.0)
     longer = Member("b", "awake", awake_bytes=20, idle_since=1.0)
@@ -354,7 +355,9 @@ def test_a_promise_ends_with_the_wait_that_it_was_made_for() -> None:
 
 
 def test_a_restart_of_an_always_resident_worker_delays_no_turn() -> None:
-    """It was measured, so its place is known; one that was not may take any."""
+    """A restart of an always resident worker delays no turn, because it was measured and its memory
+    is known; one that was not measured may take any memory.
+    """
     always = Member("c", "waking", awake_bytes=50, is_always=True)
     one = Member("a", "asleep", awake_bytes=20, waiting=1, waited_s=9.0, oldest_at=0.0)
     assert TurnPolicy().decide([always, one], SharedCard(80), 10.0).wake == ("a",)
@@ -394,8 +397,8 @@ def test_one_that_has_just_woken_keeps_its_place_for_a_round() -> None:
 
 @pytest.mark.parametrize("came", [80.0, 95.0], ids=["older work", "dear work"])
 def test_patience_ends(came: float) -> None:
-    """Neither work that came before nor work that would cost more than the wait is a reason for
-    ever.
+    """Patience ends: earlier work, and work that costs more than the wait, delay a change for a
+    bounded time.
     """
     busy = Member("v", "awake", awake_bytes=60, running=900, oldest_at=came, **SECONDS)
     one = Member("a", "asleep", awake_bytes=60, waiting=1, waited_s=10.0, oldest_at=90.0, **SECONDS)
@@ -451,7 +454,9 @@ def test_one_without_work_is_protected_while_its_pauses_say_that_it_is_in_use(
 def test_pauses_put_a_change_off_for_no_longer_than_the_return_costs(
     pauses: list[float], idle_s: float, sleep_s: float, wake_s: float, waiting: int
 ) -> None:
-    """And what the policy says before is what it does then."""
+    """Pauses delay a change for no longer than the return costs, and the policy acts as it has
+    predicted.
+    """
     victim = replace(IDLE, since=-1e6, idle_since=100.0 - idle_s, wake_s=wake_s)
     victim = with_pauses(victim, *pauses)
     one = replace(WAITS, waiting=waiting, sleep_s=sleep_s)
@@ -553,7 +558,9 @@ def test_a_worker_whose_sleep_failed_is_nobodys_place_until_its_pause_ends() -> 
 
 
 def test_only_the_time_in_which_it_slept_counts_for_its_change() -> None:
-    """It had its turn before that: its request is older than its sleep."""
+    """Only the time in which the worker slept counts for its change: its request is older than its
+    sleep, and before that it had its turn.
+    """
     busy = Member("v", "awake", awake_bytes=60, running=2, oldest_at=99.5, **SECONDS)
     one = Member(
         "a", "asleep", awake_bytes=60, waiting=1, waited_s=90.0, oldest_at=10.0, since=99.0,

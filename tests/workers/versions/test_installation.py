@@ -100,5 +100,5 @@ def test_what_stays_as_it_is(herma: Installation, tmp_path: Path) -> None:
     [([], ""), (["-h"], ""), (["up", "rollback"], "up"), (["--parent", "7", "gateway"], "gateway")],
 )
 def test_the_command_of_a_line(words: list[str], command: str) -> None:
-    """It may have options before it."""
+    """The command of a line may have options before it."""
     assert command_of(words) == command

@@ -19,7 +19,7 @@ from workers.model_dir import local_dir
 
 
 def compiled(kernel: RecordedKernel) -> tuple[str, int, str]:
-    """Its name, its shared memory, and the error if there was one."""
+    """The kernel's name, its shared memory, and the error if there was one."""
     function: Any = getattr(import_module(kernel.module), kernel.name)
     try:
         found = function.preload(kernel.specialisation)

@@ -53,7 +53,9 @@ def test_all_kernels_compile_for_a_card(
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [*SHARED_KIB, 90, 100, 103])
 def test_products_in_4_bits_compile_for_a_card(arch: int, tmp_path: Path) -> None:
-    """By Triton, all groups, with and without zero points."""
+    """Triton compiles the products in 4 bits for a card, with all groups, with and without zero
+    points.
+    """
     words = run_uninterpreted("tests.kernels.int4_card_checks", str(arch), cache=tmp_path)
     used, limit = map(int, words.split())
     assert 0 < used <= limit

@@ -240,7 +240,9 @@ time.sleep(1000)
 def test_only_a_card_with_something_to_compile_needs_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And none starts where it is switched off."""
+    """Only a card with something to compile starts a compiler, and none starts where it is switched
+    off.
+    """
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     started: list[object] = []
     monkeypatch.setattr(
@@ -268,13 +270,15 @@ def test_only_a_card_with_something_to_compile_needs_a_compiler(
 
 
 def test_triton_is_hashed_once() -> None:
-    """Whoever asks then has the answer at once."""
+    """Triton's sources are hashed once, so that later calls have the answer at once."""
     hash_compiler().join()
     assert triton_key.cache_info().currsize == 1
 
 
 def test_the_longest_kernels_go_first() -> None:
-    """Those of many parameters; the others keep the order in which they are needed."""
+    """The kernels of many parameters, which take longest, are compiled first; the others keep the
+    order in which they are needed.
+    """
     kernels = [SimpleNamespace(num_parameters=n, at=i) for i, n in enumerate((3, 30, 9, 29, 30, 4))]
     ordered = cast("list[Any]", long_ones_first(cast("list[RecordedKernel]", kernels), 2))
     assert [kernel.at for kernel in ordered] == [1, 4, 0, 2, 3, 5]

@@ -59,7 +59,7 @@ def test_answers_are_those_of_torch(case: str) -> None:
 
 
 def test_a_product_in_8_bits() -> None:
-    """Of which the CPU knows other forms only."""
+    """The shape of a product in 8 bits, of which the CPU has only other forms."""
     values = torch.empty(3, 16, dtype=torch.float8_e4m3fn, device="meta")
     weight = torch.empty(32, 16, dtype=torch.float8_e4m3fn, device="meta")
     with ShapesOnly():

@@ -178,7 +178,7 @@ class NaiveRecurrent(Naive):
 
 
 class NaiveMtp(NaiveRecurrent):
-    """Its states are those behind the target's last norm."""
+    """An MTP head, whose states are those behind the target's last norm."""
 
     prefix = "mtp.layers.0."
     final = "mtp.norm.weight"
@@ -199,7 +199,9 @@ class NaiveMtp(NaiveRecurrent):
 
 
 class NaiveGatedMtp(NaiveMtp):
-    """Of Qwen3.5: norms of 1 + w, a quarter of each head turned, and what is attended is gated."""
+    """The MTP head of Qwen3.5: norms of 1 + w, a quarter of each head turned, and what is attended
+    is gated.
+    """
 
     share = 0.25
 
@@ -254,7 +256,7 @@ class NaiveMixedMtp(NaiveGatedMtp):
 
 
 class NaiveEagle3(NaiveRecurrent):
-    """Its states are taps of three layers."""
+    """EAGLE-3, whose states are taps of three layers."""
 
     prefix = "midlayer."
     final = "norm.weight"

@@ -83,7 +83,9 @@ def test_it_drafts_as_it_was_trained(kind: str, runner: ModelRunner, load: Specu
 def test_it_sleeps_where_answers_do_not_earn_what_it_costs(
     runner: ModelRunner, load: SpeculationLoad
 ) -> None:
-    """But for a first trial, of which a new engine learns. No text changes."""
+    """The drafter sleeps where answers do not earn its cost, except for a first trial from which a
+    new engine learns. No text changes.
+    """
     drafting, _ = _with_drafter("mtp", runner)
     expected = _serve(Drive(fresh_runner(runner)), load)
     chosen = SpeculationConfig(drafter=f"{MODEL}/mtp", depth="adaptive")

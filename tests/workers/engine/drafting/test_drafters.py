@@ -65,7 +65,9 @@ def _check_confidence(drafted: Drafted, row: int, logits: Tensor) -> None:
 def test_a_head_of_a_hybrid_is_in_its_checkpoint(
     family: str, naive_form: type[NaiveGatedMtp], changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Of Qwen3.5: norms of 1 + w, heads turned in part, gates among the queries, and experts."""
+    """A head of a hybrid is read from its checkpoint, as Qwen3.5's: norms of 1 + w, heads turned in
+    part, gates among the queries, and experts.
+    """
     path = write_family(tmp_path / "model", family, **changes)
     config, tensors = add_gated_head(path)
     target = load_tiny(path, kv_tokens=64).model
@@ -87,7 +89,7 @@ def test_a_head_of_a_hybrid_is_in_its_checkpoint(
 @pytest.mark.slow
 @torch.inference_mode()
 def test_a_long_context_is_seen_to_its_beginning(target: Network, tmp_path: Path) -> None:
-    """Of 60,000 tokens in chunks."""
+    """A context of 60,000 tokens in chunks is seen to its beginning."""
     drafter, naive, width = made("dflash", target, tmp_path, window=61_000)
     feed = Feed(drafter, width, count=1, seed=9, vocab=target.config.vocab_size, blocks=3800)
     (story,) = feed.stories

@@ -235,7 +235,7 @@ def test_weights_that_are_no_numbers_change_no_text(
     *,
     on_card: bool,
 ) -> None:
-    """Whatever they draft is a token, and is refused."""
+    """Weights that are no numbers draft some token, which is refused, and change no text."""
     broken = made(name, runner.model, tmp_path, std=float("nan"))[0]
     broken.take_cache(runner.cache.num_blocks + 1, BLOCK)
     drafting = _drafting(runner, broken, on_card=on_card)
@@ -274,7 +274,9 @@ def test_drafts_on_a_card_are_those_of_a_cpu(
 
 @pytest.mark.gpu
 def test_decodes_on_a_card_are_taken_in(asked: list[Asked], tmp_path: Path) -> None:
-    """By graphs of decodes, which a worker that is not invariant has."""
+    """Decodes on a card are taken in by the graphs of decodes, which a worker that is not invariant
+    has.
+    """
     path = write_tiny_model(tmp_path / "target", num_hidden_layers=5)
     shape = {"block_size": BLOCK, "kv_tokens": 2048, "max_seqs": 8}
     runner = load_tiny(path, device="cuda", dtype="float32", **shape)

@@ -72,7 +72,9 @@ def _of(fit: Fit, warning: Callable[[], str] = str) -> Speculation:
 
 
 def test_a_second_engine_goes_on_where_the_first_ended(runner: ModelRunner, tmp_path: Path) -> None:
-    """Of a model that repeats itself: the first has measured steps and verified drafts."""
+    """A second engine goes on with the measured steps and verified drafts of the first, for a model
+    that repeats itself.
+    """
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     first, record = kept_speculation(CONFIG, runner, environ)
     assert first is not None
@@ -92,7 +94,7 @@ def test_a_second_engine_goes_on_where_the_first_ended(runner: ModelRunner, tmp_
 
 
 def test_a_network_goes_on_too() -> None:
-    """Its draft passes and the rates of its places."""
+    """The measured draft passes and acceptance rates of a network outlive the engine too."""
     odds = PlaceOdds(4)
     policy = SpeculationPolicy(looks_ahead=True)
     depth = DraftDepth(odds, policy, 4)
@@ -105,7 +107,7 @@ def test_a_network_goes_on_too() -> None:
 
 
 def test_times_of_other_graphs_are_left_aside(runner: ModelRunner) -> None:
-    """Their places name other numbers of rows."""
+    """Times of other graphs are ignored, because their places stand for other numbers of rows."""
     speculation = speculation_for(CONFIG, runner, SOME)
     assert speculation is not None
     assert not speculation.fit().awaiting
@@ -116,7 +118,7 @@ DAMAGED = (b"", b"{}", b"\xff\xfe", b'{"format": 1}', b'{"format": 1, "fit": {"a
 
 @pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_file_is_one_warning_and_a_fresh_fit(content: bytes, tmp_path: Path) -> None:
-    """It is replaced by what is learned then."""
+    """A damaged file is one warning; a new one with what is learned then replaces it."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     path = _written(environ)
     path.write_bytes(content)
@@ -149,7 +151,7 @@ def test_whatever_a_file_holds_it_is_a_fit_or_an_error(
 
 
 def test_a_file_of_a_later_version_is_named(tmp_path: Path) -> None:
-    """It is no damage."""
+    """A file of a later version is named as such, and not as damaged."""
     path = _written({"XDG_STATE_HOME": str(tmp_path)})
     path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2', 1))
     with pytest.raises(ConfigError, match=f"is in format 2 .*, not {FORMAT}"):
@@ -207,7 +209,7 @@ def test_a_drafter_far_under_its_card_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_the_promise_of_a_drafter_that_was_trained_here(tmp_path: Path) -> None:
-    """Its config.json says what it reached."""
+    """The promise of a drafter that was trained here is what its config.json says it reached."""
     for text, length in (
         ('{"herma": {"acceptance": [0.8], "length": 2.5}}', 2.5),
         ('{"herma": {"length": "2"}}', None),

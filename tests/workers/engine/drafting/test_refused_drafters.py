@@ -64,7 +64,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_another_models_drafter_is_refused(
     config: dict[str, Any], reason: str, target: Network, tmp_path: Path
 ) -> None:
-    """By its config.json alone: there are no weights."""
+    """Another model's drafter is refused by its config.json alone: there are no weights."""
     path = write_drafter(tmp_path / "drafter", config, {"none": torch.zeros(1)})
     with pytest.raises(ConfigError, match=reason) as refused:
         load_drafter(path, target, 100)
@@ -109,7 +109,9 @@ def test_a_head_is_found_in_the_models_own_checkpoint(tmp_path: Path) -> None:
 
 
 def test_taps_are_even_where_a_file_does_not_say(target: Network, tmp_path: Path) -> None:
-    """Those of the published drafter of Qwen3-8B: 1, 9, 17, 25, 33 of 36 layers."""
+    """Taps are spread evenly where a file does not name them, as those of the published drafter of
+    Qwen3-8B: 1, 9, 17, 25, 33 of 36 layers.
+    """
     own = {"mask_token_id": 3}
     config = {**DFLASH, "num_hidden_layers": 5, "num_target_layers": 36, "dflash_config": own,
               "layer_types": None}  # fmt: skip

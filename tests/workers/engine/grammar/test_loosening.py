@@ -32,7 +32,9 @@ def _grammar(*, is_strict: bool) -> Grammar:
 def test_one_tool_does_not_refuse_the_others(
     compiler: LlGuidanceCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its arguments are any object, and the log says so."""
+    """A tool whose schema cannot be followed does not refuse the others: its arguments are any
+    object, and the log says so.
+    """
     compiler.compile(_grammar(is_strict=False), array("I"))
     said = capsys.readouterr().err
     assert "'arguments_1' allows any object" in said
@@ -40,7 +42,7 @@ def test_one_tool_does_not_refuse_the_others(
 
 
 def test_a_strict_tool_is_named(compiler: LlGuidanceCompiler) -> None:
-    """By its rule, from which the gateway finds the tool."""
+    """The error names the rule of a strict tool, from which the gateway finds the tool."""
     with pytest.raises(GrammarBroken, match=r"^arguments_1: .*nsatisfiable"):
         compiler.compile(_grammar(is_strict=True), array("I"))
 
@@ -59,6 +61,6 @@ def test_a_form_of_the_answer_may_be_looser_too(
 
 
 def test_a_grammar_of_a_client_stays_as_it_is(compiler: LlGuidanceCompiler) -> None:
-    """It is broken as it is written."""
+    """A client's grammar that is broken is not loosened."""
     with pytest.raises(GrammarBroken):
         compiler.compile(Grammar("lark", "start: missing"), array("I"))

@@ -61,7 +61,7 @@ def _text(drive: Drive, number: int, tokenizer: Tokenizer) -> str:
 
 
 def _up_to(style: SamplingParams, max_tokens: int) -> SamplingParams:
-    """The same style, with another limit."""
+    """This style, with another limit."""
     return msgspec.structs.replace(style, max_tokens=max_tokens)
 
 
@@ -98,7 +98,7 @@ def test_every_style_of_sampling_obeys(
 def test_the_others_of_a_step_notice_nothing(
     either: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
-    """Their tokens are those that they have alone, whatever they ask for."""
+    """The others of a step have the tokens that they have alone, whatever they ask for."""
     alone = Drive(fresh_runner(either))
     for seed, style in enumerate(STYLES.values()):
         alone.submit(PROMPT, _up_to(style, 20), seed=seed)
@@ -271,7 +271,9 @@ def test_forced_tokens_are_not_drawn(
 def test_raw_log_probabilities_are_reported(
     runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
-    """Those of the model itself: most of what it prefers is forbidden."""
+    """Log-probabilities are the model's own, although most of the tokens that it prefers are
+    forbidden.
+    """
     limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)
     scheduler = Scheduler(limits, BlockManager(64, 32), ("m",), runner.eos_ids)
     sampling = SamplingParams(max_tokens=3, logprobs=5)

@@ -51,7 +51,9 @@ def test_the_smallest_bucket_that_holds_a_step_serves_it() -> None:
 
 
 def test_a_graph_that_holds_few_steps_is_captured_for_one_of_them() -> None:
-    """Its memory would be lost to the others."""
+    """A graph that serves few steps is captured for one of them only, because its memory is lost to
+    the others.
+    """
     small = GraphBucket(0, 64, 8, verifies=True)
     large = GraphBucket(0, 512, 8, verifies=True, least_sampled=480)
     order = CaptureOrder(0, (small, large))
@@ -105,8 +107,8 @@ def test_graphs_that_share_come_last_and_serve_for_no_others() -> None:
 
 
 def test_short_contexts_have_graphs_that_no_step_misses() -> None:
-    """They are captured behind those for any context, which serve meanwhile, and of each kind of
-    draw that steps have. One row among many is served by a graph of many.
+    """Graphs for short contexts are captured after those for any context, which serve meanwhile,
+    for each kind of draw that steps have. One row is also served by a graph of many rows.
     """
     few, some = 256, 512
     order = CaptureOrder(8, short={1: (few, some), 2: (few, some), 8: (few,)})

@@ -70,7 +70,9 @@ def test_tokens_are_those_of_the_host(
 def test_a_preempted_sequence_goes_on_in_other_blocks(
     host: ModelRunner, capture: Capture | None
 ) -> None:
-    """Its table is written anew; what it said stays."""
+    """A preempted sequence goes on in other blocks with a new table; the tokens that it sent
+    stay.
+    """
     runner, prompt = as_on_card(host, capture), PROMPTS[1]
     undisturbed = outputs_of(host, plans_of(dict.fromkeys(PROMPTS, GREEDY), 3), ahead=0)[1]
     expected = [item.ids[0] for item in undisturbed]
@@ -144,7 +146,7 @@ def _beside_a_prompt() -> StepPlan:
 def test_rows_that_are_not_there_cost_nothing(
     host: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stand at no position, in the dummy table."""
+    """Rows of padding cost nothing: they have no position and the dummy table."""
     runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:

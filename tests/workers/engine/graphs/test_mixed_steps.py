@@ -57,7 +57,9 @@ LIVES = st.lists(
 
 @given(lives=LIVES)
 def test_random_lives_say_the_same(host: ModelRunner, lives: list[Life]) -> None:
-    """Whatever meets in a step, padded and one step ahead of the host."""
+    """Random sequences get the same tokens, whatever meets in a step, padded and one step ahead of
+    the host.
+    """
     plans = plans_of_lives(lives, 16)
     ended = StepPlan(99, (), (), tuple(range(len(lives))))
     expected = sampled_by(host, plans, ahead=0)
@@ -171,7 +173,9 @@ def test_what_a_bucket_has_too_much_of_costs_nothing(
 
 
 def test_a_capture_between_two_steps_changes_nothing(host: ModelRunner) -> None:
-    """Its results reach no sequence, though the inputs hold the last step until then."""
+    """A capture between two steps changes nothing: its results reach no sequence, though the inputs
+    still hold the last step.
+    """
     plans = plans_of_lives(
         [Life(0, 5, 5, GREEDY), Life(1, 30, 20, GREEDY), Life(9, 7, 7, GREEDY)], 24
     )

@@ -234,7 +234,9 @@ def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> N
 def test_a_start_checks_the_first_layer_of_experts_in_mxfp4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its own sizes, in a process of its own, with one line; and no layer of other forms."""
+    """A start checks the first layer of experts in MXFP4 with the model's sizes, in a process of
+    its own, with one line; layers of other forms are not checked.
+    """
     asked: list[tuple[object, ...]] = []
 
     def check(*given: object, has_bias: bool) -> str:

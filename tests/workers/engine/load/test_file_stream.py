@@ -39,7 +39,7 @@ def numbers(tmp_path: Path) -> Iterator[int]:
 @pytest.mark.parametrize("piece_bytes", [4, 60, 4000, 2**20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtype) -> None:
-    """Whatever the pieces, in place and converted; progress ends at all bytes."""
+    """Every element arrives with any pieces, in place and converted; progress ends at all bytes."""
     stream = FileStream(CPU, num_threads=3, piece_bytes=piece_bytes)
     out = torch.full((3, 10, 50), float("nan"), dtype=dtype)
     told: list[int] = []
@@ -78,7 +78,7 @@ def test_what_has_settled_is_there_and_more_may_follow(numbers: int) -> None:
 
 
 def test_a_file_that_ends_early_is_an_error(numbers: int) -> None:
-    """It names how much is missing."""
+    """A file that ends early is an error that says how much is missing."""
     stream = FileStream(CPU, num_threads=2, piece_bytes=1024)
     stream.put(numbers, 2012, torch.float32, torch.empty(1000))
     with pytest.raises(OSError, match="bytes early"):
@@ -88,7 +88,9 @@ def test_a_file_that_ends_early_is_an_error(numbers: int) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_checkpoint_streams_what_it_reads(tmp_path: Path, shards: int) -> None:
-    """The same tensors either way, in any dtype, from one file or several."""
+    """A checkpoint gives the same tensors streamed and read, in any dtype, from one file or
+    several.
+    """
     model_dir = write_tiny_model(tmp_path, shards=shards, dtype="bfloat16")
     stream = FileStream(CPU, piece_bytes=100)
     with Checkpoint(model_dir) as plain, Checkpoint(model_dir, stream) as streamed:
@@ -155,7 +157,7 @@ class SlowCard:
 
 
 class CardEvent:
-    """Of the main stream, or of another one, which is always done."""
+    """An event of the main stream, or of another stream, which is always done."""
 
     def __init__(self, card: SlowCard) -> None:
         self._card = card

@@ -161,7 +161,9 @@ def test_columns_in_other_orders_are_widened(tmp_path: Path) -> None:
 
 
 def test_other_widths_are_one_line(tmp_path: Path) -> None:
-    """Of a module that the checkpoint's configuration does not name."""
+    """Another number of bits in a module that the configuration does not name is refused in one
+    line.
+    """
     small, _ = twins(tmp_path, "gptq")
     tensors = load_file(small / "model.safetensors")
     name = "model.layers.1.mlp.down_proj.qweight"

@@ -52,7 +52,9 @@ def test_small_steps_are_those_of_the_checkpoint(runners: tuple[ModelRunner, ...
 
 
 def test_large_steps_are_nearly_those_of_8_bits(runners: tuple[ModelRunner, ...]) -> None:
-    """Their rows are rounded too, so they are a little further off than rounded weights alone."""
+    """Large steps round their rows too, so they are a little further off than with rounded weights
+    alone.
+    """
     prefill, exact, small = runners
     wanted = _hidden(exact, (300,))
     errors = [float((_hidden(r, (300,)) - wanted).norm() / wanted.norm()) for r in (prefill, small)]
@@ -76,7 +78,7 @@ def test_facts_and_the_start_tell_its_price(runners: tuple[ModelRunner, ...]) ->
 
 
 def test_products_are_of_quantised_rows() -> None:
-    """By their definition, in float64."""
+    """Products equal those of quantised rows by their definition, in float64."""
     generator = torch.Generator().manual_seed(1)
     x, residual = torch.randn(300, 64, generator=generator), torch.randn(300, 32)
     dense = torch.randn(32, 64, generator=generator) / 8

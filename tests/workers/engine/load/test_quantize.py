@@ -70,7 +70,7 @@ BY_PACKED_TENSOR = BY_ROW | {
 
 
 def _logits(runner: ModelRunner) -> Tensor:
-    """Of all positions of one prompt."""
+    """The logits of all positions of one prompt."""
     ids = array("I", range(2, 50))
     start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
     plan = StepPlan(0, (start,), (Chunk(0, 0, len(ids), (0, 1), samples=False),), ended=())
@@ -141,7 +141,9 @@ def test_layers_are_quantised_at_load_and_nothing_else(tmp_path: Path) -> None:
 def test_logits_are_off_by_less_than_the_formats_bound(
     tmp_path: Path, layers: int, changes: dict[str, Any]
 ) -> None:
-    """And by something: it is not the dense model that answers."""
+    """Logits are off by less than the format's bound, and by more than nothing, because the dense
+    model does not answer.
+    """
     shape = SHAPE | {"num_hidden_layers": layers}
     model_dir = write_tiny_model(tmp_path / "exact", std=0.1, **shape)
     moved_dir = write_tiny_model(tmp_path / "moved", std=0.1, **shape)
@@ -341,7 +343,7 @@ def test_blocks_that_would_hold_two_modules_are_refused(tmp_path: Path) -> None:
 
 
 def test_drawn_weights_are_quantised_too(tmp_path: Path) -> None:
-    """The same draw, for measuring."""
+    """Drawn weights are quantised too, from the same draw, for measuring."""
     config = read_model_config(write_tiny_model(tmp_path))
     given = config, torch.device("cpu"), torch.float32
     small, exact = draw_weights(*given, change=quantised), draw_weights(*given)

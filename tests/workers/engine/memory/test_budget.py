@@ -42,7 +42,9 @@ def test_an_outer_group_counts_and_its_page_cache_is_free(tmp_path: Path) -> Non
 
 
 def test_the_whole_host_is_what_groups_allow_of_it(tmp_path: Path) -> None:
-    """Whatever is used of it now, in both versions."""
+    """The whole host is what control groups allow of it, whatever is in use now, in both
+    versions.
+    """
     (bare := tmp_path / "bare").mkdir()
     assert host_size(_machine(bare)) == (9 * 1024, "the host")
     for version, membership, limit in (("two", "0::/a\n", "max"), ("one", "4:memory:/a\n", "x")):
@@ -65,7 +67,7 @@ def test_a_limit_of_zero_is_zero(tmp_path: Path, current: int) -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(2**63 - 4096, 8 * GIB), (3 * GIB, 2 * GIB)])
 def test_version_one_is_read(tmp_path: Path, limit: int, expected: int) -> None:
-    """Its `no limit` is a number near 2**63."""
+    """Version one of control groups is read, whose `no limit` is a number near 2**63."""
     root = _machine(tmp_path, "5:memory:/job\n4:cpu:/job\n")
     group = root / "sys/fs/cgroup/memory/job"
     _group(group, limit_in_bytes=str(limit), usage_in_bytes=str(GIB))
@@ -95,7 +97,9 @@ def test_this_machine_has_something() -> None:
     ],
 )
 def test_the_limit_of_a_shared_card_is_read(environ: dict[str, str], limit: int | None) -> None:
-    """That of the card's number first; 0, with any unit, is no limit."""
+    """The limit of a shared card is read, first the one with the card's number; 0, with any unit,
+    is no limit.
+    """
     named = {f"CUDA_DEVICE_MEMORY_LIMIT{suffix}": text for suffix, text in environ.items()}
     assert vgpu_limit(named, 0) == limit
 

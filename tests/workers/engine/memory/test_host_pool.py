@@ -18,7 +18,9 @@ DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.uint8])
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3).map(tuple), DTYPES)))
 def test_no_byte_is_given_twice(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> None:
-    """Whatever is taken, in any order, until it is full; what was taken keeps its content."""
+    """No byte is given twice, in any order of requests until the pool is full; taken memory keeps
+    its content.
+    """
     pool, taken = HostPool(4096, ROOM, locks=False), []
     for number, (shape, dtype) in enumerate(wanted):
         before = pool.num_free
@@ -37,7 +39,9 @@ def test_no_byte_is_given_twice(wanted: list[tuple[tuple[int, ...], torch.dtype]
 
 @given(st.integers(1, 300), st.integers(1, 70), DTYPES)
 def test_a_pool_of_a_tensors_bytes_holds_it(rows: int, columns: int, dtype: torch.dtype) -> None:
-    """Whatever its size, and nothing behind it; the error names the host."""
+    """A pool of a tensor's bytes holds it, whatever its size, and nothing more; the error names the
+    host.
+    """
     kept = torch.full((rows, columns), 3, dtype=dtype)
     pool = HostPool(kept.nbytes, ROOM, locks=False)
     assert bool((pool.tensor((rows, columns), dtype).copy_(kept) == 3).all())
@@ -93,8 +97,9 @@ def _driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def test_memory_is_locked_as_long_as_a_tensor_lies_there(driver: Driver) -> None:
-    """Whoever took it may drop the pool. It is unlocked when the last tensor goes, once, behind all
-    copies, while its addresses are still its own.
+    """Memory stays locked as long as a tensor lies there, even if the pool is dropped. It is
+    unlocked once, when the last tensor is freed, after all copies and before its addresses are
+    given back.
     """
     pool = HostPool(5000, ROOM, locks=True)
     first, second = pool.tensor((30,), torch.float32), pool.tensor((8,), torch.uint8)

@@ -33,13 +33,15 @@ def test_a_shortage_names_the_memory(error: Exception, is_host: bool, line: str)
 
 
 def test_other_errors_are_no_shortage() -> None:
-    """Their words may be like it."""
+    """Other errors with similar words are no shortage of memory."""
     for error in (RuntimeError("a wrong shape"), ValueError("out of memory")):
         assert not is_out_of_memory(error)
 
 
 def test_the_pools_own_error_is_one_of_the_host() -> None:
-    """It says how much was asked for, and what is left."""
+    """The pool's own error is one of the host's memory, and says how much was asked for and what is
+    left.
+    """
     pool = HostPool(100, MemoryRoom(100, "the kernel"), locks=False)
     with pytest.raises(MemoryError) as raised:
         pool.tensor((101,), torch.uint8)

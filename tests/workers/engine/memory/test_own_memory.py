@@ -71,7 +71,7 @@ def library(*flags: str) -> str:
 
 @pytest.fixture(name="namespace")
 def _namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That of the host, wherever the test runs."""
+    """The PID namespace of the host, wherever the test runs."""
     monkeypatch.setenv("CARD", f"GPU-{CARD}")
     link = tmp_path / "pid"
     link.symlink_to("pid:[4026531836]")

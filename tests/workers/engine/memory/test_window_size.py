@@ -63,9 +63,9 @@ def _config(tmp_path: Path) -> ModelDescription:
 
 
 def test_a_long_sequence_takes_little_more_than_it_needs(config: ModelDescription) -> None:
-    """Of 128k tokens ten layers need 80 KiB a token, and fifty 800 KiB of each of the last 1,024:
-    10.8 GiB, where all keys would be 110 GiB. The bar is a quarter more, also while a chunk of the
-    token budget is computed.
+    """A sequence of 128k tokens takes little more than it needs: ten layers need 80 KiB a token,
+    and fifty 800 KiB of each of the last 1,024: 10.8 GiB, where all keys would be 110 GiB. The bar
+    is a quarter more, also while a chunk of the token budget is computed.
     """
     for token_budget in (1024, 2048):
         choice = MemoryChoice("bfloat16", False, token_budget, LONG, LONG)

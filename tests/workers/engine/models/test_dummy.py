@@ -41,7 +41,9 @@ def test_an_unknown_shape_is_refused_with_those_that_exist() -> None:
 
 
 def test_a_worker_cannot_serve_a_dummy() -> None:
-    """It has no tokenizer; the configuration is refused before anything starts."""
+    """A worker cannot serve a dummy, which has no tokenizer; the configuration is refused before
+    anything starts.
+    """
     table = '[[workers]]\nname = "w"\nmodel = "dummy:qwen3-8b"\nserves = "m"\n'
     with pytest.raises(ConfigError, match="cannot serve dummy:qwen3-8b"):
         parse_config(table, "herma.toml")

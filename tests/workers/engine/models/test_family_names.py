@@ -50,7 +50,9 @@ def _logits(folder: Path, **settings: Any) -> torch.Tensor:
 def test_a_llama_under_another_name_is_a_llama(
     names: dict[str, Any], family: str, tmp_path: Path
 ) -> None:
-    """Its files say LlamaForCausalLM, or the name of a class that is the same."""
+    """A Llama under another name, whose files say LlamaForCausalLM or a class that is the same, is
+    loaded as a Llama.
+    """
     expected = _logits(write_family(tmp_path, "llama3"))
     assert torch.equal(_logits(_changed(tmp_path, **names)), expected)
     assert read_model_config(tmp_path).family == family
@@ -72,7 +74,7 @@ def test_a_llama_under_another_name_is_a_llama(
 def test_the_name_that_is_not_known_is_named(
     names: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    """Of the two that a config.json has."""
+    """Of the two names in a config.json the unknown one is named."""
     _changed(write_family(tmp_path, "llama3"), **names)
     with pytest.raises(ConfigError) as caught:
         read_model_config(tmp_path)
@@ -122,7 +124,7 @@ def test_a_tower_around_another_text_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_published_ministral_files_leave_the_rotation_to_the_defaults(tmp_path: Path) -> None:
-    """Those of transformers 5."""
+    """Published Ministral files leave the rotation to the defaults of transformers 5."""
     _changed(write_family(tmp_path, "ministral3"), rope_parameters="no")
     rope = read_model_config(tmp_path).attention.rope
     assert (rope.growth, rope.original, rope.factor, rope.theta) == (0.1, 16_384, 16.0, 1e6)
@@ -166,7 +168,7 @@ def test_a_missing_head_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale", "attn.k_scale", "k_proj.k_scale"])
 def test_scales_of_keys_that_are_left_over_are_ignored_in_a_line(name: str, tmp_path: Path) -> None:
-    """Of an exporter that also narrowed keys and values (llm-compressor#967)."""
+    """Scales of keys that an exporter left over (llm-compressor#967) are ignored with a line."""
     path = write_tiny_model(tmp_path) / "model.safetensors"
     expected = _logits(tmp_path)
     tensors = load_file(path)

@@ -77,7 +77,9 @@ def test_either_table_ties_the_head(tmp_path: Path, text: Path, outer: bool | No
 
 
 def test_every_fourth_layer_attends_unless_the_file_says_else(tmp_path: Path, text: Path) -> None:
-    """Of 64 layers 16; the tiny model's every third."""
+    """Every fourth layer attends, 16 of 64, unless the file says else; in the tiny model every
+    third.
+    """
     large = read_model_config(dummy_dir("dummy:qwen3.6-27b"))
     kinds = [isinstance(layer.mixer, Attention) for layer in large.layers]
     assert [at for at, attends in enumerate(kinds) if attends] == list(range(3, 64, 4))
@@ -130,7 +132,9 @@ def test_products_are_in_eight_bits_and_gates_of_states_are_not(text: Path) -> N
 def test_norms_before_products_in_four_bits_are_of_their_dtype(
     change: Callable[[LayerWeights], LayerWeights] | None,
 ) -> None:
-    """Those kernels take them into the product; other norms of `1 + w` keep float32."""
+    """Norms before products in four bits have the kernels' dtype, because the kernels take them
+    into the product; other norms of `1 + w` keep float32.
+    """
     config = read_model_config(dummy_dir("dummy:qwen3.6-27b")).with_layers((0, 3))
     weights = draw_weights(config, torch.device("meta"), torch.bfloat16, change=change)
     wanted = torch.bfloat16 if change is quartered else torch.float32

@@ -84,7 +84,7 @@ def _read(folder: Path, name: str) -> tuple[ModelDescription, Any]:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_sizes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    """And which layers have windows."""
+    """Sizes, and the layers that have windows, are those that transformers reads."""
     ours, theirs = _read(tmp_path, name)
     mixer = ours.attention
     assert ours.num_layers == theirs.num_hidden_layers
@@ -109,7 +109,9 @@ def test_sizes_are_those_of_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("window", [512, 2048])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_angles_are_those_of_transformers(name: str, window: int, tmp_path: Path) -> None:
-    """Of engines with short and with long windows, at every position."""
+    """Angles are those of transformers, for engines with short and with long windows, at every
+    position.
+    """
     ours, theirs = _read(tmp_path, name)
     for kind, mixer in {mixer.window: mixer for mixer in ours.attentions}.items():
         found = cos_sin(mixer.rope, mixer.head_dim, window)

@@ -37,7 +37,7 @@ SHAPE = {"hidden_size": 160, "vocab_size": 331}
 
 
 def _state_and_logits(runner: ModelRunner) -> tuple[Tensor, Tensor]:
-    """Of all positions of one prompt."""
+    """The state and the logits of all positions of one prompt."""
     ids = array("I", range(2, 50))
     start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
     plan = StepPlan(0, (start,), (Chunk(0, 0, len(ids), (0, 1), samples=False),), ended=())
@@ -94,7 +94,9 @@ def test_what_is_not_asked_for_stays_as_it_is() -> None:
 
 
 def test_the_norm_before_a_narrow_head_is_in_the_dtype_of_the_rows() -> None:
-    """Those of 1 + w are float32 elsewhere."""
+    """The norm before a narrow head has the dtype of the rows; elsewhere norms of 1 + w are
+    float32.
+    """
     head, norm = _draw(11, 32, dtype=torch.bfloat16), _draw(32)
     assert norm_before(head, norm, torch.bfloat16) is norm
     narrow = norm_before(quantize_weight(head), norm, torch.bfloat16)
@@ -102,7 +104,9 @@ def test_the_norm_before_a_narrow_head_is_in_the_dtype_of_the_rows() -> None:
 
 
 def test_a_drafter_takes_a_narrow_head_as_it_is() -> None:
-    """Of one in 16 bits it makes a copy in 8 where the card has them."""
+    """A drafter takes a narrow head as it is, and makes a copy in 8 bits of one in 16 where the
+    card has 8-bit floats.
+    """
     head = _draw(11, 32)
     small = quantize_weight(head)
     for given, fp8, copied in (
@@ -121,7 +125,9 @@ def test_a_drafter_takes_a_narrow_head_as_it_is() -> None:
 
 @pytest.mark.parametrize("rows", [1, 256, 257, 600])
 def test_many_rows_go_by_a_narrow_head_in_parts(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more at once the kernels would widen the whole matrix; the numbers are the same."""
+    """Many rows go through a narrow head in parts, because for more rows at once the kernels would
+    widen the whole matrix; the numbers are the same.
+    """
     seen: list[int] = []
 
     def counted(x: Tensor, *rest: Any, **named: Any) -> Tensor:

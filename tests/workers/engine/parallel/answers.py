@@ -102,7 +102,7 @@ def driven(runner: Any, sampling: SamplingParams, *, times: int = 1, **limits: A
 
 
 def log_probabilities(runner: Any) -> list[list[tuple[int, float]]]:
-    """Of the best tokens behind each prompt, computed in one step."""
+    """Log-probabilities of the best tokens behind each prompt, computed in one step."""
     sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=5)
     starts, chunks = [], []
     for seq, prompt in enumerate(prompts()):

@@ -54,7 +54,7 @@ class OwnCopies:
 
 @pytest.mark.parametrize("family", ["llama3", pytest.param("qwen3_5", marks=pytest.mark.slow)])
 def test_two_ranks_find_on_the_host_what_one_does(tmp_path: Path, family: str) -> None:
-    """And sequences that were preempted go on from there."""
+    """Two ranks find on the host what one does, and preempted sequences continue from there."""
     write_family(tmp_path, family, vocab_size=152)
     none, one = (host_answers(tmp_path, 1, size) for size in (0, HOST_BYTES))
     command = [sys.executable, "-m", "tests.workers.engine.parallel.host_answers", str(tmp_path)]

@@ -56,7 +56,7 @@ def _rank(model_dir: Path, rank: int, port: int, **keys: Any) -> Iterator["subpr
 
 
 def test_two_ranks_that_meet_by_an_address_answer_as_one(tmp_path: Path) -> None:
-    """Then the first one dies, and the other one ends."""
+    """Two ranks that meet by an address answer as one; then the first dies, and the other ends."""
     write_family(tmp_path, "llama3", vocab_size=152)
     port = _port()
     with _rank(tmp_path, 1, port) as second, _rank(tmp_path, 0, port) as first:
@@ -110,7 +110,7 @@ def _hello(rank: int = 0, **changes: Any) -> RankHello:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    """By number, with the address."""
+    """A rank that never comes is named by its number, with the address."""
     port = _port()
     with listen(MeetingPoint("127.0.0.1", port)) as listener:
         text = f"rank 1 and rank 2 of group `g` did not come to 127.0.0.1:{port} within 0 s"
@@ -119,7 +119,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
 
 
 def test_ranks_that_came_are_told_who_did_not() -> None:
-    """They wait no longer than the first."""
+    """Ranks that came are told which rank did not, and wait no longer than the first."""
     with listen(MeetingPoint("127.0.0.1", _port())) as listener:
         address, caught = MeetingPoint(*listener.getsockname()), list[Exception]()
 

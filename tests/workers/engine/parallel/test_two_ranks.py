@@ -45,8 +45,9 @@ BOUND_S = 300
 def answers(
     model_dir: Path, num_ranks: int, device: str = "cpu", drafter: str = ""
 ) -> dict[str, Any]:
-    """Of one rank on a CPU in this process, which has torch; else in one of their own, because
-    ranks meet once in the life of a process, and what a card has captured ends with it.
+    """The answers of one rank on a CPU come from this process, which has torch; else from a process
+    of their own, because ranks meet once in the life of a process, and what a card has captured
+    ends with it.
     """
     if (num_ranks, device) == (1, "cpu"):
         alone = all_answers(model_dir, 1, device, drafter)

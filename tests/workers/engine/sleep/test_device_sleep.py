@@ -106,7 +106,9 @@ def _prompts(count: int = 3) -> list[list[int]]:
 def test_it_answers_as_before_and_finds_its_prefixes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages, family: str, on: str
 ) -> None:
-    """Whatever prefixes are made of: keys and values, states, blocks of windows."""
+    """An engine that slept answers as before and finds its prefixes: keys and values, states,
+    blocks of windows.
+    """
     monkeypatch.setattr(window_size, "LEAST_SAVED", 0)
     one = sleeper(write_family(tmp_path, family), monkeypatch, on)
     prompts = _prompts()
@@ -128,7 +130,9 @@ def test_it_answers_as_before_and_finds_its_prefixes(
 def test_a_drafter_sleeps_with_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages, room: int, on: str
 ) -> None:
-    """Its weights and its keys and values: drafts are as good as before."""
+    """A drafter's weights, keys and values sleep with its target, and its drafts are as good as
+    before.
+    """
     path = write_family(tmp_path, "qwen3_5")
     add_gated_head(path)
     bare = sleeper(path, monkeypatch, on)
@@ -207,7 +211,9 @@ def test_counts_for_penalties_are_no_memory_of_a_sleeper(
 def test_others_have_the_memory_at_a_wake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
 ) -> None:
-    """It sleeps on with nothing taken, whichever part is missing, and a later wake finds all."""
+    """If others have the memory at a wake, the engine sleeps on with nothing taken, whichever part
+    is missing, and a later wake restores all.
+    """
     one = sleeper(write_family(tmp_path, "qwen2"), monkeypatch)
     (prompt,) = _prompts(1)
     first, _ = one.ask(prompt)
@@ -244,7 +250,7 @@ def test_changed_weights_are_no_wake(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_twenty_switches_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: ScarcePages
 ) -> None:
-    """Neither memory of the device nor of the host."""
+    """Twenty switches leave no memory of the device or of the host behind."""
     one = sleeper(write_family(tmp_path, "qwen3_5"), monkeypatch)
     prompts = _prompts()
     first = [one.ask(prompt)[0] for prompt in prompts]

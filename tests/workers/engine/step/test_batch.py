@@ -66,7 +66,9 @@ def test_a_chunk_past_what_there_is_is_refused(chunk: Chunk) -> None:
 
 
 def test_a_token_on_the_card_needs_a_block_too() -> None:
-    """It counts as one of the sequence's, but must have its place."""
+    """A token that is still on the card counts as one of the sequence's and needs a place in a
+    block.
+    """
     tables = SequenceTables(4, 4, dummy_block=9, device=CPU)
     tables.start([1])
     state = SequenceState(SequenceStart(1, array("I", range(16)), 16, SamplingParams(8), 0))

@@ -94,7 +94,7 @@ class _Life:
         self.state = SequenceState(start)
 
     def best(self, logits: torch.Tensor) -> list[int]:
-        """Those that rounding cannot tell apart."""
+        """The best tokens, as far as rounding cannot tell them apart."""
         prompt, outputs = self.tokens[: self.num_prompt], self.tokens[self.num_prompt :]
         values = _penalised(logits.tolist(), prompt, outputs, self.params)
         return [i for i, value in enumerate(values) if value > max(values) - 1e-5]

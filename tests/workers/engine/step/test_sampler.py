@@ -112,7 +112,9 @@ def test_logprobs_are_of_the_raw_logits() -> None:
 
 
 def test_logprobs_of_many_rows_are_those_of_each() -> None:
-    """They are made part by part, each with as many alternatives as anybody asks for."""
+    """Log-probabilities of many rows equal those of each row: they are made part by part, each with
+    as many alternatives as any row asks for.
+    """
     num_rows = 2 * WIDENED_ROWS + 1
     logits = torch.randn(num_rows, 6)
     asks = [None if row % 7 == 3 else row % 5 for row in range(num_rows)]

@@ -190,7 +190,7 @@ def test_nothing_is_shared_without_costs() -> None:
 
 
 def test_a_number_is_given_to_another_sequence() -> None:
-    """Its blocks may be the same tuple."""
+    """A number is given to another sequence, whose blocks may be the same tuple."""
     prefixes = SharedPrefixes(ALWAYS, BLOCK)
     ids = (1, 2, 3)
     chunks = [Chunk(seq, 9, 1, ids, samples=True) for seq in range(2)]

@@ -11,7 +11,9 @@ TABLES = st.lists(st.lists(st.integers(0, 5), max_size=6).map(tuple), max_size=8
 
 @given(tables=TABLES)
 def test_the_card_has_every_table_that_was_named(tables: list[tuple[int, ...]]) -> None:
-    """Whatever it held before: longer, shorter, or other blocks after a preemption."""
+    """The card has every table that was named, whatever it held before: longer, shorter, or other
+    blocks after a preemption.
+    """
     held = SequenceTables(3, 6, dummy_block=9, device=torch.device("cpu"))
     held.start([4, 7])
     row = held.rows[7]

@@ -93,7 +93,7 @@ def test_a_drafter_drafts_as_well_behind_rows_from_the_host(
 
 
 def _without_rows(runner: ModelRunner, tier: EngineTier) -> EngineTier:
-    """The same tier for the target's blocks alone."""
+    """The tier for the target's blocks alone."""
     memories = Memories((runner.cache,), runner.kept)
     found = EngineTier(memories, tier.layout, None, runner.cache.memories[0].device)
     runner.attach(found)

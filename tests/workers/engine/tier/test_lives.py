@@ -122,7 +122,7 @@ def _turn_slower(model: Path) -> dict[str, Any]:
 
 
 def _retell(model: Path) -> dict[str, Any]:
-    """Other text files, and the same files of weights written again."""
+    """Write other text files, and the same files of weights again."""
     (model / "tokenizer.json").write_text("{}")
     (model / "chat_template.jinja").write_text("{{ messages }}")
     path = model / "model.safetensors"
@@ -197,7 +197,9 @@ def test_memory_that_keys_and_values_will_take_is_not_left_to_the_cache(
 
 
 def test_every_byte_of_every_tensor_is_in_the_hash() -> None:
-    """Whatever its form; what lies beside it in its memory is not."""
+    """Every byte of every tensor of any form is in the hash; bytes beside it in its memory are
+    not.
+    """
     draw = torch.Generator().manual_seed(1)
     memory = torch.randint(0, 256, (4099,), generator=draw, dtype=torch.uint8)
     tensors = [

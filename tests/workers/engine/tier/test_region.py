@@ -54,7 +54,9 @@ def test_a_driver_that_locks_no_more_is_named_with_what_it_has(
     request: pytest.FixtureRequest,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Also behind a restart, when the pieces that hold something come first."""
+    """A driver that locks no more is named with what it has locked, also behind a restart, when the
+    pieces that hold something come first.
+    """
     driver = Driver(2, monkeypatch)
     region = _region(request)
     driver.told.release(PIECES)

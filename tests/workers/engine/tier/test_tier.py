@@ -191,7 +191,9 @@ def test_a_flipped_bit_is_never_used(tmp_path: Path, request: pytest.FixtureRequ
 def test_private_prefixes_never_leave_the_card(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Neither in the cache nor when they are preempted: no page is ever written."""
+    """Private prefixes never leave the card, from the cache or by preemption: no page is
+    written.
+    """
     runner = _runner(_host(tmp_path, "qwen3_5", "cpu"), "cpu")
     tier = tier_for(runner, NUM_PAGES)
     request.addfinalizer(tier.close)
@@ -209,7 +211,9 @@ def test_private_prefixes_never_leave_the_card(
 def test_a_foreign_layout_is_never_used(
     tmp_path: Path, request: pytest.FixtureRequest, change: str
 ) -> None:
-    """Of another model, dtype or shape (all in the identity), or of another size."""
+    """A region of another model, dtype or shape (all in the identity), or of another size, is never
+    used.
+    """
     host = _host(tmp_path, "qwen2", "cpu")
     fd = os.memfd_create("herma-cache")
     request.addfinalizer(lambda: os.close(fd))

@@ -60,7 +60,9 @@ def test_events_and_snapshot_say_what_is_on_the_host_alone() -> None:
 
 
 def test_what_was_loaded_for_nobody_is_no_hit_of_a_prompt() -> None:
-    """Its client left during the load. The share of the card was -80 %."""
+    """Blocks that were loaded for a client that left are no hit of a prompt: the share of the card
+    was -80 %.
+    """
     engine = _loading_engine()
     engine.ledger.hear(engine.scheduler.abort(1, (2).to_bytes(16, "little"), 0))
     while engine.scheduler.is_copying:
@@ -122,7 +124,9 @@ def test_what_is_copied_while_the_cache_is_cleared_is_forgotten_behind_the_copy(
 
 
 def test_what_is_loaded_while_the_cache_is_cleared_is_forgotten_behind_the_copy() -> None:
-    """Its request has it on the card."""
+    """A block that is loaded while the cache is cleared is forgotten after the copy, because its
+    request has it on the card.
+    """
     engine = _loading_engine()
     engine.scheduler.blocks.clear()
     engine.drain()

@@ -49,7 +49,9 @@ def _held(engine: Engine, depth: int) -> TierEntry:
 
 
 def test_each_part_is_entered_when_it_has_come() -> None:
-    """So no turn enters more than the parts that are under way at once."""
+    """Each part is entered when it has come, so no turn enters more than the parts that are under
+    way at once.
+    """
     engine, prompt = _parked(30)
     engine.submit(make_submit(2, prompt, max_tokens=1))
     counts = [0]
@@ -119,8 +121,8 @@ def test_two_prompts_with_one_prefix_wait_for_one_load() -> None:
 
 
 def test_no_turn_has_the_work_of_the_whole_load() -> None:
-    """Of a thousand blocks: answers that run wait for the books of a turn. All at once took 30
-    calls for each block in one turn.
+    """No turn has the work of the whole load of a thousand blocks, because answers that run wait
+    for the books of a turn. All at once took 30 calls for each block in one turn.
     """
     shape = {"num_blocks": LONG + 40, "host_pages": LONG + 40}
     engine = _engine(**shape)
@@ -177,7 +179,9 @@ def _close(engine: Engine) -> list[int]:
 
 
 def test_a_prefix_is_waited_for_while_its_pages_open() -> None:
-    """Others go on meanwhile; it is not computed again, nor loaded piece by piece."""
+    """A prefix is waited for while its pages are opened, and others go on meanwhile; it is not
+    computed again, and not loaded piece by piece.
+    """
     engine, prompt = _parked(30)
     held = _close(engine)
     engine.submit(make_submit(2, prompt, max_tokens=1))

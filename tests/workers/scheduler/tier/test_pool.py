@@ -444,7 +444,9 @@ def _index(region: bytearray) -> Index:
 
 
 def test_each_write_has_a_number_of_its_own_also_behind_a_kill() -> None:
-    """So parts of two writes are never taken for one entry."""
+    """Each write has a number of its own, also behind a kill, so that parts of two writes are never
+    taken for one entry.
+    """
     region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
     pool = _opened(4, region)
     for number in (1, 2):
@@ -494,8 +496,9 @@ def test_a_state_keeps_its_slot_while_it_is_copied() -> None:
 
 
 def test_a_state_of_another_prefix_with_the_digest_is_not_found() -> None:
-    """It was on its way to the card while the card computed the other prefix: its own block is gone
-    from the host, and it goes too when its copy is over.
+    """A state of another prefix with the same digest is not found. It was copied to the card while
+    the card computed the other prefix: its own block is gone from the host, and the state goes too
+    when its copy is over.
     """
     pool = _opened(6)
     tier = HostTier(TierRoom(6, state_pages=1), pool)
@@ -533,7 +536,9 @@ def test_stores_wait_for_loads_that_cannot_begin_yet() -> None:
 
 
 def test_a_page_is_unknown_before_it_is_written_again() -> None:
-    """Also for a pool that has not looked at what the index says of it."""
+    """A page is marked unknown before it is written again, also in a pool that has not read the
+    page's index entry.
+    """
     region = bytearray(TierLayout(IDENTITY, 4096, 4).num_bytes)
     _stored(_opened(4, region), _block(1))
     assert [page for page, _ in _index(region).records()] != []
@@ -542,7 +547,9 @@ def test_a_page_is_unknown_before_it_is_written_again() -> None:
 
 
 def test_what_has_left_the_card_is_not_to_be_stored() -> None:
-    """Neither a list that grows without room nor a turn of the loop for nothing."""
+    """A block that has left the card is no longer to be stored: the list does not grow, and the
+    loop does not run for it.
+    """
     tier = HostTier(TierRoom(4), _opened(4))
     digest = BlockDigest(b"d" * 16)
     tier.computed(digest, 0, ROOT, b"1000", is_first=True)

@@ -108,7 +108,9 @@ def test_deep_prefixes_are_dearer_than_shallow_ones() -> None:
 
 
 def test_what_an_earlier_turn_left_behind_its_successor_goes_first() -> None:
-    """Also before what nobody has used for longer."""
+    """The rest of an earlier turn is evicted before its successor's blocks, and before blocks that
+    were unused for longer.
+    """
     tier = hosted(("c", 1), ("a", 4), room=3)
     tier.retain("a", "talk", SOON)
     first = digests("a", 4)
@@ -134,7 +136,9 @@ def test_a_shared_beginning_outlives_what_is_over() -> None:
 
 
 def test_what_is_over_takes_no_place_of_another() -> None:
-    """Its blocks are stored while pages are free."""
+    """A conversation that is over replaces no other entry; its blocks are stored only while pages
+    are free.
+    """
     tier = hosted(("a", 2), room=1)
     over = digests("b", 3)
     compute(tier, over)
@@ -161,7 +165,7 @@ def test_what_no_tier_has_is_forgotten() -> None:
 
 @pytest.mark.parametrize("expected", [SOON, LATE, NEVER, ReturnExpectation(0.3, 7.0)])
 def test_both_tiers_evict_in_one_order(expected: ReturnExpectation) -> None:
-    """Of the same chains with the same expectations, at any time."""
+    """Both tiers evict the same chains with the same expectations in one order, at any time."""
     chains = [("a", 2), ("b", 3), ("c", 1), ("d", 2)]
     for now in (4.0, 30.0, 3000.0):
         tier, kept = hosted(*chains), KeptChains()

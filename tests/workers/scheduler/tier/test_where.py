@@ -40,7 +40,7 @@ def test_every_state_is_reached_and_left() -> None:
 
 @dataclass(frozen=True)
 class Flags:
-    """Which tiers hold a block whole, and the copy under way."""
+    """The tiers that hold a block whole, and the copy under way."""
 
     on_card: bool = False
     on_host: bool = False

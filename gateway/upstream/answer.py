@@ -151,9 +151,12 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         is_filtered |= end is End.FILTERED
         is_changed |= has_changed
     shown = _encode(answer) if is_changed else body
-    return CheckedAnswer(shown, is_filtered, usage_in(answer), _calls_made(choices[0]))
+    return CheckedAnswer(shown, is_filtered, _counted(answer, choices), _calls_made(choices[0]))
 
 
+_SAID: Final = (
+    "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio"
+)  # fmt: skip
 _PAGES: Final = (b"<!doctype html", b"<html")
 _EXCUSES: Final = frozenset(
     {
@@ -229,6 +232,17 @@ def _has_content(choice: object) -> bool:
     return isinstance(choice, dict) and (
         isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str)
     )
+
+
+def _counted(answer: dict[str, Any], choices: list[dict[str, Any]]) -> Usage | None:
+    """The usage of an answer; None if it counts no token of a chat that says something. A raw
+    completion may repeat its prompt alone.
+    """
+    usage = usage_in(answer)
+    if usage is None or usage.completion_tokens:
+        return usage
+    messages = objects_in([choice.get("message") for choice in choices])
+    return None if any(one.get(name) for one in messages for name in _SAID) else usage
 
 
 def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:

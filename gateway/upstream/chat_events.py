@@ -34,7 +34,7 @@ from gateway.upstream.error_words import error_of
 from gateway.upstream.scores import scores_in
 from gateway.upstream.sse import data_of, index_of, split_events
 from gateway.upstream.thoughts import thought_of
-from gateway.upstream.usage import may_contain_usage, usage_of
+from gateway.upstream.usage import UsageCount, may_contain_usage, usage_of
 from protocol.reading import objects_in, read_object
 
 _STOPS: Final = ("stop_reason", "matched_stop")
@@ -80,6 +80,7 @@ class ChatEvents:
         self._reason = "stop"
         self._stop: str | None = None
         self._usage: Usage | None = None
+        self._count = UsageCount()
         self._index: int | None = None
         self._has_answer = False
 
@@ -104,8 +105,8 @@ class ChatEvents:
                 self._emit(Failed(connection_lost()))
             return
         self._has_answer = True
-        if may_contain_usage(data):
-            self._usage = usage_of(data) or self._usage
+        if may_contain_usage(data) and self._count.add(data):
+            self._usage = self._count.usage
         for choice in objects_in(chunk.get("choices")):
             index = index_of(choice)
             if self._index is None:

@@ -14,7 +14,7 @@ from gateway.api import DONE
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import ProviderEventSplitter, data_of, event_of, index_of, split_events
 from gateway.upstream.stream_end import StreamEnd
-from gateway.upstream.usage import StreamUsage
+from gateway.upstream.usage import StreamUsage, joined
 
 _EVENT_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b": ", b":\n")
 _decode: Final = msgspec.json.Decoder().decode
@@ -118,7 +118,9 @@ def _folded(events: bytes) -> bytes:
             if isinstance(choice, dict):
                 _add(choices, choice)
                 if isinstance(choice.get("usage"), dict):  # as Moonshot's API sends it
-                    answer["usage"] = choice["usage"]
+                    chunk["usage"] = choice["usage"]
+        if isinstance(part := chunk.get("usage"), dict):
+            chunk["usage"] = joined(answer.get("usage"), part)
         answer |= {name: value for name, value in chunk.items() if value is not None}
     is_raw = any("text" in choice for choice in choices.values())
     kind = "text_completion" if is_raw else "chat.completion"

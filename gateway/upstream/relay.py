@@ -197,12 +197,10 @@ class StreamRelay:
                 kinds = map(kind_of, split_events(checked))
                 # The beginning of a call without its name is kept back, and begins no answer.
                 kind = kind if EventKind.CONTENT in kinds else EventKind.EMPTY
-            if (
-                kind is EventKind.CONTENT
-                and self._state is HELD
-                and not self._begin(self._begins_as)
-            ):
-                return
+            if kind is EventKind.CONTENT and self._state is HELD:
+                if not self._begin(self._begins_as):
+                    return
+                self._usage.has_said = any(map(has_text, split_events(checked)))
             is_chunk = kind in _CHUNKS
             if kind is EventKind.HOLLOW or (is_odd and is_chunk and self._is_no_chunk(event)):
                 # The standard says to ignore an event without data, but some clients parse it as
@@ -320,15 +318,20 @@ class StreamRelay:
         self._state = TABLE[self._state, RelayEvent.DONE]
         return rest + DONE
 
-    def _begin(self, event: RelayEvent) -> bool:
-        """Returns whether the stream may be passed on."""
+    def _begin(self, event: RelayEvent, first: bytes = b"") -> bool:
+        """Returns whether the stream may be passed on; `first` is its first content."""
         if may_begin := self._may_begin():
             self._state = TABLE[self._state, event]
+            self._usage.has_said = any(map(has_text, split_events(first)))
         return may_begin
 
     def _pass_on(self, events: bytes) -> None:
         self._latest = events
+        if not events:
+            return
         events = self._usage.take(events)
+        if self._state is OVER:
+            self._usage.end()
         if self._state is HELD:
             self._held += events
             if len(self._held) <= MAX_HELD_BYTES or not self._begin(RelayEvent.FLOOD):

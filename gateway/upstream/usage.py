@@ -3,7 +3,8 @@
 Owns the usage objects of the OpenAI API and its variants, in whole answers and in streams. A stream
 reports usage only on request, so the gateway always requests it. Clients that did not request it
 get none: a chunk without choices is dropped, because many clients index `choices[0]` of every
-chunk, and a chunk with choices loses the field. Must not know prices.
+chunk, and a chunk with choices loses the field. An answer that says something has tokens, so a
+usage that counts none is not known, and its request costs the most it can. Must not know prices.
 """
 
 import re
@@ -25,11 +26,12 @@ T = TypeVar("T")
 MAX_COUNT: Final = 2**31 - 1
 _SAID: Final = ("content", "reasoning_content", "reasoning", "refusal", "text")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
+_OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 
 
 def _read_usage(given: object) -> Usage | None:
-    """The usage in an object of one; None without prompt tokens, as every prompt has some, and
-    without a count of the answer that can be read: it is charged as the worst case then.
+    """The usage in an object of one, which may count the answer alone; None without a count of the
+    answer that can be read: it is charged as the worst case then.
     """
     if not isinstance(given, dict):
         return None
@@ -39,8 +41,7 @@ def _read_usage(given: object) -> Usage | None:
         # Anthropic counts what it reads from its cache and writes there beside the input.
         written = _count(given, "cache_creation_input_tokens")
         prompt = (prompt or 0) + (read or 0) + (written or 0)
-    if not prompt:
-        return None
+    prompt = prompt or 0
     details = given.get("prompt_tokens_details")
     if not isinstance(details, dict):
         details = given.get("input_tokens_details")
@@ -50,13 +51,53 @@ def _read_usage(given: object) -> Usage | None:
     said, total = _count(given, *_OUTPUT), _count(given, "total_tokens")
     if said is None and total is None and not given.keys().isdisjoint(_OUTPUT):
         return None
-    # Some count reasoning in the total only; it is charged as output.
+    # Some count reasoning in the total only, or beside the output; it is charged as output.
+    thought = _thought_in(given)
+    if said is not None and thought > said:
+        said += thought
     return Usage(
         prompt_tokens=prompt,
         cached_tokens=min(prompt, cached),
-        completion_tokens=max(said or 0, (total or 0) - prompt),
+        completion_tokens=max(said or 0, (total or 0) - prompt if prompt else 0),
         is_estimate=given.get("is_estimate") is True,
     )
+
+
+def _thought_in(given: Mapping[str, Any]) -> int:
+    """The tokens of reasoning, among the details of the output."""
+    for name in _OUTPUT_DETAILS:
+        if isinstance(details := given.get(name), dict):
+            return _count(details, "reasoning_tokens") or 0
+    return 0
+
+
+@final
+class UsageCount:
+    """The usage of one stream, whose chunks may count it in parts or as it grows: some proxies of
+    Anthropic's models count the prompt in the first chunk and the answer in the last.
+    """
+
+    def __init__(self) -> None:
+        self._prompt: Usage = Usage(0, 0, 0)
+        self._completion_tokens = 0
+
+    def add(self, data: bytes) -> bool:
+        """Read a chunk; returns whether it counts something."""
+        answer = _read(_decode, data)
+        part = None if answer is None else _part_of(answer.usage, answer.choices)
+        if part is None or not (part.prompt_tokens or part.completion_tokens):
+            return False
+        if part.prompt_tokens >= self._prompt.prompt_tokens:
+            self._prompt = part
+        self._completion_tokens = max(self._completion_tokens, part.completion_tokens)
+        return True
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage so far; None without the tokens of the prompt."""
+        if not self._prompt.prompt_tokens:
+            return None
+        return msgspec.structs.replace(self._prompt, completion_tokens=self._completion_tokens)
 
 
 def _count(given: Mapping[str, Any], *names: str) -> int | None:
@@ -93,7 +134,15 @@ def usage_in(answer: Mapping[str, Any]) -> Usage | None:
 
 
 def _of_answer(usage: object, choices: object) -> Usage | None:
-    """The usage in its field, or in that of the first choice, where Moonshot's streams have it."""
+    """The usage in its field, or in that of the first choice, where Moonshot's streams have it;
+    None without prompt tokens, as every prompt has some.
+    """
+    found = _part_of(usage, choices)
+    return found if found is not None and found.prompt_tokens else None
+
+
+def _part_of(usage: object, choices: object) -> Usage | None:
+    """As `_of_answer`, of a part that may count the answer alone."""
     if isinstance(usage, dict) or not (isinstance(choices, list) and choices):
         return _read_usage(usage)
     return _read_usage(choices[0].get("usage")) if isinstance(choices[0], dict) else None
@@ -125,11 +174,16 @@ def without_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class StreamUsage:
-    """Reads the events of one stream. `is_ours`: the client did not ask for the usage."""
+    """Reads the events of one stream. `is_ours`: the client did not ask for the usage. The owner
+    sets `has_said` once the answer says something: until tokens of it are counted, `on_usage` gets
+    none then.
+    """
 
     def __init__(self, on_usage: Callable[[Usage], None], *, is_ours: bool) -> None:
         self._on_usage = on_usage
         self._is_ours = is_ours
+        self._count = UsageCount()
+        self.has_said = False
 
     def take(self, events: bytes) -> bytes:
         """The part of `events` that the client gets; `on_usage` gets the usage in them."""
@@ -139,13 +193,25 @@ class StreamUsage:
 
     def take_late(self, event: bytes) -> None:
         """Read an event behind `[DONE]`, which no client gets: some servers count there."""
-        if may_contain_usage(event) and (usage := usage_of(data_of(event))) is not None:
+        if may_contain_usage(event) and self._add(data_of(event)):
+            self.end()
+
+    def end(self) -> None:
+        """The answer is whole. One that says nothing may have no tokens."""
+        usage = self._count.usage
+        if usage is not None and not (usage.completion_tokens or self.has_said):
             self._on_usage(usage)
+
+    def _add(self, data: bytes) -> bool:
+        """Read a chunk; returns whether it counts something."""
+        has_counted = self._count.add(data)
+        if has_counted and (usage := self._count.usage) is not None and usage.completion_tokens:
+            self._on_usage(usage)
+        return has_counted
 
     def _for_client(self, event: bytes) -> bytes:
         data = data_of(event)
-        if (usage := usage_of(data)) is not None:
-            self._on_usage(usage)
+        self._add(data)
         # A usage that cannot be read is kept back as well: no client asked for it.
         chunk = _read(_decode_any, data) if self._is_ours else None
         if chunk is None or not isinstance(chunk.get("usage"), dict):
@@ -175,10 +241,11 @@ class UsageTail:
         data = bytes(self._kept)
         if not is_stream:
             return usage_of(data) if self._is_whole else None
-        found: list[Usage] = []
+        count = UsageCount()
         if may_contain_usage(data):
-            StreamUsage(found.append, is_ours=False).take(data[data.find(b"data:") :])
-        return found[-1] if found else None
+            for event in split_events(data[data.find(b"data:") :]):
+                count.add(data_of(event))
+        return count.usage
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
@@ -191,6 +258,12 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
 def usage_chunk_of(head: Mapping[str, Any], usage: Usage) -> bytes:
     """The last chunk of a stream, which says its usage; `head` has what all chunks say."""
     return event_of({**head, "choices": [], "usage": msgspec.to_builtins(UsageObject.of(usage))})
+
+
+def joined(before: object, part: dict[str, Any]) -> dict[str, Any]:
+    """The usage objects of two chunks of one stream as one."""
+    known = before if isinstance(before, dict) else {}
+    return {**known, **{name: value for name, value in part.items() if value or name not in known}}
 
 
 def with_usage(body: bytes, usage: Usage) -> bytes:

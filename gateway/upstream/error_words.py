@@ -14,6 +14,8 @@ import msgspec
 
 from gateway.api import OVERFLOW, ApiError, overflow_error
 from gateway.upstream.mended_json import mended
+from gateway.upstream.retry_after import retry_after_in
+from gateway.upstream.sse import data_of, split_events
 from protocol.reading import FAULTS, read_object
 
 MAX_WORDS: Final = 2000
@@ -24,6 +26,8 @@ _REQUEST_STATUSES: Final = frozenset({400, 413, 415, 422})
 """Statuses that are about the request itself, as codes of errors in answers with status 200."""
 
 _OURS_STATUSES: Final = frozenset({401, 402, 403})
+_NO_CREDIT: Final = 402
+_LIMIT: Final = 429
 _BROKEN: Final = 500
 _CODES: Final = ("code", "type", "reason")
 _LONG_TEXT: Final = "string_above_max_length"
@@ -42,7 +46,7 @@ _OVERFLOW_CODES: Final = frozenset(
     }
 )
 _N: Final = r"(\d[\d,_]*)"
-_LIMIT: Final = (
+_WINDOW: Final = (
     r"(?:maximum |max |available )?(?:context|model|prompt|sequence)[ -]?"
     r"(?:length|size|window|limit)"
 )
@@ -77,8 +81,8 @@ _SIGNS: Final = tuple(
         r"prompt too long",
         r"input is too long for requested model",
         r"input length and [`']?max_tokens[`']? exceed context limit",
-        rf"(?:exceed\w*|longer than|larger than|greater than|too long|over)\b.{{0,60}}{_LIMIT}",
-        rf"{_LIMIT}\b.{{0,40}}exceeded",
+        rf"(?:exceed\w*|longer than|larger than|greater than|too long|over)\b.{{0,60}}{_WINDOW}",
+        rf"{_WINDOW}\b.{{0,40}}exceeded",
         r"(?:maximum|max) (?:context|prompt|model) length (?:is|of) \d",
         r"exceeded model token limit",
         r"context window (?:exceeds|exceeded|is full)",
@@ -121,6 +125,22 @@ _OURS_CODES: Final = frozenset(
         "unknown_model",  # GitHub's
     }
 )
+_NO_JSON: Final = object()
+
+_LIMIT_CODES: Final = frozenset(
+    {
+        "rate_limit_exceeded",
+        "rate_limit_error",  # Anthropic's
+        "rate_limit_reached_error",  # Moonshot's
+        "rate_limited",
+        "resource_exhausted",  # Google's
+        "throttlingexception",  # Amazon's
+        "too_many_requests",
+    }
+)
+"""Codes of errors in answers with status 200 that mean a 429."""
+_THROTTLES: Final = "throttling."
+"""Begins Alibaba's codes of the same meaning."""
 _OURS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -149,14 +169,8 @@ def error_of(status: int, body: bytes) -> ApiError | None:
     long is a 400 with the code `context_length_exceeded`, whatever the status was, and a picture
     that a model cannot see, where the server calls that a failure of its own, one with `UNSEEN`.
     """
-    try:
-        value = msgspec.json.decode(body)
-    except FAULTS:
-        readable = mended(body)
-        if readable is None:
-            return _of_text(status, body)
-        value = msgspec.json.decode(readable)
-    return error_in(status, value)
+    value = _value_in(body)
+    return _of_text(status, body) if value is _NO_JSON else error_in(status, value)
 
 
 def error_in(status: int, value: object) -> ApiError | None:
@@ -181,13 +195,15 @@ def error_in(status: int, value: object) -> ApiError | None:
 
 class Told(NamedTuple):
     """What an error in an answer with status 200 says: its `words`, or as `inner` those about our
-    account there, the `status` that it names, and the error as `refusal` if it refuses the request.
+    account there, the `status` that it names, the error as `refusal` if it refuses the request, and
+    for how long it asks to be left alone if it is a limit.
     """
 
     words: str = ""
     inner: str = ""
     status: int | None = None
     refusal: ApiError | None = None
+    retry_after_s: int | None = None
 
 
 def told_in(error: object) -> Told:
@@ -195,6 +211,11 @@ def told_in(error: object) -> Told:
     found, status = error_in(400, error), _status_in(error)
     if found is None:
         return Told(status=status)
+    if status == _LIMIT or _is_limit(error):
+        pause_s = retry_after_in(msgspec.json.encode(error))
+        if pause_s is None and (inner := without_credit(error)) is not None:
+            return Told(inner=inner, status=_NO_CREDIT)
+        return Told(quoted(found.message), status=_LIMIT, retry_after_s=pause_s)
     if found.code != OVERFLOW and ((inner := ours_in(error)) or status in _OURS_STATUSES):
         return Told(inner=inner or quoted(found.message), status=status)
     refuses = found.code == OVERFLOW or status in _REQUEST_STATUSES
@@ -203,11 +224,16 @@ def told_in(error: object) -> Told:
 
 def ours_of(status: int, body: bytes) -> str | None:
     """As `ours_in`, of the body of a refusal, which may be a text."""
-    readable = mended(body)
-    if readable is not None:
-        return ours_in(msgspec.json.decode(readable))
+    value = _value_in(body)
+    if value is not _NO_JSON:
+        return ours_in(value)
     told = _of_text(status, body)
     return None if told is None else ours_in(told.message)
+
+
+def without_credit_in(body: bytes) -> str | None:
+    """As `without_credit`, of the body of a 429."""
+    return without_credit(_value_in(body))
 
 
 def ours_in(value: object) -> str | None:
@@ -218,6 +244,19 @@ def ours_in(value: object) -> str | None:
     codes = [_word(one.get(key)).lower() for one in _objects(value) for key in _CODES]
     is_ours = not _OURS_CODES.isdisjoint(codes) or any(sign.search(message) for sign in _OURS)
     return quoted(message) if is_ours and not _is_overflow(message, codes) else None
+
+
+def without_credit(value: object) -> str | None:
+    """The words of a 429 that no waiting ends, as of an account without credit; None for any
+    other. Those of a limit that name a time are about that limit, whatever else they say.
+    """
+    return None if _is_limit(value) else ours_in(value)
+
+
+def _is_limit(error: object) -> bool:
+    names = (*_CODES, "status", "__type")
+    codes = [_word(one.get(name)).lower() for one in _objects(error) for name in names]
+    return any(code in _LIMIT_CODES or code.startswith(_THROTTLES) for code in codes)
 
 
 def words_in(error: object) -> str:
@@ -340,6 +379,17 @@ def _objects(value: object, depth: int = 0) -> Iterator[dict[str, Any]]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _value_in(body: bytes) -> object:
+    """What a body says, which may be an event where a stream was asked for; else `_NO_JSON`."""
+    is_event = body.startswith((b"data:", b"event:"))
+    data = data_of(split_events(body + b"\n\n")[0]) if is_event else body
+    try:
+        return msgspec.json.decode(data)
+    except FAULTS:
+        readable = mended(data)
+        return _NO_JSON if readable is None else msgspec.json.decode(readable)
 
 
 def _of_text(status: int, body: bytes) -> ApiError | None:

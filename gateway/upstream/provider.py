@@ -37,7 +37,15 @@ from gateway.upstream.answer import (
     check_other_answer,
 )
 from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
-from gateway.upstream.error_words import UNSEEN, Told, error_of, has_form, ours_of, quoted
+from gateway.upstream.error_words import (
+    UNSEEN,
+    Told,
+    error_of,
+    has_form,
+    ours_of,
+    quoted,
+    without_credit_in,
+)
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
@@ -89,6 +97,8 @@ this moment (409, 425), so that another provider may answer.
 """
 _TOO_LARGE: Final = frozenset({413, 414, 431})
 """Statuses that need no words: proxies refuse a large body with a web page."""
+
+_NO_CREDIT: Final = 402
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
 """Statuses for which no provider charges, as for any 4xx. Others (502, 504) may come from a proxy
@@ -543,13 +553,15 @@ class Provider:
         self, failed: ProviderUnavailable, response: HttpResponse
     ) -> ApiError | None:
         """Put the words of a 5xx into `failed`: those of others would be about our account. Of a
-        429 they may say for how long.
+        429 they may say for how long, or that our account has no credit, which is a 402.
         """
         is_limit = response.status == 429 and failed.retry_after_s is None
         has_words = response.status >= 500 or (is_limit and self._given_client is None)
         body = await self._first_bytes(response) if has_words else b""
         if is_limit:
             failed.retry_after_s = retry_after_in(body)
+            if failed.retry_after_s is None and (inner := without_credit_in(body)) is not None:
+                failed.status, failed.inner = _NO_CREDIT, self._shown(inner)
             body = b""
         if (error := error_of(response.status, body)) is not None:
             failed.words = self._shown(quoted(error.message))
@@ -646,6 +658,7 @@ class Provider:
         return ProviderUnavailable(
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
             status=self._told_status(error.told) or status,
+            retry_after_s=self._told_pause(error.told),
             words=self._shown(self._words_in(error.told)),
             inner=self._shown(error.told.inner),
         )
@@ -659,6 +672,9 @@ class Provider:
         ones do that have sent comments before. A worker's engine is judged by its responses.
         """
         return told.status if self._given_client is None else None
+
+    def _told_pause(self, told: Told) -> int | None:
+        return told.retry_after_s if self._given_client is None else None
 
     def _shown(self, words: str) -> str:
         """A server's own words, as clients and operators may read them."""
@@ -703,6 +719,7 @@ class Provider:
         return ProviderUnavailable(
             text,
             status=self._told_status(told),
+            retry_after_s=self._told_pause(told),
             may_be_charged=may_be_charged,
             was_kept=was_kept,
             words=words,

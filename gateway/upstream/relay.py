@@ -197,10 +197,12 @@ class StreamRelay:
                 kinds = map(kind_of, split_events(checked))
                 # The beginning of a call without its name is kept back, and begins no answer.
                 kind = kind if EventKind.CONTENT in kinds else EventKind.EMPTY
-            if kind is EventKind.CONTENT and self._state is HELD:
-                if not self._begin(self._begins_as):
-                    return
-                self._usage.has_said = any(map(has_text, split_events(checked)))
+            if (
+                kind is EventKind.CONTENT
+                and self._state is HELD
+                and not self._begin(self._begins_as, checked)
+            ):
+                return
             is_chunk = kind in _CHUNKS
             if kind is EventKind.HOLLOW or (is_odd and is_chunk and self._is_no_chunk(event)):
                 # The standard says to ignore an event without data, but some clients parse it as

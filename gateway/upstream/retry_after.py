@@ -1,7 +1,8 @@
 """The pause that a provider asks for by `Retry-After`, or in the body of a 429 without it.
 
-Owns both forms of the header, seconds and a date, Azure's `retry-after-ms`, and where bodies say
-it: Google's `retryDelay`, and OpenAI's "Please try again in 1m2.5s." Must not know providers.
+Owns both forms of the header, seconds and a date, Azure's `retry-after-ms`, and where bodies and
+errors in streams say it: Google's `retryDelay`, OpenAI's "Please try again in 1m2.5s." and Azure's
+"Please retry after 24 seconds." Must not know providers.
 """
 
 import math
@@ -15,10 +16,14 @@ MAX_RETRY_AFTER_S: Final = 600
 
 _IN_BODY: Final = (
     re.compile(rb'"retryDelay"\s*:\s*"(?P<time>[0-9.]{1,12}m?s)"'),
-    re.compile(rb"(?i)\b(?:try again|retry) in (?P<time>(?:[0-9.]{1,9}(?:ms|[hms])){1,3})\b"),
+    re.compile(
+        rb"(?i)\b(?:try(?:ing)? again|retry(?:ing)?) (?:in|after) (?:about )?(?P<time>(?:"
+        rb"[0-9.]{1,9} ?(?:ms|milliseconds?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
+        rb"(?: ?and ?|,? )?){1,3})(?![a-z0-9])"
+    ),
 )
-_PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|[hms])")
-_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?(ms|mil|[hms])")
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "mil": 0.001}
 
 
 def retry_after_s(headers: Mapping[bytes, bytes]) -> int | None:
@@ -39,7 +44,7 @@ def retry_after_in(body: bytes) -> int | None:
     found = next((match for sign in _IN_BODY if (match := sign.search(body)) is not None), None)
     if found is None:
         return None
-    parts = _PART.findall(found["time"].decode())
+    parts = _PART.findall(found["time"].decode().lower())
     return _bounded(sum(float(number) * _UNITS[unit] for number, unit in parts)) if parts else None
 
 

@@ -156,6 +156,11 @@ PAUSES: list[tuple[Any, int | None]] = [
     ({"error": {"message": "Please try again in 1m2.5s."}}, 63),
     ({"error": {"message": "Please try again in 6ms."}}, 1),
     ({"error": {"message": "Please try again in 1h12m3s."}}, 600),
+    ({"error": {"message": "Calls exceed the rate limit. Please retry after 24 seconds."}}, 24),
+    ({"error": {"message": "Try again after 2 minutes and 5 secs."}}, 125),
+    ({"error": {"message": "Retrying in about 1 hour."}}, 600),
+    ({"error": {"message": "Please try again after the 5 models."}}, None),
+    ({"error": {"message": "Please try again in 5 months."}}, None),
     ({"error": {"message": "Please try again in a moment."}}, None),
     ({"error": {"message": "Please try again in 3 days."}}, None),
     ({"error": {"message": "Please try again in ...s."}}, None),
@@ -171,6 +176,73 @@ async def test_a_limit_without_a_header_may_say_its_pause(body: Any, pause_s: in
     assert reply.status == 429
     assert reply.headers["retry-after"] == str(min(pause_s or 5, 60))
     assert b"again" not in reply.body
+
+
+@each_way
+@pytest.mark.parametrize("code", [429, "429", "rate_limit_exceeded", "Throttling.RateQuota", None])
+async def test_a_limit_in_an_answer_says_its_pause_too(stream: bool, code: object) -> None:
+    """Providers that have sent comments before say 200: the pause holds for client and provider,
+    and a code in words is a limit as well.
+    """
+    kind = None if code is not None else "rate_limit_error"
+    words = "Rate limit reached. Please try again in 41s."
+    told = json.dumps({"error": {"message": words, "code": code, "type": kind}}).encode()
+    fake = OddProvider(body=told, streamed=b": working\n\ndata: " + told + b"\n\n")
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            for _ in range(2):
+                error = (await gateway.ask(stream=stream)).error
+                assert error is not None
+                assert error.status == 429
+                assert error.retry_after_s in (40, 41)
+    assert len(fake.requests) == 1
+
+
+NO_CREDIT = {
+    "error": {
+        "message": "You exceeded your current quota, please check your plan and billing details.",
+        "type": "insufficient_quota",
+        "code": "insufficient_quota",
+    }
+}
+
+
+@each_way
+@pytest.mark.parametrize("status", [429, 200])
+async def test_a_limit_that_no_waiting_ends_is_an_account_without_credit(
+    stream: bool, status: int
+) -> None:
+    """OpenAI says 429 to it: clients would ask again for ever. The next provider answers, the
+    operator reads what to do, and a client of the first alone does not read that it is busy.
+    """
+    error = NO_CREDIT["error"] if status == 429 else {**NO_CREDIT["error"], "code": 429}
+    told = json.dumps({"error": error}).encode()
+    fake = OddProvider(status=status, body=told, streamed=b"data: " + told + b"\n\n")
+    reply = await asked("chat", fake, FakeProvider(), stream=stream)
+    assert reply.headers["x-herma-served-by"] == "cloud:p1"
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            with gateway.services.feed.listen() as listener:
+                refused = (await gateway.ask(stream=stream)).error
+                event = str(listener.take())
+    assert refused is not None
+    assert (refused.status, refused.retry_after_s) == (502, None)
+    assert "quota" not in refused.message
+    assert "exceeded your current quota" in event
+    assert "its account has no credit" in event
+
+
+async def test_a_quota_that_names_a_time_is_a_limit() -> None:
+    """Google says the same words to too many requests per minute."""
+    for body, pause_s in (
+        ([{**NO_CREDIT, "details": [{"retryDelay": "31s"}]}], "31"),
+        ({"error": {**NO_CREDIT["error"], "code": 429, "status": "RESOURCE_EXHAUSTED"}}, "5"),
+    ):
+        fake = OddProvider(status=429, body=json.dumps(body).encode())
+        reply = await asked("chat", fake, stream=False)
+        assert (reply.status, reply.headers["retry-after"]) == (429, pause_s)
 
 
 def _error(code: object) -> bytes:

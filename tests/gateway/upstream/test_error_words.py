@@ -286,3 +286,14 @@ def test_a_short_key_is_no_part_of_a_word() -> None:
 def test_the_words_of_a_failure_show_no_other_house(told: str, shown: str) -> None:
     """The words of a failure are shown without addresses and keys; what says why is kept."""
     assert without_inner_words(told) == shown
+
+
+@pytest.mark.parametrize("head", ["data: ", "event: error\ndata: "])
+def test_a_refusal_may_be_an_event(head: str) -> None:
+    """Where a stream was asked for, some servers refuse in its form."""
+    refusal = json.dumps({"error": {"message": "Your prompt is too long", "code": "x"}})
+    body = f"{head}{refusal}\n\ndata: [DONE]\n\n".encode()
+    told = error_of(400, body)
+    assert told is not None
+    assert told.message.startswith("Your prompt is too long")
+    assert told.code == "context_length_exceeded"

@@ -392,6 +392,9 @@ async def _ask(
     except ProviderUnavailable as error:
         if not error.may_be_charged:
             bill.waive()
+        elif isinstance(error.filtered, ProviderAnswer) and error.filtered.usage is not None:
+            bill.note_usage(error.filtered.usage)
+            bill.complete()
         raise
     except AnswerFiltered:
         bill.complete()

@@ -659,6 +659,7 @@ class Provider:
             self._redaction.of(f"{self.name} {error}".encode()).decode(),
             status=self._told_status(error.told) or status,
             retry_after_s=self._told_pause(error.told),
+            may_be_charged=not _is_refused(error.told),
             words=self._shown(self._words_in(error.told)),
             inner=self._shown(error.told.inner),
         )
@@ -710,6 +711,7 @@ class Provider:
             case BadStream():
                 text = self._redaction.of(f"{name} {error}".encode()).decode()
                 filtered, told = error.filtered, error.told
+                may_be_charged = not _is_refused(told)
                 words = self._words_in(told) if told.inner else error.words
                 words = self._shown(words)
             case KeptConnectionClosed():
@@ -726,6 +728,13 @@ class Provider:
             inner=self._shown(told.inner),
             filtered=filtered,
         )
+
+
+def _is_refused(told: Told) -> bool:
+    """Whether an error in an answer with status 200 is a refusal by its status or words: these are
+    free.
+    """
+    return bool(told.inner) or (told.status is not None and 400 <= told.status < 500)
 
 
 def _unchanged(raw: Mapping[str, Any]) -> Mapping[str, Any]:

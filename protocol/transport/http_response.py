@@ -22,8 +22,14 @@ chunk.
 _NO_BODY: Final = frozenset({101, 204, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 _COMPRESSED: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
+_UNREADABLE: Final = frozenset({b"br", b"compress", b"dcb", b"dcz", b"x-compress", b"zstd"})
 _MEMBER: Final = b"\x1f"
 """Begins a member of gzip."""
+MAX_INFLATED_BYTES: Final = 2**24
+"""What one read may become: 256 times a read of 64 KiB. No text of a model is that much alike."""
+
+
+_ZLIB_HEAD: Final = 2
 
 
 @final
@@ -32,20 +38,44 @@ class _Inflater:
     compress each event alone; what follows the last one and is none is left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_lack_head: bool) -> None:
         self._member = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._has_begun = not may_lack_head
+        self._begun = b""
 
     def decompress(self, data: bytes) -> bytes:
         """What `data` goes on with. Raises `zlib.error`."""
+        if not self._has_begun:
+            data = self._begun = self._begun + data
+            if len(data) < _ZLIB_HEAD:
+                return b""
+            self._has_begun = True
+            if not _begins_zlib(data):
+                self._member = zlib.decompressobj(-zlib.MAX_WBITS)
         found: list[bytes] = []
+        left = MAX_INFLATED_BYTES
         while data:
             if self._member.eof:
                 if not data.startswith(_MEMBER):
                     break
                 self._member = zlib.decompressobj(zlib.MAX_WBITS | 32)
-            found.append(self._member.decompress(data))
+            found.append(self._member.decompress(data, left))
+            left -= len(found[-1])
+            if self._member.unconsumed_tail or not left:
+                raise zlib.error(f"it becomes more than {MAX_INFLATED_BYTES} bytes at once")
             data = self._member.unused_data
         return b"".join(found)
+
+
+def _begins_zlib(data: bytes) -> bool:
+    """Whether `data` begins as zlib's format, or gzip's, which some servers call deflate."""
+    return data.startswith(_MEMBER) or (
+        data[0] & 0x0F == zlib.DEFLATED and (data[0] << 8 | data[1]) % 31 == 0
+    )
+
+
+def _unreadable(_: bytes) -> bytes:
+    raise zlib.error("its content coding is not supported")
 
 
 @final
@@ -146,9 +176,13 @@ class ResponseParser:
         self._num_bytes_beside_body = 0
         is_framed = codings or self._values(b"content-length") or status in _NO_BODY
         self._ends_with_connection = not is_framed
-        encodings = self._values(b"content-encoding")
-        if encodings and encodings[-1] in _COMPRESSED:
-            self._decode = _Inflater().decompress
+        names = b",".join(self._values(b"content-encoding")).split(b",")
+        encodings = [name.strip() for name in names if name.strip() in _COMPRESSED | _UNREADABLE]
+        if len(encodings) > 1 or not _UNREADABLE.isdisjoint(encodings):
+            # Nobody asks for them. The body says nothing then, and the status does.
+            self._decode = _unreadable
+        elif encodings:
+            self._decode = _Inflater(may_lack_head=encodings == [b"deflate"]).decompress
         if self._is_head_request:
             self.on_message_complete()
 

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import RemoteProtocolError
-from protocol.transport.http_response import MAX_HEAD_BYTES, ResponseParser
+from protocol.transport.http_response import (
+    MAX_HEAD_BYTES,
+    MAX_INFLATED_BYTES,
+    ResponseParser,
+)
 
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nX-One: a  \r\nx-Two:\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -107,6 +111,49 @@ def test_a_body_of_several_members(behind: bytes, is_whole: bool) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
     pieces = [packed] if is_whole else [bytes([byte]) for byte in packed]
     assert body_of(ResponseParser("POST"), head, *pieces, b"") == b"".join(events)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("form", ["bare", "zlib", "gzip"])
+def test_what_servers_call_deflate(form: str, is_whole: bool) -> None:
+    """The standard means zlib's format; some send the bare stream, as all browsers take it."""
+    data = bytes(range(256)) * 40
+    bits = {"bare": -15, "zlib": 15, "gzip": 31}[form]
+    packer = zlib.compressobj(wbits=bits)
+    packed = packer.compress(data) + packer.flush()
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n"
+    pieces = [packed] if is_whole else [bytes([byte]) for byte in packed]
+    assert body_of(ResponseParser("POST"), head, *pieces, b"") == data
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "BR"])
+def test_a_coding_that_cannot_be_read(coding: str) -> None:
+    """Its head, with the status, is read; its body is an error, and no bytes for the client."""
+    parser = ResponseParser("POST")
+    parser.feed(f"HTTP/1.1 503 Busy\r\nContent-Encoding: {coding}\r\n\r\n".encode())
+    parser.feed(gzip.compress(gzip.compress(b"abc")))
+    assert (parser.has_head, parser.status) == (True, 503)
+    with pytest.raises(RemoteProtocolError, match="coding is not supported"):
+        parser.take()
+
+
+@pytest.mark.parametrize("coding", ["identity", "utf-8", "none", ""])
+def test_a_coding_that_is_none(coding: str) -> None:
+    """Some servers name others' words here; the body is as it is."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n".encode()
+    assert body_of(ResponseParser("POST"), head, b"abc", b"") == b"abc"
+
+
+@pytest.mark.parametrize("members", [1, 40])
+def test_a_body_that_explodes(members: int) -> None:
+    """What one read becomes has a bound: it would hold up all other requests."""
+    packed = gzip.compress(bytes(MAX_INFLATED_BYTES // members + 1)) * members
+    assert len(packed) < 2**16
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"
+    with pytest.raises(RemoteProtocolError, match="more than"):
+        body_of(ResponseParser("POST"), head, packed, b"")
+    less = gzip.compress(bytes(2**20))
+    assert len(body_of(ResponseParser("POST"), head, *[less] * 20, b"")) == 20 * 2**20
 
 
 @pytest.mark.parametrize(

@@ -390,11 +390,7 @@ async def _ask(
                 provider, sent, model, started, emit, bill.note_usage, on_calls, resumption
             )
     except ProviderUnavailable as error:
-        if not error.may_be_charged:
-            bill.waive()
-        elif isinstance(error.filtered, ProviderAnswer) and error.filtered.usage is not None:
-            bill.note_usage(error.filtered.usage)
-            bill.complete()
+        settle_failure(bill, error)
         raise
     except AnswerFiltered:
         bill.complete()
@@ -403,6 +399,17 @@ async def _ask(
         bill.waive()
     bill.complete()
     return answer
+
+
+def settle_failure(bill: Bill, error: ProviderUnavailable) -> None:
+    """Book what a provider charges for no answer: nothing, what it has counted of an answer that
+    its filter ended, or the most that the request can cost.
+    """
+    if not error.may_be_charged:
+        bill.waive()
+    elif isinstance(error.filtered, ProviderAnswer) and error.filtered.usage is not None:
+        bill.note_usage(error.filtered.usage)
+        bill.complete()
 
 
 def _none_answered(

@@ -24,21 +24,25 @@ from gateway.api import (
 from gateway.routing import Lease, ModelView, UseProvider
 from gateway.spending import Bill
 from gateway.turn.caller import Caller
-from gateway.turn.fallback_chain import ask_chain
+from gateway.turn.fallback_chain import ask_chain, settle_failure
 from gateway.turn.relay_job import other_job
 from gateway.turn.relay_run import RelayRun, no_such_path
 from gateway.turn.services import Services
 from gateway.upstream import (
+    AnswerFiltered,
     Header,
     Provider,
+    ProviderAnswer,
     ProviderRequest,
     ProviderUnavailable,
+    WholeBody,
     apply_params,
     forwarded_to_provider,
 )
 from protocol.paths import is_plain_path
 from protocol.transport import HttpResponse
 
+_JSON: Final = (b"content-type", b"application/json")
 _REFUSED: Final = 400
 """From this status on a provider has refused the request, and charges nothing."""
 
@@ -89,6 +93,8 @@ class _PassThrough:
         self._caller = caller
         self._respond = respond
         self._headers = tuple(forwarded_to_provider(caller.headers))
+        self._filtered: tuple[Started, ProviderAnswer] | None = None
+        """What the filter of a server ended, and where: for the client, if no other answers."""
 
     async def run(self) -> None:
         """Ask a text-level engine, else the providers."""
@@ -110,8 +116,18 @@ class _PassThrough:
                 model=view.name,
                 path=self._request.path,
             )
-        if error is not None:
+        if error is not None and self._filtered is None:
             raise error
+        if error is not None:
+            await self._give_filtered(_ignore_usage)
+
+    async def _give_filtered(self, note_usage: Callable[[Usage], None]) -> None:
+        """Give the client the answer that a filter has ended."""
+        assert self._filtered is not None
+        started, answer = self._filtered
+        response = HttpResponse(answer.status, [_JSON], WholeBody(answer.body))
+        named = msgspec.structs.replace(started, headers=answer.headers)
+        await self._respond(response, named, note_usage)
 
     def _view(self) -> ModelView:
         view = self._services.dispatcher.model(self._request.body.model)
@@ -145,7 +161,15 @@ class _PassThrough:
                 model=view.name,
             )
             begin = partial(run.begin, lease)
-            await self._forward(provider, target, started, run.note_usage, begin)
+            try:
+                await self._forward(provider, target, started, run.note_usage, begin)
+            except ProviderUnavailable as error:
+                if self._filtered is None:
+                    raise
+                # Another worker of the model has the same filter.
+                begin()
+                await self._give_filtered(run.note_usage)
+                raise AnswerFiltered(str(error)) from error
 
         run = RelayRun(services, job, f"/v1{request.path}", exchange)
         try:
@@ -172,8 +196,7 @@ class _PassThrough:
         try:
             status = await self._forward(provider, target, started, bill.note_usage, _ignore)
         except ProviderUnavailable as error:
-            if not error.may_be_charged:
-                bill.waive()
+            settle_failure(bill, error)
             raise
         if status >= _REFUSED:
             bill.waive()
@@ -199,13 +222,18 @@ class _PassThrough:
             named = msgspec.structs.replace(started, headers=headers)
             await self._respond(response, named, note_usage)
 
-        await provider.forward(
-            self._request.path,
-            body.content_type,
-            body.renamed(target.model),
-            respond,
-            headers=self._headers,
-        )
+        try:
+            await provider.forward(
+                self._request.path,
+                body.content_type,
+                body.renamed(target.model),
+                respond,
+                headers=self._headers,
+            )
+        except ProviderUnavailable as error:
+            if self._filtered is None and isinstance(error.filtered, ProviderAnswer):
+                self._filtered = started, error.filtered
+            raise
         return status
 
     def _as_chat(self) -> ChatRequest:
@@ -214,6 +242,10 @@ class _PassThrough:
         raw = {**(body.raw or {"prompt": " " * len(body.body)}), "messages": []}
         n = count_of(body.fields, self._request.path)
         return ChatRequest(model=body.model, messages=(), raw=raw, n=n, num_bytes=len(body.body))
+
+
+def _ignore_usage(_: Usage) -> None:
+    """The usage of a provider's answer is on its bill already."""
 
 
 def _ignore() -> None:

@@ -6,6 +6,7 @@ client, and how it fails. Must not know which provider is asked when.
 
 from gateway.upstream.answer import AnswerFiltered, ProviderAnswer, ProviderCut, ProviderUnavailable
 from gateway.upstream.chat_events import ChatEvents
+from gateway.upstream.checked_completions import WholeBody
 from gateway.upstream.continuation import (
     CannotContinue,
     continued,

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.api import Usage
-from gateway.upstream.answer_end import End, end_of
-from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
+from gateway.upstream.answer_end import CUT_ENDS, End, end_of
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, is_custom, object_in
 from gateway.upstream.choice_forms import give_message, give_text
 from gateway.upstream.error_words import Told, error_in, quoted, told_in, words_in
 from gateway.upstream.forwarded_headers import Header
@@ -158,6 +158,7 @@ _SAID: Final = (
     "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio"
 )  # fmt: skip
 _PAGES: Final = (b"<!doctype html", b"<html")
+_EMBEDDINGS: Final = "/embeddings"
 _EXCUSES: Final = frozenset(
     {
         "code", "detail", "error", "error_code", "error_message", "errors", "message", "msg",
@@ -167,10 +168,10 @@ _EXCUSES: Final = frozenset(
 """Fields of bodies that say nothing but what went wrong."""
 
 
-def check_other_answer(kind: bytes, body: bytes, *, is_whole: bool) -> None:
-    """Look at a body of the media type `kind` with status 200 to a request that is no chat, such as
-    embeddings: at its beginning, unless it `is_whole`. Raises `NotAnAnswer` for a web page, for an
-    error, and for nothing or half of it.
+def check_other_answer(path: str, kind: bytes, body: bytes, *, is_whole: bool) -> None:
+    """Look at a body of the media type `kind` with status 200 to a request at `path` that is no
+    chat: at its beginning, unless it `is_whole`. Raises `NotAnAnswer` for a web page, for an error,
+    for nothing or half of it, and for embeddings that are none.
     """
     if kind.startswith(b"text/html") or body[:64].lstrip().lower().startswith(_PAGES):
         raise NotAnAnswer("sent a web page instead of an answer")
@@ -184,6 +185,8 @@ def check_other_answer(kind: bytes, body: bytes, *, is_whole: bool) -> None:
         raise NotAnAnswer("sent no JSON") from error
     if isinstance(answer, dict) and _says_failure(answer):
         raise _told(answer.get("error") or answer)
+    if path == _EMBEDDINGS and isinstance(answer, dict) and not answer.get("data", True):
+        raise NotAnAnswer("sent no embeddings")
 
 
 def _says_failure(answer: dict[str, Any]) -> bool:
@@ -266,15 +269,25 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
                 raise NotAnAnswer("said that it calls a tool, and called none")
             choice["finish_reason"], is_changed = "stop", True
         return end, is_changed
-    calls = CallParts(ids)
+    if any(map(is_custom, given)):
+        return end, is_changed
+    return end, _checked_calls(choice, message, given, end, CallParts(ids)) or is_changed
+
+
+def _checked_calls(
+    choice: dict[str, Any], message: dict[str, Any], given: list[Any], end: End, calls: CallParts
+) -> bool:
+    """Take the calls `given` in the message of a choice, and return whether they, or the reason of
+    its end, were rewritten. Raises `NotAnAnswer`.
+    """
     # In a whole answer each entry is a call, even if entries share an index.
     found = calls.take([{**c, "index": at} for at, c in enumerate(given) if isinstance(c, dict)])
     found += [part for part in calls.end() if part.id is not None]
-    if end is not End.LENGTH and (flaw := calls.flaw()):
+    if end not in CUT_ENDS and (flaw := calls.flaw()):
         raise NotAnAnswer(flaw)
     if end is End.CALLS and not found:
         raise NotAnAnswer(NAMELESS)
-    is_changed |= end is End.STOPPED and ends_by_calls(choice, calls)
+    is_changed = end is End.STOPPED and ends_by_calls(choice, calls)
     written = [
         {
             "id": part.id,
@@ -282,7 +295,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
             "function": {
                 "name": part.name,
                 "arguments": part.arguments
-                if end is End.LENGTH and part.number == len(found) - 1
+                if end in CUT_ENDS and part.number == len(found) - 1
                 else object_in(part.arguments) or part.arguments,
             },
             **part.extra,
@@ -294,9 +307,9 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         and len(written) == len(given)
         and all(map(_is_same, given, written))
     ):
-        return end, is_changed
+        return is_changed
     message["tool_calls"] = written
-    return end, True
+    return True
 
 
 def _is_same(given: object, written: dict[str, Any]) -> bool:

@@ -19,6 +19,9 @@ class End(Enum):
     BROKEN = auto()
 
 
+CUT_ENDS: Final = frozenset({End.LENGTH, End.FILTERED})
+"""Ends that may cut the last call, which is none then."""
+
 _ENDS: Final = {
     **dict.fromkeys(
         # The last is Cohere's.

@@ -266,7 +266,7 @@ class CallParts:
         call_id, name = part.get("id"), function.get("name")
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
-        arguments = _arguments(function.get("arguments"))
+        arguments = _arguments_in(function)
         place = at if count > 1 else None
         call = self._call_of(part.get("index"), call_id, name, arguments, place)
         if call is None:
@@ -367,7 +367,13 @@ class CallParts:
         return calls[-1] if calls else None
 
 
-_KNOWN: Final = frozenset({"index", "id", "type", "function", "name", "arguments"})
+_OTHER_ARGUMENTS: Final = ("input", "parameters")
+"""Where servers put an object of arguments that forward other APIs' calls as they are: Anthropic's
+name, and that of the calls in Llama's format.
+"""
+_KNOWN: Final = frozenset(
+    {"index", "id", "type", "function", "name", "arguments", *_OTHER_ARGUMENTS}
+)
 
 
 def _is_another(call: _Call, call_id: str, name: str, arguments: str) -> bool:
@@ -400,11 +406,25 @@ def _unquoted(call: _Call) -> str:
     return found
 
 
+def is_custom(part: object) -> bool:
+    """Whether a call is one of a custom tool (OpenAI's), whose input is a text in a form of its
+    own. A client that has such tools reads the call as it is.
+    """
+    return isinstance(part, dict) and isinstance(part.get("custom"), dict)
+
+
+def _arguments_in(function: Mapping[str, Any]) -> str:
+    """The arguments of a call, or a part of them."""
+    if "arguments" in function:
+        return _arguments(function["arguments"])
+    found = (function.get(name) for name in _OTHER_ARGUMENTS)
+    return next((_arguments(one) for one in found if isinstance(one, dict)), "")
+
+
 def _arguments(value: object) -> str:
-    if isinstance(value, dict):
-        return _encode(value).decode()
     if not isinstance(value, str):
-        return ""
+        # PHP writes an empty object as a list; another list is the model's fault, and no object.
+        return _encode(value).decode() if value else ""
     is_twice = value[:_EMPTY_CHARS] == "{}" and value[_EMPTY_CHARS:].lstrip().startswith("{")
     return value[_EMPTY_CHARS:] if is_twice else value
 

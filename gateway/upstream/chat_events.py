@@ -206,14 +206,17 @@ class ChatEvents:
         if not self._has_answer:
             return
         self._has_answer = False
-        end = end_of(self._reason)
-        if end is not End.LENGTH:
-            for part in self._parts.end():
-                self._take_part(part)
-        if self._needs_objects and not self._make_objects(is_cut=end is End.LENGTH):
+        end, flaw = end_of(self._reason), self._parts.flaw()
+        is_cut = end is End.LENGTH or (end is End.FILTERED and bool(flaw))
+        if flaw and not is_cut:  # of a call in the older form, which nobody has looked at before
+            self._emit(Failed(connection_lost(flaw)))
+            return
+        for part in () if is_cut else self._parts.end():
+            self._take_part(part)
+        if self._needs_objects and not self._make_objects(is_cut=is_cut):
             self._emit(Failed(connection_lost(_NO_OBJECT)))
             return
-        self._end_calls(is_cut=end is End.LENGTH)
+        self._end_calls(is_cut=is_cut)
         self._tell_text()
         self._emit(self._finished(end))
         if self._usage is not None:

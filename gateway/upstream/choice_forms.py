@@ -14,8 +14,10 @@ import msgspec
 
 from gateway.upstream.sse import data_of, event_of, tells_error
 from gateway.upstream.thoughts import thought_of
+from protocol.reading import read_object
 
 _OTHER_CONTENT: Final = re.compile(rb'"content"\s*:\s*[^"\sn]')
+_NULL_CHOICES: Final = re.compile(rb'"choices"\s*:\s*null')
 _PLACES: Final = ("delta", "message")
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -52,6 +54,8 @@ def _with_choices(event: bytes, change: Callable[[Fields], bool]) -> bytes:
     chunk = _decode(data_of(event))
     is_changed = chunk.get("error") is not None and not tells_error(chunk.pop("error"))
     choices = chunk.get("choices")
+    if choices is None and isinstance(chunk.get("usage"), dict):
+        chunk["choices"], is_changed = [], True
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
             is_changed |= change(choice)
@@ -89,6 +93,13 @@ def give_text(choice: object) -> bool:
         choice.pop(name, None)
     choice["text"] = text_of(said.get("content"))
     return True
+
+
+def has_null_choices(event: bytes) -> bool:
+    """Whether the choices of a chunk are null: clients fail where they walk through them."""
+    if _NULL_CHOICES.search(event) is None:
+        return False
+    return (read_object(data_of(event)) or {}).get("choices") is None
 
 
 def may_have_parts(event: bytes) -> bool:

@@ -436,7 +436,7 @@ class Provider:
                 return HttpResponse(200, [(b"content-type", _EVENTS)], WholeBody(body))
             return HttpResponse(answer.status, [(b"content-type", _JSON)], WholeBody(answer.body))
         if response.status < 300:
-            return await self._begun(response, kind)
+            return await self._begun(path, response, kind)
         body = await self._first_bytes(response)
         self._check_refusal(response.status, body)
         told = error_of(response.status, body)
@@ -444,7 +444,7 @@ class Provider:
             return self._refused(told)
         return HttpResponse(response.status, response.headers, WholeBody(self._redaction.of(body)))
 
-    async def _begun(self, response: HttpResponse, kind: bytes) -> HttpResponse:
+    async def _begun(self, path: str, response: HttpResponse, kind: bytes) -> HttpResponse:
         """`response` to a request that is neither a chat nor a raw prompt, once its beginning was
         looked at. Raises `ProviderUnavailable` and `BadStream` if it is no answer.
         """
@@ -455,7 +455,7 @@ class Provider:
                 is_whole = False
                 break
         try:
-            check_other_answer(kind, bytes(first), is_whole=is_whole)
+            check_other_answer(path, kind, bytes(first), is_whole=is_whole)
         except NotAnAnswer as error:
             if error.told.refusal is not None:
                 raise BadStream(str(error), told=error.told) from error

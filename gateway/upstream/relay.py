@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.api import DONE
-from gateway.upstream.choice_forms import may_have_parts, with_deltas, with_texts
+from gateway.upstream.choice_forms import (
+    has_null_choices,
+    may_have_parts,
+    with_deltas,
+    with_texts,
+)
 from gateway.upstream.error_words import Told, error_of, quoted, told_in
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.relay_state import HELD, OVER, TABLE, USUAL, RelayEvent, RelayState
@@ -243,7 +248,7 @@ class StreamRelay:
         """Whether a chunk may be in another form than its clients read."""
         has_delta = event.find(b'"delta"') >= 0
         if self._is_raw:
-            return has_delta or event.find(b'"message"') >= 0
+            return has_delta or event.find(b'"message"') >= 0 or event.find(b'"text"') < 0
         is_odd = not has_delta or event.find(b'"error"') >= 0 or may_have_parts(event)
         return self._is_chat and is_odd
 
@@ -299,7 +304,8 @@ class StreamRelay:
         form that is no known error.
         """
         is_read = self._is_chat or self._is_raw
-        return is_read and event.find(b'"choices"') < 0 and event.find(b'"usage"') < 0
+        has_choices = event.find(b'"choices"') >= 0 and not has_null_choices(event)
+        return is_read and not has_choices and not may_contain_usage(event)
 
     def note_rest(self, rest: bytes) -> None:
         """Keep the words of what stands behind the last event, for an end that is none."""

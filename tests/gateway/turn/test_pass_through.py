@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h11
+import msgspec
 import pytest
 import trio
 
@@ -36,11 +37,13 @@ class Answered:
         note_usage(Usage(5, 0, 0))
 
 
-async def ask(gateway: RunningGateway, caller: Caller | None = None) -> Answered:
+async def ask(
+    gateway: RunningGateway, caller: Caller | None = None, *, path: str = "/embeddings"
+) -> Answered:
     body = named_body("application/json", b'{"model": "alpha", "input": "x"}')
     assert body is not None
     answered = Answered()
-    request = PathRequest("/embeddings", body)
+    request = PathRequest(path, body)
     with trio.fail_after(60):
         await pass_through(gateway.services, request, caller or Caller(), answered.respond)
     return answered
@@ -129,3 +132,22 @@ async def test_a_client_that_leaves_is_no_failure() -> None:
             counters = gateway.services.counters
     assert client.cancelled_caught
     assert (counters.turns_started, counters.turns_cancelled, counters.turns_failed) == (1, 1, 0)
+
+
+async def test_what_an_engine_s_filter_ended_is_given_at_once() -> None:
+    """Another worker of the model has the same filter; that it ended so counts against it."""
+    choice = {"index": 0, "text": "a", "finish_reason": "content_filter"}
+    answer = msgspec.json.encode({"choices": [choice], "usage": {**USAGE, "completion_tokens": 1}})
+    workers = [TextWorker("t1"), TextWorker("t2")]
+    for worker in workers:
+        worker.body = answer
+    async with open_gateway() as gateway:
+        async with (
+            open_worker(gateway.address, workers[0]),
+            open_worker(gateway.address, workers[1]),
+        ):
+            await gateway.wait_workers(2)
+            answered = await ask(gateway, path="/completions")
+        assert (answered.status, answered.served_by) == (200, "worker")
+        assert msgspec.json.decode(answered.body)["choices"] == [choice]
+        assert sum(len(worker.all_of(Relay)) for worker in workers) == 1

@@ -41,6 +41,7 @@ class TextWorker(FakeWorker):
         )
         self.statuses = list(statuses)
         self.words = "no"
+        self.body = ANSWER
 
     def _hear(self, frame: bytes) -> None:
         num_heard = len(self.heard)
@@ -57,7 +58,7 @@ class TextWorker(FakeWorker):
             self.say(Load(self.epoch, 0, 0, 100, 100, 1, 0, 1.0, 1e4))
             return
         refusal = msgspec.json.encode({"error": {"message": self.words}})
-        body = ANSWER if status == 200 else refusal
+        body = self.body if status == 200 else refusal
         self.say(RelayTaken(*ids, len(relay.data)))
         self.say(RelayHead(*ids, status, (("content-type", "application/json"),)))
         self.say(RelayData(*ids, 0, body))

@@ -222,3 +222,31 @@ async def test_an_answer_in_the_other_form_is_one(stream: bool, asks: bool) -> N
     assert b'"finish_reason":"length"' in reply.body
     assert (b'"choices":[]' in reply.body) is asks
     assert b'"completion_tokens":2' in reply.body
+
+
+async def test_what_a_filter_ended_is_the_client_s_if_no_other_answers() -> None:
+    """In one piece; as in chats, another provider is asked first."""
+    filtered = whole("content_filter")
+    reply = await asked(filtered)
+    assert (reply.status, reply.headers["x-herma-served-by"]) == (200, "cloud:p0")
+    assert reply.json == json.loads(filtered)
+    assert (await asked(filtered, whole("stop"))).headers["x-herma-served-by"] == "cloud:p1"
+    assert (await asked(filtered, whole("abort"))).json == json.loads(filtered)
+
+
+async def test_embeddings_that_are_none_are_no_answer() -> None:
+    """Clients fail at an empty list; the next provider may have some."""
+    empty = OddProvider(body=b'{"object": "list", "data": []}')
+    full = OddProvider(body=b'{"object": "list", "data": [{"index": 0, "embedding": [0.5]}]}')
+    async with open_provider(empty), open_provider(full):
+        for fakes, status in (({"p0": empty, "p1": full}, 200), ({"p0": empty}, 502)):
+            model, tables = chain_of(fakes)
+            async with (
+                open_gateway(models=[model], providers=tables) as gateway,
+                served(edge_app(edge_of(gateway.services))) as url,
+            ):
+                body = msgspec.json.encode({"model": "alpha", "input": "x"})
+                reply = await ask(url, "POST", "/v1/embeddings", body)
+            assert reply.status == status
+            assert (b"embedding" in reply.body) or status == 200
+    assert reply.json["error"]["message"] == "No provider could answer: p0 sent no embeddings."

@@ -266,7 +266,9 @@ class CallParts:
         call_id, name = part.get("id"), function.get("name")
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
-        arguments = _arguments_in(function)
+        arguments = _arguments(function.get("arguments"))
+        if not arguments and "arguments" not in function:
+            arguments = _other_arguments(function)
         place = at if count > 1 else None
         call = self._call_of(part.get("index"), call_id, name, arguments, place)
         if call is None:
@@ -413,10 +415,8 @@ def is_custom(part: object) -> bool:
     return isinstance(part, dict) and isinstance(part.get("custom"), dict)
 
 
-def _arguments_in(function: Mapping[str, Any]) -> str:
-    """The arguments of a call, or a part of them."""
-    if "arguments" in function:
-        return _arguments(function["arguments"])
+def _other_arguments(function: Mapping[str, Any]) -> str:
+    """The arguments of a call under another name."""
     found = (function.get(name) for name in _OTHER_ARGUMENTS)
     return next((_arguments(one) for one in found if isinstance(one, dict)), "")
 

@@ -330,7 +330,7 @@ class StreamRelay:
         """Returns whether the stream may be passed on; `first` is its first content."""
         if may_begin := self._may_begin():
             self._state = TABLE[self._state, event]
-            self._usage.has_said = any(map(has_text, split_events(first)))
+            self._usage.first = first
         return may_begin
 
     def _pass_on(self, events: bytes) -> None:

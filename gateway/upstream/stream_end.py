@@ -240,10 +240,10 @@ class StreamEnd:
         whether it was changed.
         """
         given = delta["tool_calls"]
-        if any(map(is_custom, objects_in(given))):
+        found = state.calls.take(given)
+        if not found and any(map(is_custom, objects_in(given))):
             state.has_custom = True
             return False
-        found = state.calls.take(given)
         if state.calls.num_begun > 1:
             found = self._in_order(state, found)
         elif not found:

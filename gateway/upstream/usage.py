@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, final
 import msgspec
 
 from gateway.api import Usage, UsageObject
-from gateway.upstream.sse import data_of, event_of, split_events
+from gateway.upstream.sse import data_of, event_of, has_text, split_events
 from protocol.reading import FAULTS, objects_in
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
@@ -175,15 +175,15 @@ def without_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 class StreamUsage:
     """Reads the events of one stream. `is_ours`: the client did not ask for the usage. The owner
-    sets `has_said` once the answer says something: until tokens of it are counted, `on_usage` gets
-    none then.
+    sets `first`, the first content of the answer: if that says something, `on_usage` gets no usage
+    until tokens of the answer are counted.
     """
 
     def __init__(self, on_usage: Callable[[Usage], None], *, is_ours: bool) -> None:
         self._on_usage = on_usage
         self._is_ours = is_ours
-        self._count = UsageCount()
-        self.has_said = False
+        self._count: UsageCount | None = None  # made when it is needed: a call for each request
+        self.first = b""
 
     def take(self, events: bytes) -> bytes:
         """The part of `events` that the client gets; `on_usage` gets the usage in them."""
@@ -198,14 +198,17 @@ class StreamUsage:
 
     def end(self) -> None:
         """The answer is whole. One that says nothing may have no tokens."""
-        usage = self._count.usage
-        if usage is not None and not (usage.completion_tokens or self.has_said):
+        usage = None if self._count is None else self._count.usage
+        if usage is None or usage.completion_tokens:
+            return
+        if not any(map(has_text, split_events(self.first))):
             self._on_usage(usage)
 
     def _add(self, data: bytes) -> bool:
         """Read a chunk; returns whether it counts something."""
-        has_counted = self._count.add(data)
-        if has_counted and (usage := self._count.usage) is not None and usage.completion_tokens:
+        count = self._count = self._count or UsageCount()
+        has_counted = count.add(data)
+        if has_counted and (usage := count.usage) is not None and usage.completion_tokens:
             self._on_usage(usage)
         return has_counted
 

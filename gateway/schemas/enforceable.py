@@ -25,6 +25,7 @@ from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.property_names import name_test, names_in, pattern_of_names, rule_of_names
 from gateway.schemas.references import pointer_to, target_of
 from gateway.schemas.rings import open_ring, open_rings
+from gateway.schemas.whole_objects import join_objects
 from gateway.schemas.written_size import MAX_VALUES, SchemaTooLarge, check_size
 
 Json = dict[str, Any]
@@ -85,6 +86,7 @@ def enforceable(schema: Mapping[str, Any]) -> Enforceable:
     mender.mend_definitions()
     check_size([mended, *mender.definitions.values()])
     mender.compare_alternatives()
+    join_objects(mended, mender.definitions)
     mender.open_rings(mended)
     if mender.definitions:
         mended["$defs"] = mender.definitions

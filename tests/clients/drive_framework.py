@@ -83,6 +83,64 @@ def openai_agents(url: str, model: str, prompt: str) -> Any:
     return Runner.run_sync(agent, prompt).final_output
 
 
+def agent_framework(url: str, model: str, prompt: str) -> Any:
+    import asyncio
+
+    from agent_framework import Agent
+    from agent_framework_openai import OpenAIChatCompletionClient
+
+    async def turn() -> Any:
+        client = OpenAIChatCompletionClient(model=model, base_url=url, api_key="sk-none")
+        stream = Agent(client=client, tools=[read_note]).run(prompt, stream=True)
+        return (await stream.get_final_response()).text
+
+    return asyncio.run(turn())
+
+
+def haystack(url: str, model: str, prompt: str) -> Any:
+    from haystack.components.agents import Agent
+    from haystack.components.generators.chat import OpenAIChatGenerator
+    from haystack.dataclasses import ChatMessage
+    from haystack.tools import tool
+    from haystack.utils import Secret
+
+    generator = OpenAIChatGenerator(
+        model=model,
+        api_base_url=url,
+        api_key=Secret.from_token("sk-none"),
+        streaming_callback=lambda _: None,
+    )
+    agent = Agent(chat_generator=generator, tools=[tool(read_note)])
+    return agent.run(messages=[ChatMessage.from_user(prompt)])["messages"][-1].text
+
+
+def autogen(url: str, model: str, prompt: str) -> Any:
+    import asyncio
+
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_core.models import ModelInfo
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    info = ModelInfo(
+        vision=False,
+        function_calling=True,
+        json_output=True,
+        structured_output=True,
+        family="unknown",
+    )
+    client = OpenAIChatCompletionClient(
+        model=model, base_url=url, api_key="sk-none", model_info=info
+    )
+    agent = AssistantAgent(
+        "reader",
+        model_client=client,
+        model_client_stream=True,
+        tools=[read_note],
+        max_tool_iterations=5,
+    )
+    return asyncio.run(agent.run(task=prompt)).messages[-1].content
+
+
 def dspy(url: str, model: str, prompt: str) -> Any:
     import dspy
 
@@ -96,6 +154,9 @@ DRIVERS: dict[str, Callable[[str, str, str], Any]] = {
     "strands": strands,
     "crewai": crewai,
     "openai-agents": openai_agents,
+    "agent-framework": agent_framework,
+    "haystack": haystack,
+    "autogen": autogen,
     "dspy": dspy,
 }
 

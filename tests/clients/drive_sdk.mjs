@@ -26,13 +26,70 @@ async function openai() {
   }
 }
 
-async function aiSdk() {
+async function anthropic() {
+  const { default: Anthropic } = await load("@anthropic-ai/sdk");
+  const client = new Anthropic({ baseURL: url, apiKey: "sk-none" });
+  const tools = [{ name: "read_note", input_schema: parameters }];
+  const messages = [{ role: "user", content: prompt }];
+  for (;;) {
+    const message = await client.messages.stream({ model, messages, tools, max_tokens: 1024 }).finalMessage();
+    const calls = message.content.filter((block) => block.type === "tool_use");
+    if (!calls.length) return message.content.map((block) => block.text ?? "").join("");
+    messages.push({ role: "assistant", content: message.content });
+    const results = calls.map(({ id, input }) => ({ type: "tool_result", tool_use_id: id, content: note(input.name) }));
+    messages.push({ role: "user", content: results });
+  }
+}
+
+async function openaiAgents() {
+  const { Agent, OpenAIResponsesModel, run, setTracingDisabled, tool } = await load("@openai/agents");
+  const { default: OpenAI } = await load("openai");
+  const { z } = await load("zod");
+  setTracingDisabled(true);
+  const served = new OpenAIResponsesModel(new OpenAI({ baseURL: url, apiKey: "sk-none" }), model);
+  const execute = async (given) => note(given.name);
+  const tools = [tool({ name: "read_note", description: "Reads", parameters: z.object({ name: z.string() }), execute })];
+  const result = await run(new Agent({ name: "reader", model: served, tools }), prompt, { stream: true });
+  await result.completed;
+  return result.finalOutput;
+}
+
+async function langchain() {
+  const { ChatOpenAI } = await load("@langchain/openai");
+  const { HumanMessage, ToolMessage } = await load("@langchain/core/messages");
+  const { concat } = await load("@langchain/core/utils/stream");
+  const tools = [{ type: "function", function: { name: "read_note", parameters } }];
+  const chat = new ChatOpenAI({ model, apiKey: "sk-none", configuration: { baseURL: url } }).bindTools(tools);
+  const messages = [new HumanMessage(prompt)];
+  for (;;) {
+    let answer;
+    for await (const part of await chat.stream(messages)) answer = answer ? concat(answer, part) : part;
+    if (!answer.tool_calls.length) return answer.content;
+    messages.push(answer);
+    for (const { id, args } of answer.tool_calls) messages.push(new ToolMessage({ tool_call_id: id, content: note(args.name) }));
+  }
+}
+
+async function mastra() {
+  const { Agent } = await load("@mastra/core/agent");
+  const { createTool } = await load("@mastra/core/tools");
+  const { z } = await load("zod");
+  const execute = async ({ name }) => note(name);
+  const read_note = createTool({ id: "read_note", description: "Reads", inputSchema: z.object({ name: z.string() }), execute });
+  const served = { id: `herma/${model}`, url, apiKey: "sk-none" };
+  const agent = new Agent({ id: "reader", name: "reader", instructions: "", model: served, tools: { read_note } });
+  const result = await agent.stream(prompt, { maxSteps: 5 });
+  let text = "";
+  for await (const part of result.textStream) text += part;
+  if (await result.error) throw await result.error;
+  return text;
+}
+
+async function aiSdk(served) {
   const { streamText, tool, jsonSchema, stepCountIs } = await load("ai");
-  const { createOpenAI } = await load("@ai-sdk/openai");
-  const provider = createOpenAI({ baseURL: url, apiKey: "sk-none" });
   let failed;
   const result = streamText({
-    model: provider.chat(model),
+    model: served,
     prompt,
     tools: { read_note: tool({ inputSchema: jsonSchema(parameters), execute: ({ name }) => note(name) }) },
     stopWhen: stepCountIs(5),
@@ -44,8 +101,28 @@ async function aiSdk() {
   return text;
 }
 
+async function aiOpenai() {
+  const { createOpenAI } = await load("@ai-sdk/openai");
+  return aiSdk(createOpenAI({ baseURL: url, apiKey: "sk-none" }).chat(model));
+}
+
+async function aiCompatible() {
+  const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
+  return aiSdk(createOpenAICompatible({ name: "herma", baseURL: url, apiKey: "sk-none" })(model));
+}
+
+const DRIVERS = {
+  "openai-node": openai,
+  "anthropic-node": anthropic,
+  "ai-sdk": aiOpenai,
+  "ai-compatible": aiCompatible,
+  "openai-agents": openaiAgents,
+  langchain,
+  mastra,
+};
+
 try {
-  console.log(await { "openai-node": openai, "ai-sdk": aiSdk }[name]());
+  console.log(await DRIVERS[name]());
 } catch (error) {
   console.error(String(error?.message ?? error), error?.cause ? String(error.cause) : "");
   process.exit(1);

@@ -1,5 +1,6 @@
 """Frameworks that agents are built with, as they come from PyPI and npm: langchain-openai,
-pydantic-ai, instructor, litellm as a client, and the Vercel AI SDK.
+pydantic-ai, instructor, litellm as a client, huggingface_hub, OpenRouter's SDK, and the Vercel AI
+SDK.
 
 Each makes its checks in a process and an environment of its own, and every test judges one thing of
 what it saw. Texts and calls come from a scripted engine; objects of a schema from the built-in
@@ -29,7 +30,10 @@ HELLO = "Hello from the script: naïve café 🙂, twice."
 CALL = ["get_weather", {"city": "Athens", "days": 1}]
 TURN = {"call": CALL, "text": "It is sunny in Athens."}
 MAX_AGE = 150
-FRAMEWORKS = ("langchain", "pydantic-ai", "instructor", "litellm", "ai-sdk")
+BOTH_APIS = ("langchain", "pydantic-ai", "litellm", "ai-sdk")
+CHAT_ALONE = ("huggingface-hub", "openrouter")
+FRAMEWORKS = (*BOTH_APIS, *CHAT_ALONE, "instructor")
+NODE = ("ai-sdk", "openrouter")
 FLEET = """
 [gateway]
 port = 0
@@ -77,7 +81,7 @@ def _seen(framework: str, url: str) -> dict[str, Any]:
         pytest.skip(f"{framework} is not installed")
     folder, name = ENVIRONMENTS / framework, f"check_{framework.replace('-', '_')}"
     program = [folder / "bin/python", HERE / f"{name}.py"]
-    if framework == "ai-sdk":
+    if framework in NODE:
         program = [Path("node"), HERE / f"{name}.mjs", folder]
     env = {
         "PATH": os.environ["PATH"],
@@ -99,8 +103,13 @@ def _seen(framework: str, url: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm", "ai-sdk"])
-@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize(
+    ("framework", "api"),
+    [
+        *((one, api) for one in BOTH_APIS for api in ("chat", "responses")),
+        *((one, "chat") for one in CHAT_ALONE),
+    ],
+)
 def test_an_answer_is_the_same_whole_and_streamed(
     herma: HermaProcess, framework: str, api: str
 ) -> None:
@@ -110,7 +119,7 @@ def test_an_answer_is_the_same_whole_and_streamed(
     assert seen["stream" if api == "chat" else "responses stream"] == HELLO
 
 
-@pytest.mark.parametrize("framework", ["langchain", "pydantic-ai", "litellm", "ai-sdk"])
+@pytest.mark.parametrize("framework", [*BOTH_APIS, *CHAT_ALONE])
 def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework: str) -> None:
     """A tool is called and its result answered, by chat completions, and by responses where the
     framework goes on by itself.
@@ -119,7 +128,7 @@ def test_a_tool_is_called_and_its_result_answered(herma: HermaProcess, framework
     assert seen["tools"] == TURN
     if framework == "litellm":
         assert seen["responses call"] == CALL
-    else:
+    elif framework in BOTH_APIS:
         assert seen["responses tools"] == TURN
 
 

@@ -1,0 +1,174 @@
+"""What several schemas demand of one object -> one schema, where that says the same.
+
+xgrammar 0.2.8 drops an object's own properties beside `allOf`, `anyOf` or `$ref`, so that its
+grammar forbids every valid value (`findings/xgrammar-forbids-an-objects-own-properties.sh`). Owns
+which schemas can be joined. The schemas are those of `enforceable`; must not know other drafts'
+words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, final
+
+Json = dict[str, Any]
+
+_OBJECT: Final = frozenset({"type", "properties", "required"})
+"""Words of an object that may have other properties, which hold together with those of another."""
+_IN_PLACE: Final = frozenset({"$ref", "allOf", "anyOf"})
+_VALUES: Final = frozenset({"const", "enum"})
+
+_MAX_STEPS: Final = 2**16
+"""Values that are compared and written for one request. A schema of some kilobytes has parts that
+can be joined without an end: what is left then stays as it is.
+"""
+_MAX_LEVELS: Final = 32
+"""Of references that lead to each other, and of a joined schema."""
+
+
+def join_objects(root: Json, definitions: dict[str, Json | bool]) -> None:
+    """Write objects whose demands are spread over several schemas as whole ones."""
+    joiner = _Joiner(definitions)
+    # Most definitions lead to later ones, which are whole before they become part of another.
+    for schema in (*reversed(definitions.values()), root):
+        joiner.join_within(schema)
+
+
+@final
+class _Joiner:
+    def __init__(self, definitions: Mapping[str, Json | bool]) -> None:
+        self._definitions = definitions
+        self._num_left = _MAX_STEPS
+        self._tried: dict[int, Json] = {}
+        """By their ids, the schemas that stay as they are from now on, with all that is within."""
+
+    def join_within(self, schema: Json | bool) -> None:
+        """The schema and each that is written in it, those within first."""
+        if isinstance(schema, bool):
+            return
+        for part in _parts(schema):
+            self.join_within(part)
+        if not _is_spread(schema):
+            return
+        joined = self._joined(schema)
+        self._tried[id(schema)] = schema
+        if joined is not None and self._has_room(joined):
+            for key in schema.keys() - {"$defs"}:
+                del schema[key]
+            schema.update(joined)
+
+    def _has_room(self, written: object) -> bool:
+        """Whether so much may be written or compared, which is spent then. What may still be
+        joined may not be: it would be larger than what is spent.
+        """
+        level: list[object] = [written]
+        for _ in range(_MAX_LEVELS):
+            self._num_left -= len(level)
+            if self._num_left < 0 or any(self._may_grow(one) for one in level):
+                return False
+            if not level:
+                return True
+            level = [part for one in level for part in _within(one)]
+        return False
+
+    def _may_grow(self, written: object) -> bool:
+        return isinstance(written, dict) and _is_spread(written) and id(written) not in self._tried
+
+    def _joined(self, schema: Json) -> Json | None:
+        options = schema.get("anyOf")
+        rest = {key: value for key, value in schema.items() if key not in ("anyOf", "$defs")}
+        whole = self._whole(rest)
+        if whole is None or options is None:
+            return whole
+        joined = []
+        for option in options:
+            part = self._whole(option)
+            both = None if part is None else self._both(whole, part)
+            if both is None:
+                return None
+            joined.append(both)
+        return {"anyOf": joined}
+
+    def _whole(self, schema: Json | bool, depth: int = 0) -> Json | None:
+        """The schema as one object; None if it is no object, or not one alone."""
+        if isinstance(schema, bool) or depth > _MAX_LEVELS:
+            return None
+        if not schema.keys() <= _OBJECT | {"$ref", "allOf"}:
+            return None
+        whole: Json | None = {key: schema[key] for key in _OBJECT & schema.keys()}
+        parts = list(schema.get("allOf", ()))
+        if "$ref" in schema:
+            parts.insert(0, self._definitions[schema["$ref"].rpartition("/")[2]])
+        for part in parts:
+            other = self._whole(part, depth + 1)
+            whole = None if whole is None or other is None else self._both(whole, other)
+            if whole is None:
+                return None
+        return whole
+
+    def _both(self, one: Json, two: Json) -> Json | None:
+        """The object that both demand; None if a property has two schemas that differ."""
+        first, second = one.get("properties", {}), two.get("properties", {})
+        properties = {**first, **second}
+        required = [*dict.fromkeys([*one.get("required", ()), *two.get("required", ())])]
+        self._num_left -= 1 + len(properties) + len(required)
+        for name in first.keys() & second.keys():
+            narrower = None
+            if self._has_room(first[name]):
+                narrower = _narrower(first[name], second[name])
+            if narrower is None:
+                return None
+            properties[name] = narrower
+        types = [part["type"] for part in (one, two) if "type" in part]
+        named = [kind for kind in _named(types[0]) if kind in _named(types[-1])] if types else []
+        if self._num_left < 0 or (types and not named):
+            return None
+        joined: Json = {"type": named[0] if len(named) == 1 else named} if types else {}
+        return joined | {
+            key: value
+            for key, value in (("properties", properties), ("required", required))
+            if value
+        }
+
+
+def _is_spread(schema: Json) -> bool:
+    """Whether the schema demands something in several places, one of them an object's words."""
+    words = schema.keys() - {"$defs"}
+    beside = words & _IN_PLACE
+    if not beside or not words <= _OBJECT | _IN_PLACE:
+        return False
+    return len(words) > 1 or "allOf" in beside
+
+
+def _narrower(one: Json | bool, two: Json | bool) -> Json | bool | None:
+    """The one of two schemas that allows only what the other does, if that can be seen."""
+    if one == two or two in (True, {}):
+        return one
+    if one in (True, {}):
+        return two
+    for narrow, wide in ((one, two), (two, one)):
+        if isinstance(narrow, dict) and wide == {"type": "string"} and narrow.keys() & _VALUES:
+            values = narrow.get("enum", [narrow.get("const", "")])
+            if all(isinstance(value, str) for value in values):
+                return narrow
+    return None
+
+
+def _parts(schema: Json) -> Iterator[Json | bool]:
+    for key in ("properties", "patternProperties"):
+        yield from schema.get(key, {}).values()
+    for key in ("allOf", "anyOf", "prefixItems"):
+        yield from schema.get(key, ())
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield schema[key]
+
+
+def _within(written: object) -> Iterable[object]:
+    if isinstance(written, dict):
+        return written.values()
+    return written if isinstance(written, list) else ()
+
+
+def _named(types: str | Iterable[str]) -> Iterable[str]:
+    return [types] if isinstance(types, str) else types

@@ -16,18 +16,14 @@ from gateway.turn.relay_run import engine_behind
 from gateway.turn.try_loop import LOADED, NO_ROOM
 from gateway.upstream import Provider, ProviderUnavailable
 from protocol.ids import ID_BYTES, RequestId
-from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
+from protocol.messages import Accepted, Finished, Rejected, RelayFacts, TokenItem
+from protocol.probing import PROBE_TOKENS, probe_of
 from protocol.reading import FAULTS
-from protocol.sampling import SamplingParams
-from protocol.tokens import pack_tokens
 
 PROBE_S: Final = 10.0
 """Four tokens take milliseconds on a ready worker, which has compiled its kernels."""
-PROBE_TOKENS: Final = 4
 _OK: Final = 200
 _SAID: Final = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
-_PROMPT: Final = (1, 2, 3, 4)
-"""Token ids that every vocabulary has. They are less than a block, so no cache keeps them."""
 
 
 class _Usage(msgspec.Struct):
@@ -89,7 +85,7 @@ class HealthProbes:
             on_accepted=_ignore,
         )
         try:
-            self._link.submit(attempt, _submit(attempt, probe.model))
+            self._link.submit(attempt, probe_of(attempt.request_id, attempt.number, probe.model))
             with trio.move_on_after(min(PROBE_S, self._limit_s())):
                 await attempt.wait()
         finally:
@@ -187,18 +183,6 @@ def has_tokens(body: bytes) -> bool:
 
 def _why(status: int | None) -> str:
     return "it broke off" if status is None else f"status {status}"
-
-
-def _submit(attempt: Attempt, model: str) -> Submit:
-    return Submit(
-        request_id=attempt.request_id,
-        attempt=attempt.number,
-        model=model,
-        prompt_ids=pack_tokens(_PROMPT),
-        output_ids=b"",
-        sampling=SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True),
-        seed=0,
-    )
 
 
 def _ignore(_: Accepted) -> None:

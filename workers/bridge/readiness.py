@@ -23,6 +23,7 @@ from config import TEXT_ENGINE, WorkerConfig
 from protocol.errors import ConfigError, HermaError, HttpError
 from protocol.grammars import GrammarForm, capabilities_of
 from protocol.messages import EngineFacts, RelayFacts
+from protocol.probing import PROBE_TOKENS
 from protocol.sampling import SamplingParams
 from workers.bridge.engine_client import EngineClient, EngineRefusal
 from workers.bridge.launched import group_cpu_s
@@ -43,7 +44,6 @@ _log = logging.getLogger("herma.bridge")
 
 Report = Callable[[str, float, str], None]
 
-PROBE_TOKENS: Final = 4
 SPEED_TOKENS: Final = 64
 SPEED_S: Final = 5.0
 """How long the speed is measured. A slow engine needs longer for all tokens; the tokens that

@@ -14,6 +14,7 @@ from kernels.fp8 import FP8
 from kernels.int4 import GROUPS
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, RETAINS, SCORES_PROMPTS, EngineFacts
+from protocol.probing import PROBE_PROMPT, PROBE_TOKENS
 from workers.engine.load.quantize import StoredFormat
 from workers.engine.memory.state_size import (
     StateDemand,
@@ -31,7 +32,6 @@ from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
 from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
-from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
 _DTYPES: Final = {

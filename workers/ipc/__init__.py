@@ -21,7 +21,7 @@ from workers.ipc.group_messages import (
     decode_rank_state,
     encode_state,
 )
-from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
+from workers.ipc.health_probe import HealthProbe
 from workers.ipc.messages import (
     CHECKPOINT,
     FIRST_CONTROL_TAG,

@@ -18,15 +18,11 @@ from protocol.messages import (
     RelayEnd,
     RelayFacts,
     RelayHead,
-    Submit,
     Tokens,
 )
-from protocol.sampling import SamplingParams
-from protocol.tokens import count_tokens, pack_tokens
+from protocol.probing import PROBE_TOKENS, probe_of
+from protocol.tokens import count_tokens
 
-PROBE_TOKENS: Final = 4
-PROBE_PROMPT: Final = (1, 2, 3, 4)
-"""Ids that every vocabulary has; their text does not matter."""
 _OK: Final = 200
 
 
@@ -35,7 +31,7 @@ class HealthProbe:
 
     def __init__(self, request_id: bytes, model: str, relay: RelayFacts | None = None) -> None:
         self.request = (
-            _submit(request_id, model) if relay is None else _relay(request_id, model, relay)
+            probe_of(request_id, 0, model) if relay is None else _relay(request_id, model, relay)
         )
         self.answered = False
         self.failure: str | None = None
@@ -68,18 +64,6 @@ class HealthProbe:
                 self.failure = f"the health probe got {got}: {error or ''} {detail}".rstrip(": ")
             case _:
                 pass
-
-
-def _submit(request_id: bytes, model: str) -> Submit:
-    return Submit(
-        request_id=request_id,
-        attempt=0,
-        model=model,
-        prompt_ids=pack_tokens(PROBE_PROMPT),
-        output_ids=b"",
-        sampling=SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True),
-        seed=0,
-    )
 
 
 def _relay(request_id: bytes, model: str, facts: RelayFacts) -> Relay:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, final
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.probing import PROBE_PROMPT
 from protocol.sampling import SamplingParams
-from workers.ipc import PROBE_PROMPT
 from workers.loop import Channel
 from workers.model_dir import TOKENIZER_NAME, engine_model_dir, read_eos_ids
 from workers.replay.runner import ReplayRunner, sampled

@@ -3,8 +3,9 @@
 import pytest
 
 from protocol.messages import Finished, FromWorker, Rejected, Submit, TokenItem, Tokens
+from protocol.probing import PROBE_TOKENS
 from protocol.tokens import pack_tokens
-from workers.ipc.health_probe import PROBE_TOKENS, HealthProbe
+from workers.ipc.health_probe import HealthProbe
 
 ID = b"c" * 16
 

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from config import WorkerConfig, parse_config
 from protocol.errors import ConfigError
 from protocol.messages import Accepted, Fault, Finished, Submit
+from protocol.probing import PROBE_PROMPT
 from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end
 from tests.fakes.worker_process import worker_process
-from workers.ipc.health_probe import PROBE_PROMPT
 from workers.model_dir import builtin_dir
 from workers.replay.script import Rule, Script
 from workers.replay.scripted import MAX_REST_S, ScriptedRunner, load_scripted

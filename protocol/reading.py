@@ -1,13 +1,14 @@
 """Reads data that others have written, which may be malformed.
 
-Owns the faults of a decoder. Must not know any message.
+Owns the faults of a decoder. Must not know any message, nor what a file is for.
 """
 
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from protocol.errors import WireError
+from protocol.errors import ConfigError, WireError
 
 FAULTS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 """What msgspec raises: also for bad UTF-8 and half characters, deep nesting, and numbers that a
@@ -51,6 +52,18 @@ def read_object(text: bytes | str) -> dict[str, Any] | None:
     except FAULTS:
         return None
     return value if isinstance(value, dict) else None
+
+
+def read_state(path: Path, kind: type[_T], remedy: str = "remove it") -> _T | None:
+    """The record of that kind in a state file, as JSON; None if there is no file. Raises
+    `ConfigError` with the remedy if it cannot be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, *FAULTS) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {remedy}") from error
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from config import (
     load_config,
 )
 from protocol.errors import ConfigError
+from protocol.reading import FAULTS
 from protocol.transport import gateway_key_file, kept_pair, worker_key_file
 from workers.engine_extra import check_engine_extra
 from workers.supervisor.app import serve
@@ -112,7 +113,7 @@ def engine_command(environ: Mapping[str, str]) -> Sequence[str]:
         return NATIVE_ENGINE
     try:
         words = msgspec.json.decode(text, type=tuple[str, ...])
-    except msgspec.MsgspecError as error:
+    except FAULTS as error:
         raise ConfigError(f"{ENGINE_COMMAND} is no JSON array of words: {error}") from error
     if not words:
         raise ConfigError(f"{ENGINE_COMMAND} has no word")

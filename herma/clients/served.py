@@ -18,6 +18,7 @@ import msgspec
 
 from herma.processes import gateway_url
 from protocol.errors import HermaError
+from protocol.reading import FAULTS
 
 TIMEOUT_S: Final = 10
 MAX_REPLY_BYTES: Final = 2**22
@@ -143,7 +144,7 @@ class _Gateway:
                 f"no gateway answers at {self.url} ({reason}); start one with `herma up`, or name "
                 "another with --url"
             ) from error
-        except msgspec.MsgspecError as error:
+        except FAULTS as error:
             raise HermaError(f"{url} does not answer like a Herma gateway: {error}") from error
 
     def _refused(self, url: str, error: HTTPError) -> HermaError:

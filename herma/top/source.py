@@ -17,6 +17,7 @@ from gateway.dashboard import DashboardState, EventLog, EventRow, Overview
 from gateway.telemetry import HistorySample
 from gateway.upstream import ProviderEventSplitter
 from protocol.errors import ConfigError, ConnectError, HermaError
+from protocol.reading import FAULTS
 from protocol.transport import HttpClient, HttpResponse
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class TopData:
         return shown
 
     def take(self, name: str, data: bytes) -> None:
-        """Take an event of the stream. Raises `msgspec.MsgspecError` for one of another version."""
+        """Take an event of the stream. Raises one of `FAULTS` for one of another version."""
         match name:
             case "state":
                 self.overview = _decode_overview(data)
@@ -116,7 +117,7 @@ class GatewayPage:
     def _decoded(self, decode: Callable[[bytes], T], body: bytes) -> T:
         try:
             return decode(body)
-        except msgspec.MsgspecError as error:
+        except FAULTS as error:
             raise self._foreign(error) from error
 
     async def _body_of(self, path: str, missing: str = "") -> bytes:
@@ -158,7 +159,7 @@ class GatewayPage:
             head, _, text = block.partition(b"\n")
             try:
                 shown.take(head.removeprefix(b"event: ").decode(), text.removeprefix(b"data: "))
-            except msgspec.MsgspecError as error:
+            except FAULTS as error:
                 raise self._foreign(error) from error
 
     def _check(self, response: HttpResponse, body: bytes) -> None:

@@ -26,6 +26,7 @@ from herma.upgrade.plan import (
 from herma.upgrade.workers import Mover
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError, HermaError
+from protocol.reading import read_state
 from workers.versions import Installation
 
 
@@ -89,10 +90,4 @@ def save_plan(folder: Path, plan: UpgradePlan) -> None:
 
 def load_plan(folder: Path) -> UpgradePlan | None:
     """The latest plan; None if there was none. Raises `ConfigError` if it cannot be read."""
-    path = folder / "plan.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=UpgradePlan)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; remove it") from error
+    return read_state(folder / "plan.json", UpgradePlan)

@@ -110,8 +110,9 @@ def test_without_a_gateway_it_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     with running(Gateway()) as gateway:
         assert "serves no model yet" in refusal(capsys, "--url", gateway.root)
         assert "answers 404" in refusal(capsys, "--url", f"{gateway.root}/other")
-    with running(Gateway(body=b"<html>")) as gateway:
-        assert "does not answer like" in refusal(capsys, "--url", gateway.root)
+    for body in (b"<html>", b'{"data": [{"id": "\xff"}]}'):
+        with running(Gateway(body=body)) as gateway:
+            assert "does not answer like" in refusal(capsys, "--url", gateway.root)
 
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

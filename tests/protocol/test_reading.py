@@ -1,6 +1,7 @@
 """What others write: JSON, or anything else."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import WireError
-from protocol.reading import decoded, objects_in, read_json, read_object
+from protocol.errors import ConfigError, WireError
+from protocol.reading import decoded, objects_in, read_json, read_object, read_state
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -54,3 +55,21 @@ def test_the_error_names_what_was_expected() -> None:
     for data in (b'["a"]', b"[", b"\xff"):
         with pytest.raises(WireError, match=r"^not a list of numbers: "):
             decoded(decoder, data, "a list of numbers")
+
+
+class Kept(msgspec.Struct):
+    """What a state file holds."""
+
+    name: str
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"name": 1}', b'{"name": "\xff"}'])
+def test_a_state_file_that_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
+    """With its path and the remedy, whatever was written there. One that is missing is no error."""
+    path = tmp_path / "kept.json"
+    assert read_state(path, Kept) is None
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"kept\.json cannot be read: .*; make it again$"):
+        read_state(path, Kept, "make it again")
+    path.write_bytes(b'{"name": "n"}')
+    assert read_state(path, Kept) == Kept("n")

@@ -14,6 +14,7 @@ from typing import Annotated, Final, final
 import msgspec
 import trio
 
+from protocol.reading import FAULTS
 from workers.bridge import checkpoint_helper
 from workers.ipc import CHECKPOINT
 
@@ -136,7 +137,7 @@ async def _asked(helper: trio.Process, line: str) -> _Answer:
     if said.endswith(b"\n"):
         try:
             return msgspec.json.decode(said, type=_Answer)
-        except msgspec.MsgspecError as error:
+        except FAULTS as error:
             raise _NoAnswerError(f"the helper process answers {bytes(said[:200])!r}") from error
     code = await helper.wait()
     ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -16,6 +16,7 @@ from config import WorkerConfig
 from protocol.errors import HttpError
 from protocol.messages import EngineFacts
 from protocol.prefill import PrefillForm, capability_of
+from protocol.reading import FAULTS
 from workers.bridge.engine_client import EngineClient
 from workers.bridge.readiness import StartReports
 
@@ -105,6 +106,6 @@ async def _text(
         message = msgspec.json.decode(answer)["choices"][0]["message"]
         thought = message.get("reasoning_content") or message.get("reasoning")
         text = message.get("content")
-    except (HttpError, msgspec.MsgspecError, LookupError, TypeError, AttributeError):
+    except (HttpError, *FAULTS, LookupError, TypeError, AttributeError):
         return None  # an error here only means that the form is not used
     return text if isinstance(text, str) and text and not thought else None

@@ -13,6 +13,7 @@ import xxhash
 
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
+from protocol.reading import read_state
 from workers.starts.compare import StartDifference
 from workers.starts.gather import drop_read_pages
 from workers.starts.record import StartRecord, WeightFile
@@ -42,7 +43,7 @@ def deep_differences(
     """The differences in the content of the files in `folder`. Keeps at `path` the hashes of files
     that are unchanged since the good start. Blocks until all files are read. Raises `ConfigError`.
     """
-    kept = _load(path)
+    kept = read_state(path, dict[str, FullHash]) or {}
     known = {name: one for name, one in kept.items() if name in good.weights}
     known = {name: one for name, one in known.items() if one.is_of(good.weights[name])}
     found = {
@@ -67,15 +68,6 @@ def _changed(
     for name, one in found.items():
         if name in known and known[name].content != one.content:
             yield StartDifference("weights", f"{name} has another content")
-
-
-def _load(path: Path) -> dict[str, FullHash]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, FullHash])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; remove it") from error
 
 
 def _content(path: Path) -> str:

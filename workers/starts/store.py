@@ -19,6 +19,7 @@ from config import state_dir
 from housekeeping.leftovers import lasting
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
+from protocol.reading import read_state
 from workers.ipc import StartSpeed
 from workers.starts.compare import StartDifference, differences, slower_than
 from workers.starts.deep import hashes_path
@@ -115,14 +116,8 @@ def _worker_of(path: Path) -> str:
 
 def load_starts(path: Path) -> StartRecords:
     """The record; empty if there is no file. Raises `ConfigError` if it cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=StartRecords)
-    except FileNotFoundError:
-        return StartRecords()
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(
-            f"the record of the last good start cannot be read: {error}; remove {path}"
-        ) from error
+    remedy = f"remove {path}, the record of the last good start"
+    return read_state(path, StartRecords, remedy) or StartRecords()
 
 
 def save_starts(path: Path, starts: StartRecords) -> None:

@@ -7,6 +7,7 @@ Without it a worker has the card alone in its first turn, in which it is measure
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +16,7 @@ import msgspec
 from config import WorkerConfig, state_dir
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
+from protocol.reading import read_state
 
 FOLDER: Final = "turns"
 _ID_CHARS: Final = 16
@@ -72,10 +74,9 @@ def records_dir(environ: Mapping[str, str]) -> Path:
 
 def read_record(path: Path) -> TurnRecord | None:
     """The record; None if there is none, or if it cannot be read: then it is measured again."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TurnRecord)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    with suppress(ConfigError):
+        return read_state(path, TurnRecord)
+    return None
 
 
 def read_records(folder: Path, file: str) -> Iterator[TurnRecord]:

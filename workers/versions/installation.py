@@ -16,6 +16,7 @@ import msgspec
 from config import state_dir
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
+from protocol.reading import read_state
 
 HERMA: Final = "herma"
 """The installation of Herma itself."""
@@ -77,12 +78,7 @@ class Installation:
     def version(self, version_id: str) -> InstalledVersion | None:
         """The record of a version; None if there is none. Raises `ConfigError` if it is broken."""
         path = self.place(version_id) / _RECORD
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=InstalledVersion)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}; install it again") from error
+        return read_state(path, InstalledVersion, "install it again")
 
     def versions(self) -> Iterator[InstalledVersion]:
         """All complete versions, the oldest first."""

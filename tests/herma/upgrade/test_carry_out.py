@@ -114,10 +114,11 @@ def test_a_killed_command_has_written_what_it_may_have_changed(tmp_path: Path) -
     assert (left.phase, left.touched, left.moved) == ("move", ("a",), ())
 
 
-def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b'{"installation": 1}', b'{"installation": "\xff"}'])
+def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
     """With its path."""
     assert load_plan(tmp_path) is None
-    (tmp_path / "plan.json").write_text('{"installation": 1}')
+    (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"plan\.json cannot be read: .*; remove it"):
         load_plan(tmp_path)
 

@@ -120,9 +120,10 @@ def test_full_hashes_find_what_sizes_and_times_hide(tmp_path: Path) -> None:
     for _ in range(2):
         (found,) = deep_differences(path, good, now, tmp_path / "m")
         assert (found.boundary, found.what) == ("weights", "w.bin has another content")
-    path.write_text("[]")
-    with pytest.raises(ConfigError, match="remove it"):
-        deep_differences(path, good, now, tmp_path / "m")
+    for content in (b"[]", b'{"\xff": {}}'):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match="remove it"):
+            deep_differences(path, good, now, tmp_path / "m")
 
 
 @pytest.mark.parametrize(

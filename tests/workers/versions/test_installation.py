@@ -38,12 +38,13 @@ def test_links_change_and_name_what_is_there(tmp_path: Path) -> None:
     assert (installation.current(), installation.previous()) == (None, None)
 
 
-def test_a_version_exists_by_its_record_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", [b"{", b'{"id": "\xff"}'])
+def test_a_version_exists_by_its_record_alone(tmp_path: Path, record: bytes) -> None:
     """A half-made one does not, and a broken record is said."""
     installation = Installation("x", tmp_path)
     (installation.place("1.0") / "env").mkdir(parents=True)
     assert installation.version("1.0") is None
-    (installation.place("1.0") / "version.json").write_text("{")
+    (installation.place("1.0") / "version.json").write_bytes(record)
     with pytest.raises(ConfigError, match="install it again"):
         installation.version("1.0")
     installation.remove("1.0")

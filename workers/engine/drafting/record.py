@@ -19,6 +19,7 @@ import msgspec
 from config import state_dir
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
+from protocol.reading import FAULTS
 from workers.speculation import Fit, Speculation
 
 FORMAT: Final = 1
@@ -64,7 +65,7 @@ def load_fit(path: Path) -> Fit | None:
         return msgspec.json.decode(content, type=_Record).fit
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *FAULTS) as error:
         raise ConfigError(f"what drafts brought cannot be read from {path}: {error}") from error
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from protocol.errors import ConfigError
+from protocol.reading import FAULTS
 from workers.loop import EngineBroken
 
 _LENGTH: Final = struct.Struct("<I")
@@ -156,7 +157,7 @@ def dial(address: MeetingPoint, own: RankHello, wait_s: float) -> MetRanks:
         _send(connection, own)
         connection.settimeout(max(1e-3, end + _HELLO_S - time.monotonic()))
         answer = _take(connection, _ANSWER)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *FAULTS) as error:
         connection.close()
         raise RankAbsent(
             f"rank {own.rank} of group `{own.group}` got no answer at {address}: "
@@ -218,7 +219,7 @@ def _hello(connection: socket.socket) -> RankHello | None:
     connection.settimeout(_HELLO_S)
     try:
         return _take(connection, RankHello)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *FAULTS):
         return None
 
 
@@ -229,7 +230,7 @@ def _send(connection: socket.socket, message: RankHello | RanksBegin | RankRefus
 
 def _take(connection: socket.socket, kind: type[_Kind]) -> _Kind | None:
     """The next message; None at the end of the connection. Raises `OSError` and
-    `msgspec.DecodeError`.
+    one of `FAULTS`.
     """
     head = _read(connection, _LENGTH.size)
     if head is None:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from config import WorkerConfig
@@ -201,8 +203,10 @@ def test_strangers_and_twins_do_not_keep_ranks_apart() -> None:
             except ConfigError as error:
                 found.append(str(error))
 
-        with socket.create_connection(address) as scan:
+        odd = msgspec.msgpack.encode(_hello(1, ranks=3)).replace(b"\xa1g", b"\xa1\xff")
+        with socket.create_connection(address) as scan, socket.create_connection(address) as other:
             scan.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            other.sendall(struct.pack("<I", len(odd)) + odd)
             others = [threading.Thread(target=come, args=(rank,)) for rank in (1, 1)]
             for one in others:
                 one.start()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, final
 
+from gateway.schemas.json_types import named_types, type_of
+
 Json = dict[str, Any]
 
 _MAX_DEPTH: Final = 16
@@ -129,20 +131,14 @@ def _values_of(part: Json) -> list[Any] | None:
 def _types_of(part: Json, values: list[Any] | None) -> frozenset[str]:
     named = part.get("type")
     if named is not None:
-        return frozenset([named] if isinstance(named, str) else named)
+        return frozenset(named_types(named))
     return frozenset(map(_type_of, values or ()))
 
 
 def _type_of(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "integer" if value == int(value) else "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
+    """By its value: 2.0 is an integer."""
+    is_whole = isinstance(value, float) and value == int(value)
+    return "integer" if is_whole else type_of(value)
 
 
 def _frozen(value: object) -> Hashable:

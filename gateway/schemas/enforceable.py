@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import string
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 from gateway.schemas.disjoint import SchemaComparison, of_objects
 from gateway.schemas.exact_numbers import LARGEST, finite, is_kept, lower_bound, upper_bound
 from gateway.schemas.formats import FORMAT_PATTERNS
+from gateway.schemas.json_types import SYNONYMS, TYPES, named_types
 from gateway.schemas.pattern import HardPattern, written
 from gateway.schemas.property_names import name_test, names_in, pattern_of_names, rule_of_names
 from gateway.schemas.references import pointer_to, target_of
@@ -29,19 +30,6 @@ from gateway.schemas.whole_objects import join_objects
 from gateway.schemas.written_size import MAX_VALUES, SchemaTooLarge, check_size
 
 Json = dict[str, Any]
-
-TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_SYNONYMS: Final = {
-    "str": "string",
-    "text": "string",
-    "int": "integer",
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "list": "array",
-    "dict": "object",
-    "none": "null",
-}
 
 FORMATS: Final = frozenset(FORMAT_PATTERNS)
 """Values of `format` that llguidance has a grammar for; any other value is an annotation."""
@@ -273,9 +261,9 @@ def _types(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     if "type" not in given:
         return
     named = given["type"]
-    names = named if isinstance(named, list) else [named]
+    names = named_types(named)
     known = [name.lower() for name in names if isinstance(name, str) and name.lower() in TYPES]
-    synonyms = [_SYNONYMS[name] for name in names if isinstance(name, str) and name in _SYNONYMS]
+    synonyms = [SYNONYMS[name] for name in names if isinstance(name, str) and name in SYNONYMS]
     if len(known) < len(names) or not names:
         mender.leave_out(at, "type", f"{named!r:.80} is no type of JSON")
     types = list(dict.fromkeys([*known, *synonyms]))
@@ -588,8 +576,5 @@ def _only_demands(one: Json, beside: Json) -> bool:
     """
     if not one.keys() <= {"type", "required"}:
         return False
-    return "type" not in one or set(_named(one["type"])) <= set(_named(beside.get("type", TYPES)))
-
-
-def _named(types: str | Iterable[str]) -> Iterable[str]:
-    return [types] if isinstance(types, str) else types
+    allowed = set(named_types(beside["type"])) if "type" in beside else TYPES
+    return "type" not in one or set(named_types(one["type"])) <= allowed

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from gateway.schemas.json_types import named_types
+
 Json = dict[str, Any]
 
 
@@ -17,8 +19,7 @@ def rule_of_names(mended: Json | bool) -> Json | None:
     """The rule without types, since each name is a text; None where no name is allowed."""
     if isinstance(mended, bool):
         return {} if mended else None
-    named = mended.get("type", "string")
-    if "string" not in (named if isinstance(named, list) else [named]):
+    if "string" not in named_types(mended.get("type", "string")):
         return None
     return {key: value for key, value in mended.items() if key != "type"}
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from gateway.schemas.json_types import TYPES, named_types
+
 Json = dict[str, Any]
 
 _ROOT: Final = ""
@@ -168,6 +170,4 @@ def _types(held: Any, stays: str, definitions: Mapping[str, Json | bool]) -> fro
 
 
 def _names(named: object) -> frozenset[str]:
-    if named is None:
-        return frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-    return frozenset(named if isinstance(named, list) else [str(named)])
+    return TYPES if named is None else frozenset(named_types(named))

@@ -18,6 +18,7 @@ from gateway.output.tools.parameter_grammar import (
 )
 from gateway.output.tools.schema_parts import alternatives, flat, options
 from gateway.output.tools.value_tags import quoted, slashed
+from gateway.schemas import named_types, type_of
 
 Json = dict[str, Any]
 
@@ -364,19 +365,16 @@ def _types(schema: Json) -> list[str]:
     """The types of values that a schema is about."""
     named = schema.get("type")
     if named is not None:
-        types = named if isinstance(named, list) else [named]
+        types = named_types(named)
         return [one for one in types if not (one == "integer" and "number" in types)]
     kinds = [kind for kind, words in _KINDS.items() if any(word in schema for word in words)]
     return kinds or [one for one in _TYPES if one != "integer"]
 
 
 def _fits(value: object, types: Sequence[str]) -> bool:
-    if isinstance(value, bool):
-        return "boolean" in types
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return "number" in types or ("integer" in types and value == int(value))
-    kinds = {str: "string", list: "array", dict: "object", type(None): "null"}
-    return kinds[type(value)] in types
+    return type_of(value) in types
 
 
 def _times(schema: Mapping[str, Any], what: str) -> str:

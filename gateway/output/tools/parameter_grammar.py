@@ -5,13 +5,13 @@ parameters come in the order of the schema. Must not know a format beyond the ta
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from gateway.output.tools.schema_parts import alternatives
 from gateway.output.tools.value_tags import ValueTags, slashed
-from gateway.schemas import FORMAT_PATTERNS
+from gateway.schemas import FORMAT_PATTERNS, named_types, type_of
 
 OPTIONS: Final = "x-guidance"
 _SHARED: Final = ("$defs", "definitions", OPTIONS)
@@ -190,7 +190,7 @@ def _times(schema: Mapping[str, Any]) -> str:
 def _is_text(schema: Mapping[str, Any]) -> bool:
     """Whether a value may be a string, which stands without quotes; so does a value of any type."""
     kinds = schema.get("type")
-    if kinds is not None and "string" not in (kinds if isinstance(kinds, list) else [kinds]):
+    if kinds is not None and "string" not in named_types(kinds):
         return False
     if (values := _values(schema)) is not None:
         return any(isinstance(one, str) and one for one in values)
@@ -201,23 +201,20 @@ def _json_types(schema: Mapping[str, Any]) -> frozenset[str]:
     """The types of JSON, other than texts, that a value may have."""
     kinds = schema.get("type")
     if (values := _values(schema)) is not None:
-        found = {_type_of(one) for one in values}
+        found = _without_integers(map(type_of, values))
     elif kinds is None:
         words = [kind for kind, keys in _KEYWORDS.items() if any(key in schema for key in keys)]
         found = set(words or _JSON_TYPES)
     else:
         found = set(_JSON_TYPES)
     if kinds is not None:
-        named = kinds if isinstance(kinds, list) else [kinds]
-        found &= {"number" if kind == "integer" else kind for kind in named}
+        found &= _without_integers(named_types(kinds))
     return frozenset(found)
 
 
-def _type_of(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = {str: _STRING, list: "array", dict: "object", type(None): "null"}
-    return kinds.get(type(value), "number")
+def _without_integers(kinds: Iterable[str]) -> set[str]:
+    """The types with numbers for integers, which are written alike."""
+    return {"number" if kind == "integer" else kind for kind in kinds}
 
 
 def _of_type(schema: object, kind: str) -> object:
@@ -232,8 +229,7 @@ def _is_null(schema: Mapping[str, Any]) -> bool:
     """Whether the schema names null as a type or value."""
     if (values := _values(schema)) is not None:
         return None in values
-    kinds = schema.get("type")
-    return kinds == "null" or (isinstance(kinds, list) and "null" in kinds)
+    return "null" in named_types(schema.get("type"))
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Final
 
 from gateway.output.tools.json_repair import NUMBER, JsonRepair
-from gateway.schemas import resolved
+from gateway.schemas import SYNONYMS, resolved, type_of
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 quote: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -19,23 +19,6 @@ quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 _MAX_DEPTH: Final = 4
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
 _SIMPLE: Final = frozenset({"$ref", *_COMBINED})
-_OF_PYTHON: Final = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
-_SYNONYMS: Final = {
-    "str": "string",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "list": "array",
-    "dict": "object",
-}
 
 
 NULLS: Final = ("null", "None")
@@ -123,7 +106,7 @@ def required_of(tools: tuple[dict[str, Any], ...]) -> dict[str, frozenset[str]]:
 
 def types_of(schema: object) -> frozenset[str]:
     """The JSON types that a schema allows; empty where it names none."""
-    return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, 0))
+    return frozenset(SYNONYMS.get(name, name) for name in _types(schema, 0))
 
 
 def _types(schema: object, depth: int) -> list[str]:
@@ -141,9 +124,9 @@ def _named_types(schema: dict[str, Any], depth: int) -> Iterator[str]:
     elif isinstance(named, list):
         yield from (name for name in named if isinstance(name, str))
     elif isinstance(schema.get("enum"), list):
-        yield from (_OF_PYTHON[type(value)] for value in schema["enum"])
+        yield from map(type_of, schema["enum"])
     elif "const" in schema:
-        yield _OF_PYTHON[type(schema["const"])]
+        yield type_of(schema["const"])
     elif "properties" in schema or "$ref" in schema:
         yield "object"
     elif "items" in schema:

@@ -9,7 +9,7 @@ grammars.
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from gateway.schemas import resolved
+from gateway.schemas import named_types, resolved
 
 Json = dict[str, Any]
 Tell = Callable[[str], object]
@@ -146,15 +146,11 @@ def _joined(one: object, two: object) -> object:
 
 
 def _types(one: object, two: object) -> list[str] | str:
-    first, second = _listed(one), _listed(two)
+    first, second = named_types(one), named_types(two)
     found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
     found += [kind for kind in second if kind == "integer" and "number" in first]
     found = list(dict.fromkeys(found))
     return found[0] if len(found) == 1 else found
-
-
-def _listed(kinds: object) -> list[str]:
-    return kinds if isinstance(kinds, list) else [str(kinds)]
 
 
 _JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {

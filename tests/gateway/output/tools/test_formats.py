@@ -131,6 +131,8 @@ def test_markup_among_the_special_tokens_is_shown() -> None:
         ({"type": "integer"}, "12", "12"),
         ({"type": "integer"}, "012", '"012"'),
         ({"type": "int"}, "-3", "-3"),
+        ({"type": "double"}, "1.5", "1.5"),
+        ({"type": ["double", "none"]}, "None", "null"),
         ({"enum": [1, 2, None]}, "2", "2"),
         ({"enum": ["1", 1]}, "1", '"1"'),
         ({"enum": [{}, [], 1.5]}, "[1]", "[1]"),

@@ -39,7 +39,7 @@ class ListedProvider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ListPrices = Mapping[str, ListedProvider]
-"""By the host of a provider's `base_url`."""
+"""The prices of models by the host of a provider's `base_url`."""
 
 
 def list_prices(ledger: LedgerConfig) -> ListPrices:

@@ -48,7 +48,7 @@ def owner_of(name: str) -> Owner | None:
 
 
 def left_behind(names: Iterable[str], namespace: int, living: Set[Owner]) -> list[str]:
-    """Those of `names` whose owner belongs to `namespace` and is dead."""
+    """The `names` whose owner belongs to `namespace` and is dead."""
     found: list[str] = []
     for name in names:
         owner = owner_of(name)

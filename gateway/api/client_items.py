@@ -18,7 +18,9 @@ _FIELDS: Final = {
     "local_shell_call": ("local_shell", "action"),
     "apply_patch_call": ("apply_patch", "operation"),
 }
-"""By the type of an item: the tool that it calls, and the field with the arguments of the call."""
+"""The tool that an item calls, and the field with the arguments of the call, by the type of the
+item.
+"""
 
 CALLS: Final = _FIELDS.keys()
 RESULTS: Final = frozenset(f"{kind}_output" for kind in _FIELDS)

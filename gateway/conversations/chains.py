@@ -72,13 +72,13 @@ class PromptChains:
 
     def __init__(self) -> None:
         self._by_last: ChainTable = {}
-        """By the newest of their ends."""
+        """Chains by the newest of their ends."""
         self._by_end: ChainTable = {}
-        """By their other ends."""
+        """Chains by their other ends."""
         self._unanswered: ChainTable = {}
-        """By each end, those that may repeat."""
+        """Chains whose prompt may come again, by each of their ends."""
         self._by_anchor: ChainTable = {}
-        """By the last messages of their last prompts."""
+        """Chains by the last messages of their last prompts."""
         self._unanchored: set[Chain] = set()
         """Chains that are not in `_by_anchor` yet: few prompts look there, and by then most
         conversations have another last prompt.

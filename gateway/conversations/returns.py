@@ -102,9 +102,9 @@ class ReturnModel:
     def __init__(self) -> None:
         self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
         self._away: OrderedDict[Hashable, tuple[float, _Ending]] = OrderedDict()
-        """By conversation: since when it is away, and its last end."""
+        """Since when each conversation is away, and how its last answer ended."""
         self._endings: dict[_Group, _Ending] = {}
-        """By tool, key and client. They are rebuilt when groups come or go."""
+        """The endings by tool, key and client. They are rebuilt when groups come or go."""
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
             counts = self._counts((kind,))
             # Pauses that operators report count as the first few pauses.

@@ -163,8 +163,8 @@ class PrefixIndex:
                 assert_never(event)
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
-        """By worker, how many leading blocks of the chain a sequence need not compute there. The
-        last result is cached, because for a waiting request the queue and the decision ask in
+        """For each worker, how many leading blocks of the chain a sequence need not compute there.
+        The last result is cached, because for a waiting request the queue and the decision ask in
         succession.
         """
         chain, num_changes, match = self._last

@@ -52,7 +52,7 @@ it gets two minutes (`stall_s`).
 """
 
 PRIOR_LOAD_BYTES_PER_S: Final = 20e9
-"""Until a worker has measured its rate: between a card's link (50 GB/s) and a host (5)."""
+"""The rate until a worker has measured its own: between a card's link (50 GB/s) and a host (5)."""
 LEAST_LOAD_BYTES_PER_S: Final = 1e6
 _MOST_LOADING: Final = 0.9
 """Prefills of which loads took a larger share teach no rate. With less, loads are a part of them:

@@ -51,7 +51,7 @@ class OpenClaims(Generic[_E]):
         self._forget(refused)
 
     def not_written(self, ends: dict[int, _E], numbers: Iterable[int]) -> None:
-        """Nothing is on the disk: the ends wait again, the claims have failed."""
+        """Take back a batch that was not written: the ends wait again, the claims have failed."""
         self.ends = {**ends, **self.ends}
         self._forget(numbers)
 

@@ -21,8 +21,8 @@ class CloudPrice(NamedTuple):
 
 
 def cloud_prices(config: Config, listed: ListPrices | None = None) -> dict[str, CloudPrice]:
-    """By model, the first provider of its fallback with a price, its own or a `listed` one. Models
-    without one are missing.
+    """For each model, the first provider of its fallback with a price, its own or a `listed` one.
+    Models without one are missing.
     """
     prices: dict[str, CloudPrice] = {}
     for model in config.models:

@@ -17,7 +17,9 @@ from typing import Final
 from protocol.errors import ConfigError
 
 BUSY_S: Final = 5.0
-"""Only a backup, a reader's checkpoint or another process's commit can hold a file this long."""
+"""The time to wait for a locked file. Only a backup, a reader's checkpoint or another process's
+commit can hold a file this long.
+"""
 
 _FREE: Final = "free space on its disk"
 _LEAST_ROOM_BYTES: Final = 2**17

@@ -15,7 +15,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class WorkerStarting(_Event, frozen=True, tag="worker starting"):
-    """Its engine is starting; `epoch` counts the engines of one supervisor."""
+    """The worker's engine is starting; `epoch` counts the engines of one supervisor."""
 
     worker: str
     epoch: int

@@ -29,8 +29,8 @@ PLAIN: ModelPrompt = ModelPrompt({})
 
 
 def read_model_prompts(models: Iterable[ModelConfig]) -> dict[str, ModelPrompt]:
-    """By name those of the models that set any. Blocks. Raises `ConfigError` for a file that is no
-    template, and for a variable that follows from a request.
+    """The templates and variables of the models that set any, by name. Blocks. Raises `ConfigError`
+    for a file that is no template, and for a variable that follows from a request.
     """
     return {
         model.name: ModelPrompt(_variables(model), _template(model))

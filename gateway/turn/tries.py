@@ -16,7 +16,7 @@ class TryState(LifeEnum):
     ASKING = auto()
     """No worker has the request. The dispatcher is asked for a place."""
     PLACED = auto()
-    """It has a place, and the worker has not been told yet."""
+    """The try has a place, and the worker has not been told yet."""
     PREFILLING = auto()
     """A worker has it, and nothing of the answer has come from there."""
     BEGUN = auto()

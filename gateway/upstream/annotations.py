@@ -14,7 +14,7 @@ from gateway.api import Annotation
 from protocol.reading import objects_in
 
 MAX_ANNOTATIONS: Final = 1024
-"""Those of one answer; more are dropped."""
+"""The most annotations of one answer; more are dropped."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -38,7 +38,7 @@ class Annotations:
                 self._new.append(one)
 
     def take(self) -> tuple[Annotation, ...]:
-        """Those that were not taken before."""
+        """The annotations that were not taken before."""
         new, self._new = self._new, []
         return tuple(new)
 

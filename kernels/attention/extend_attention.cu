@@ -21,7 +21,7 @@ static_assert(TILE == 128, "two groups of 64 rows, and as many keys");
 constexpr int BLOCKS = TILE / BLOCK_SIZE;
 constexpr int HALF_BYTES = TILE * 64 * 2, TILE_BYTES = 2 * HALF_BYTES;
 constexpr int GROUP_BYTES = 64 * 64 * 2;
-// Of scores, with log2(e): powers are those of two.
+// The scale of scores, times log2(e), because powers of two are taken.
 constexpr float SCALE = 1.4426950408889634f * 0.08838834764831845f;
 #define NOTHING (-__int_as_float(0x7f800000))
 
@@ -83,7 +83,7 @@ struct Work {
     return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
   }
 
-  // Those without rows come last, and fill a bucket of fixed size.
+  // Items without rows come last, and fill a bucket of fixed size.
   __device__ __forceinline__ bool next() {
     tiles_before += tiles;
     const int now = number(++round), ahead = number(round + 1);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void soften(float (&s)[64], Rows& rows, int first) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) best = fmaxf(best, s[4 * (i / 2) + 2 * h + i % 2]);
     const float top = fmaxf(rows.top[h], over_quad(best, false) * SCALE);
-    // A row that has seen nothing yet.
+    // A row that has seen no key yet.
     const float ground = MASKED && top == NOTHING ? 0.0f : top;
     rows.fade[h] = power(rows.top[h] - ground);
     rows.top[h] = top;
@@ -189,7 +189,7 @@ __device__ __forceinline__ void pack(u32 (&weights)[32], const float (&s)[64]) {
   for (int i = 0; i < 32; ++i) weights[i] = packed(s[2 * i], s[2 * i + 1]);
 }
 
-// Most tiles have no key that any row prefers to all before.
+// In most tiles no row has a larger score than in the tiles before.
 __device__ __forceinline__ void fade(float (&mixed)[64], const Rows& rows) {
   if (!__any_sync(0xffffffff, rows.fade[0] != 1.0f || rows.fade[1] != 1.0f)) return;
 #pragma unroll
@@ -300,8 +300,8 @@ __device__ __forceinline__ void attend_item(const Memory& at, const Work& work, 
   if (arrives) arrive(at.values_empty + 8 * before);
 }
 
-// A group of whose rows the item has none takes its turns, and frees what the other one has read:
-// 16 rows of 4 heads, a sequence's drafts, are half of a tile.
+// A group without rows in the item takes its turns, and frees what the other group has read: 16
+// rows of 4 heads, a sequence's drafts, are half of a tile.
 __device__ __forceinline__ void skip_item(const Memory& at, const Work& work, int own) {
   const bool arrives = threadIdx.x % 128 == 0;
   const int ragged = (work.item.end - work.item.begin) % TILE;
@@ -330,7 +330,7 @@ __device__ __forceinline__ void store(const Work& work, int own, const float (&m
     const int m = own * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * h;
     const int token = m / G, head = work.kv * G + m % G;
     const float sum = over_quad(rows.total[h], true);
-    // A row that sees none of this piece's keys.
+    // A row that sees no key of this piece.
     const float total = sum == 0.0f ? 1.0f : sum, share = 1.0f / total;
     if (token >= item.num_rows || m >= TOKENS * G) continue;
     if (item.slot < 0) {

@@ -64,7 +64,9 @@ def repeated(
 def flash(
     queries: Tensor, keys: Tensor, values: Tensor, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """By the library's other kernel, which takes heads of 256; as many key heads as query heads."""
+    """Attend by the library's other kernel, which takes heads of 256; it needs as many key
+    heads as query heads.
+    """
     q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (queries, keys, values))
     call = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001 - its only name
     out, lse = call(q, k, v, 0.0, causal, False, scale=scale)[:2]

@@ -36,7 +36,7 @@ __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// All programs of the cluster, nothing of whose memory is meant.
+// All programs of the cluster meet; what they stored need not be visible to the others.
 __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
@@ -54,7 +54,7 @@ __device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int c
       : "memory");
 }
 
-// What no other program reads: it leaves the cache first.
+// Fetch a tile that no other program reads: it leaves the cache first.
 __device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
                                            int row) {
   asm volatile(

@@ -240,8 +240,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   }
   __syncthreads();
 
-  // A unit's first row in the stack. Of those behind the last the last one is meant; nothing of them
-  // is used.
+  // A unit's first row in the stack; for units behind the last one the last unit's row, of which
+  // nothing is used.
   const auto row_of = [&](int unit) -> u32 {
     unit = min(unit, last - 1);
     const int tile = unit / UNITS;

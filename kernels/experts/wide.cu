@@ -173,7 +173,7 @@ __device__ __forceinline__ int gate_at(int place) {
   return lane / 2 * 16 + chunk / 4 * 8 + lane % 2 * 4 + chunk % 4;
 }
 
-// Ask for what is read later.
+// Request a number that is read later.
 __device__ __forceinline__ void prefetch(const int* from) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
@@ -270,7 +270,7 @@ __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], c
   return n;
 }
 
-// The same without products.
+// Pass all tiles of columns of a unit without products.
 __device__ __forceinline__ int pass_columns(const Own& at, int n) {
   for (int step = 0; step < STEPS; ++step, ++n) {
     wait(at.full + 8 * (n % STAGES), (n / STAGES) & 1);
@@ -399,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, 1)
     }
     if (thread == 0) {
       __threadfence();
-      // Who comes last has no one behind that still takes.
+      // The last program to arrive sets both counters back: no other takes a unit any more.
       if (atomicAdd(taken + 1, 1) == (int)gridDim.x - 1) taken[0] = 0, taken[1] = 0;
     }
   } else {

@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(32 * (WARPS + 1), BLOCKS) __cluster
       fetch_line(norms + s * NORM_BYTES, norm + (first + i) * COLUMNS, barrier, NORM_BYTES);
   };
   if (warp == WARPS && lane == 0) {
-    // Else it would be read when the kernel ahead has ended.
+    // Without this the map would be read only when the kernel ahead has ended.
     asm volatile("prefetch.tensormap [%0];" ::"l"(&x_map) : "memory");
     for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUP_WARPS);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -49,7 +49,7 @@ __device__ __forceinline__ float4 load_shared(u32 address) {
   return v;
 }
 
-// From the same place of another program of the cluster.
+// Read from the same place of another program of the cluster.
 __device__ __forceinline__ float4 load_of(u32 program, u32 address) {
   float4 v;
   asm volatile(

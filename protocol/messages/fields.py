@@ -11,7 +11,9 @@ Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Finite = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-"""Neither NaN nor infinite: one such number would poison every comparison in routing."""
+"""A number that is neither NaN nor infinite: one such number would make every comparison in
+routing wrong.
+"""
 PackedTokens = Annotated[bytes, msgspec.Meta(max_length=64 * 2**20)]
 PackedDigests = bytes
 """Block digests of 16 bytes each, one after another."""

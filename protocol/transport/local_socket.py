@@ -123,7 +123,7 @@ class PeerProcess(NamedTuple):
 
     @property
     def user(self) -> str:
-        """Its user, for people."""
+        """The user of the peer's process, in words."""
         try:
             return f"user {pwd.getpwuid(self.uid).pw_name}"
         except KeyError:

@@ -134,7 +134,7 @@ class CudaDriver:
 
 
 def users_of_cards(driver: Driver, pids: Sequence[int]) -> list[int]:
-    """Those of the processes that use a card. Raises `RefusedError` if there is none, or if one of
+    """The processes of `pids` that use a card. Raises `RefusedError` if there is none, or if one of
     them is not running as usual.
     """
     found: list[int] = []

@@ -26,7 +26,7 @@ from protocol.sampling import SamplingParams
 
 _MOST: Final = 2**31 - 1
 MAX_EVENT_BYTES: Final = 64 * 2**20
-"""By default SGLang repeats all ids of an answer in each event."""
+"""The most bytes of an event: by default SGLang repeats all ids of an answer in each event."""
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
 _LINE: Final = re.compile(rb"[^\r\n]+")

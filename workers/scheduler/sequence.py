@@ -198,7 +198,7 @@ class Sequence:
 
     @property
     def num_cached_on_host(self) -> int:
-        """Of the tokens that it found cached, those that the host gave while it waited."""
+        """The cached tokens that the host gave while the sequence waited."""
         return 0 if self.num_on_card is None else max(0, self.num_cached - self.num_on_card)
 
     def start(self) -> SequenceStart:

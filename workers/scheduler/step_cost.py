@@ -84,7 +84,7 @@ class StepCost:
         self.context_s = 0.0
         self.most_tokens = FIRST_TOKENS
         self._decodes: dict[int, _Decodes] = {}
-        """By the number of bits of the number of decodes, in rising order."""
+        """The times by the number of bits of the number of decodes, in rising order."""
         self._measured: deque[_Measured] = deque(maxlen=_MEMORY)
 
     def __repr__(self) -> str:

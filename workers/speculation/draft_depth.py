@@ -69,7 +69,7 @@ class DraftTimes:
         self._depths = sorted(self._by_depth)
 
     def export(self) -> dict[int, dict[int, float]]:
-        """By depth, what `TimeTable.export` returns."""
+        """What `TimeTable.export` returns, for each depth."""
         return {depth: table.export() for depth, table in self._by_depth.items()}
 
     def add(self, num_sequences: int, depth: int, seconds: float) -> None:

@@ -122,7 +122,7 @@ class MatchOdds:
         self._luck: dict[int, Rate] = {}
 
     def export(self) -> list[list[Rate]]:
-        """By source and length."""
+        """The odds by source and length."""
         return [list(row) for row in self._rates]
 
     def end(self, seq: int) -> None:

@@ -44,7 +44,7 @@ class PlaceOdds:
         self._variance = 0.0
 
     def export(self) -> list[Rate]:
-        """By place."""
+        """The odds by place."""
         return list(self._rates)
 
     def fade(self, tries: float) -> None:

@@ -43,7 +43,7 @@ class DraftSource(Protocol):
         """
 
     def verified(self, offer: Offer, num_right: int) -> None:
-        """So many of the drafts of an offer were accepted."""
+        """Learn that `num_right` of the drafts of an offer were accepted."""
 
     def planned(self, plan: StepPlan) -> None:
         """Learn what a step that was computed was asked to draft."""
@@ -115,7 +115,7 @@ class CardSource:
         self._held: dict[int, int] = {}
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
-        """Its state is the card's."""
+        """Start nothing: the state of this source is on the card."""
 
     def end(self, seq: int) -> None:
         """See `DraftSource`."""

@@ -299,7 +299,7 @@ class EngineLife:
         self._relay.from_engine(waiting)
 
     def _look_at(self, payload: bytes, on_load: Callable[[Load], None]) -> None:
-        """Also read a report of load, at most ten a second."""
+        """Look at a frame of the engine. A report of load is read too, at most ten a second."""
         if wire.peek_tag(payload) == _LOAD:
             try:
                 message = wire.decode_from_worker(payload)

@@ -19,7 +19,7 @@ class SeatState(LifeEnum):
     RISING = auto()
     """The worker has the order to wake, and has not begun yet."""
     MEASURING = auto()
-    """Its engine is ready and not measured yet: until then nothing moves its memory."""
+    """The worker's engine is ready and not measured yet: until then nothing moves its memory."""
 
 
 class SeatEvent(LifeEnum):

@@ -90,8 +90,8 @@ def with_pause(counts: Sequence[float], pause_s: float) -> tuple[float, ...]:
 
 
 def share_ending(counts: Sequence[float], after_s: float, within_s: float) -> float:
-    """Of the pauses that were as long as `after_s`, the share that ended within `within_s` more; 0
-    if there was none. Pauses of one count may have had any length of it.
+    """The share of the pauses as long as `after_s` that ended within `within_s` more; 0 without
+    such a pause. Pauses of one count may have had any length of it.
     """
     longer = soon = shortest_s = 0.0
     for count, longest_s in zip(counts, EDGES_S, strict=False):
@@ -105,8 +105,8 @@ def share_ending(counts: Sequence[float], after_s: float, within_s: float) -> fl
 def shares_after(
     counts: Sequence[float], after_s: float, within_s: float
 ) -> Iterator[tuple[float, float]]:
-    """That share from `after_s` on: until which length of the pause it holds, and what it is. The
-    last one holds for ever.
+    """The share of `share_ending` from `after_s` on: until which length of the pause it holds, and
+    what it is. The last one holds for ever.
     """
     edges = {at for edge in EDGES_S for at in (edge, edge - within_s)}
     begin_s = after_s

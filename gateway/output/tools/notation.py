@@ -36,8 +36,8 @@ _KINDS: Final = {
         "maxProperties",
     ),
 }
-"""By type: the keywords about values of that type. A schema that names no type is about the type of
-its keywords.
+"""The keywords about values of each type. A schema that names no type is about the type of its
+keywords.
 """
 
 

@@ -254,5 +254,5 @@ def int4_fault(stated: dict[str, Any]) -> str | None:
 
 
 def gptq_format(stated: dict[str, Any]) -> str:
-    """By `checkpoint_format`, or by `format`, as GPTQModel spells it in newer files."""
+    """The format by `checkpoint_format`, or by `format`, as GPTQModel spells it in newer files."""
     return str(stated.get("checkpoint_format") or stated.get("format") or "gptq").lower()

@@ -36,7 +36,9 @@ NOTHING_KEPT: Final = KeptModules()
 
 
 def read_kept(stated: Mapping[str, Any]) -> KeptModules:
-    """By a `quantization_config`. Raises `ConfigError` for a pattern that is none."""
+    """The modules that a `quantization_config` keeps in 16 bits. Raises `ConfigError` for a
+    pattern that is none.
+    """
     kept: list[str] = []
     for key in ("modules_to_not_convert", "ignored_layers"):
         kept += [_part(name) for name in _names(stated.get(key))]

@@ -197,7 +197,9 @@ def _int4(stated: dict[str, Any]) -> StoredFormat | None:
 
 
 def _auto_round(packing: str) -> StoredFormat | None:
-    """By AutoRound's name of the packing. Only that of AutoGPTQ stores zero points less one."""
+    """The format by AutoRound's name of the packing. Only that of AutoGPTQ stores zero points
+    less one.
+    """
     if "awq" in packing:
         return StoredFormat.INT4_AWQ
     if "gptqmodel" in packing or packing == "auto_round":

@@ -28,9 +28,9 @@ _SLOTS: Final = 4
 
 
 class WindowDemand(NamedTuple):
-    """Of one token: the bytes in layers that keep only their `window` (tokens), and in the others.
-    A step computes up to `token_budget` tokens. `wanted_tokens` tokens of the other layers must
-    fit, as the configuration says; 0: it does not. At most `most` whole windows are of use.
+    """The bytes of one token in layers that keep only their `window` (tokens), and in the others. A
+    step computes up to `token_budget` tokens. `wanted_tokens` tokens of the other layers must fit,
+    as the configuration says; 0: it does not. At most `most` whole windows are of use.
     """
 
     token_bytes: int

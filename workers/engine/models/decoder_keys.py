@@ -58,8 +58,8 @@ def layer_windows(file: ConfigFile, window: int, default: Iterable[str]) -> tupl
 
 
 def tied_by(*tables: ConfigFile) -> dict[str, object]:
-    """That the head is tied, if any of the tables of a file says so: transformers writes it into
-    the outer one or that of the text model, and its default, false, into the other.
+    """The key for a tied head, set if any of the tables of a file says so: transformers writes it
+    into the outer one or that of the text model, and its default, false, into the other.
     """
     key = "tie_word_embeddings"
     return {key: True} if any(table.raw.get(key) is True for table in tables) else {}

@@ -215,7 +215,7 @@ def _misfit(own: RankHello, other: RankHello) -> str:
 
 
 def _hello(connection: socket.socket) -> RankHello | None:
-    """Who dials; None for what is no rank."""
+    """The rank that dials; None for a peer that is no rank."""
     connection.settimeout(_HELLO_S)
     try:
         return _take(connection, RankHello)

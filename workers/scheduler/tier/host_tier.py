@@ -76,7 +76,7 @@ class TierLoad:
 
 
 class LoadSource(Protocol):
-    """Who has loads that go part by part."""
+    """The owner of loads that go part by part."""
 
     @property
     def has_more(self) -> bool:

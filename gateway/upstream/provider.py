@@ -1,9 +1,9 @@
 """One provider: an OpenAI-compatible API.
 
-Owns the HTTP exchange with it and the meaning of its failures: before the first byte of an answer
+Owns the HTTP exchange with it and what its answers become: before the first byte of an answer
 another provider can be asked; after it the answer is cut. Answers are passed on unchanged; in the
-request only the model's name is replaced. Must not know turns. No text names the address or the
-key.
+request only the model's name is replaced. What becomes of failures is in `provider_failures.py`.
+Must not know turns.
 """
 
 from __future__ import annotations
@@ -31,27 +31,22 @@ from gateway.upstream.answer import (
     AnswerFiltered,
     NotAnAnswer,
     ProviderAnswer,
-    ProviderCut,
     ProviderUnavailable,
     check_answer,
     check_other_answer,
 )
+from gateway.upstream.body_reading import read_body
 from gateway.upstream.checked_completions import BegunBody, BoundedBody, CheckedStream, WholeBody
 from gateway.upstream.error_words import (
-    UNSEEN,
-    Told,
     error_of,
     has_form,
-    ours_of,
-    quoted,
-    without_credit_in,
 )
-from gateway.upstream.forwarded_headers import Header, forwarded_to_client
+from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
-from gateway.upstream.redaction import Redaction, without_inner_words
+from gateway.upstream.provider_failures import MAX_WORDS_BYTES, ProviderFailures, first_bytes
+from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.retry_after import retry_after_in, retry_after_s
 from gateway.upstream.sse import EventTooLarge, ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import (
@@ -62,16 +57,10 @@ from gateway.upstream.usage import (
 )
 from protocol.errors import (
     ConfigError,
-    ConnectError,
-    ConnectTimeout,
-    HermaError,
     HttpError,
-    KeptConnectionClosed,
-    ReadTimeout,
-    WriteTimeout,
 )
 from protocol.reading import FAULTS
-from protocol.transport import Body, HttpClient, HttpResponse
+from protocol.transport import HttpClient, HttpResponse
 from protocol.version import VERSION
 
 if TYPE_CHECKING:
@@ -79,31 +68,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 
-MAX_WORDS_BYTES: Final = 2**16
-WORDS_S: Final = 2.0
-"""How long the words of a failure are awaited: another server may answer meanwhile."""
-
-END_S: Final = 0.5
-"""How long the end of a response is awaited after [DONE]: some servers keep it open."""
-
-_LATE: Final = 0.01
-"""A silence may be noticed late by this share of its limit. A deadline that moves with every event
-would cost more than that precision is worth.
-"""
-
-_ABOUT_REQUEST: Final = frozenset({400, 413, 414, 415, 422, 431})
-"""Statuses that refuse the request. All others below 500 concern the provider, our account there or
-this moment (409, 425), so that another provider may answer.
-"""
-_TOO_LARGE: Final = frozenset({413, 414, 431})
-"""Statuses that need no words: proxies refuse a large body with a web page."""
-
-_NO_CREDIT: Final = 402
-
-_UNCHARGED: Final = frozenset({500, 501, 503, 529})
-"""Statuses for which no provider charges, as for any 4xx. Others (502, 504) may come from a proxy
-that stopped waiting while the model continued.
-"""
 
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
@@ -182,7 +146,7 @@ class Provider:
         self._client: HttpClient | ProxiedClient | None = None
         if client is None:
             secrets.append(_address(name, self._url)[1].encode())
-        self._redaction = Redaction(secrets)
+        self._failures = ProviderFailures(name, Redaction(secrets), is_engine=client is not None)
 
     def is_of(self, config: ProviderConfig, api_key: str | None) -> bool:
         """Whether this provider was made from the same table and key."""
@@ -222,11 +186,11 @@ class Provider:
         try:
             with trio.move_on_after(answer_s):  # bounds the wait for the head too
                 async with self._ask_chat(raw, model, headers, _JSON, math.inf) as response:
-                    answer = await self._answer_of_failure(response)
+                    answer = await self._failures.answer_to(response)
                     if answer is None:
                         answer = await self._whole(response, answer_s, raw)
         except _EXCHANGE_ERRORS as error:
-            raise self._failure(error) from error
+            raise self._failures.failure(error) from error
         if answer is None:
             raise ProviderUnavailable(f"{self.name} gave no whole answer in {answer_s:g} s")
         if answer.usage is not None:
@@ -275,12 +239,14 @@ class Provider:
         try:
             with deadline:
                 async with self._ask_chat(asked, model, headers, _EVENTS, read_s) as response:
-                    answer = await self._answer_of_failure(response)
+                    answer = await self._failures.answer_to(response)
                     if answer is None:
-                        on_headers(self._forwarded(response))
+                        on_headers(self._failures.forwarded(response))
                         answer = await self._relay(response, relay, raw)
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
-            answer = self._refusal(self._refusal_in(error, has_begun=relay.has_begun))
+            answer = self._failures.refusal(
+                self._failures.refusal_in(error, has_begun=relay.has_begun)
+            )
         if deadline.cancelled_caught:
             first_token_s = self.config.first_token_s
             raise ProviderUnavailable(f"{self.name} gave no first token in {first_token_s:g} s")
@@ -347,7 +313,7 @@ class Provider:
             return not relay.has_begun or relay.has_news
 
         try:
-            await _read_body(response.body, take, self.config.read_s, is_life)
+            await read_body(response.body, take, self.config.read_s, is_life)
         except HttpError:
             # After the end of all choices a failure of the connection loses nothing.
             if not (splitter.is_done or relay.is_whole):
@@ -375,7 +341,7 @@ class Provider:
         if splitter.is_done:
             return
         if not (relay.is_whole or (tells_end and relay.has_begun and relay.is_finished)):
-            words = self._shown(relay.last_words)
+            words = self._failures.shown(relay.last_words)
             text = f"{self.name} ended its stream early"
             raise ProviderUnavailable(f"{text}: {words}" if words else text, words=words)
         # No [DONE], but every choice has said why it ended, and the body is whole.
@@ -402,17 +368,17 @@ class Provider:
                 path, headers, b"*/*", kind, body, self.config.answer_s
             ) as response:
                 try:
-                    self._check_status(response)
+                    self._failures.check_status(response)
                 except ProviderUnavailable as failure:
-                    await self._note_words(failure, response)
+                    await self._failures.note_words(failure, response)
                     raise
                 pieces = BoundedBody(response.body, self.config.read_s)
                 bounded = HttpResponse(response.status, response.headers, pieces)
                 checked = await self._checked(path, bounded, body)
                 has_begun = True
-                await respond(checked, self._forwarded(response))
+                await respond(checked, self._failures.forwarded(response))
         except (ProviderUnavailable, *_EXCHANGE_ERRORS) as error:
-            await respond(self._refused(self._refusal_in(error, has_begun=has_begun)), ())
+            await respond(self._refused(self._failures.refusal_in(error, has_begun=has_begun)), ())
 
     async def _checked(self, path: str, response: HttpResponse, asked: bytes) -> HttpResponse:
         """`response` to the body `asked` with a body in which an error is in the API's form, and
@@ -437,12 +403,14 @@ class Provider:
             return HttpResponse(answer.status, [(b"content-type", _JSON)], WholeBody(answer.body))
         if response.status < 300:
             return await self._begun(path, response, kind)
-        body = await self._first_bytes(response)
-        self._check_refusal(response.status, body)
+        body = await first_bytes(response)
+        self._failures.check_refusal(response.status, body)
         told = error_of(response.status, body)
         if told is not None and (told.code == OVERFLOW or not has_form(body)):
             return self._refused(told)
-        return HttpResponse(response.status, response.headers, WholeBody(self._redaction.of(body)))
+        return HttpResponse(
+            response.status, response.headers, WholeBody(self._failures.redacted(body))
+        )
 
     async def _begun(self, path: str, response: HttpResponse, kind: bytes) -> HttpResponse:
         """`response` to a request that is neither a chat nor a raw prompt, once its beginning was
@@ -459,12 +427,12 @@ class Provider:
         except NotAnAnswer as error:
             if error.told.refusal is not None:
                 raise BadStream(str(error), told=error.told) from error
-            raise self._no_answer(error, response.status) from error
+            raise self._failures.no_answer(error, response.status) from error
         rest = WholeBody(b"") if is_whole else response.body
         return HttpResponse(response.status, response.headers, BegunBody(bytes(first), rest))
 
     def _refused(self, error: ApiError) -> HttpResponse:
-        answer = self._refusal(error)
+        answer = self._failures.refusal(error)
         return HttpResponse(answer.status, [(b"content-type", _JSON)], WholeBody(answer.body))
 
     def _ask_chat(
@@ -508,81 +476,6 @@ class Provider:
             self._client = client_for(self._url)
         return self._client
 
-    def _check_status(self, response: HttpResponse) -> None:
-        status = response.status
-        if 200 <= status < 300 or status in _ABOUT_REQUEST:
-            return
-        raise ProviderUnavailable(
-            f"{self.name} failed with status {status}",
-            status=status,
-            retry_after_s=retry_after_s(dict(response.headers)),
-            may_be_charged=status >= 500 and status not in _UNCHARGED,
-        )
-
-    def _check_refusal(self, status: int, body: bytes) -> None:
-        """Raises `ProviderUnavailable` for a refusal that is no matter of the client's: providers
-        say 400, too, of a key, an account or the name of a model.
-        """
-        if self._given_client is None and (inner := ours_of(status, body)) is not None:
-            text = f"{self.name} failed with status {status}"
-            raise ProviderUnavailable(
-                text, status=status, inner=self._shown(inner), may_be_charged=False
-            )
-
-    async def _answer_of_failure(self, response: HttpResponse) -> ProviderAnswer | None:
-        """None if the status is that of an answer or a refusal. Raises `ProviderUnavailable` for
-        other statuses, with the words in the body; a prompt that is too long, and a picture that an
-        engine's model cannot see, are refusals all the same.
-        """
-        try:
-            self._check_status(response)
-        except ProviderUnavailable as failed:
-            error = await self._note_words(failed, response)
-            if error is not None and (error.code == OVERFLOW or self._cannot_see(error)):
-                return self._refusal(error)
-            raise
-        return None
-
-    def _cannot_see(self, error: ApiError) -> bool:
-        """Whether the model of a text engine lacks pictures, or sound; of several providers, the
-        next one may have a model that does not.
-        """
-        return self._given_client is not None and error.code == UNSEEN
-
-    async def _note_words(
-        self, failed: ProviderUnavailable, response: HttpResponse
-    ) -> ApiError | None:
-        """Put the words of a 5xx into `failed`: those of others would be about our account. Of a
-        429 they may say for how long, or that our account has no credit, which is a 402.
-        """
-        is_limit = response.status == 429 and failed.retry_after_s is None
-        has_words = response.status >= 500 or (is_limit and self._given_client is None)
-        body = await self._first_bytes(response) if has_words else b""
-        if is_limit:
-            failed.retry_after_s = retry_after_in(body)
-            if failed.retry_after_s is None and (inner := without_credit_in(body)) is not None:
-                failed.status, failed.inner = _NO_CREDIT, self._shown(inner)
-            body = b""
-        if (error := error_of(response.status, body)) is not None:
-            failed.words = self._shown(quoted(error.message))
-        return error
-
-    async def _first_bytes(self, response: HttpResponse) -> bytes:
-        """What comes of a body within `WORDS_S`."""
-        body = bytearray()
-        with trio.move_on_after(WORDS_S):
-            try:
-                async for data in response.body:
-                    body += data
-                    if len(body) > MAX_WORDS_BYTES:
-                        break
-            except HttpError:
-                return bytes(body)  # the body broke off; the status is known
-        return bytes(body)
-
-    def _refusal(self, error: ApiError) -> ProviderAnswer:
-        return ProviderAnswer(error.status, self._redaction.of(error.body()))
-
     async def _whole(
         self, response: HttpResponse, silence_s: float, raw: Mapping[str, Any] | None = None
     ) -> ProviderAnswer:
@@ -593,7 +486,7 @@ class Provider:
             return False
 
         if not response.body.pass_ready(take):
-            await _read_body(response.body, take, silence_s)
+            await read_body(response.body, take, silence_s)
         whole = bytes(body)
         if response.status < 300 and is_stream(whole):
             try:
@@ -601,7 +494,7 @@ class Provider:
             except BadStream as error:
                 if error.told.refusal is None:
                     raise
-                return self._refusal(error.told.refusal)
+                return self._failures.refusal(error.told.refusal)
         return self._answer(response, whole, raw)
 
     def _add(self, body: bytearray, data: bytes) -> None:
@@ -622,15 +515,15 @@ class Provider:
         """
         status = 200 if response.status < 300 else response.status  # some servers send 201
         if status != 200:
-            self._check_refusal(status, whole)
-        headers = self._forwarded(response)
+            self._failures.check_refusal(status, whole)
+        headers = self._failures.forwarded(response)
         try:
             checked = check_answer(status, whole, raw)
         except NotAnAnswer as error:
-            refusal = error.told.refusal or self._plain_refusal(status, whole)
+            refusal = error.told.refusal or self._failures.plain_refusal(status, whole)
             if refusal is not None:
-                return self._refusal(refusal)
-            raise self._no_answer(error, status) from error
+                return self._failures.refusal(refusal)
+            raise self._failures.no_answer(error, status) from error
         if status == 200:
             answer = ProviderAnswer(200, checked.body, headers, checked.usage, checked.made)
             if checked.is_filtered and not may_be_filtered:
@@ -640,101 +533,10 @@ class Provider:
         unsaid = ApiError(status, f"{self.name} refuses this request and says no reason.")
         told = error_of(status, whole) or unsaid
         if told.code == OVERFLOW:
-            return self._refusal(told)
+            return self._failures.refusal(told)
         if not has_form(whole):
             whole = told.body()
-        return ProviderAnswer(status, self._redaction.of(whole), headers)
-
-    def _plain_refusal(self, status: int, body: bytes) -> ApiError | None:
-        """The refusal in a body that is no JSON; None for an answer's, and for a web page."""
-        if status not in _ABOUT_REQUEST:
-            return None
-        if status in _TOO_LARGE:
-            text = f"{self.name} takes no request of this size."
-            return error_of(status, body) or ApiError(status, text)
-        return error_of(status, body)
-
-    def _no_answer(self, error: NotAnAnswer, status: int) -> ProviderUnavailable:
-        return ProviderUnavailable(
-            self._redaction.of(f"{self.name} {error}".encode()).decode(),
-            status=self._told_status(error.told) or status,
-            retry_after_s=self._told_pause(error.told),
-            may_be_charged=not _is_refused(error.told),
-            words=self._shown(self._words_in(error.told)),
-            inner=self._shown(error.told.inner),
-        )
-
-    def _words_in(self, told: Told) -> str:
-        """What clients may read of the words of an error. A worker's engine knows no account."""
-        return told.words if self._given_client is None else told.words or told.inner
-
-    def _told_status(self, told: Told) -> int | None:
-        """The status that a provider's error in an answer with status 200 names, as those of busy
-        ones do that have sent comments before. A worker's engine is judged by its responses.
-        """
-        return told.status if self._given_client is None else None
-
-    def _told_pause(self, told: Told) -> int | None:
-        return told.retry_after_s if self._given_client is None else None
-
-    def _shown(self, words: str) -> str:
-        """A server's own words, as clients and operators may read them."""
-        return without_inner_words(self._redaction.of(words.encode()).decode())
-
-    def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
-        return tuple(forwarded_to_client(response.headers, self._redaction))
-
-    def _refusal_in(self, error: HermaError, *, has_begun: bool) -> ApiError:
-        """The server's error about the request, if that ended an exchange. Raises `ProviderCut`
-        for any other end if the answer `has_begun`, else `ProviderUnavailable`.
-        """
-        failed = self._failure(error)
-        if has_begun:
-            raise ProviderCut(str(failed), words=failed.words) from failed
-        if not isinstance(error, BadStream) or error.told.refusal is None:
-            raise failed from error
-        return error.told.refusal
-
-    def _failure(self, error: HermaError) -> ProviderUnavailable:
-        """The failure for an error of the HTTP client, whose own text may name addresses."""
-        name, may_be_charged, was_kept = self.name, True, False
-        words, filtered, told = "", None, Told()
-        match error:
-            case ProviderUnavailable():
-                return error
-            case ConnectError():
-                text, may_be_charged = f"{name} cannot be reached", False
-            case ConnectTimeout():
-                text, may_be_charged = f"{name} did not take the connection in time", False
-            case ReadTimeout() | WriteTimeout():
-                text = f"{name} was silent for too long"
-            case BadStream():
-                text = self._redaction.of(f"{name} {error}".encode()).decode()
-                filtered, told = error.filtered, error.told
-                may_be_charged = not _is_refused(told)
-                words = self._words_in(told) if told.inner else error.words
-                words = self._shown(words)
-            case KeptConnectionClosed():
-                text, was_kept = f"{name} ended the connection", True
-            case _:
-                text = f"{name} broke the exchange off ({type(error).__name__})"
-        return ProviderUnavailable(
-            text,
-            status=self._told_status(told),
-            retry_after_s=self._told_pause(told),
-            may_be_charged=may_be_charged,
-            was_kept=was_kept,
-            words=words,
-            inner=self._shown(told.inner),
-            filtered=filtered,
-        )
-
-
-def _is_refused(told: Told) -> bool:
-    """Whether an error in an answer with status 200 is a refusal by its status or words: these are
-    free.
-    """
-    return bool(told.inner) or (told.status is not None and 400 <= told.status < 500)
+        return ProviderAnswer(status, self._failures.redacted(whole), headers)
 
 
 def _unchanged(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -775,52 +577,3 @@ def client_for(url: str) -> HttpClient | ProxiedClient:
         if client.has_proxy:
             return client
     return HttpClient(url)
-
-
-async def _read_body(
-    body: Body,
-    take: Callable[[bytes], bool],
-    silence_s: float,
-    is_life: Callable[[], bool] = lambda: True,
-) -> None:
-    """Call `take` with each piece of `body`. Once it returns True, no more is needed, and the end
-    of the body is awaited for `END_S`, so that its connection can be used again. Raises what `take`
-    raises, and `ReadTimeout` after `silence_s` without a piece after which `is_life()`.
-
-    A failure of `take` ends the reading by cancellation, because httpx reads through nested
-    generators: an exception in the loop would leave the inner ones to the garbage collector.
-    """
-    failure: HermaError | None = None
-    is_done = False
-    # Called directly on the clock, which halves the calls of `trio.current_time`.
-    current_time = trio.lowlevel.current_clock().current_time
-    margin_s = _LATE * silence_s
-    move_at = current_time() + margin_s
-    reading = trio.CancelScope(deadline=move_at + silence_s)
-
-    def pass_on(data: bytes) -> bool:
-        nonlocal failure, is_done, move_at
-        now = current_time()
-        if failure is not None:
-            return False
-        try:
-            is_done = take(data)
-        except HermaError as error:
-            failure = error
-            reading.cancel()
-            return False
-        # Asked only when the deadline is to move: nearly every event is an answer's part.
-        if now >= move_at and is_life():
-            move_at = now + margin_s
-            reading.deadline = move_at + silence_s
-        if is_done:
-            move_at = math.inf
-            reading.deadline = min(reading.deadline, now + END_S)
-        return is_done
-
-    with reading:
-        await body.pass_to(pass_on)
-    if failure is not None:
-        raise failure
-    if reading.cancelled_caught and not is_done:
-        raise ReadTimeout(f"no part of an answer for {silence_s:g} s")

@@ -80,7 +80,9 @@ def _run(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
 def test_a_signal_ends_a_run_and_all_its_processes(
     number: signal.Signals, is_for_all: bool, tmp_path: Path
 ) -> None:
-    """While one test waits for ever; the failed one has been named before."""
+    """A signal ends a run and all its processes while one test waits for ever; the failed one has
+    been named before.
+    """
     with _run(tmp_path, "-n", "2", "-k", "test_fails or test_waits") as run:
         assert run.stdout is not None
         seen = []

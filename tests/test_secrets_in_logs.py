@@ -38,7 +38,7 @@ def _run(code: str) -> None:
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_childs_output_is_searched(net: SecretsInLogs, stream: str) -> None:
-    """Once: what was searched is not searched again."""
+    """A child's output is searched once: what was searched is not searched again."""
     _run(f"import sys; print('task-local and key {PLANTED}.', file=sys.{stream})")
     assert net.caught() == [f"task-local and key {PLANTED}."]
     assert not net.caught()

@@ -51,7 +51,9 @@ def test_a_page_names_files_that_exist(page: Path) -> None:
 
 
 def test_the_index_of_decisions_lists_each_with_its_title() -> None:
-    """In the order of their numbers, with a date and a state."""
+    """The index lists the decisions in the order of their numbers, each with its title, a date and
+    a state.
+    """
     folder = ROOT / "docs" / "decisions"
     pages = {
         page.name: page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")

@@ -13,7 +13,9 @@ NUMBERS = st.lists(st.integers(0, 1000), min_size=40, max_size=60)
 
 
 def test_the_search_for_a_smaller_example_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After half a minute: here each look at the clock is a second later."""
+    """The search for a smaller example ends after half a minute; here each look at the clock is a
+    second later.
+    """
     clock = SimpleNamespace(perf_counter=count(0.0).__next__, monotonic=lambda: 0.0)
     monkeypatch.setattr(search, "time", clock)
     num_examples = 0

@@ -104,7 +104,9 @@ def test_the_whole_benchmark_runs_on_a_cpu(
 def test_a_hybrid_goes_on_behind_its_states(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not behind every block: of 383 tokens 320, where the prompt's state lies. Chosen sizes."""
+    """A hybrid goes on behind a block with a state and not behind every block: of 383 tokens 320
+    are found, where the prompt's state lies.
+    """
     model, result = write_family(tmp_path / "model", "qwen3_5"), tmp_path / "hybrid.json"
     options = Options(
         str(model), tests=("decode", "first-token", "workload"), device="cpu", is_smoke=True,
@@ -129,7 +131,7 @@ def test_a_hybrid_goes_on_behind_its_states(
 def test_sizes_that_are_no_numbers_are_refused(
     option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line."""
+    """Sizes that are no numbers are refused in one line."""
     assert main(["bench", "engine", "--model", "builtin:herma-tiny", f"{option}={text}"]) != 0
     assert "is not a list of numbers" in capsys.readouterr().err
 

@@ -290,7 +290,7 @@ FAULTS = [_scale_of_another_row, _a_quarter_of_the_columns_lost, _gates_of_anoth
 def test_a_fault_in_one_row_of_the_decodes_is_found(
     fault: Wrong, hybrid: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In that row's answer, and in no other."""
+    """A fault in one row of the decodes is found in that row's answer, and in no other."""
     with monkeypatch.context() as patch:
         fault(patch)
         answers = _decodes(fresh_runner(hybrid))
@@ -450,7 +450,7 @@ def test_rounded_rows_leave_the_check_its_power() -> None:
 
 
 def test_what_noise_makes_of_a_lead_is_its_mean() -> None:
-    """Not a bound on it: as many draws say."""
+    """What noise makes of a lead is its mean, and not a bound on it, as many draws show."""
     gaps = torch.tensor([[0.3, 0.6, 0.8, 1.5, 4.0]])
     judged = judge(Evidence(8, 0.0, ROUNDED, torch.zeros(1), gaps))
     behind = torch.cat((torch.zeros(1, 1), gaps), dim=1)

@@ -61,7 +61,9 @@ def test_a_weightless_model_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_engines_alone_draw(arguments: list[str], expected: str) -> None:
-    """As the engine that a worker starts has its module among its arguments."""
+    """Engines alone draw: the engine that a worker starts is known by its module among its
+    arguments.
+    """
     path = os.pathsep.join([str(FOLDER), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", SAY, *arguments],

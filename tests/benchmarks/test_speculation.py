@@ -125,7 +125,9 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
 
 
 def test_a_mixture_is_drafted_for_by_a_mixture(tmp_path: Path) -> None:
-    """As in checkpoints: the drafter's layer has as many experts as the model's last one."""
+    """A mixture is drafted for by a mixture, as in checkpoints: the drafter's layer has as many
+    experts as the model's last one.
+    """
     target = read_model_config(dummy_dir("dummy:qwen3.6-35b-a3b"))
     (tmp_path / "config.json").write_text(json.dumps(drafter_config("mtp", target)))
     (layer,) = read_drafter(tmp_path, target).network.layers
@@ -135,7 +137,9 @@ def test_a_mixture_is_drafted_for_by_a_mixture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_a_drawn_mixture_draws_its_experts_if_asked(*, draws: bool) -> None:
-    """From its first row on: rows of drawn weights would all choose the same."""
+    """A drawn mixture draws its experts if asked, from its first row on: rows of drawn weights
+    would all choose the same.
+    """
     config = read_model_config(dummy_dir("dummy:qwen3.6-35b-a3b"))
     mixed = next(layer for layer in config.layers if layer.mixer == config.attention)
     small = Experts(width=32, routing=Routing(4, 2), shared_width=32, shared_gate=True)

@@ -165,7 +165,9 @@ def test_another_seed_asks_other_cases(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_trained", [4_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_there_are_enough_outside_prompts_and_none_was_trained(num_trained: int) -> None:
-    """At least 500, some of them agents' requests of more than 46 KB with 17 tools."""
+    """There are at least 500 outside prompts, none of them trained, and some of them agents'
+    requests of more than 46 KB with 17 tools.
+    """
     prompts = outside_prompts()
     assert prompts == outside_prompts()
     requests = [prompt.request for prompt in prompts]

@@ -89,7 +89,7 @@ def test_an_incomplete_answer_is_an_error(events: list[dict[str, Any]]) -> None:
 
 
 def test_a_refusal_is_an_error() -> None:
-    """As is a status that is not 200."""
+    """A refusal is an error, as is a status that is not 200."""
     with _serving([], 503) as (url, _), pytest.raises(httpx.HTTPStatusError):
         ask_agent(url)
 
@@ -111,7 +111,7 @@ def test_the_rate_is_of_the_whole_time() -> None:
 
 
 def test_every_bar_can_fail() -> None:
-    """At most, at least, and neither; the table says so."""
+    """Bars of the kinds "at most", "at least" and neither can fail; the table says so."""
     figures = [
         SpeedFigure("late", 10.1, "s", at_most=10),
         SpeedFigure("slow", 59.9, "tokens/s", at_least=60),

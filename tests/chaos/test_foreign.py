@@ -13,7 +13,9 @@ from tests.chaos.foreign import FAULTS, Level, run_foreign
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["tokens", "text"])
 async def test_what_clients_see_of_all_faults(tmp_path: Path, level: Level) -> None:
-    """At token level nothing at all; at text level one clear error behind the first byte."""
+    """Of all faults clients see nothing at token level, and at text level one clear error behind
+    the first byte.
+    """
     with trio.fail_after(240):
         seen = await run_foreign(tmp_path / "f", level, 1)
     assert seen.problems == []

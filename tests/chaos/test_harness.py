@@ -86,7 +86,7 @@ def test_bars_are_of_median_and_maximum() -> None:
 
 
 def test_events_are_read_from_the_log() -> None:
-    """Only lines that are events, at the time that they tell."""
+    """Events are read from the log: only lines that are events, at the time that they tell."""
     line = '{"event":"worker lost","worker":"w1","time":"1970-01-01T00:00:02.500+00:00"}\n'
     assert parse_event(line) == Event("worker lost", 2.5, "w1", line)
     assert parse_event('2026-11-21 INFO engine w1: {"event": 1}\n') is None

@@ -55,7 +55,7 @@ async def test_a_provider_covers_the_loss_of_all_workers(tmp_path: Path) -> None
 
 
 async def test_bad_providers_cost_one_clear_error_at_most(tmp_path: Path) -> None:
-    """Nothing of addresses and keys is shown."""
+    """Bad providers cost one clear error at most, which shows no addresses and keys."""
     with trio.fail_after(120):
         num_answers, problems = await run_bad_clouds(tmp_path / "f")
     late = [problem for problem in problems if ": took " in problem]

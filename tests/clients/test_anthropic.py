@@ -55,12 +55,12 @@ def test_a_message_is_the_same_whole_and_streamed(seen: dict[str, Any]) -> None:
 
 
 def test_models_are_listed(seen: dict[str, Any]) -> None:
-    """In the shape that this client reads; a pattern is no model."""
+    """Models are listed in the shape that this client reads; a pattern is no model."""
     assert seen["models"] == ["alpha", "narrow", "nobody"]
 
 
 def test_thinking_is_a_signed_block(seen: dict[str, Any]) -> None:
-    """Before the text."""
+    """Thinking is a signed block before the text."""
     thought = "It is about stones."
     assert seen["thinking"] == {"thought": thought, "signed": True, "text": "A marker stone."}
 

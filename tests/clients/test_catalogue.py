@@ -21,5 +21,5 @@ def test_a_call_with_a_place_that_nothing_fills_is_refused(arguments: dict[str, 
 
 
 def test_a_call_may_have_braces_of_its_own() -> None:
-    """Only the places of the table are refused."""
+    """A call may have braces of its own: only the places of the table are refused."""
     assert msgspec.convert({"name": "exec", "arguments": {"command": "echo {1..3}"}}, Call)

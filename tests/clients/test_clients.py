@@ -70,7 +70,9 @@ def test_models_are_listed_and_retrieved(seen: dict[str, Any]) -> None:
 
 
 def test_a_chat_is_the_same_whole_streamed_and_through_the_helper(seen: dict[str, Any]) -> None:
-    """With its finish; usage adds up, and is the last chunk of a stream."""
+    """A chat is the same whole, streamed and through the helper, with its finish; the usage adds
+    up, and is the last chunk of a stream.
+    """
     assert seen["chat"] == {"text": HELLO, "finish": "stop", "adds_up": True}
     assert seen["stream_helper"] == {"text": HELLO, "finish": "stop", "tells_the_end": True}
     assert seen["stream"] == {
@@ -83,7 +85,7 @@ def test_a_chat_is_the_same_whole_streamed_and_through_the_helper(seen: dict[str
 
 
 def test_thoughts_stand_apart(seen: dict[str, Any]) -> None:
-    """In one piece and streamed."""
+    """Thoughts stand apart, in one piece and streamed."""
     thought = "It is about stones."
     assert seen["reasoning"] == {"text": "A marker stone.", "thought": thought, "streamed": thought}
 
@@ -177,7 +179,9 @@ def test_nothing_runs_when_a_client_has_left(scripted: HermaProcess, seen: dict[
 
 @pytest.mark.slow
 def test_the_page_s_example_for_node_runs(scripted: HermaProcess) -> None:
-    """As it stands in docs/clients/openai.md; what it prints is the script's here."""
+    """The page's example for Node runs as it stands in docs/clients/openai.md; what it prints is
+    the script's here.
+    """
     if "CLIENTS_DIR" not in os.environ:
         pytest.skip("`make test-clients` makes the environments and runs this")
     (example,) = examples("openai.md", "javascript")

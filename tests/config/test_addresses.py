@@ -135,7 +135,7 @@ def test_keys_that_open_nothing_are_refused(text: str, says: str) -> None:
 
 
 def test_keys_on_both_sides_are_taken() -> None:
-    """As the README has them."""
+    """Keys on both sides are taken as the README has them."""
     gateway = f'curve_secret_file = "g"\ncurve_worker_keys = {{ w = "{KEY}" }}\n'
     bind = '[gateway]\nworker_bind = "tcp://0.0.0.0:8090"\n'
     worker = f'{WORKER}curve_secret_file = "w"\ncurve_server_key = "{KEY}"\n'
@@ -176,7 +176,9 @@ def test_keys_for_the_own_gateway_are_made(gateway: str, dialled: str) -> None:
 
 @pytest.mark.parametrize("more", ["", "insecure_local = true"])
 def test_the_ranks_of_a_group_have_keys_on_one_host_too(more: str) -> None:
-    """Unless the file says that all users of the host are trusted."""
+    """The ranks of a group have keys on one host too, unless the file says that all users of the
+    host are trusted.
+    """
     text = (
         f'{WORKER}engine = "vllm"\ngroup = "g"\nrank = 1\nlaunch = {{ argv = ["x"] }}\n'
         f'group_address = "tcp://127.0.0.1:8095"\n{more}'
@@ -189,8 +191,8 @@ def test_the_ranks_of_a_group_have_keys_on_one_host_too(more: str) -> None:
 
 
 def test_each_file_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the state directory, so that two fleets of one host never meet; and if the path is too
-    long for a socket, in the temporary directory.
+    """Each file has an address of its own in the state directory, so that two fleets of one host
+    never meet; if the path is too long for a socket, in the temporary directory.
     """
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     files = [parse_config(WORKER, source) for source in ("/a/herma.toml", "/b/herma.toml")]
@@ -229,7 +231,7 @@ def test_a_server_of_shared_limits_is_an_address_without_secrets(url: str) -> No
 
 @pytest.mark.parametrize("url", ["redis://h", "rediss://h:6380/15", "redis://[::1]:6379/0"])
 def test_an_address_of_shared_limits_is_taken(url: str) -> None:
-    """With or without a port and a database."""
+    """An address of shared limits is taken with or without a port and a database."""
     assert check(f'[ledger]\nshared = "{url}"').ledger.shared == url
 
 

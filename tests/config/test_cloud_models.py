@@ -36,5 +36,7 @@ base_url = "https://cloud.test/v1"
     ],
 )
 def test_a_model_without_a_worker_in_the_file(bind: str, alone: set[str]) -> None:
-    """At a TCP address workers may dial in whose files lie elsewhere."""
+    """A model without a worker in the file is noted unless workers whose files lie elsewhere may
+    dial in at a TCP address.
+    """
     assert providers_alone(parse_config(TEXT.format(bind=bind), "f")) == alone

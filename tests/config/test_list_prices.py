@@ -43,7 +43,7 @@ def test_none_and_another_currency_are_no_list(ledger: dict[str, str]) -> None:
 
 
 def test_a_broken_list_is_named_by_config_check(tmp_path: Path) -> None:
-    """With its line in the configuration."""
+    """A broken list is named by `config check`, with its line in the configuration."""
     path = tmp_path / "prices.toml"
     path.write_text('["api.x.ai"]\nread = "soon"\nsource = "s"\nmodels = {}\n')
     with pytest.raises(ConfigError, match="list_prices"):

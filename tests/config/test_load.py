@@ -482,7 +482,9 @@ def test_any_value_at_any_key_is_taken_or_refused(
 
 
 def test_a_file_that_is_swapped_by_symlink_is_read_anew(tmp_path: Path) -> None:
-    """As a ConfigMap of Kubernetes is: `..data` is replaced, the file's own link stays."""
+    """A file that is swapped by symlink, as a ConfigMap of Kubernetes is, is read anew: `..data` is
+    replaced, the file's own link stays.
+    """
     for number in (1, 2):
         folder = tmp_path / f"..{number}"
         folder.mkdir()

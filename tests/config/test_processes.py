@@ -36,7 +36,7 @@ def test_what_one_process_alone_can_do_is_refused_to_several(tables: str, says: 
 
 
 def test_the_file_itself_is_held_to_it() -> None:
-    """Not only the command line."""
+    """The rule holds for the file itself, and not only for the command line."""
     with pytest.raises(ConfigError, match="1 to 65532"):
         parse_config("[gateway]\nprocesses = 4\nprocess_port = 65535", "herma.toml")
 

@@ -18,7 +18,7 @@ def test_the_page_is_what_the_sources_say(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_each_key_has_a_meaning_and_no_other_has() -> None:
-    """In the order of the tables."""
+    """Each key has a meaning, in the order of the tables, and no other word has one."""
     known = {
         struct.__name__: [field.name for field in msgspec.structs.fields(struct)]
         for struct in tables()

@@ -91,7 +91,9 @@ limits = { daily = 1 }
 
 
 def test_a_price_that_a_keys_limit_needs_must_be_there() -> None:
-    """Unless that key never leaves the house, or the model has a price of its own."""
+    """A price that a key's limit needs must be there, unless the key's prompts go to no provider,
+    or the model has a price of its own.
+    """
     with pytest.raises(ConfigError, match="key `k` has a spending limit"):
         check(UNPRICED + KEY)
     assert check(UNPRICED)
@@ -131,7 +133,9 @@ def test_keys_that_never_leave_the_house_need_no_price() -> None:
 
 
 def test_the_ledger_lies_in_the_state_directory() -> None:
-    """As the XDG base directories say; without any place to be it is an error."""
+    """The ledger lies in the state directory of the XDG base directories; without any place for it
+    there is an error.
+    """
     ledger = LedgerConfig()
     assert ledger_path(ledger, {"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path(
         "/s/herma/ledger.sqlite"

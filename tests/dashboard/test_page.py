@@ -104,7 +104,9 @@ async def test_what_happens_is_said_at_the_top() -> None:
 @needs_browser
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 async def test_it_fits_a_phone_and_follows_the_system_s_theme(scheme: str) -> None:
-    """Nothing to scroll sideways; the button overrules the system, and is remembered."""
+    """The page fits a phone without scrolling sideways and follows the system's theme; the button
+    overrules the system, and is remembered.
+    """
     fleet = ShownFleet().past(60)
     width = "document.documentElement.scrollWidth <= 360 && innerWidth === 360"
     light = "getComputedStyle(document.body).backgroundColor === 'rgb(246, 245, 242)'"
@@ -153,7 +155,9 @@ async def test_no_column_runs_into_the_next_one(width: int) -> None:
 
 @needs_browser
 async def test_a_request_explains_itself_and_keys_lead_there_and_back() -> None:
-    """From the list by Tab and Enter; Escape goes back."""
+    """Keys lead from the list to a request and back, by Tab and Enter, and by Escape; a request
+    explains itself.
+    """
     fleet = ShownFleet().past(60)
     async with opened(fleet) as (tab, _, _):
         link = (
@@ -184,7 +188,9 @@ async def test_a_request_explains_itself_and_keys_lead_there_and_back() -> None:
 
 @needs_browser
 async def test_an_open_request_is_renewed_and_keeps_the_focus() -> None:
-    """On its heading at first, then on the link back: a keyboard does not lose its place."""
+    """An open request is renewed and keeps the focus, on its heading at first, then on the link
+    back: a keyboard does not lose its place.
+    """
     fleet = ShownFleet().past(60)
     live = next(one for one in fleet.live if one.attempt is not None)
     fleet.live.remove(live)  # so that it never ends
@@ -244,7 +250,7 @@ async def test_a_gateway_that_restarts_is_found_again() -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 async def test_axe_finds_nothing_serious(scheme: str, width: int) -> None:
-    """On the page of the fleet and on that of a request."""
+    """axe finds nothing serious on the page of the fleet and on that of a request."""
     fleet = ShownFleet().past(60)
     fleet.publish(40)
     check = (

@@ -149,7 +149,9 @@ async def _ask(client: httpx.AsyncClient, url: str) -> str:
 
 
 def test_it_says_ready_once(fleet: Fleet) -> None:
-    """When all are, and all have the worker, though it was told of one address only."""
+    """`ready` is printed once, when all processes are ready and all have the worker, though it was
+    given one address only.
+    """
     assert [line[:6] for line in fleet.herma.output].count("ready ") == 1
     assert all(fleet.knows_worker(index) for index in range(PROCESSES))
 

@@ -199,7 +199,7 @@ def test_nor_with_a_key_of_its_own(fleet: tuple[HermaProcess, Path], address: st
 def test_a_key_opens_for_one_name_once(
     fleet: tuple[HermaProcess, Path], address: str, name: str, of: str, why: str
 ) -> None:
-    """Even a stolen one does not take the place of its worker."""
+    """A key opens for one name once: even a stolen key does not take the place of its worker."""
     herma, folder = fleet
     keys = {"server_key": _pair(folder, "gateway")[0], "pair": _pair(folder, f"worker-{of}")}
     with rogue(address=address, name=name, model="m", **keys) as running:

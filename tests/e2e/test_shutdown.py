@@ -94,7 +94,9 @@ def _serves(port: int) -> bool:
 
 
 def test_a_log_on_a_full_disk_ends_nothing(tmp_path: Path) -> None:
-    """Not a start, not a restart of the gateway, which is announced, and not the end."""
+    """A log on a full disk ends nothing: the start, the announced restart of the gateway and the
+    end go on.
+    """
     config = tmp_path / "herma.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
     port = free_ports(1)

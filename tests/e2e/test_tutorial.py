@@ -84,7 +84,9 @@ class _Reader:
 
 
 async def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """From a running engine to the cloud's answer after its death."""
+    """The tutorial does what it says, from a running engine to the cloud's answer after its
+    death.
+    """
     blocks = [(found["how"], found["text"]) for found in BLOCK.finditer(PAGE.read_text())]
     assert [how for how, _ in blocks] == ["", "", "", "background", "", "", "dead", ""]
     with trio.fail_after(BOUND_S), TemporaryDirectory(prefix="herma-test-") as runtime_dir:

@@ -234,8 +234,8 @@ async def test_a_killed_gateway_costs_the_other_nothing(pair: Pair, victim: int)
 
 
 async def test_a_stopped_gateway_holds_nothing(pair: Pair) -> None:
-    """On one host no connection ends: its workers see that its process is stopped, and the other
-    has all places. When it goes on it has its workers again.
+    """A stopped gateway holds nothing. On one host no connection ends: its workers see that its
+    process is stopped, and the other has all places. When it goes on it has its workers again.
     """
     stopped = pair.gateway_pid(0)
 

@@ -84,7 +84,9 @@ async def test_a_bad_version_goes_by_itself(tmp_path: Path, count: int, how: str
 
 
 async def test_images_of_an_engine(tmp_path: Path) -> None:
-    """With a single worker: a bad one goes, a good one comes, and goes on command."""
+    """Images of an engine, with a single worker: a bad one is taken back, a good one stays, and a
+    rollback takes it away.
+    """
     versions = {"1.0": {}, "1.5": {"answer": [7, 8, 9]}, "2.0": {}}
     runner = image_runner(
         tmp_path,
@@ -126,7 +128,9 @@ async def test_a_killed_command_leaves_nothing_on_trial(tmp_path: Path) -> None:
 
 
 async def test_an_interrupted_command_goes_back(tmp_path: Path) -> None:
-    """While the old version is asked: its engine goes on as it is."""
+    """An interrupted command goes back while the old version is asked: its engine goes on as
+    it is.
+    """
     base = stub_engine_base(tmp_path / "base", token_ms=TOKEN_MS)
     async with upgrades(tmp_path, _workers(base, 2), 2) as fleet:
         wheel = _wheel(tmp_path / "wheels", "2.0")

@@ -85,7 +85,9 @@ def _text(answer: dict[str, Any]) -> str:
 
 
 def test_greedy_text_is_ours(client: httpx.Client) -> None:
-    """In f16 against our f32: the first 32 tokens are equal in 19 of 20 answers at least."""
+    """Greedy text in f16 is that of our f32: the first 32 tokens are equal in 19 of 20 answers at
+    least.
+    """
     equal = [
         _text(_ask(client, "theirs", one)) == _text(_ask(client, "ours", one)) for one in QUESTIONS
     ]
@@ -149,7 +151,7 @@ def test_schemas_and_choices_are_enforced(client: httpx.Client) -> None:
 
 
 def test_a_thousand_requests(client: httpx.Client) -> None:
-    """At 32 at once, without an error."""
+    """A thousand requests, 32 at once, end without an error."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         questions = [QUESTIONS[at % len(QUESTIONS)] for at in range(NUM_REQUESTS)]
         answers = list(pool.map(lambda one: _ask(client, "theirs", one, max_tokens=8), questions))

@@ -120,7 +120,9 @@ async def test_what_it_waits_for_is_said_once(config: Path) -> None:
 
 
 async def test_that_providers_answer_is_said_when_all_workers_gave_up(config: Path) -> None:
-    """With the dashboard's address; `ready` without more words comes with the first worker."""
+    """If all workers have given up, `ready` says with the dashboard's address that providers
+    answer; without more words it comes with the first worker.
+    """
     cloud = 'fallback = [{ provider = "p", model = "m" }]'
     provider = '[providers.p]\nbase_url = "http://127.0.0.1:9/v1"'
     worker = '[[workers]]\nname = "one"\nmodel = "builtin:herma-tiny"\nserves = "alpha"'

@@ -40,6 +40,6 @@ def test_the_command_line_asks_for_lines_of_requests(tmp_path: Path) -> None:
 
 
 def test_a_seat_that_is_none_is_refused(tmp_path: Path) -> None:
-    """With the form that it takes."""
+    """An index of a process that is none is refused, with the form that it takes."""
     with pytest.raises(ConfigError, match="0/4"):
         _read(tmp_path, "--process", "3/3")

@@ -36,7 +36,9 @@ def _texts() -> list[Any]:
 @pytest.mark.parametrize("client", CHAT)
 @pytest.mark.parametrize("error", _texts())
 def test_every_client_knows_our_own(error: ApiError, client: str) -> None:
-    """In each field and form of the text, by the words or the code that it reads."""
+    """Every client knows our own error, in each field and form of the text, by the words or the
+    code that it reads.
+    """
     told = _told(error)
     assert CHAT[client](told)
     assert not RATE(told)
@@ -67,7 +69,7 @@ def test_the_code_stands_once() -> None:
 
 @pytest.mark.parametrize("client", MESSAGES)
 def test_every_client_of_messages_knows_it(client: str) -> None:
-    """In Anthropic's words."""
+    """Every client of Messages knows the error in Anthropic's words."""
     error = context_length_exceeded(65_536, 70_000)
     fields = msgspec.json.decode(message_error(error, "req_1"))["error"]
     assert MESSAGES[client](Told(fields["message"], None, fields["type"]))

@@ -37,7 +37,9 @@ def lines_of(**environ: str) -> list[str]:
 
 
 def test_without_a_form_lines_are_text_and_events_json() -> None:
-    """As programs read them since the first version."""
+    """Without a format option lines are text and events JSON, as programs read them since the first
+    version.
+    """
     lines = lines_of()
     assert lines[0].endswith("INFO [0/2] it starts")
     assert json.loads(lines[2])["worker"] == "gpu0"

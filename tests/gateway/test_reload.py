@@ -108,7 +108,9 @@ async def test_a_key_file_is_read_again(tmp_path: Path) -> None:
 async def test_a_mistake_changes_nothing(
     tmp_path: Path, gateway: str, more: str, says: str
 ) -> None:
-    """Not even what the file has right: a key that would have been rotated stays."""
+    """A mistake changes nothing, not even what the file has right: a key that would have been
+    rotated stays.
+    """
     async with _reloading(tmp_path) as one:
         if "curve" in gateway:
             before = one.services.config
@@ -125,7 +127,9 @@ async def test_a_mistake_changes_nothing(
 
 
 async def test_a_part_that_cannot_be_prepared_stops_all(tmp_path: Path) -> None:
-    """As a certificate that is wrong; parts are committed only when all are prepared."""
+    """A part that cannot be prepared, as a certificate that is wrong, stops all; parts are
+    committed only when all are prepared.
+    """
     committed: list[str] = []
 
     def good(config: Config) -> Commit:

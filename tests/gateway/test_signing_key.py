@@ -22,7 +22,9 @@ def config_of(folder: Path, signing_key_file: Path | None = None) -> Config:
 
 
 def test_it_is_made_once_beside_the_ledger(tmp_path: Path) -> None:
-    """Only the gateway's user can read it; the next start finds it."""
+    """The key is made once beside the ledger. Only the gateway's user can read it; the next start
+    finds it.
+    """
     folder = tmp_path / "state"
     key = signing_key(config_of(folder), {})
     path = folder / "signing.key"

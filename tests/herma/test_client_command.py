@@ -150,7 +150,7 @@ def test_write_makes_the_file_and_keeps_the_old_one(
 
 
 def test_what_the_user_has_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In each kind of file."""
+    """What the user has stays, in each kind of file."""
     theirs: dict[str, str] = {
         "codex": 'approval_policy = "never"\n[mcp_servers.files]\ncommand = "files"\n',
         "claude-code": '{"permissions": {"allow": ["Bash"]}, "env": {"EDITOR": "vi"}}',
@@ -208,7 +208,9 @@ def test_an_unknown_window_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("client", PROGRAMS)
 def test_run_becomes_the_client(client: str, home: Path) -> None:
-    """With the words behind `--`, and without a change of its file; the key is in a variable."""
+    """`--run` becomes the client with the words behind `--`, and without a change of its file; the
+    key is in a variable.
+    """
     stub = home / "bin" / PROGRAMS[client]
     stub.parent.mkdir()
     out = home / "out.json"
@@ -236,7 +238,9 @@ def test_run_becomes_the_client(client: str, home: Path) -> None:
 def test_a_client_that_is_not_there_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the command that installs it; Hermes reads its file alone."""
+    """A client that is not there is one line with the command that installs it; Hermes reads its
+    file alone.
+    """
     monkeypatch.setenv("PATH", "/nowhere")
     with running(fleet()) as gateway:
         assert main(["codex", "--url", gateway.root, "--run"]) == 2

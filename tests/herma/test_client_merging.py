@@ -34,7 +34,7 @@ args = ["-a", "b"]
 
 
 def test_a_new_file_has_ours_alone() -> None:
-    """From nothing."""
+    """A new file has ours alone."""
     text = merge_toml("", KEYS, PATH, TABLE)
     assert tomllib.loads(text) == {**KEYS, "model_providers": {"herma": TABLE}}
 
@@ -63,7 +63,9 @@ def test_a_users_tables_and_comments_stay() -> None:
     ],
 )
 def test_what_cannot_be_changed_by_lines_is_refused(text: str) -> None:
-    """Never a file that reads as something else."""
+    """What cannot be changed by lines is refused, and never becomes a file that reads as something
+    else.
+    """
     with pytest.raises(HermaError):
         merge_toml(text, KEYS, PATH, TABLE)
 

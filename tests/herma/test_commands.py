@@ -107,7 +107,7 @@ def test_every_command_and_option_says_what_it_is_for() -> None:
 
 
 def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
-    """As in `herma grafana | head -1`."""
+    """A reader that leaves ends a command quietly, as in `herma grafana | head -1`."""
     with subprocess.Popen(
         [sys.executable, "-m", "herma", "grafana"], stdout=PIPE, stderr=PIPE, text=True
     ) as process:
@@ -182,7 +182,9 @@ def test_a_port_that_is_none_is_refused(here: Run, port: str) -> None:
 def test_a_wrong_command_is_told_which_was_meant(
     words: tuple[str, ...], said: str, here: Run
 ) -> None:
-    """In one line, without the usage, which buries it."""
+    """The error of a wrong command says which was meant, in one line, without the usage, which
+    buries it.
+    """
     done = here(*words)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -251,7 +253,7 @@ def test_up_without_its_model_directory_is_one_line(here: Run, tmp_path: Path, m
 
 
 def test_up_with_a_wrong_script_is_one_line(here: Run, tmp_path: Path) -> None:
-    """As its page says: before anything starts."""
+    """`herma up` with a wrong script is one line before anything starts, as its page says."""
     (tmp_path / "script.toml").write_text('[[rules]]\nanswr = "yes"')
     text = WORKER.format(folder=tmp_path, model="builtin:herma-tiny")
     text += f'engine = "scripted"\nscript = "{tmp_path}/script.toml"'
@@ -328,8 +330,8 @@ def test_an_address_of_workers_that_cannot_be_is_one_line_of_up(
 
 
 def test_several_processes_say_in_one_line_what_is_wrong() -> None:
-    """Before any of them starts: an invalid number, a worker address that they cannot share, a
-    taken port that the second one needs.
+    """Several processes say in one line what is wrong before any of them starts: an invalid number,
+    a worker address that they cannot share, a taken port that the second one needs.
     """
     done = _herma("up", "--processes", "0")
     assert done.returncode == 2

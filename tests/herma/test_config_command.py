@@ -152,7 +152,9 @@ def test_a_missing_drafter_is_refused_where_the_model_is(checked: Checked, draft
 
 @pytest.mark.parametrize("drafter", ["suffix", "builtin:herma-tiny/mtp", "{folder}", "z-lab/draft"])
 def test_a_drafter_that_can_be_is_taken(checked: Checked, drafter: str) -> None:
-    """From earlier text, built in, a directory, an id of the hub."""
+    """A drafter that can exist is taken: from earlier text, built in, a directory, an id of the
+    hub.
+    """
     text = f'{HEAD}{WORKER}speculation = {{{{ drafter = "{drafter}" }}}}'
     assert checked.notes(text) == []
 
@@ -270,7 +272,7 @@ def test_the_signing_key_is_read(checked: Checked) -> None:
 
 
 def test_the_place_of_stored_responses_is_looked_at(checked: Checked) -> None:
-    """If the file names one."""
+    """The place of stored responses is looked at, if the file names one."""
     text = HEAD.replace("[gateway]\n", '[gateway]\nresponses.path = "{folder}"\n')
     with pytest.raises(
         ConfigError, match=rf"^{PLACE} \[gateway.responses\] path .* is a directory"
@@ -279,7 +281,7 @@ def test_the_place_of_stored_responses_is_looked_at(checked: Checked) -> None:
 
 
 def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
-    """As its script is."""
+    """A worker's keys are read where they are, as its script is."""
     public = write_curve_pair(checked.folder / "gateway.key")
     text = HEAD + WORKER + "curve_secret_file = \"{folder}/w.key\"\ncurve_server_key = '{public}'"
     (note,) = checked.notes(text, public=public)
@@ -362,7 +364,7 @@ def test_the_server_of_shared_limits_is_looked_at(
 
 
 def test_shared_limits_need_their_client(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the gateway does at its start."""
+    """Shared limits need their client in the check, as the gateway does at its start."""
     monkeypatch.setattr("herma.checks.files.find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"herma\[redis\]"):
         checked.notes(HEAD + 'shared = "redis://127.0.0.1/0"\n' + WORKER)

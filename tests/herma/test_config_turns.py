@@ -71,7 +71,9 @@ def test_the_sets_that_fit_together_are_named() -> None:
 def test_the_check_refuses_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only records of this file, and of workers whose engines have the same keys."""
+    """The check refuses what was measured, by records of this file alone, and of workers whose
+    engines have the same keys.
+    """
     from herma.cli import main
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

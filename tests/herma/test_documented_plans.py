@@ -27,7 +27,7 @@ def blocks() -> Iterator[Any]:
 def test_a_page_shows_what_is_printed(
     words: list[str], shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To the letter, but for what `...` leaves out."""
+    """A page shows what is printed to the letter, except what `...` leaves out."""
     main(words)
     printed = capsys.readouterr().out
     at = 0

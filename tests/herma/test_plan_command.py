@@ -97,7 +97,9 @@ def test_the_card_is_this_hosts_unless_named(
 
 
 def test_a_built_in_model_needs_no_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    """As for `herma up --model`; another word names all forms that there are."""
+    """A built-in model needs no prefix, as for `herma up --model`; another word names all forms
+    that there are.
+    """
     assert _printed(capsys, "herma-tiny", "--card", "1GB")[1].startswith("model         Qwen3: 8 l")
     assert "built in: builtin:herma-tiny" in _printed(capsys, "herma-tinny")[2]
 
@@ -201,7 +203,9 @@ def test_a_narrow_head_and_an_embedding_on_the_host_leave_more() -> None:
 
 
 def test_what_embedding_and_head_take_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what would be less; a tied model has one matrix, which a card needs for its head."""
+    """What embedding and head take is a line, with what would be less; a tied model has one matrix,
+    which a card needs for its head.
+    """
     _, out, _ = _printed(capsys, "dummy:qwen3.6-27b", "--card", "24GB")
     assert "head          2.37 GiB of them; embedding 2.37 GiB of them; --head fp8" in out
     options = "--card", "24GB", "--head", "int4", "--embedding", "host"
@@ -513,7 +517,7 @@ def test_formats_and_a_model_are_two_questions(capsys: pytest.CaptureFixture[str
 def test_a_form_that_a_family_is_not_read_in_is_refused(
     model: str, stated: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the table says."""
+    """A form that a family is not read in is refused, as the table says."""
     raw = json.loads((dummy_dir(model) / "config.json").read_bytes())
     (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization_config": stated}))
     status, _, error = _printed(capsys, str(tmp_path))

@@ -115,7 +115,9 @@ def test_models_that_do_not_fit_take_turns(capsys: pytest.CaptureFixture[str]) -
 def test_a_need_is_the_card_on_which_a_plan_of_the_model_alone_has_a_window(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """To the MiB: with 8 MiB less the window is cut."""
+    """A need is, to the MiB, the card on which a plan of the model alone has a window: with 8 MiB
+    less the window is cut.
+    """
     _, out, _ = _plan(capsys, "dummy:qwen3-8b", "dummy:qwen3-8b", "--card", "80GB")
     row = next(line.split() for line in out.splitlines() if " fp8  " in line and " -  " in line)
     gib = float(row[row.index("GiB") - 1])

@@ -84,8 +84,8 @@ def test_one_that_got_no_processor_is_waited_for() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
 def test_one_that_is_stopped_for_five_looks_is_ended(looks: list[bool]) -> None:
-    """In a row, also before its first beat; a late look between them begins anew, as after Ctrl-Z
-    and `fg`.
+    """A process that is stopped for five looks in a row is ended, also before its first beat; a
+    late look between them begins anew, as after Ctrl-Z and `fg`.
     """
     judge, num = Heartbeats(HANG_S), 0
     for is_on_time in looks:
@@ -166,7 +166,7 @@ def _is_reset(connection: socket.socket) -> bool:
 
 
 def test_the_kernel_says_how_long_a_process_waited() -> None:
-    """In seconds, rising; 0 for one that is gone."""
+    """The kernel says in seconds, which rise, how long a process waited; 0 for one that is gone."""
     assert 0 <= run_queue_s(os.getpid()) <= run_queue_s(os.getpid())
     with subprocess.Popen(["true"]) as process:
         process.wait()

@@ -66,7 +66,7 @@ def usage(config: Path, *arguments: str) -> int:
 
 
 def test_without_a_ledger_it_says_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For people and for programs; it creates no file."""
+    """Without a ledger the command says so, for people and for programs; it creates no file."""
     assert usage(config) == 0
     assert "no usage is recorded yet" in capsys.readouterr().out
     assert usage(config, "--json") == 0
@@ -77,7 +77,9 @@ def test_without_a_ledger_it_says_so(config: Path, capsys: pytest.CaptureFixture
 def test_the_table_is_aligned_and_adds_up(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside a gateway that has the file open, with running requests."""
+    """The table is aligned and adds up, beside a gateway that has the file open, with running
+    requests.
+    """
     ledger.write(
         [ReservationClaim(1, reserved("2026-11-21"))],
         [],
@@ -324,7 +326,9 @@ def test_a_day_that_is_none_is_one_line(
 def test_programs_get_exact_amounts(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As decimal texts, because many programs read JSON numbers as floats."""
+    """Programs get exact amounts as decimal texts, because many programs read JSON numbers as
+    floats.
+    """
     ledger.write([], [], [entry("2026-11-21", "alice", "cloud", 1_234_567)])
     ledger.close()
     assert usage(config, "--json", "--by", "day") == 0

@@ -43,7 +43,7 @@ def test_an_act_is_a_line_that_only_the_owner_reads(tmp_path: Path) -> None:
 
 
 def test_the_file_may_be_moved_away(tmp_path: Path) -> None:
-    """As logrotate does: the next line begins a new one."""
+    """The file may be moved away, as logrotate does: the next line begins a new one."""
     path, complaints = tmp_path / "audit.jsonl", list[str]()
     file = _file(path, complaints)
     file.note(ACT)

@@ -57,7 +57,7 @@ def test_links_to_an_environment_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_process_of_another_kind_has_no_entry() -> None:
-    """As one that a test runs."""
+    """A process of another kind, as one that a test runs, has no entry."""
     with pytest.raises(ConfigError, match="not started as `herma`"):
         own_entry(["/usr/bin/python", "server.py"])
 

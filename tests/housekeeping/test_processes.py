@@ -71,7 +71,7 @@ def test_links_and_texts_of_what_is_gone_are_empty(tmp_path: Path) -> None:
 
 
 def test_the_host_counts_without_its_page_cache(tmp_path: Path) -> None:
-    """In bytes; None where the kernel does not say."""
+    """The host counts without its page cache, in bytes; None where the kernel does not say."""
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 1 kB\nMemAvailable: 60 kB\n")
     assert host_memory(tmp_path) == (100 * 1024, 60 * 1024)
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nHugePages_Total:       0\n")

@@ -57,7 +57,7 @@ def test_the_kernel_equals_the_reference(num_sequences: int, device: torch.devic
 
 @pytest.mark.parametrize(("num_ids", "num_drafts", "num_tables"), [(3, 2, 1), (3, 3, 2)])
 def test_wrong_shapes_are_refused(num_ids: int, num_drafts: int, num_tables: int) -> None:
-    """Before a kernel reads past them."""
+    """Wrong shapes are refused before a kernel reads past them."""
     tables = torch.zeros(num_tables, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"drafts|table_rows"):
         accept(

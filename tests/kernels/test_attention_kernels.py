@@ -189,7 +189,9 @@ def test_one_long_row_is_shared(device: torch.device) -> None:
 
 @pytest.mark.parametrize("start", [0, 3])
 def test_padding_rows_are_no_rows(start: int, device: torch.device) -> None:
-    """At position -1 nothing is read or written, wherever such a row stands."""
+    """Padding rows are no rows: at position -1 nothing is read or written, wherever such a row
+    stands.
+    """
     case = make_case(((33, 1), (0, 1), (70, 1), (0, 1), (0, 1)), Shape()).to(device)
     positions = torch.tensor([33, -1, 70, -1, -1], dtype=torch.int32, device=device)
     out = run_decode(case, SMALL._replace(start=start), positions).cpu()
@@ -225,7 +227,9 @@ CUTS = [(torch.float32, 1), (torch.float32, 64), (torch.bfloat16, 8)]
 def test_segments_equal_the_definition(
     segments: Segments, cut: tuple[torch.dtype, int], device: torch.device
 ) -> None:
-    """Behind any past, with whole keys and with keys in pieces, beside decodes."""
+    """Segments equal the definition behind any past, with whole keys and with keys in pieces,
+    beside decodes.
+    """
     dtype, target = cut
     case = make_case(segments, Shape(dtype=dtype)).to(device)
     out = run_prefill(case, TILES._replace(target=target, piece=16))

@@ -111,7 +111,9 @@ def test_a_plan_of_windows_takes_launches_for_short_contexts(
 
 @pytest.mark.parametrize(("shape", "target"), MOSTLY)
 def test_segments_equal_the_definition(shape: Shape, target: int, device: torch.device) -> None:
-    """Behind a past that is cut into pieces, of which most are not seen."""
+    """Segments equal the definition behind a past that is cut into pieces, of which most are not
+    seen.
+    """
     case = make_case(((3, 1), (0, 21), (70, 12), (33, 9)), shape).to(device)
     config = TILES._replace(target=target, piece=16, start=0)
     out = run_prefill(case, config)

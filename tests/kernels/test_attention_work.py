@@ -173,8 +173,8 @@ def test_two_calls_of_the_library_make_one_attention(start: int, device: torch.d
 
 @pytest.mark.gpu
 def test_long_segments_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a card whose cuDNN works, 1024 rows of a cold segment go through it, beside our kernel:
-    also where ours is the faster one up to many more.
+    """Long segments go through the library on a card whose cuDNN works: 1024 rows of a cold
+    segment, beside our kernel, also where ours is the faster one up to many more.
     """
     chosen = paged.choose.prefill_config
 

@@ -27,7 +27,9 @@ CONFIG = PrefillConfig(rows=32, tile=16, warps=4, stages=2, target=16)
 def test_every_row_sees_its_keys_once(
     starts: list[int], num_rows: int, heads: tuple[int, int], target: int
 ) -> None:
-    """In pieces whose results meet nowhere, and with nothing behind the first item without rows."""
+    """Every row sees its keys once, in pieces whose results meet nowhere, and with nothing behind
+    the first item without rows.
+    """
     config = CONFIG._replace(target=target)
     positions = torch.tensor(starts, dtype=torch.int32)
     tables = torch.arange(len(starts), dtype=torch.int32)
@@ -100,7 +102,9 @@ def test_the_reference_plans_the_same_rows() -> None:
 def test_context_is_written_as_the_reference_does(
     kv: int, dim: int, device: torch.device, *, is_normed: bool
 ) -> None:
-    """In all layers, to the slots of the rows that there are, and nowhere else."""
+    """Context is written as the reference does it, in all layers, to the slots of the rows that
+    there are, and nowhere else.
+    """
     generator = torch.Generator().manual_seed(kv)
     layers, block_size, count = 3, 16, 7
     rows = torch.randn(count, layers * 2 * kv * dim, generator=generator)

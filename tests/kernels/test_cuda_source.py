@@ -21,7 +21,9 @@ def _source(path: Path, text: str = "") -> CudaSource:
 
 
 def test_a_compilation_is_known_by_its_constants(tmp_path: Path) -> None:
-    """In whatever order; others are another one."""
+    """A compilation is known by its constants in any order; other constants are another
+    compilation.
+    """
     source = _source(tmp_path / "nothing.cu")
     with record_launches() as recorded:
         source.record({"A": 1, "B": 2})
@@ -52,14 +54,16 @@ class TestCompiler:
     def test_a_mistake_is_told_in_its_words(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With the file, the line and the macros."""
+        """A mistake is told in the compiler's words, with the file, the line and the macros."""
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
         source = _source(tmp_path / "wrong.cu", "\nint x = ;")
         with pytest.raises(CompileError, match=r"(?s)wrong\.cu .*-DA=1.*wrong\.cu\(2\): error"):
             source.cubin({"A": 1})
 
     def test_it_is_compiled_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Until its text, its constants or what it includes are others."""
+        """A source is compiled once, until its text, its constants or what it includes are
+        others.
+        """
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
         text = 'extern "C" __global__ void nothing(int* x) { *x = A; }'
         source = _source(tmp_path / "right.cu", text)

@@ -105,7 +105,9 @@ def test_steps_are_those_of_the_reference(name: str, size: str, device: torch.de
 
 @pytest.mark.usefixtures("poisoned")
 def test_keys_that_repeat_lose_no_digits(device: torch.device) -> None:
-    """Nothing decays and every row corrects all of the last: a system far from the identity."""
+    """Keys that repeat lose no digits. Nothing decays and every row corrects all of the last: a
+    system far from the identity.
+    """
     rows, gates = drawn_rows(130, 9)
     rows[1:, : SIZES.columns - SIZES.value_columns] = rows[0, : SIZES.columns - SIZES.value_columns]
     half = SIZES.num_value_heads
@@ -209,7 +211,9 @@ def test_decodes_are_those_of_the_reference(tiles: str, size: str, device: torch
 
 @pytest.mark.usefixtures("poisoned")
 def test_four_taps_in_16_bits_are_one_word(device: torch.device) -> None:
-    """As sequences of an engine have them; what that rounds is allowed."""
+    """Four taps in 16 bits are one word, as sequences of an engine have them; what that rounds is
+    allowed.
+    """
     exact, found = layer(3), layer(3, dtype=torch.bfloat16)
     for start in (0, 1):
         rows, gates = drawn_rows(2, start, dtype=torch.bfloat16)
@@ -250,8 +254,8 @@ def test_gates_may_be_their_product(width: int, device: torch.device) -> None:
 @pytest.mark.parametrize("tiles", TILES)
 @pytest.mark.parametrize("num", [1, 2, 9, 40])
 def test_decodes_of_a_27b(tiles: str, num: int) -> None:
-    """In bfloat16, with and without their product; the same bits each time, whichever program comes
-    last.
+    """Decodes of a 27B in bfloat16, with and without their product: the same bits each time,
+    whichever program comes last.
     """
     cuda, dtype = torch.device("cuda"), torch.bfloat16
     exact, rounded = layer(num, sizes=REAL), layer(num, sizes=REAL, dtype=dtype)
@@ -282,7 +286,9 @@ def test_decodes_of_a_27b(tiles: str, num: int) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("lengths", [(1,) * 9, (700,), (1, 1, 130, 64)])
 def test_the_sizes_of_a_27b(lengths: tuple[int, ...]) -> None:
-    """In bfloat16, within what that rounds; a step that goes on behind another."""
+    """The sizes of a 27B in bfloat16, within what that rounds, in a step that goes on behind
+    another.
+    """
     cuda, dtype = torch.device("cuda"), torch.bfloat16
     exact, rounded = layer(len(lengths), sizes=REAL), layer(len(lengths), sizes=REAL, dtype=dtype)
     for start in (0, 1):

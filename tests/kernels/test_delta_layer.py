@@ -51,7 +51,7 @@ def _alone(rows: tuple[Tensor, Tensor], cuts: list[int]) -> tuple[Tensor, DeltaS
 
 
 def test_it_is_the_layer_of_transformers() -> None:
-    """Behind the products: a prompt, then rows one by one."""
+    """The layer is that of transformers behind the products: a prompt, then rows one by one."""
     heads, keys = SIZES.num_value_heads, SIZES.num_key_heads
     config = Qwen3_5TextConfig(
         hidden_size=32,
@@ -86,7 +86,7 @@ def test_it_is_the_layer_of_transformers() -> None:
 
 @given(st.lists(st.integers(1, LENGTH - 1), max_size=4, unique=True))
 def test_any_split_is_one_piece(cuts: list[int]) -> None:
-    """Behind a slot that holds no numbers: it counts as empty."""
+    """Any split is one piece, behind a slot that holds no numbers, which counts as empty."""
     rows = drawn_rows(LENGTH, seed=7)
     (found, after), (expected, at_end) = _alone(rows, sorted(cuts)), _alone(rows, [])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
@@ -173,7 +173,7 @@ def test_rows_are_verified_behind_nothing() -> None:
 
 @pytest.mark.parametrize("lengths", [[], [1], [64], [65, 3, 128], [0, 70]])
 def test_chunks_cover_their_spans(lengths: list[int]) -> None:
-    """In order, and never more than a captured step has room for."""
+    """Chunks cover their spans in order, and never more than a captured step has room for."""
     entries = chunk_list(lengths, 5)
     expected = [(5 + i, n) for i, length in enumerate(lengths) for n in range((length + 63) // 64)]
     assert entries.tolist() == [list(entry) for entry in expected]

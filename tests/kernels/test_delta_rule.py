@@ -41,7 +41,9 @@ def _case(length: int, kind: str = "plain") -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("kind", ["plain", "open", "shut", "repeated"])
 def test_chunks_are_rows(length: int, kind: str) -> None:
-    """Behind a state, with gates near 0 and near -20, and with keys that are all the same."""
+    """Chunks equal rows behind a state, with gates near 0 and near -20, and with keys that are all
+    the same.
+    """
     case = _case(length, kind)
     before = case[-1].clone()
     (found, state), (expected, last) = chunked(*case), recurrent(*case)

@@ -177,7 +177,9 @@ def test_no_tiles_change_a_state(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("tiles", [*TILES, *OTHER_TILES], ids=TILE_IDS)
 def test_the_sizes_of_a_27b_in_a_graph(tiles: RowTiles) -> None:
-    """In bfloat16, within what that rounds; replayed with other spans than it was captured with."""
+    """The sizes of a 27B in a graph, in bfloat16, within what that rounds; replayed with other
+    spans than it was captured with.
+    """
     cuda, dtype, most_rows = torch.device("cuda"), torch.bfloat16, 12
     of = begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST))
     found = moved(begun(layer(NUM_SLOTS, sizes=REAL, most_rows=MOST, dtype=dtype)), cuda)

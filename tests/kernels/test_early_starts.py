@@ -242,7 +242,7 @@ def test_all_kernels_of_drafts_wait(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")  # of padding
 @pytest.mark.parametrize("name", ["dflash", "dflash2", "mtp", "eagle3"])
 def test_all_kernels_of_a_drafter_wait(tmp_path: Path, name: str) -> None:
-    """Beside a dense model."""
+    """All kernels of a drafter wait, beside a dense model."""
     path = write_tiny_model(tmp_path / "model", num_hidden_layers=5)
     host = load_tiny(path, dtype="float16", kv_tokens=512, block_size=16, token_budget=128)
     drafter, _, _ = made(name, host.model, tmp_path / "drafter")

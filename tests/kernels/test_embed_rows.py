@@ -19,7 +19,9 @@ def _words(updates: list[tuple[int, int, int]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("num_padding", [0, 300])
 def test_updates_land(num_padding: int, device: torch.device) -> None:
-    """As the reference does it; entries without a table row, or outside the tables, do nothing."""
+    """Updates land as in the reference; entries without a table row, or outside the tables, do
+    nothing.
+    """
     updates = [(-1, 0, 77), (2, 4, 90), (5, 0, 91), (6, 0, 92), (0, 5, 93), (1, -1, 94)]
     words = _words(updates + [(-1, 1, 1)] * num_padding + [(3, 3, 95)])
     expected = _tables(torch.device("cpu"))
@@ -33,7 +35,7 @@ def test_updates_land(num_padding: int, device: torch.device) -> None:
 
 
 def test_no_updates_are_no_launch(device: torch.device) -> None:
-    """Nothing to write is nothing to do."""
+    """No updates are no launch."""
     tables = _tables(device)
     kernel.write_tables(torch.empty(0, dtype=torch.int32, device=device), tables)
     assert torch.equal(tables, _tables(device))

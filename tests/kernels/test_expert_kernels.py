@@ -51,7 +51,9 @@ ROUTINGS = [
 def test_the_router_chooses_as_defined(
     routing: Routing, num_rows: int, device: torch.device, *, has_more: bool
 ) -> None:
-    """With a shared expert's gate and both biases, and without; sizes that no tile divides."""
+    """The router chooses as defined, with a shared expert's gate and both biases, and without;
+    sizes that no tile divides.
+    """
     count, hidden = routing.num_experts, 70
     weights = ExpertWeights(drawn(count, hidden, seed=1) * 0.3)
     if has_more:
@@ -99,8 +101,9 @@ def test_rows_are_normed_in_the_same_launch(
     norm_dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """As by a launch of their own, and their experts chosen as by `route`, one row after the other
-    or all at once; with all biases and factors. Equal products choose the lowest experts.
+    """Rows are normed in the same launch as by a launch of their own, and their experts chosen as
+    by `route`, one row after the other or all at once; with all biases and factors. Equal products
+    choose the lowest experts.
     """
     count = routing.num_experts
     router_rows = (drawn(count + 1, hidden, seed=1) * 2 / hidden**0.5).to(dtype)
@@ -185,8 +188,8 @@ def test_experts_are_as_defined(
     choices: tuple[str, int],
     device: torch.device,
 ) -> None:
-    """In each format, for few rows and for many; an expert that nobody chose, and all rows on the
-    same.
+    """Experts are as defined in each format, for few rows and for many; an expert that no row
+    chose, and all rows on the same.
     """
     form, dtype, hidden, width, count, active, act, biased = case
     kind, num_rows = choices
@@ -296,8 +299,8 @@ def test_a_program_holds_so_many_gates_as_registers_do(
 def test_few_rows_on_a_card_take_a_shared_expert(
     num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not without one, not more rows, nor where bits must not depend on how many there are; a CPU
-    has it apart.
+    """Few rows on a card take a shared expert: not without one, not more rows, nor where bits must
+    not depend on how many there are; a CPU has it apart.
     """
     monkeypatch.setattr(verdict, "serves", lambda *_: False)
     up, down, x = drawn(40 * 40, 48), drawn(40 * 48, 20), drawn(num_rows, 48)

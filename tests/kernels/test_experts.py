@@ -133,7 +133,7 @@ def test_a_row_is_the_same_beside_any_others() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(routing: Routing, changes: dict[str, object]) -> None:
-    """Before anything is computed."""
+    """What does not fit is refused before anything is computed."""
     with pytest.raises(ValueError, match=r"\d"):
         _mixed(_drawn(3, HIDDEN), routing, **changes)
 

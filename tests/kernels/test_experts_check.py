@@ -45,7 +45,7 @@ def _exact(
 @pytest.mark.parametrize("mixture", IN_FORMS)
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rounding_is_no_fault(mixture: CheckedMixture, *, has_bias: bool) -> None:
-    """In products that only round, of few rows and of more."""
+    """Rounding is no fault, in products that only round, of few rows and of more."""
     mixture = msgspec.structs.replace(mixture, has_bias=has_bias)
     assert card_check.first_fault(mixture, CPU, _exact) == ""
 
@@ -75,7 +75,7 @@ def test_a_wrong_tile_is_a_fault(
     mixture: CheckedMixture,
     case: CheckedCase,
 ) -> None:
-    """In any of the cases, which the line names."""
+    """A wrong tile is a fault in any of the cases, which the line names."""
 
     def products(
         mixture: CheckedMixture, inputs: MixtureInputs, asked: CheckedCase
@@ -200,7 +200,9 @@ def test_what_no_card_has_run_is_not_even_checked(
 
 
 def test_ahead_what_a_card_has_run_counts_as_right(card: torch.device) -> None:
-    """On the pretended device, so that its kernels are compiled."""
+    """Ahead of a run, what a card has run counts as right on the pretended device, so that its
+    kernels are compiled.
+    """
     meta = torch.device("meta")
     assert verdict.serves(meta, 2880, 2880, "mxfp4")
     assert not verdict.serves(meta, 96, 64, "mxfp4")

@@ -43,7 +43,9 @@ on_hopper = [
 
 
 def test_what_it_serves() -> None:
-    """In a process of its own, where Triton compiles; see `extend_attention_checks`."""
+    """What the kernel serves is checked in a process of its own, where Triton compiles; see
+    `extend_attention_checks`.
+    """
     checks = "check_shapes", "check_ampere", "check_blackwell", "check_compiler"
     run_uninterpreted("tests.kernels.extend_attention_checks", *checks)
 

@@ -78,7 +78,9 @@ def test_quantisation_keeps_zeros_and_stays_near() -> None:
 
 @pytest.mark.parametrize("depth", [96, 256])
 def test_a_matrix_without_memory_has_the_shapes_of_one_that_has(depth: int) -> None:
-    """For runs that only record what they launch."""
+    """A matrix without memory has the shapes of one that has it, for runs that only record what
+    they launch.
+    """
     weight = torch.randn(24, depth, dtype=torch.bfloat16)
     real, bare = quantize(weight), quantize(weight.to("meta"))
     assert real.zeros is not None
@@ -175,8 +177,8 @@ def test_products_are_those_of_the_widened_weight(
 def test_every_group_by_triton(
     group: int, zeros: bool, sorts: bool, num_rows: int, device: torch.device
 ) -> None:
-    """With and without zero points and act order: each kernel's way through the words. Eleven
-    groups of columns, which are no whole tile of any.
+    """Every group by Triton, with and without zero points and act order: each kernel's way through
+    the words. Eleven groups of columns, which are no whole tile of any.
     """
     depth = 11 * group
     weight = drawn(37, depth, group, zeros=zeros)

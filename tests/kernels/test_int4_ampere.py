@@ -114,7 +114,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @emulated
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_its_source_multiplies_right(case: CheckedProduct, room: Path) -> None:
-    """With copies as early and as late as they may be, and from both ends: the same bits."""
+    """The source multiplies right with copies as early and as late as they may be, and with threads
+    from both ends: the same bits.
+    """
     assert isinstance(case.config, Int4Ampere)
     dtype = torch.float16 if case.num_rows in (2, 30) else torch.bfloat16
     inputs = int4_check.drawn(case, dtype)
@@ -165,7 +167,9 @@ MISTAKES: Final = [
 def test_an_emulated_card_sees_mistakes(
     right: str, wrong: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    """An emulated card sees mistakes in how the kernel waits, copies, and finds its places: a
+    fault, or a wrong answer.
+    """
     text = int4_ampere.int4_ampere.path.read_text()
     assert right in text
     (tmp_path / "int4_ampere.cu").write_text(text.replace(right, wrong))
@@ -263,7 +267,7 @@ def test_scales_that_do_not_fit_are_left_to_triton() -> None:
 def test_a_card_has_one_candidate(
     capability: tuple[int, int], kernel: CandidateKernel | None
 ) -> None:
-    """On Hopper the kernel that only Hopper runs."""
+    """A card has one candidate: on Hopper the kernel that only Hopper runs."""
     assert int4_verdict.candidate(capability) is kernel
 
 
@@ -285,7 +289,9 @@ def test_the_check_takes_every_tile_and_every_part() -> None:
 def test_on_a_pretended_device_its_compilation_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For that card; once for matrices of other sizes."""
+    """On a pretended device the compilation is recorded for that card, once for matrices of other
+    sizes.
+    """
     monkeypatch.setattr(int4_ampere, "capability", lambda _: (8, 6))
     x = torch.empty(5, 256, dtype=torch.bfloat16, device="meta")
     meta = torch.device("meta")
@@ -447,8 +453,8 @@ class TestOnCard:
     @pytest.mark.usefixtures("served")
     @pytest.mark.parametrize("splits", [1, 2])
     def test_products_follow_each_other(self, splits: int) -> None:
-        """In a graph: each reads what the one before wrote, though it may begin before that has
-        ended, and shares its memory for sums.
+        """Products follow each other in a graph: each reads what the one before wrote, though it
+        may begin before that has ended, and shares its memory for sums.
         """
         weight = _drawn(2048, 2048, 128).to(torch.device("cuda"))
         x = torch.randn(4, 2048, device="cuda").bfloat16()

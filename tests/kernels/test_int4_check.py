@@ -53,7 +53,7 @@ def found(product: Callable[..., Tensor], dtype: torch.dtype = torch.bfloat16) -
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_right_kernel_has_no_fault(dtype: torch.dtype) -> None:
-    """In both dtypes of 16 bits: what is rounded is no fault."""
+    """A right kernel has no fault in both dtypes of 16 bits: what is rounded is no fault."""
     assert found(double(), dtype) == ""
 
 
@@ -230,7 +230,7 @@ def test_checks_that_are_always_killed_are_left_out(mark: Path) -> None:
     ],
 )
 def test_a_check_that_crashes_is_not_made_again(mark: Path, ends: str, said: str) -> None:
-    """Once is enough; the line says by what."""
+    """A check that crashes is made once and not again; the line says by what it crashed."""
     with _checking(mark, ends):
         pass
     verdict = int4_verdict.judge(mark, lambda: "")
@@ -253,7 +253,9 @@ def test_without_a_check_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> N
 def test_warp_groups_that_broke_the_device_are_left_out_alone(
     monkeypatch: pytest.MonkeyPatch, mark: Path
 ) -> None:
-    """At the next start, by a mark of their own."""
+    """Warp groups that broke the device are left out alone at the next start, by a mark of their
+    own.
+    """
 
     def product(
         x: Tensor, weight: Int4Weight, config: Int4Tiles, epilogue: Epilogue = NOTHING
@@ -277,7 +279,7 @@ def test_warp_groups_that_broke_the_device_are_left_out_alone(
 
 
 def test_a_device_is_checked_once(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
-    """For each dtype of its rows; the verdict is that of the kernel."""
+    """A device is checked once for each dtype of its rows; the verdict is that of the kernel."""
     kernels = {torch.bfloat16: double(), torch.float16: double(torch.zeros_like)}
     calls: list[torch.dtype] = []
 
@@ -380,7 +382,9 @@ class Event:
 def test_a_card_that_breaks_or_hangs_is_given_up(
     error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while, in one line that says what the next start does."""
+    """A card that breaks or hangs is given up after a while, in one line that says what the next
+    start does.
+    """
     monkeypatch.setattr(torch.cuda, "Event", lambda: Event(error))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     monkeypatch.setattr(int4_verdict, "_LONGEST_S", 0.0)
@@ -416,7 +420,7 @@ CHOICES = [
 def test_the_choice(
     num_rows: int, serving: CandidateKernel | None, has_order: bool, invariant: bool, kernel: Kernel
 ) -> None:
-    """Without a good verdict it is the one that every other card has."""
+    """Without a good verdict the choice is the one that every other card has."""
     assert kernel is int4.choose(
         num_rows, has_tiles=serving is TILES, has_ampere=serving is AMPERE, has_order=has_order,
         invariant=invariant,

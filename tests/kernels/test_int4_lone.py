@@ -78,8 +78,8 @@ def test_the_norm_and_a_gate(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_large_number_leaves_small_ones_as_they_are(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Beside one of 900 steps of 2^-15 of it would be wrong by 8e-3. An answer may round to its
-    other neighbour.
+    """A large number leaves small ones as they are: beside one of 900 steps of 2^-15 of it would be
+    wrong by 8e-3. An answer may round to its other neighbour.
     """
     x, weight = torch.randn(1, 2048), _weight(24, 2048, 128, dtype)
     x[0, 5], x[0, 100:300] = 900.0, 0.0

@@ -221,8 +221,8 @@ def test_rows_equal_the_definition(shape: Shape, num_parts: int, device: torch.d
 def test_single_rows_equal_the_definition(
     shape: Shape, num_parts: int, num_rows: int, device: torch.device
 ) -> None:
-    """In three launches for few rows and in four for more; what is cached beside them, and padding,
-    for which nothing is written, is left alone.
+    """Single rows equal the definition, in three launches for few rows and in four for more; what
+    is cached beside them, and padding, for which nothing is written, is left alone.
     """
     case = make_case(DECODES[-num_rows:], shape)
     wanted, cache = expected(case)
@@ -332,7 +332,7 @@ def test_published_heads_by_the_library(shape: Shape, start: int) -> None:
 
 
 def test_rows_of_16_bits_are_rounded_little(device: torch.device) -> None:
-    """As the reference of the same dtype."""
+    """Rows of 16 bits are rounded little, as by the reference of the same dtype."""
     case = make_case(DECODES, ODD, torch.bfloat16)
     wanted, _ = expected(case)
     moved = case.to(device)

@@ -14,7 +14,9 @@ from tests.fakes.uninterpreted import run_uninterpreted
 
 
 def test_against_triton_itself(tmp_path: Path) -> None:
-    """In a process of its own, where Triton compiles; see `launch_checks`."""
+    """Launches are compared with Triton itself in a process of its own, where Triton compiles; see
+    `launch_checks`.
+    """
     run_uninterpreted("tests.kernels.launch_checks", cache=tmp_path)
 
 

@@ -57,8 +57,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_source_multiplies_right(
     mixture: Mixture, tiles: ListedTiles, form: str, room: Path
 ) -> None:
-    """With copies as early and as late as they may be, from both ends, by few programs and by many:
-    the same bits.
+    """The source multiplies right with copies as early and as late as they may be, with threads
+    from both ends, by few programs and by many: the same bits.
     """
     inputs = drawn_inputs(mixture, form)
     exact = exact_gated(mixture, inputs)
@@ -102,7 +102,9 @@ MISTAKES: Final = (
 @emulated
 @pytest.mark.parametrize(("right", "wrong"), MISTAKES)
 def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_path: Path) -> None:
-    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    """An emulated card sees mistakes in how the kernel waits, copies, and finds its places: a
+    fault, or a wrong answer.
+    """
     text = listed.listed_experts.path.read_text()
     assert right in text
     source = tmp_path / "listed.cu"
@@ -130,7 +132,7 @@ def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_
 
 @pytest.mark.usefixtures("poisoned")
 def test_a_row_is_the_weighed_sum_of_its_pairs(device: torch.device) -> None:
-    """With a residual; outputs that no tile divides."""
+    """A row is the weighed sum of its pairs, with a residual; outputs that no tile divides."""
     generator = torch.Generator().manual_seed(1)
     products = torch.randn(21, 700, generator=generator)
     weights = torch.rand(7, 3, generator=generator)
@@ -175,7 +177,9 @@ def test_a_long_range_of_tiles_is_refused() -> None:
 
 
 def test_lists_serve_what_a_card_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From two rows on; with a shared expert among the pairs, more than launches are joined for."""
+    """Lists serve what a card has run, from two rows on; with a shared expert among the pairs, more
+    than launches are joined for.
+    """
     monkeypatch.setattr(listed, "runs_on", lambda _: True)
     monkeypatch.setattr(listed, "shared_bytes", lambda _: 227 * KIB)
     inputs = drawn_inputs(Mixture(6, 512, 256, 16, 2), "blocks")
@@ -205,7 +209,9 @@ def test_lists_serve_what_a_card_has_run(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_on_a_pretended_device_its_compilation_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once for all numbers of rows and experts that use the same tiles."""
+    """On a pretended device the compilation is recorded once for all numbers of rows and experts
+    that use the same tiles.
+    """
     monkeypatch.setattr(listed, "capability", lambda _: (9, 0))
     meta = torch.device("meta")
     with record_launches() as recorded:

@@ -140,7 +140,9 @@ LAYERS = [
 def test_a_layer_rounds_rows_ahead_of_both_products(
     case: tuple[str, torch.dtype, int, int, bool], device: torch.device
 ) -> None:
-    """From rows and what they chose to their sums, as the torch definition of rounded rows."""
+    """A layer rounds rows ahead of both products: from rows and what they chose to their sums, as
+    the torch definition of rounded rows.
+    """
     form, dtype, hidden, width, biased = case
     count, active, num_rows = 3, 2, 70
     routed, routing = routed_rows("any", num_rows, count, active), Routing(count, active)
@@ -181,8 +183,8 @@ def test_a_layer_rounds_rows_ahead_of_both_products(
 def test_many_rows_are_rounded_by_experts_in_8_bits(
     num_rows: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a card that multiplies such numbers; not where bits must not depend on how many rows there
-    are, nor on a CPU.
+    """Many rows are rounded by experts in 8 bits on a card that multiplies such numbers; not where
+    bits must not depend on how many rows there are, nor on a CPU.
     """
     count, active = 3, 2
     up, down = (
@@ -222,7 +224,9 @@ def test_more_pairs_of_an_expert_make_larger_tiles(pairs: int, rows: int) -> Non
 def test_a_list_has_every_pair_once(
     num_rows: int, count: int, active: int, kind: str, device: torch.device
 ) -> None:
-    """In tiles of one expert, in order; beyond them nothing is meant."""
+    """A list has every pair once, in tiles of one expert, in order; entries beyond them have no
+    meaning.
+    """
     experts = routed_rows(kind, num_rows, count, active).experts
     listed = many.pair_list(experts.to(device), count)
     num_tiles, num_pairs = int(listed.num_tiles), experts.numel()

@@ -67,8 +67,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @emulated
 @pytest.mark.parametrize(("mixture", "tiles"), EMULATED, ids=str)
 def test_its_source_multiplies_right(mixture: Mixture, tiles: Mxfp4Tiles, room: Path) -> None:
-    """With copies as early and as late as they may be, from both ends, by few programs and by many:
-    the same bits.
+    """The source multiplies right with copies as early and as late as they may be, with threads
+    from both ends, by few programs and by many: the same bits.
     """
     inputs = drawn_inputs(mixture, "mxfp4")
     exact = exact_gated(mixture, inputs)
@@ -106,7 +106,9 @@ MISTAKES: Final = (
 @emulated
 @pytest.mark.parametrize(("right", "wrong"), MISTAKES)
 def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_path: Path) -> None:
-    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    """An emulated card sees mistakes in how the kernel waits, copies, and finds its places: a
+    fault, or a wrong answer.
+    """
     text = mxfp4.mxfp4_experts.path.read_text()
     assert right in text
     source = tmp_path / "mxfp4.cu"
@@ -176,7 +178,9 @@ def test_the_choice_leaves_what_it_cannot_do_to_triton(monkeypatch: pytest.Monke
 def test_on_a_pretended_device_its_compilation_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For that card; once for all numbers of rows that use the same tiles."""
+    """On a pretended device the compilation is recorded for that card, once for all numbers of rows
+    that use the same tiles.
+    """
     monkeypatch.setattr(mxfp4, "capability", lambda _: (9, 0))
     monkeypatch.setattr(mxfp4, "shared_bytes", lambda _: 227 * KIB)
     mixture, meta = Mixture(5, 96, 64, 4, 2), torch.device("meta")

@@ -71,7 +71,9 @@ def test_equals_plain_attention(lengths: list[tuple[int, int]], heads: int, kv: 
 
 
 def test_tiles_and_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tiny memory bounds a long chunk runs in many tiles and each decode by itself."""
+    """Tiles and groups change nothing: with tiny memory bounds a long chunk runs in many tiles and
+    each decode by itself.
+    """
     lengths = [(start, 1) for start in (4, 50, 60, 61)] + [(70, 100)]
     queries, keys, values, segments = _case(lengths, 4, 2, dim=8, block_size=32)
     monkeypatch.setattr(plan_module, "MASK_ENTRIES", {"cpu": 1})

@@ -113,7 +113,9 @@ def test_what_is_not_a_number_stays_so(device: torch.device) -> None:
 
 @CALLS
 def test_each_row_counts_its_own_token(call: str, device: torch.device) -> None:
-    """In its own slot. Logits that were no numbers gave no token, and a full count stays."""
+    """Each row counts its own token in its own slot. Logits that were no numbers gave no token, and
+    a full count stays.
+    """
     device = CPU if call == "entry" else device
     counts = torch.zeros(5, 7, dtype=torch.int16)
     counts[1, 6], counts[2, 3] = IN_PROMPT, MAX_OUTPUTS
@@ -129,7 +131,7 @@ def test_each_row_counts_its_own_token(call: str, device: torch.device) -> None:
 
 
 def test_more_rows_than_a_page_are_counted(device: torch.device) -> None:
-    """As the reference counts them, again and again."""
+    """More rows than a page are counted as by the reference, again and again."""
     rows = torch.randperm(300)[:200]
     penalties = _penalties(rows.tolist(), torch.randperm(200).tolist(), CPU)
     there = _penalties(rows.tolist(), penalties.slots.tolist(), device)

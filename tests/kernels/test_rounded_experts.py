@@ -68,7 +68,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_source_multiplies_right(
     form: str, case: tuple[Mixture, RoundedTiles], room: Path
 ) -> None:
-    """From both ends, by few programs and by many: the same bits."""
+    """The source multiplies right with threads from both ends, by few programs and by many: the
+    same bits.
+    """
     mixture, tiles = case
     inputs = drawn_inputs(mixture, form)
     exact, wanted = _wanted(mixture, inputs)
@@ -107,7 +109,9 @@ MISTAKES: Final = (
 @emulated
 @pytest.mark.parametrize(("right", "wrong"), MISTAKES)
 def test_an_emulated_card_sees_mistakes(right: str, wrong: str, room: Path, tmp_path: Path) -> None:
-    """In how the kernel waits, counts, and finds its places: a fault, or a wrong answer."""
+    """An emulated card sees mistakes in how the kernel waits, counts, and finds its places: a
+    fault, or a wrong answer.
+    """
     text = rounded.rounded_experts.path.read_text()
     assert right in text
     source = tmp_path / "rounded.cu"
@@ -159,8 +163,9 @@ def test_too_many_pairs_are_refused() -> None:
 
 
 def test_it_serves_rows_of_some_pairs_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From half as many pairs as experts on; not where bits must not depend on how many rows there
-    are, nor in other forms, nor without a check that was right.
+    """The kernel serves rows of some pairs on Hopper, from half as many pairs as experts on; not
+    where bits must not depend on how many rows there are, nor in other forms, nor without a check
+    that was right.
     """
     monkeypatch.setattr(hopper, "runs_on", lambda _: True)
     monkeypatch.setattr(row_tiles, "has_fp8", lambda _: True)
@@ -190,7 +195,9 @@ def test_it_serves_rows_of_some_pairs_on_hopper(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
-    """Once for all numbers of rows and experts."""
+    """On a pretended device the compilation is recorded once for all numbers of rows and
+    experts.
+    """
     meta = torch.device("meta")
     with record_launches() as recorded:
         for num_rows, count in ((2, 8), (70, 12)):

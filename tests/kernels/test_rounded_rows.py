@@ -9,7 +9,7 @@ from tests.fakes.uninterpreted import run_uninterpreted
 
 
 def test_what_they_say_is_what_they_launch() -> None:
-    """On a card that only notes launches."""
+    """What the checks say is what they launch, on a card that only notes launches."""
     run_uninterpreted(
         "tests.kernels.rounding_checks", "check_every_product", "check_decodes_of_a_hybrid"
     )

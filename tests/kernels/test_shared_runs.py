@@ -125,7 +125,7 @@ def test_any_programs_share(target: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("index", [3, 6])
 def test_a_padded_step_shares(index: int, device: torch.device) -> None:
-    """At fixed sizes, beside segments and padding."""
+    """A padded step shares at fixed sizes, beside segments and padding."""
     (segments, runs), shape = CASES[index], Shape()
     case = shared_case(segments, runs, shape).to(device)
     bucket = segment_bucket(60, 3, shape.heads, shape.kv, TILES, num_sharing=11)
@@ -244,7 +244,7 @@ class _Captured:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("shape", [REAL, replace(REAL, heads=16)], ids=str)
 def test_few_pieces_and_many(shape: Shape) -> None:
-    """In CUDA C++ and in Triton, with the decodes' real configuration."""
+    """Few pieces and many, in CUDA C++ and in Triton, with the decodes' real configuration."""
     cuda = torch.device("cuda")
     triton = PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=132, piece=64)
     for segments, runs in FLEET[:2]:

@@ -45,8 +45,8 @@ def _steps(draw: st.DrawFn) -> tuple[int, tuple[SharedRun, ...], tuple[ExtendSeg
 def test_every_shared_token_is_read_once(
     step: tuple[int, tuple[SharedRun, ...], tuple[ExtendSegment, ...]], config: PrefillConfig
 ) -> None:
-    """For each decode; its results lie where it looks for them, and no others. A captured
-    step has room for all of it.
+    """Every shared token is read once for each decode; its results lie where the decode looks for
+    them, and no others. A captured step has room for all of it.
     """
     num_decodes, runs, segments = step
     tokens = config.rows // (HEADS // KV)

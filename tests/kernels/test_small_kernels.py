@@ -36,7 +36,9 @@ def test_rms_norm_equals_its_definition(
 def test_the_sum_behind_the_norm_equals_the_reference(
     dtype: torch.dtype, device: torch.device, *, is_wide: bool
 ) -> None:
-    """With weights in float32, or of the rows' dtype; the inputs stay as they were."""
+    """The sum behind the norm equals the reference, with weights in float32, or of the rows' dtype;
+    the inputs stay as they were.
+    """
     x, residual, weight = (torch.randn(5, 77).to(dtype) for _ in range(3))
     weight = weight[0].float() if is_wide else weight[0]
     expected = norm_reference.norm_add(x, weight, 1e-6, residual)
@@ -66,7 +68,9 @@ def test_silu_mul_equals_its_definition(
 def test_sigmoid_mul_equals_the_reference(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> None:
-    """In place, over one tile and over several; the gate stays as it was, however large."""
+    """`sigmoid_mul` equals the reference in place, over one tile and over several; the gate stays
+    as it was, however large.
+    """
     x, gate = (torch.randn(shape) * 3).to(dtype), (torch.randn(shape) * 40).to(dtype)
     given, kept = x.to(device).clone(), gate.to(device)
     out = sigmoid_mul(given, kept)

@@ -55,6 +55,6 @@ def test_each_bit_is_its_token() -> None:
     ],
 )
 def test_wrong_shapes_are_refused(logits: torch.Tensor, masks: torch.Tensor) -> None:
-    """Before a kernel reads past them."""
+    """Wrong shapes are refused before a kernel reads past them."""
     with pytest.raises(ValueError, match=r"masks|logits"):
         mask_tokens(logits, masks)

@@ -109,7 +109,9 @@ def test_in_8_bits_it_serves_what_was_measured(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_it_cannot_compute_goes_elsewhere() -> None:
-    """In a process of its own, where Triton compiles; see `wide_checks`."""
+    """What the kernel cannot compute goes elsewhere, in a process of its own, where Triton
+    compiles; see `wide_checks`.
+    """
     run_uninterpreted(
         "tests.kernels.wide_checks", "check_features", "check_addresses", "check_biases"
     )

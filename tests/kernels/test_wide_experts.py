@@ -83,8 +83,8 @@ class Both:
 @emulated
 @pytest.mark.parametrize(("mixture", "rows"), EMULATED, ids=str)
 def test_products_are_as_defined(mixture: Mixture, rows: int, tmp_path: Path) -> None:
-    """With copies as early and as late as they may be, threads from both ends, by few programs and
-    by many: the same bits.
+    """Products are as defined with copies as early and as late as they may be, threads from both
+    ends, by few programs and by many: the same bits.
     """
     both = Both(mixture, rows, tmp_path)
     answers = []
@@ -119,7 +119,9 @@ MISTAKES: Final = (
 def test_an_emulated_card_sees_mistakes(
     right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In how the kernel waits, copies, and finds its places: a fault, or a wrong answer."""
+    """An emulated card sees mistakes in how the kernel waits, copies, and finds its places: a
+    fault, or a wrong answer.
+    """
     text = wide.wide_experts.path.read_text()
     assert right in text
     source = tmp_path / "wide.cu"
@@ -165,7 +167,9 @@ def test_hopper_serves_what_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_pretended_device_its_compilation_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once for all numbers of rows and experts."""
+    """On a pretended device the compilation is recorded once for all numbers of rows and
+    experts.
+    """
     monkeypatch.setattr(wide, "turned", lambda x: x)
     meta = torch.device("meta")
     with record_launches() as recorded:

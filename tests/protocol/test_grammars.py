@@ -12,7 +12,7 @@ TEXTS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5)
 
 @given(TEXTS)
 def test_a_choice_is_found_in_its_lark(texts: list[str]) -> None:
-    """As the gateway writes it."""
+    """A choice is found in its Lark, as the gateway writes it."""
     lark = "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in texts) + "\n"
     assert choices_of(lark) == texts
     assert form_of("lark", lark) == "choice"

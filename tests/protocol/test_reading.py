@@ -20,7 +20,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_json_is_read_as_what_it_is(value: Any) -> None:
-    """As bytes and as text; only objects count as objects."""
+    """JSON is read as what it is, as bytes and as text; only objects count as objects."""
     text = json.dumps(value)
     assert read_json(text) == read_json(text.encode()) == value
     assert read_object(text) == (value if isinstance(value, dict) else None)
@@ -43,7 +43,7 @@ def test_no_fault_of_a_decoder_passes(text: str | bytes) -> None:
 
 
 def test_a_list_gives_its_objects() -> None:
-    """In their order; anything else has none."""
+    """A list gives its objects in their order; anything else has none."""
     assert objects_in([{"a": 1}, 2, None, [{}], {}]) == [{"a": 1}, {}]
     assert objects_in({"a": {}}) == objects_in(None) == objects_in("x") == []
 

@@ -32,7 +32,9 @@ def _schemas() -> list[dict[str, Any]]:
 
 
 def test_none_is_refused_and_walks_are_valid(schemas: list[dict[str, Any]]) -> None:
-    """In the lenient form; a strict one is refused with a place, or valid as well."""
+    """No schema is refused and walks are valid in the lenient form; a strict one is refused with a
+    place, or valid as well.
+    """
     walker, rng = Walker(), random.Random(11)
     num_types = sum(one["source"].startswith("zod") for one in schemas)
     assert len(schemas) - num_types >= LEAST_TOOLS

@@ -34,7 +34,9 @@ def _answered(case: TrainingExample) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_the_same_seed_gives_the_same_data_in_every_process() -> None:
-    """Nothing depends on the process: not on its hashing, not on what was drawn before."""
+    """The same seed gives the same data in every process: nothing depends on its hashing, or on
+    what was drawn before.
+    """
     code = (
         "import hashlib, itertools; from training.data import examples;"
         "some = itertools.islice(examples(5, 'train'), 300);"

@@ -84,7 +84,9 @@ def test_the_run_reports_and_the_loss_falls(run: tuple[Path, dict[str, Any], str
 def test_a_run_goes_on_from_trained_weights(
     run: tuple[Path, dict[str, Any], str], tmp_path: Path
 ) -> None:
-    """With their tokenizer, and with a first loss near the last one of the run before."""
+    """A run goes on from trained weights with their tokenizer, and with a first loss near the last
+    one of the run before.
+    """
     start, before, _ = run
     further, after, _ = _trained(tmp_path, 4, "--start", str(start))
     assert (further / "tokenizer.json").read_bytes() == (start / "tokenizer.json").read_bytes()

@@ -58,7 +58,9 @@ def _inputs(batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, tuple[Doc
 
 
 def test_every_document_is_alone(network: Qwen3, tmp_path: Path) -> None:
-    """In a packed row, each document's logits are those of transformers for it alone."""
+    """Every document is alone: in a packed row its logits are those of transformers for it
+    alone.
+    """
     tokenizer = train_tokenizer(["abc"], 300)
     export(network, tokenizer, load_template(), tmp_path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)

@@ -40,7 +40,9 @@ def _names(case: TrainingExample) -> set[str]:
 
 
 def test_training_and_family_share_no_word_of_a_tool() -> None:
-    """In all skills that have tools; every name of the family is one of its words."""
+    """Training and family share no word of a tool in all skills that have tools; every name of the
+    family is one of its words.
+    """
     trained = set().union(*(_names(case) for case in islice(examples(3, "train"), 4000)))
     held_out = set().union(*(_names(case) for case in skill_cases("natural", 1, 200)))
     assert held_out <= family_words()
@@ -89,7 +91,9 @@ def _assert_fits(value: object, schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_texts_are_copied_from_the_request(split: str) -> None:
-    """Nothing is invented but truth values and numbers that are written as words."""
+    """Texts are copied from the request: nothing is invented but truth values and numbers that are
+    written as words.
+    """
     cases = _trained() if split == "train" else skill_cases("natural", 5, NUM_CASES)
     for case in cases:
         asked = case.messages[-2]["content"].lower()
@@ -122,5 +126,5 @@ def test_some_requests_have_no_tool() -> None:
     ],
 )
 def test_forms_of_words(word: str, forms: tuple[str, str, str]) -> None:
-    """As in English, for words that nobody has spelled before."""
+    """Forms of words are as in English, for words that no list has."""
     assert (plural(word), past(word), gerund(word)) == forms

@@ -123,7 +123,9 @@ def test_a_long_row_of_too_many_documents_is_refused() -> None:
 
 
 def test_the_first_token_of_a_document_is_never_predicted() -> None:
-    """Nothing is learned across the border of two documents."""
+    """The first token of a document is never predicted: nothing is learned across the border of two
+    documents.
+    """
     row = np.concatenate([document([([1, 2], True)]), document([([3, 4], True)])]).reshape(1, -1)
     batch = make_batch(row, choose_capacity(row, 1))
     assert batch is not None

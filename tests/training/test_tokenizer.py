@@ -53,7 +53,9 @@ def test_digits_are_single(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("word", ["Lomi", "Tersa", "Zorvikan"])
 def test_a_name_is_the_same_tokens_wherever_it_stands(tokenizer: Tokenizer, word: str) -> None:
-    """Behind a space, in quotes, in camelCase, in snake_case and in a path."""
+    """A name is the same tokens wherever it stands: behind a space, in quotes, in camelCase, in
+    snake_case and in a path.
+    """
     alone = tokenizer.encode(word).tokens
     for text in (f"is {word}.", f'"{word}"', f"get{word}Now", f"a_{word}_b", f"/{word}/"):
         tokens = tokenizer.encode(text).tokens

@@ -82,7 +82,7 @@ def test_bytes_must_be_these(cuts: list[int]) -> None:
 
 
 def test_bytes_that_differ_or_lack_are_wrong() -> None:
-    """At the byte where it happens, or at the end."""
+    """Bytes that differ or lack are wrong at the byte where it happens, or at the end."""
     with pytest.raises(WrongAnswer, match="at byte 0"):
         BytesCheck(b"abc").feed(b"abd")
     short = BytesCheck(b"abc")

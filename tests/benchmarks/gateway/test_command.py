@@ -79,7 +79,7 @@ def test_what_is_wrong_is_kept() -> None:
 
 
 def test_the_table_holds_each_figure() -> None:
-    """In its own words, and the gap as the difference that it is."""
+    """The table holds each figure in its own words, and the gap as the difference that it is."""
     told = table({"start_s": 0.6, "gap_ms_p99": 23.0, "gap_direct_ms_p99": 20.0})
     assert [line.rsplit(maxsplit=1) for line in told.splitlines()[1:]] == [
         ["gap p99 over the direct run, ms", "3.00"],
@@ -88,7 +88,9 @@ def test_the_table_holds_each_figure() -> None:
 
 
 def test_clients_leave_in_every_way() -> None:
-    """Not at all, at once, and somewhere in between; the same for the same seed."""
+    """Clients leave not at all, at once, or somewhere in between, in the same way for the same
+    seed.
+    """
     job = leaving_job(1, 300, 7)
     ways = [ask.leave_after_bytes for ask in job.asks]
     assert min(ways.count(None), ways.count(0)) > 50

@@ -33,7 +33,7 @@ def test_a_half_written_dump_has_no_counts(end: str) -> None:
 
 
 def test_without_valgrind_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a gateway starts."""
+    """Without valgrind the error names it, before a gateway starts."""
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ConfigError, match="valgrind"):
         main([])

@@ -78,7 +78,7 @@ def test_a_peer_is_a_command_with_a_name() -> None:
 def test_options_that_do_not_belong_together_are_refused(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything starts."""
+    """Options that do not belong together are refused before anything starts."""
     assert main(["bench", "gateway", *words]) != 0
     assert said in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ def test_the_busiest_process_bounds_the_rate() -> None:
 
 
 def test_the_table_says_what_was_calculated() -> None:
-    """From the CPU time of the most processes that ran."""
+    """The table says what was calculated, from the CPU time of the most processes that ran."""
     runs = {
         ("relays", 1): [Cost(100.0, 1.0, 4_000.0)] * 3,
         ("relays", 2): [Cost(125.0, 0.5, 5_000.0)] * 3,

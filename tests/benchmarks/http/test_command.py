@@ -106,7 +106,9 @@ async def test_every_prompt_is_sent_once() -> None:
 
 
 async def test_each_cell_runs_staggered_too(tmp_path: Path) -> None:
-    """Behind its lockstep cell, with as many requests, at both servers."""
+    """Each cell runs staggered too, behind its lockstep cell, with as many requests, at both
+    servers.
+    """
     words = [
         "--stagger",
         "--cells=4",
@@ -198,7 +200,7 @@ async def test_a_key_goes_to_its_server_alone(
 async def test_a_server_that_does_not_answer_is_one_clear_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Before anything is measured."""
+    """A server that does not answer is one clear error before anything is measured."""
     async with open_fake_openai(FakeOpenAI(["refuse"])) as fake:
         words = ["bench", "http", "--url", fake.url, "--name", "x"]
         assert await trio.to_thread.run_sync(main, words) == 2
@@ -296,7 +298,7 @@ def test_a_url_that_is_none_is_one_clear_error(capsys: pytest.CaptureFixture[str
 
 
 def test_text_is_the_words_of_a_file(tmp_path: Path) -> None:
-    """With as many as two prompts need to differ."""
+    """The text is the words of a file, which needs as many words as two prompts need to differ."""
     path = tmp_path / "text"
     path.write_text("word " * 99)
     with pytest.raises(ConfigError, match="has 99 words"):

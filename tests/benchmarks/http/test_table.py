@@ -40,7 +40,9 @@ def results(ours: list[RoundFigures], theirs: list[RoundFigures] | None = None) 
 
 
 def test_the_columns_are_straight_and_hold_the_figures() -> None:
-    """In Markdown; a ratio above 1 is better, for times as well."""
+    """The columns of the Markdown table are straight and hold the figures; a ratio above 1 is
+    better, for times as well.
+    """
     made = results([figures()] * 2, [figures(tokens=500, firsts_ms=[15.0, 20.0])] * 2)
     made.row("agents 32x4", "first turns").rounds["a"] = [figures()]
     lines = table(made).splitlines()
@@ -99,14 +101,16 @@ def odd(fields: dict[str, object]) -> Results:
 
 
 def test_a_shared_prefix_in_a_cache_is_not_odd() -> None:
-    """Only prompts that share nothing must not be found in one."""
+    """A shared prefix in a cache is not odd: only prompts that share nothing must not be found in
+    one.
+    """
     made = results([figures()])
     made.row("agents 32x4").rounds["a"] = [figures(cached_tokens=4000)]
     assert not any("cache, though" in line for line in notes(made))
 
 
 def test_a_turn_is_reported_in_a_line() -> None:
-    """With its errors, and without figures where there are none."""
+    """A turn is reported in a line with its errors, and without figures where there are none."""
     assert summary(figures()) == "400 tok/s, first token 10.0 / 30.0 ms, gap 5.0 / 5.0 ms"
     nothing = RoundFigures(num_requests=2, errors=Counter({"HTTP 429": 2}))
     assert summary(nothing).endswith("gap none / none ms; 2 HTTP 429")
@@ -129,7 +133,7 @@ def test_a_picture_needs_matplotlib_and_answers(
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    """With a server that has no figures in some cell."""
+    """The picture is a PNG, also with a server that has no figures in some cell."""
     pytest.importorskip("matplotlib")
     made = results([figures()], [RoundFigures(num_requests=8)])
     made.rows.append(ResultRow("c=64", rounds={"a": [figures()]}))

@@ -114,7 +114,7 @@ def test_conversations_grow_behind_a_shared_prompt() -> None:
 
 
 def test_agents_that_have_no_room_are_refused() -> None:
-    """Before anything is sent."""
+    """Agents that have no room are refused before anything is sent."""
     with pytest.raises(ConfigError, match="4 turns do not fit between 4000 and 4300 tokens"):
         Agents(32, 4, 4000, 4300)
 
@@ -145,7 +145,9 @@ def test_a_cold_prefix_is_new_in_every_round() -> None:
 
 @given(num_servers=st.integers(1, 3), num_cells=st.integers(1, 6), factor=st.integers(1, 3))
 def test_every_server_is_first_equally_often(num_servers: int, num_cells: int, factor: int) -> None:
-    """In each cell, if the rounds are a multiple of the servers; and all run every time."""
+    """Every server is first equally often in each cell, if the rounds are a multiple of the
+    servers; and all run every time.
+    """
     names = [f"s{number}" for number in range(num_servers)]
     for cell in range(num_cells):
         orders = [server_order(names, each, cell) for each in range(num_servers * factor)]

@@ -30,13 +30,13 @@ def sessions(fleet: RoutingTrace) -> dict[str, list[TracedTurn]]:
 
 
 def test_prompts_outweigh_answers_28_to_1(fleet: RoutingTrace) -> None:
-    """As reported of a real agent fleet."""
+    """Prompts outweigh answers 28 to 1, as reported of a real agent fleet."""
     prompts = sum(turn.prompt_tokens for turn in fleet.turns)
     assert 25 <= prompts / sum(turn.output_tokens for turn in fleet.turns) <= 31
 
 
 def test_one_replica_with_room_hits_90_to_96_percent(fleet: RoutingTrace) -> None:
-    """As reported, too."""
+    """One replica with room hits 90 to 96 percent, as reported too."""
     case = SimulationCase("round_robin", fleet, busy_time_s(fleet, ROOMY), 1, 0.5, 0, ROOMY)
     assert 0.90 <= simulate(case)["hit_rate"] <= 0.96
 

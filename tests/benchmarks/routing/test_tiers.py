@@ -60,7 +60,9 @@ def test_a_cache_that_sees_the_future_keeps_what_comes_next() -> None:
 
 
 def test_agents_beyond_memory_need_admission_or_a_host() -> None:
-    """At twice what fits: the bars of the design, on a card of a quarter of the size."""
+    """At twice what fits, agents need admission or a host tier: the bars of the design, on a card
+    of a quarter of the size.
+    """
     rows = {
         (ratio, order, admission, has_host): run_cell(
             AgentsCell(ratio, order, admission, has_host, seed=2, kv_tokens=400_000)

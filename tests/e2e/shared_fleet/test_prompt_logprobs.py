@@ -41,7 +41,9 @@ def _asked(client: OpenAI, prompt: Any, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_sums_are_those_of_transformers(client: OpenAI, reference: Any, text: str) -> None:
-    """As lm-eval asks: a list of ids, one token more. Cold, and behind a cached prefix."""
+    """Sums of log-probabilities are those of transformers, for requests as of lm-eval: a list of
+    ids, one token more. Cold, and behind a cached prefix.
+    """
     ids, own, best = reference(text)
     for _ in range(2):
         answer = _asked(client, [ids])
@@ -64,7 +66,9 @@ def test_sums_are_those_of_transformers(client: OpenAI, reference: Any, text: st
 
 
 def test_text_and_ids_give_the_same(client: OpenAI, reference: Any) -> None:
-    """With nothing generated, and several prompts of several choices."""
+    """Text and ids give the same, with nothing generated, and for several prompts of several
+    choices.
+    """
     ids, own, _ = reference(TEXTS[0])
     for prompt in (TEXTS[0], ids, [TEXTS[0], TEXTS[2]]):
         answer = _asked(client, prompt, max_tokens=0, n=2, logprobs=2)

@@ -83,7 +83,7 @@ def test_strict_calls_are_valid(client: OpenAI, stream: bool, choice: Any) -> No
 
 
 def test_vllms_fields_hold(client: OpenAI) -> None:
-    """In chats and in raw completions."""
+    """vLLM's fields hold in chats and in raw completions."""
     chat = client.chat.completions.create(
         model="alpha", messages=ASKED, extra_body={"guided_choice": ["yes", "no"]}
     )
@@ -111,7 +111,9 @@ def test_vllms_fields_hold(client: OpenAI) -> None:
 def test_what_cannot_be_enforced_is_a_400(
     client: OpenAI, fields: Any, reason: str, stream: bool
 ) -> None:
-    """With the reason and before the first byte, streamed or not."""
+    """A form that cannot be enforced is a 400 with the reason, before the first byte, streamed or
+    not.
+    """
     with pytest.raises(BadRequestError, match=reason) as caught:
         client.chat.completions.create(
             model="alpha", messages=ASKED, stream=stream, extra_body=fields

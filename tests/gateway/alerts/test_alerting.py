@@ -141,7 +141,9 @@ async def test_a_host_is_woken_and_its_power_switched(tmp_path: Path) -> None:
 
 
 async def test_passed_thresholds_are_events(autojump_clock: trio.abc.Clock) -> None:
-    """Once each; what was spent before the start says nothing, nor does a window that begins."""
+    """Passed thresholds are events, once each; what was spent before the start is no event, nor is
+    a window that begins.
+    """
     account, spent = Account("provider", "cloud"), [60]
 
     def figures() -> SpendingFigures:

@@ -29,7 +29,9 @@ def test_alerts_leave_one_by_one_in_order() -> None:
 
 
 def test_a_failed_one_is_tried_again_before_the_next() -> None:
-    """After 1, 2, 4 seconds and so on, a minute at most."""
+    """A failed alert is tried again before the next, after 1, 2, 4 seconds and so on, at most a
+    minute.
+    """
     pacing = Pacing(20)
     pacing.put(alert(0))
     pacing.put(alert(1))

@@ -81,7 +81,7 @@ def test_a_tool_that_is_added_before_the_conversation_is_one_of_the_request() ->
 
 
 def test_a_tool_that_is_removed_stays_in_the_prompt_and_cannot_be_called() -> None:
-    """Until it is added again."""
+    """A tool that is removed stays in the prompt and cannot be called until it is added again."""
     said = USER, SAID, told(removed("late"))
     request = parsed(*said, USER, tools=[SHOWN, LATE])
     assert names(request.tools) == names(request.raw["tools"]) == ["shown"]
@@ -117,7 +117,7 @@ def test_changes_of_tools_that_a_server_would_run_are_named() -> None:
 
 
 def test_a_broken_definition_is_named_by_its_place() -> None:
-    """As one of `tools` would be."""
+    """A broken definition is named by its place, as one of `tools` would be."""
     broken = {"name": "", "input_schema": SCHEMA}
     with pytest.raises(ApiError) as refused:
         parsed(USER, told(added(broken)))

@@ -230,7 +230,7 @@ def test_a_part_that_is_no_text_is_named() -> None:
 
 
 def test_of_several_parts_that_are_no_text_the_first_is_named() -> None:
-    """In whatever message it is."""
+    """Of several parts that are no text the first is named, in whatever message it is."""
     parts = [{"type": "input_audio"}, {"type": "text", "text": "a"}, {"type": "file"}]
     request = parse(
         messages=[

@@ -33,7 +33,7 @@ def test_a_function_in_the_form_of_any_api(ask: Any, tool: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("ask", [chat, message, response])
 def test_marks_of_a_function_stay(ask: Any) -> None:
-    """In the wrapper, where chats have them, or beside it."""
+    """Marks of a function stay, in the wrapper, where chats have them, or beside it."""
     tool = {"type": "function", "function": {**ABOUT, "parameters": SCHEMA, "strict": True}}
     (known,) = ask(tools=[tool]).tools
     assert known["function"]["strict"] is True

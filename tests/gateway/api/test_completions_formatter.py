@@ -103,7 +103,7 @@ def test_no_choice_opens_with_anything_unasked() -> None:
 
 
 def test_a_keep_alive_speaks_for_a_choice_that_goes_on() -> None:
-    """Nothing comes after the end of a choice."""
+    """A keep-alive is sent for a choice that goes on; nothing comes after the end of a choice."""
     stream = completions_format().streamed(HEAD)
     stream.head(2)
     stream.format(ChoiceFinished(0, "stop"))

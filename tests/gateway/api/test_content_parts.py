@@ -74,7 +74,7 @@ def test_what_is_said_of_a_text_stands_over_it(ask: Any, part: dict[str, Any], l
 
 
 def test_a_document_in_a_result_keeps_its_title() -> None:
-    """As one of the user's."""
+    """A document in a result keeps its title, as one of the user's does."""
     call = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
     document = {**DOCUMENT, "source": {"type": "text", "data": "Look"}}
     result = {"type": "tool_result", "tool_use_id": "a", "content": [document]}
@@ -101,7 +101,9 @@ def test_the_context_of_a_file_goes_before_it() -> None:
 )
 @pytest.mark.parametrize("ask", [chat, message, response])
 def test_a_picture_by_any_name_is_one_at_each_api(ask: Any, part: dict[str, Any]) -> None:
-    """For a provider; the model is told that there was one."""
+    """A picture by any name is one at each API for a provider; the model is told that there was
+    one.
+    """
     said = [{"role": "user", "content": [{"type": "text", "text": "Look"}, part]}]
     asked = ask(input=said) if ask is response else ask(messages=said)
     assert "[A picture was here." in asked.messages[0].content
@@ -110,7 +112,7 @@ def test_a_picture_by_any_name_is_one_at_each_api(ask: Any, part: dict[str, Any]
 
 
 def test_a_string_is_a_text_among_the_parts_of_a_chat() -> None:
-    """As vLLM reads it."""
+    """A string among the parts of a chat is a text, as vLLM reads it."""
     request = chat(messages=[{"role": "user", "content": ["Hi", {"type": "text", "text": "you"}]}])
     assert request.messages[0].content == "Hi\nyou"
     assert request.raw["messages"][0]["content"][0] == {"type": "text", "text": "Hi"}
@@ -207,7 +209,9 @@ def test_thoughts_among_the_parts_of_a_chat(parts: list[Any], thought: str | Non
     ],
 )
 def test_a_result_of_a_chat_may_be_of_any_type(result: Any, text: str) -> None:
-    """As at the other APIs: programs put what a tool returned there as it is."""
+    """A result of a chat may be of any type, as at the other APIs: programs put what a tool
+    returned there as it is.
+    """
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     said = [USER, {"role": "assistant", "tool_calls": [call]}]
     request = chat(messages=[*said, {"role": "tool", "tool_call_id": "c", "content": result}])

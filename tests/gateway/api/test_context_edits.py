@@ -74,7 +74,7 @@ def test_nothing_is_cleared_before_its_time(fields: dict[str, Any]) -> None:
 
 
 def test_some_tools_are_kept_and_inputs_go_too() -> None:
-    """As the edit says."""
+    """Some tools are kept and inputs are cleared too, as the edit says."""
     names = ("look", "keep", "look", "look", "look", "look")
     request = edited(uses(exclude_tools=["keep"], clear_tool_inputs=True), names=names)
     assert results(request) == [False, True, False, True, True, True]
@@ -122,7 +122,7 @@ def test_what_is_not_applied_is_named() -> None:
     ],
 )
 def test_a_broken_edit_is_refused_by_name(edits: dict[str, Any]) -> None:
-    """With its place."""
+    """A broken edit is refused by name, with its place."""
     body = {"model": "m", "messages": [USER], "context_management": edits}
     with pytest.raises(ApiError) as refused:
         parse_messages(json.dumps(body).encode(), SIGNER)

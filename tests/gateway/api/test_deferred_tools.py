@@ -96,7 +96,9 @@ def test_a_tool_that_is_never_loaded_costs_nothing() -> None:
 
 
 def test_a_loaded_tool_stands_at_its_first_reference() -> None:
-    """In the prompt; servers that get the chat have it behind the others in the list."""
+    """A loaded tool stands in the prompt at its first reference; servers that get the chat have it
+    behind the others in the list.
+    """
     said = [USER, *referring("later_2", "later_1"), *referring("later_2")]
     request = messages(said, *SHOWN[:1], *LATER)
     assert names(request.tools) == ["tool_0", "later_2", "later_1"]
@@ -231,7 +233,9 @@ def test_deferred_tools_of_the_request_wait_for_their_search() -> None:
 
 
 def test_additional_tools() -> None:
-    """Before the conversation they are tools of the request; later they stand at their place."""
+    """Additional tools before the conversation are tools of the request; later ones stand at their
+    place.
+    """
     item = {"type": "additional_tools", "role": "developer", "tools": [FOUND[0]]}
     rules = {"role": "developer", "content": "Be brief."}
     early = responses([rules, item, USER], RESPONSES_TOOL).request

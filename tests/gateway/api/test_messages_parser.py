@@ -45,7 +45,9 @@ def test_fields_become_those_of_a_chat() -> None:
 
 @pytest.mark.parametrize("kind", ["enabled", "adaptive"])
 def test_thinking_is_the_template_s(kind: str) -> None:
-    """With the effort, if one is given, which providers get too."""
+    """The template gets the switch of thinking and the effort, if one is given; providers get the
+    effort too.
+    """
     request = parsed(
         thinking={"type": kind, "budget_tokens": 1024, "display": "omitted"},
         output_config={"effort": "low"},

@@ -19,7 +19,7 @@ from tests.gateway.api.test_odd_bodies import SCHEMA, SIGNER, USER, chat, messag
     ],
 )
 def test_fields_of_other_engines_are_named(fields: dict[str, Any], named: tuple[str, ...]) -> None:
-    """At each API, as the answer would depend on them."""
+    """Fields of other engines are named at each API, as the answer would depend on them."""
     raw = parse_completions(json.dumps({"model": "m", "prompt": "x", **fields}).encode())
     requests = chat(**fields), message(**fields), response(**fields), raw.requests[0]
     assert [request.ignored for request in requests] == [named] * 4
@@ -107,7 +107,7 @@ def test_a_result_of_any_type_is_no_empty_one(result: object, text: str) -> None
 
 
 def test_texts_in_the_place_of_parts_are_texts() -> None:
-    """In an input of the Responses API."""
+    """Texts in the place of parts are texts, in an input of the Responses API."""
     said = {"role": "user", "content": ["Hi", {"type": "input_text", "text": "there"}]}
     assert response(input=[said]).messages[0].content == "Hi\nthere"
 
@@ -121,7 +121,7 @@ def test_parts_of_results_are_named_too() -> None:
 
 
 def test_the_detail_of_a_picture_goes_on() -> None:
-    """To a provider, which counts its tokens by it."""
+    """The detail of a picture is sent to a provider, which counts its tokens by it."""
     picture = {"type": "input_image", "image_url": "data:x", "detail": "low"}
     request = response(input=[{"role": "user", "content": [picture]}])
     (part,) = request.raw["messages"][0]["content"]
@@ -173,7 +173,9 @@ def test_a_null_input_is_missing() -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"])
 def test_bodies_of_programs_on_windows_are_read(encoding: str) -> None:
-    """With a byte order mark, and in the other forms of Unicode, as Python's decoder reads them."""
+    """Bodies of programs on Windows are read with a byte order mark, and in the other forms of
+    Unicode, as Python's decoder reads them.
+    """
     text = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Grüße"}]})
     text = text.replace("\\u00fc", "ü").replace("\\u00df", "ß")
     request = parse_any_chat(text.encode(encoding), SIGNER)

@@ -43,7 +43,7 @@ def test_garbage_names_nothing(data: bytes) -> None:
 
 
 def test_json_keeps_its_fields() -> None:
-    """Only the name changes."""
+    """JSON keeps its fields: only the name changes."""
     body = msgspec.json.encode({"model": "mine", "x": {"deep": [1, None]}, "input": "y"})
     found = named_body("application/json; charset=utf-8", body)
     assert found is not None
@@ -61,12 +61,12 @@ def test_json_keeps_its_fields() -> None:
     ],
 )
 def test_a_body_without_a_model(kind: str, body: bytes) -> None:
-    """Nothing tells who should answer."""
+    """A body without a model is refused: nothing says who should answer."""
     assert named_body(kind, body) is None
 
 
 def test_what_cannot_be_read_is_refused() -> None:
-    """With what is wrong."""
+    """What cannot be read is refused, with what is wrong."""
     with pytest.raises(ApiError, match="not valid JSON"):
         named_body("application/json", b"{")
     with pytest.raises(ApiError, match="no boundary"):

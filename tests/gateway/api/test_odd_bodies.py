@@ -50,7 +50,9 @@ def response(**fields: Any) -> ChatRequest:
 
 @pytest.mark.parametrize("tool", [FLAT, NESTED])
 def test_a_custom_tool_of_a_chat_is_a_function_of_one_text(tool: dict[str, Any]) -> None:
-    """In both forms, and with its grammar in the description; the second time from a cache."""
+    """A custom tool of a chat is a function of one text, in both forms and with its grammar in the
+    description; the second time it comes from a cache.
+    """
     for _ in range(2):
         request = chat(tools=[tool])
         (function,) = (one["function"] for one in request.tools)
@@ -96,7 +98,7 @@ def test_a_custom_tool_may_be_chosen(choice: dict[str, Any]) -> None:
     ],
 )
 def test_a_call_of_a_custom_tool_comes_back(call: dict[str, Any]) -> None:
-    """As the API has it, or as Cursor sends it."""
+    """A call of a custom tool comes back as the API has it, or as Cursor sends it."""
     said = [USER, {"role": "assistant", "tool_calls": [call]}]
     said.append({"role": "tool", "tool_call_id": "c", "content": "done"})
     request = chat(messages=said, tools=[FLAT])
@@ -111,7 +113,9 @@ def test_a_call_of_a_custom_tool_comes_back(call: dict[str, Any]) -> None:
 
 
 def test_tools_and_parts_of_the_responses_api_at_chat() -> None:
-    """Without a wrapper, and by other names."""
+    """Tools and parts of the Responses API are read at chat, without a wrapper and by other
+    names.
+    """
     tool = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": True}
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:x"}]
     request = chat(tools=[tool], messages=[{"role": "user", "content": parts}])
@@ -192,7 +196,9 @@ SERVER_TOOLS = [
 
 
 def test_tools_of_anthropic_s_api_at_chat() -> None:
-    """With their schemas and choices, as some agents send them to any server."""
+    """Tools of Anthropic's API are read at chat with their schemas and choices, as some agents send
+    them to any server.
+    """
     tool = {"name": "f", "description": "Does.", "input_schema": SCHEMA}
     for given in (tool, {"type": "custom", **tool}):
         request = chat(tools=[given], tool_choice={"type": "tool", "name": "f"})
@@ -216,7 +222,9 @@ def test_tools_of_anthropic_s_api_at_chat() -> None:
 def test_a_body_of_another_api_is_told_where_it_belongs(
     parse: Any, fields: dict[str, Any], path: str
 ) -> None:
-    """Not only that the field of this one is missing."""
+    """The error for a body of another API says where it belongs, and not only that a field of this
+    one is missing.
+    """
     with pytest.raises(ApiError, match="is missing") as refused:
         parse(json.dumps({"model": "m", "max_tokens": 9, **fields}).encode())
     assert path in refused.value.message
@@ -284,7 +292,9 @@ PATCH = {"type": "create_file", "path": "a.py", "diff": "+x = 1"}
 def test_calls_of_built_in_client_tools_stay_in_the_history(
     call: dict[str, Any], result: dict[str, Any], name: str, arguments: dict[str, Any], text: str
 ) -> None:
-    """As calls of functions with their names, for sessions that another server began."""
+    """Calls of built-in client tools stay in the history as calls of functions with their names,
+    for sessions that another server began.
+    """
     request = response(input=[USER, call, result, USER])
     assert request.ignored == ()
     asked, answered = request.messages[1:3]
@@ -342,8 +352,8 @@ def test_what_is_not_served_is_named() -> None:
     ],
 )
 def test_schemas_in_other_forms_are_enforced(fields: dict[str, Any], field: str) -> None:
-    """As llama.cpp, Ollama and TGI take them, the last of which huggingface_hub writes for any
-    server: an engine must follow them, or the request is refused.
+    """Schemas in the forms of llama.cpp, Ollama and TGI are enforced; huggingface_hub writes TGI's
+    for any server. An engine must follow them, or the request is refused.
     """
     request = chat(**fields)
     assert request.grammar is not None
@@ -402,7 +412,9 @@ def test_grammars_of_other_engines_are_refused_by_name_here(
 
 
 def test_a_grammar_by_sglangs_name_is_one() -> None:
-    """As by vLLM's: its engines enforce it, and ours refuse what is not Lark."""
+    """A grammar by SGLang's name is one, as by vLLM's: its engines enforce it, and ours refuse what
+    is not Lark.
+    """
     grammar = chat(ebnf='root ::= "yes"').grammar
     assert grammar is not None
     assert (grammar.kind, grammar.is_foreign) == ("lark", False)
@@ -434,7 +446,9 @@ def test_a_form_that_there_is_not_is_named() -> None:
     ],
 )
 def test_a_file_of_text_is_its_text(kind: str, name: str, is_text: bool) -> None:
-    """At each API, by its type, else by its name; what is no text stays a file."""
+    """A file of text is its text at each API, by its type, else by its name; what is no text stays
+    a file.
+    """
     charset = "latin-1" if "latin" in kind else "utf-8"
     data = base64.b64encode("é = 1\n".encode(charset)).decode()
     url = f"data:{kind.replace(' ', '')};base64,{data}"
@@ -458,12 +472,14 @@ def test_a_file_of_text_is_its_text(kind: str, name: str, is_text: bool) -> None
     "data", ["data:text/plain;base64,!!", "data:text/plain;base64,/w==", "", 7]
 )
 def test_broken_text_stays_a_file(data: Any) -> None:
-    """Nothing is guessed."""
+    """Broken text stays a file; nothing is guessed."""
     assert text_of_file(data, "a.txt") in (None, "")
 
 
 def test_text_in_plain_base64_by_its_name() -> None:
-    """As some clients send it, and addresses are none."""
+    """Text in plain base64 is read by the file's name, as some clients send it; addresses are no
+    text.
+    """
     assert text_of_file(base64.b64encode(b"hello").decode(), "a.md") == "hello"
     assert text_of_file("https://a.example/a.md", "a.md") is None
     assert text_of_file("data:,a%20b", "a.md") == "a b"

@@ -97,7 +97,7 @@ def test_a_choice_is_one_of_its_texts() -> None:
     ],
 )
 def test_a_bad_demand_is_refused_by_name(fields: Any, param: str) -> None:
-    """With the field that is wrong."""
+    """A bad demand is refused with the name of the field that is wrong."""
     with pytest.raises(ApiError) as caught:
         _parse(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -197,7 +197,7 @@ def test_options_of_a_client_are_replaced() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_allowed_tools_hide_the_others(mode: str) -> None:
-    """In the order of the tools."""
+    """Allowed tools, in the order of the tools, hide the others."""
     allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "g"}}]}
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
     request = _parse(tools=[TOOL, OTHER], tool_choice=choice)

@@ -32,13 +32,15 @@ def test_half_a_surrogate_pair_is_read_as_unknown(text: bytes, read: str, tools:
 
 @pytest.mark.parametrize("body", [b'{"a":"', rb'{"a":"\ud8', rb'{"a":"\ud800"'])
 def test_a_body_that_is_cut_is_called_so(body: bytes) -> None:
-    """With any content."""
+    """A body that is cut is called so, with any content."""
     with pytest.raises(ApiError, match="truncated"):
         decode_object(body)
 
 
 def test_pairs_and_written_out_escapes_are_text() -> None:
-    """Only a half that is one is replaced."""
+    """Pairs of surrogates and written-out escapes are text: only a half that stands alone is
+    replaced.
+    """
     assert decode_object(rb'{"a":"\ud83d\ude00 \\ud800"}') == {"a": "\U0001f600 \\ud800"}
 
 

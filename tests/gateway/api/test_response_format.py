@@ -18,7 +18,9 @@ def parse(*messages: tuple[str, str], **fields: Any) -> ChatRequest:
 
 
 def test_a_schema_is_told_at_the_end_of_the_system_text() -> None:
-    """Once, after the existing text; the body for providers is unchanged."""
+    """A schema is shown once at the end of the system text, after the existing text; the body for
+    providers is unchanged.
+    """
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     request = parse(("system", "Be short."), ("user", "Hi"), response_format=wanted)
     system, user = request.messages
@@ -37,7 +39,7 @@ def test_a_system_text_is_made_where_there_is_none() -> None:
 
 
 def test_text_is_what_it_is_anyway() -> None:
-    """Nothing is added for it."""
+    """The form "text" is what an answer is anyway, so nothing is added to the prompt for it."""
     assert parse(response_format={"type": "text"}).messages == parse().messages
 
 

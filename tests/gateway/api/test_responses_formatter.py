@@ -133,7 +133,7 @@ def test_reasoning_is_sealed_only_if_asked_for() -> None:
 
 
 def test_logprobs_are_in_the_delta_and_in_the_part() -> None:
-    """In the order of their tokens."""
+    """Log-probabilities are in the delta and in the part, in the order of their tokens."""
     one = TokenLogprob("a", -0.5, [97])
     checked = streamed([STARTED, TextDelta(0, "a", (one,)), TextDelta(0, "b", (one,))])
     (item,) = checked.items

@@ -31,7 +31,7 @@ def chat(items: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any]]:
 
 
 def test_fields_become_those_of_a_chat() -> None:
-    """As a provider gets them; the conversation has a name."""
+    """Fields become those of a chat, as a provider gets them; the conversation has a name."""
     asked = parsed(
         instructions="Be kind.",
         max_output_tokens=50,

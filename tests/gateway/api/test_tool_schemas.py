@@ -30,7 +30,9 @@ FORMS = st.builds(
 def test_a_tool_is_written_as_json_dumps_writes_it(
     fields: dict[str, Any], forms: list[JsonForm]
 ) -> None:
-    """In every form, also when asked again; so is its function by itself."""
+    """A tool is written as `json.dumps` writes it, in every form, also when asked again; so is its
+    function by itself.
+    """
     schemas = ToolSchemas()
     raw = json.dumps(fields).encode()
     for form in [*forms, *forms, JsonForm()]:
@@ -54,7 +56,9 @@ def test_what_is_no_object_is_refused() -> None:
 
 
 def test_a_body_is_decoded_as_without_the_memory() -> None:
-    """Only what is an object among `tools` is a `ToolSchema`, and equal to what was sent."""
+    """A body is decoded as without the memory: only an object among `tools` is a `ToolSchema`, and
+    equal to what was sent.
+    """
     body = b'{"tools": [{"a": 1}], "messages": [], "tools": [{"function": {"name": "f"}}]}'
     first, second = decode_with_tools(body), decode_with_tools(body)
     assert first == msgspec.json.decode(body)
@@ -67,7 +71,9 @@ def test_a_body_is_decoded_as_without_the_memory() -> None:
 def test_any_body_is_decoded_or_refused_as_without_the_memory(
     fields: dict[str, Any], at: int, data: st.DataObject
 ) -> None:
-    """With any `tools`, and wherever a body is broken, the error is that of the whole body."""
+    """Any body is decoded or refused as without the memory: with any `tools`, and wherever a body
+    is broken, the error is that of the whole body.
+    """
     body = json.dumps(fields).encode()
     if data.draw(st.booleans()):
         body = body[:at] + data.draw(st.sampled_from([b"", b"\xff", b"}", b"\\"])) + body[at + 1 :]

@@ -185,7 +185,9 @@ def changed(body: dict[str, Any], at: tuple[str | int, ...], value: object) -> b
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
 def test_a_value_of_any_type_is_read_or_refused(name: str) -> None:
-    """At every place, also of the type that selects how the rest is read."""
+    """A value of any type is read or refused at every place, also of the type that selects how the
+    rest is read.
+    """
     body, parse = PARSERS[name]
     parse(json.dumps(body).encode())
     statuses = set()

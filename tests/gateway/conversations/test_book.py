@@ -270,7 +270,9 @@ def test_a_prompt_that_thousands_send_is_named_as_fast_as_the_first() -> None:
 
 
 def test_a_number_is_given_again_once_all_of_the_name_are_forgotten() -> None:
-    """Not before: the usage of one would be taken for another's."""
+    """A number is given again only once all of the name are forgotten: the usage of one would be
+    taken for another's.
+    """
     book, same = ConversationBook(), chat("Hello")
     first, second = enter(book, same, now=0.0), enter(book, same, now=EXPIRE_S / 2)
     assert second.name == f"{first.name}-2"

@@ -203,7 +203,9 @@ HEALTHY = (_poll, _progress, _edit_read, _test_fix, _paging, _batch, _uuids, _se
 
 
 def test_no_healthy_conversation_is_a_loop() -> None:
-    """At no moment of its course, so each prefix that ends with a result is looked at."""
+    """No healthy conversation is a loop at any moment of its course, so each prefix that ends with
+    a result is looked at.
+    """
     finder, talks = LoopFinder(), _healthy(random.Random(7))
     for _ in range(1000):
         talk = next(talks)

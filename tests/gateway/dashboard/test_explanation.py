@@ -28,7 +28,9 @@ def source() -> OverviewSource:
 
 
 def test_a_resumed_request_shows_both_workers_and_why_it_moved() -> None:
-    """With each decision, the place in time, and what became of it."""
+    """A resumed request shows both workers and why it moved, with each decision, the place in time,
+    and what became of it.
+    """
     trace = RequestTrace(id="x", received_at=990.0, ended_at=998.0, status=200, first_at=993.0)
     turn = trace.turn
     turn.names = (bytes.fromhex("0123456789abcdef"),)

@@ -237,7 +237,7 @@ def test_requests_that_wait_are_no_failure() -> None:
 
 
 def test_events_are_in_words_and_say_since_when_the_cloud_answers() -> None:
-    """As far as they go back."""
+    """Events are in words, and say since when the cloud answers, as far as they go back."""
     now = [1_800_000_000.0]
     feed = EventFeed(unix_time=lambda: now[0])
     feed.publish(FallbackOn("alpha", ("sky",), "no worker of alpha is ready"))
@@ -253,7 +253,9 @@ def test_events_are_in_words_and_say_since_when_the_cloud_answers() -> None:
 
 
 def test_first_tokens_are_those_of_open_and_of_recent_requests() -> None:
-    """In ms, the median and the worst of twenty."""
+    """First tokens are those of open and of recent requests, in ms: the median and the worst of
+    twenty.
+    """
     open_ones = [request("a", first_at=90.1), request("b")]
     recent = [request("c", first_at=90.2), request("d", first_at=90.3)]
     totals = overview_of(source(open=open_ones, recent=recent)).totals

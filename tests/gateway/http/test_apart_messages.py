@@ -46,8 +46,8 @@ async def test_a_prompt_can_be_cached_without_an_answer() -> None:
 
 
 async def test_a_summary_comes_alone() -> None:
-    """Without thoughts, and without calls though the prompt begins with the tools; it stands for
-    the conversation when it comes back.
+    """A summary comes without thoughts, and without calls though the prompt begins with the tools;
+    it stands for the conversation when it comes back.
     """
     compaction = {"type": "summarize"}
     async with whole_gateway(FakeWorker(text=f"<think>Hm.</think>{SUMMED}")) as whole:

@@ -157,7 +157,9 @@ async def test_a_conversation_goes_on_from_its_compaction() -> None:
 
 
 async def test_a_demand_that_was_answered_is_not_repeated() -> None:
-    """Only the last item asks for a compaction."""
+    """A demand for a compaction that was answered is not repeated: only the last item asks for
+    one.
+    """
     async with whole_gateway(FakeWorker(text=SUMMARY)) as whole:
         given = [*SAID, TRIGGER, {"role": "user", "content": "Go on."}]
         reply = await whole.post(PATH, input=given, **FIELDS)

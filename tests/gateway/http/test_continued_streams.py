@@ -103,7 +103,9 @@ def text_of(api: str, reply: Reply) -> str:
 @pytest.mark.parametrize("form", ["continue_final_message", "prefix", "last_message"])
 @pytest.mark.parametrize("cut_after", [1, 7, 8, 9, 12])
 async def test_a_provider_goes_on(api: str, form: str, cut_after: int) -> None:
-    """In a word, behind a paragraph, within an indent: the text is whole, and ends well."""
+    """A provider goes on in a word, behind a paragraph, within an indent: the text is whole, and
+    ends well.
+    """
     first, second = StoryProvider(cut_after=cut_after), StoryProvider()
     async with gateway_of({"p0": (first, "off"), "p1": (second, form)}) as (gateway, url):
         reply = await streamed(url, api)

@@ -45,7 +45,9 @@ async def test_every_chunk_tells_the_usage_so_far(path: str, fields: dict[str, A
 
 
 async def test_without_the_last_chunk_there_is_no_count_at_all() -> None:
-    """As in vLLM, the option is one of the usage that was asked for."""
+    """Without the last chunk there is no count at all: as in vLLM, the option is one of the usage
+    that was asked for.
+    """
     options = {"continuous_usage_stats": True}
     async with whole_gateway() as whole:
         events = await whole.stream(

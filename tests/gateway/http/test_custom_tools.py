@@ -98,7 +98,7 @@ async def test_a_provider_gets_functions() -> None:
 
 
 async def test_what_is_ignored_is_named_in_a_header() -> None:
-    """At each API; nothing is named if there is nothing."""
+    """What is ignored is named in a header at each API; nothing is named if there is nothing."""
     async with whole_gateway() as whole:
         said = {"model": "alpha", "messages": [USER]}
         search = {"type": "web_search_20250305", "name": "web_search"}

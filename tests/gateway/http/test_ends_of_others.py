@@ -127,7 +127,7 @@ async def test_a_full_window_is_named_as_agents_know_it(api: str, stream: bool) 
     "body", [b'{"message": "No such voice."}', b'{"detail": "No such voice."}']
 )
 async def test_the_words_of_a_refusal_reach_the_client(api: str, stream: bool, body: bytes) -> None:
-    """In the form of its API, wherever they stood."""
+    """The words of a refusal reach the client in the form of its API, wherever they stood."""
     reply = await asked(api, FakeProvider(status=400, error_body=body), stream=stream)
     assert (reply.status, reply.json["error"]["message"]) == (400, "No such voice.")
 

@@ -73,7 +73,7 @@ async def test_a_listener_that_does_not_read_keeps_nobody_waiting(
 
 
 async def test_only_admins_may_listen() -> None:
-    """As for the metrics."""
+    """Only admins may listen, as for the metrics."""
     for headers, status in (
         ((), 401),
         (((b"authorization", b"Bearer herma-sk-agent"),), 403),

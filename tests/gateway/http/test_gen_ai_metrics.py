@@ -65,7 +65,7 @@ def samples_of(*traces: RequestTrace) -> dict[tuple[str, str], float]:
 
 
 def test_names_and_units_are_those_of_the_conventions() -> None:
-    """As their own package defines them."""
+    """Names and units are those of the conventions, as their own package defines them."""
     meter = Meter()
     for create in (
         gen_ai_metrics.create_gen_ai_server_request_duration,

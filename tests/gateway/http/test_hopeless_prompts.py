@@ -105,7 +105,7 @@ async def test_a_model_with_providers_is_left_to_them() -> None:
 
 
 async def test_a_template_that_leaves_questions_out_proves_nothing() -> None:
-    """Only what is in the prompt counts."""
+    """A template that leaves questions out proves nothing: only what is in the prompt counts."""
     source = "{{ messages[-1]['content'] }}"
     async with whole_gateway() as whole:
         await _make_known(whole)

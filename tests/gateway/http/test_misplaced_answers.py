@@ -106,7 +106,7 @@ async def test_a_refusal_behind_a_text_is_read(api: str, stream: bool) -> None:
 @each_way
 @pytest.mark.parametrize("thought", [{"reasoning_text": "So."}, {"reasoning": {"content": "So."}}])
 async def test_thoughts_in_other_fields(api: str, stream: bool, thought: dict[str, Any]) -> None:
-    """As those of Copilot, and objects."""
+    """Thoughts in other fields, as those of Copilot, and in objects are read."""
     told = [chunk(thought), chunk({"content": "Hello"}), END, DONE]
     body = whole({"role": "assistant", "content": "Hello", **thought})
     thinks = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if api == "messages" else {}
@@ -227,7 +227,7 @@ async def test_calls_of_a_stream_for_a_whole_answer(api: str, stream: bool, name
 
 @pytest.mark.parametrize("name", ["no arguments", "null", "never"])
 async def test_calls_of_a_stream_for_a_whole_chat(name: str) -> None:
-    """As in the other APIs."""
+    """Calls of a stream for a whole chat are joined, as in the other APIs."""
     body, arguments = CALLS[name]
     reply = await asked("chat", OddProvider(body=body), stream=False, tools=TOOLS["chat"])
     called = said_of("chat", reply, stream=False)["calls"]
@@ -264,7 +264,7 @@ async def test_choices_without_numbers_are_several() -> None:
 @each_api
 @pytest.mark.parametrize("choices", [7, True, {"a": 1}, "none", [7], [None]])
 async def test_choices_of_any_type_cost_no_answer(api: str, choices: object) -> None:
-    """In a stream for a whole answer, as in one for a stream."""
+    """Choices of any type cost no answer, in a stream for a whole answer as in one for a stream."""
     body = b"".join([event(choices=choices), *TOLD, END, DONE])
     reply = await asked(api, OddProvider(body=body), stream=False)
     assert said_of(api, reply, stream=False)["text"] == "Hello from afar"
@@ -307,7 +307,7 @@ async def test_one_call_stays_one(api: str, name: str) -> None:
 
 @each_api
 async def test_two_calls_with_one_id_are_two(api: str) -> None:
-    """If they say different things."""
+    """Two calls with one id are two if they say different things."""
     told = calling(part(ARGUMENTS, "get", id="a"), part('{"city":"y"}', "get", id="a"))
     reply = await asked(api, OddProvider(streamed=told), stream=True, tools=TOOLS[api])
     called = said_of(api, reply, stream=True)["calls"]
@@ -437,7 +437,7 @@ async def test_the_beginning_of_a_call_without_its_name_is_no_answer(
 @each_api
 @pytest.mark.parametrize("late", [True, False])
 async def test_a_name_may_come_late(api: str, late: bool) -> None:
-    """Behind the id, or behind the arguments."""
+    """A name may come late, behind the id or behind the arguments."""
     parts = [part(id="a"), part(name="get"), part(ARGUMENTS)]
     told = calling(*(parts[:1] + parts[:0:-1] if late else parts))
     reply = await asked(api, OddProvider(streamed=told), stream=True, tools=TOOLS[api])

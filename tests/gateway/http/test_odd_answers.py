@@ -180,7 +180,7 @@ async def test_an_answer_in_the_other_form_is_one(api: str, stream: bool) -> Non
 @each_api
 @each_way
 async def test_calls_in_the_other_form_are_calls(api: str, stream: bool) -> None:
-    """With the thoughts before them, and the usage."""
+    """Calls in the other form are calls, with the thoughts before them and the usage."""
     call = {"id": "a", "type": "function", "function": {"name": "get", "arguments": '{"city":"x"}'}}
     first = {**call, "index": 0, "function": {"name": "get", "arguments": '{"city"'}}
     told = [
@@ -210,9 +210,7 @@ async def test_calls_in_the_other_form_are_calls(api: str, stream: bool) -> None
 @each_api
 @pytest.mark.parametrize("is_about_request", [False, True])
 async def test_an_error_in_the_other_form_keeps_its_words(api: str, is_about_request: bool) -> None:
-    """An error in the form of the other API keeps its words, and counts as a refusal of the request
-    or not as usual.
-    """
+    """An error in another API's form keeps its words, whether or not it refuses the request."""
     error = {"message": "No such voice.", "code": 400 if is_about_request else "hot"}
     for body, stream in (
         (json.dumps({"error": error}).encode(), True),
@@ -276,7 +274,7 @@ THINKS = [
 async def test_thoughts_are_found_where_they_stand(
     api: str, stream: bool, thought: dict[str, Any]
 ) -> None:
-    """Once, wherever the server writes them."""
+    """Thoughts are found once, wherever the server writes them."""
     said = [{"type": "text", "text": "Hello"}]
     content = [*thought["content"], *said] if "content" in thought else "Hello"
     message = {"role": "assistant", **thought, "content": content}
@@ -305,7 +303,7 @@ ERRORS = {
 @pytest.mark.parametrize("name", sorted(ERRORS))
 @pytest.mark.parametrize("has_begun", [False, True])
 async def test_an_error_in_a_stream_keeps_its_words(api: str, name: str, has_begun: bool) -> None:
-    """In whatever form it comes, before the answer and in it."""
+    """An error in a stream keeps its words in any form, before the answer and in it."""
     body = b"".join([*TOLD[:1], ERRORS[name]] if has_begun else [ERRORS[name], DONE])
     reply = await asked(api, OddProvider(streamed=body), stream=True)
     assert b"It is hot" in reply.body
@@ -396,7 +394,9 @@ async def test_a_character_that_was_cut_in_two_is_one(api: str, texts: tuple[str
 
 @each_api
 async def test_white_space_before_an_answer_keeps_a_connection_alive(api: str) -> None:
-    """Before one in the other form too, and before a stream."""
+    """White space before an answer keeps a connection alive, also before an answer in the other
+    form and before a stream.
+    """
     for body in (b"\n \n" + whole(HELLO), b"\n\n\n" + STREAM):
         for stream in (False, True):
             reply = await asked(api, OddProvider(body=body), stream=stream)
@@ -416,9 +416,7 @@ async def test_white_space_before_an_answer_keeps_a_connection_alive(api: str) -
     ],
 )
 async def test_ends_by_other_names_are_ends(api: str, finish: str, end: dict[str, str]) -> None:
-    """Reasons to end by other names are ends: those of Cohere and Gemini, behind proxies, and of
-    vLLM.
-    """
+    """Cohere's, Gemini's and vLLM's own names of ends are read as ends."""
     reply = await asked(api, FakeProvider(finish=finish), stream=True)
     assert last_of(api, reply, stream=True) == (finish if api == "chat" else end[api])
 
@@ -533,7 +531,7 @@ async def test_another_provider_answers_what_does_not_refuse_the_request(
 @each_way
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_refusal_in_plain_text_is_one(api: str, stream: bool, status: int) -> None:
-    """As servers in Rust write it: a retry would be refused again."""
+    """A refusal in plain text, as servers in Rust write it, is final: no retry helps."""
     text = b"Failed to read the JSON body: unknown field `foo` at line 1"
     fake = OddProvider(status=status, body=text, kind="text/plain")
     reply = await asked(api, fake, FakeProvider(), stream=stream)

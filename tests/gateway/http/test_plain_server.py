@@ -30,7 +30,9 @@ async def client_of(script: Script, **config: Any) -> AsyncIterator[httpx.AsyncC
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_transport_gets_answers(is_streamed: bool) -> None:
-    """In one piece and as a stream, with the headers that the edge adds."""
+    """A transport gets answers in one piece and as a stream, with the headers that the edge
+    adds.
+    """
     origins = ("http://good.example",)
     async with client_of(Script(), allowed_origins=origins) as client:
         body = chat_body(stream=is_streamed)
@@ -100,7 +102,9 @@ def _request(body: bytes) -> tuple[dict[str, Any], Any]:
 
 
 async def test_a_silence_gets_its_keep_alive(autojump_clock: MockClock) -> None:
-    """As on our own server: the head after `head_hold_s`, then comments."""
+    """A silence gets its keep-alive as on our own server: the head after `head_hold_s`, then
+    comments.
+    """
     edge = scripted_edge(Script(60.0, *ANSWER), head_hold_s=5.0, keep_alive_s=20.0)
     scope, receive = _request(chat_body())
     sent: list[tuple[float, Message]] = []

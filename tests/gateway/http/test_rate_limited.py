@@ -34,7 +34,9 @@ async def _ask(url: str, secret: str, target: str = CHAT, body: bytes = b"") -> 
 
 
 async def test_a_key_over_its_limit_gets_429() -> None:
-    """With Retry-After, the headers of OpenAI, in each API's shape; other keys go on."""
+    """A key over its limit gets 429 with Retry-After and the headers of OpenAI, in each API's
+    shape; other keys go on.
+    """
     script = Script()
     edge = _edge(script, rate_limit=RateLimitConfig(requests_per_minute=2, tokens_per_minute=9_000))
     async with served(edge_app(edge)) as url:

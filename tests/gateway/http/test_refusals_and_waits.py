@@ -125,7 +125,9 @@ async def test_a_limit_that_lasts_ends_clients_that_ask_again_after_any_429(
 async def test_a_failure_that_may_pass_breaks_the_chat_of_cline(
     before: tuple[Any, ...], autojump_clock: MockClock
 ) -> None:
-    """Behind an event of an error its task ends; behind a broken connection it asks again."""
+    """A failure that may pass breaks the chat of Cline: behind an error event its task ends; behind
+    a broken connection it asks again.
+    """
     path = "/v1/chat/completions"
     asked = await exchange(*before, CUT, path=path, headers=CLINE).run()
     assert asked.status == 200
@@ -198,7 +200,9 @@ async def test_failures_of_servers_have_the_type_of_openai(status: int) -> None:
 async def test_no_client_is_sent_to_sleep(
     path: str, error: ApiError, retry_after: str | None, should_retry: str | None
 ) -> None:
-    """At most a minute; a limit that lasts ends retries at once, with the time in its text."""
+    """No client is told to wait for more than a minute; a limit that lasts ends retries at once,
+    with the time in its text.
+    """
     asked = await exchange(error, path=path).run()
     assert asked.status == error.status
     assert asked.head.get("retry-after") == retry_after

@@ -117,7 +117,7 @@ async def test_the_next_provider_answers(api: str, stream: bool, name: str) -> N
 
 
 async def test_operators_read_why() -> None:
-    """In the event, without the key that some providers quote."""
+    """Operators read why in the event, without the key that some providers quote."""
     text = f"Incorrect API key provided: {KEY}. You can obtain one from https://console.x.ai."
     fake = OddProvider(status=400, body=json.dumps({"error": text}).encode())
     async with open_provider(fake):
@@ -169,7 +169,9 @@ PAUSES: list[tuple[Any, int | None]] = [
 
 @pytest.mark.parametrize(("body", "pause_s"), PAUSES)
 async def test_a_limit_without_a_header_may_say_its_pause(body: Any, pause_s: int | None) -> None:
-    """In the words or details of its body; the client is told as long, and no other words."""
+    """A limit without a header may say its pause in the words or details of its body; the client is
+    told the same pause, and no other words.
+    """
     data = json.dumps(body).encode()
     assert retry_after_in(data) == pause_s
     reply = await asked("chat", OddProvider(status=429, body=data), stream=False)

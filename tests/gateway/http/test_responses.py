@@ -89,7 +89,7 @@ async def test_a_malformed_call_in_the_history_is_no_error() -> None:
 
 
 async def test_an_answer_that_is_cut_is_incomplete() -> None:
-    """With the reason; its last item too."""
+    """An answer that is cut is incomplete, with the reason; so is its last item."""
     async with whole_gateway() as whole:
         stream = await streamed(whole, max_output_tokens=2)
     assert stream.response is not None

@@ -68,7 +68,7 @@ async def test_a_plain_answer(said: Any) -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 async def test_a_system_prompt_is_at_its_place(role: str) -> None:
-    """In the input, or as instructions, which come first."""
+    """A system prompt is at its place, in the input, or as instructions, which come first."""
     said = [{"role": role, "content": "Speak Greek."}, {"role": "user", "content": "Hi"}]
     async with whole_gateway() as whole:
         await asked(whole, said, instructions="Be brief.")
@@ -205,7 +205,9 @@ async def test_a_probe_of_nothing_is_answered() -> None:
 async def test_a_form_that_cannot_be_served_is_called_as_the_client_does(
     form: dict[str, Any], param: str
 ) -> None:
-    """Not by the field of a chat, whether the body is wrong or no engine can enforce it."""
+    """A form that cannot be served is called by the client's own field, and not by that of a chat,
+    whether the body is wrong or no engine can enforce it.
+    """
     async with whole_gateway() as whole:
         reply = await whole.post(PATH, model="alpha", input="x", text={"format": form})
     assert (reply.status, reply.json["error"]["param"]) == (400, param)

@@ -153,7 +153,9 @@ async def test_a_slash_behind_a_path_changes_nothing() -> None:
     ],
 )
 async def test_a_path_that_leads_nowhere_says_what_was_meant(path: str, hint: str) -> None:
-    """As clients ask that take the gateway for another server, or have a wrong base URL."""
+    """A path that leads nowhere says what was meant, for clients that take the gateway for another
+    server or have a wrong base URL.
+    """
     reply = await Exchange(edge_app(scripted_edge(Script())), method="GET", path=path).run()
     assert (reply.status, reply.json["error"]["type"]) == (404, "not_found_error")
     assert reply.json["error"]["message"] == f"There is nothing at {path}{hint}"
@@ -172,7 +174,9 @@ async def test_a_line_break_in_a_path_is_read_as_one(path: str) -> None:
 
 
 async def test_other_methods_are_told_which_a_path_takes() -> None:
-    """In whatever order they are routed, with parameters and without; pages take reads alone."""
+    """Other methods are answered with those that a path takes, in whatever order they are routed,
+    with parameters and without; pages take reads alone.
+    """
     app = edge_app(scripted_edge(Script()))
     taken = {
         "/v1/chat/completions": "POST",

@@ -177,7 +177,7 @@ async def test_another_key_s_response_does_not_exist(tmp_path: Path) -> None:
 
 
 async def test_a_policy_of_never_stores_nothing(tmp_path: Path) -> None:
-    """Not even a file."""
+    """A policy of never stores nothing, and makes no file."""
     async with stored(tmp_path, store="never") as one:
         assert (await one.create())["store"] is False
         assert not (tmp_path / "responses.sqlite").exists()
@@ -362,7 +362,9 @@ async def test_background_responses_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_what_runs_when_the_gateway_stops_has_failed(tmp_path: Path) -> None:
-    """With the reason, also in its stream, and with the items that were done."""
+    """A response that runs when the gateway stops has failed, with the reason, also in its stream,
+    and with the items that were done.
+    """
     worker = FakeWorker(text="<think>So.</think>The weather in Athens is warm.")
     worker.pause_after = 12
     async with stored(tmp_path, worker) as one:

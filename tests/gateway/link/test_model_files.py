@@ -159,8 +159,8 @@ class Liar(FakeWorker):
 async def test_files_that_do_not_fit_their_digest_are_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With one line, also when the worker asks again and starts anew; it sees no prompt. A worker
-    with the true files serves.
+    """Files that do not fit their digest are refused with one line, also when the worker asks again
+    and starts anew; it sees no prompt. A worker with the true files serves.
     """
     async with open_gateway() as gateway:
         liar = Liar("liar")

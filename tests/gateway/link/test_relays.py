@@ -165,7 +165,7 @@ def test_an_upload_is_never_further_ahead_than_its_window(
     ],
 )
 async def test_an_end_before_the_head_is_an_error(end: object, text: str) -> None:
-    """With what is known of it."""
+    """An end before the head is an error, with what is known of it."""
     link = FakeLink([])
 
     async def fail() -> None:

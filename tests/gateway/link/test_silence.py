@@ -197,7 +197,9 @@ def test_an_exchange_that_has_begun_is_watched_by_its_owner() -> None:
     )
 )
 def test_the_bounds_hold_whatever_comes(steps: list[tuple[str, int]]) -> None:
-    """Never early; never later than one look after the bound, or the last renewal of it."""
+    """The bounds of silence hold whatever comes: never early; never later than one look after the
+    bound, or after its last renewal.
+    """
     first_s, stall_s, now = 20.0, 10.0, 0.0
     silence, num_parts, num_signs, last = Silence(first_s, stall_s, 0.0), 0, 0, 0.0
     for what, seconds in steps:

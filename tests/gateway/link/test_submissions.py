@@ -154,7 +154,9 @@ async def test_what_is_over_is_not_sent() -> None:
 
 
 async def test_what_there_is_no_room_for_waits() -> None:
-    """In order, and it can be withdrawn; another worker's does not wait for it."""
+    """Submissions without room wait in order, and can be withdrawn; those for another worker do not
+    wait for them.
+    """
     sent: list[bytes] = []
     unread = {WORKER: ROOM_BYTES - 1}
 
@@ -180,7 +182,9 @@ async def test_what_there_is_no_room_for_waits() -> None:
 
 
 async def test_for_room_it_is_looked_at_times() -> None:
-    """Not in each turn of the loop, which the look itself would bring about."""
+    """The room is looked at at set times, and not in each turn of the loop, which the look itself
+    would bring about.
+    """
     looks: list[float] = []
 
     def waiting_bytes(_worker: WorkerId) -> int:
@@ -212,7 +216,9 @@ async def test_after_its_end_nothing_is_sent() -> None:
 
 
 async def test_a_frame_larger_than_the_room_goes_alone() -> None:
-    """Once nothing waits, and nobody overtakes it."""
+    """A frame larger than the room goes alone, once nothing waits, and no other frame
+    overtakes it.
+    """
     sent: list[list[int]] = []
     unread = {WORKER: 1}
     submissions = Submissions(

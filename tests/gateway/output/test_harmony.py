@@ -128,7 +128,7 @@ def test_channels_are_told_apart(
 
 
 def test_stops_end_the_final_text_only() -> None:
-    """Not the thoughts that spell them."""
+    """Stops end the final text only, and not the thoughts that spell them."""
     seen = run(f"{ANALYSIS}{FINAL} 1 + 1", 3, stops=("+",))
     assert seen == ("12 + 7 is 19", "It is 19. 1 ", [], ChoiceFinished(0, "stop", "+"))
 

@@ -21,7 +21,7 @@ def split(form: str, parts: list[str]) -> tuple[str, str]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mention_of_a_tag_is_no_call(form: str) -> None:
-    """In any format the thoughts go on to their end."""
+    """A mention of a tag is no call: in any format the thoughts go on to their end."""
     for marker in TOOL_FORMATS[form].markers:
         for said in (f"I write {marker} and go on", f"{marker}", f"`{marker}` {marker}{{x}} so"):
             text = f"{said}</think>\n\nDone."

@@ -123,7 +123,7 @@ def test_requests_without_tools_see_no_tags_either(
 def test_a_prompt_goes_on_to_a_call_or_an_answer(
     name: str, end: str, before_call: str, past: str | None
 ) -> None:
-    """As the model itself would write it."""
+    """A prompt goes on to a call or an answer, as the model itself would write it."""
     form = AnswerFormat(TOOL_FORMATS[name], REASONING_FORMATS[name], is_reasoning_model=True)
     assert form.before_call(end) == before_call
     assert form.past_reasoning(end) == (REASONING_FORMATS[name].closing if past is None else past)

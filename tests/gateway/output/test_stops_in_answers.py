@@ -96,7 +96,9 @@ def test_entries_of_logprobs_end_where_the_answer_does() -> None:
 
 
 def test_a_stop_token_of_text_ends_only_the_answer() -> None:
-    """In the thoughts it is the text that it is anywhere; in the answer it is not shown."""
+    """A stop token that is text ends only the answer: in the thoughts it is the text that it is
+    anywhere; in the answer it is not shown.
+    """
     plus = TOKENIZER.token_to_id("+")
     ids = [*ids_of("<think>a"), plus, *ids_of("b</think>one EN"), plus, *ids_of("two")]
     for steps in ([ids], [[one] for one in ids]):

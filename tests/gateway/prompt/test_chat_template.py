@@ -158,7 +158,9 @@ def test_an_effort_that_a_template_refuses_is_the_nearest_one(given: str, shown:
 
 
 def test_a_system_turn_that_a_template_demands_has_nothing_in_it() -> None:
-    """For clients that send none; one that is there stays as it is."""
+    """A system turn that a template demands is empty for clients that send none; one that is there
+    stays as it is.
+    """
     source = (
         "{% if messages[0].role != 'system' %}{{ raise_exception('System first.') }}{% endif %}"
         "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"

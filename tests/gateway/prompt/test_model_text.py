@@ -330,7 +330,7 @@ def test_a_model_without_an_end_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["tool_use", "chat"])
 def test_a_lone_named_template_serves_all_requests(name: str) -> None:
-    """In a list without a default one."""
+    """A lone named template, in a list without a default one, serves all requests."""
     files = make_text_files()
     del files["chat_template.jinja"]
     named = [{"name": name, "template": PLAIN}]

@@ -55,7 +55,9 @@ def test_a_template_with_ids_gets_them_as_they_came() -> None:
 
 
 def test_a_result_may_come_late() -> None:
-    """Behind what the user or the assistant said meanwhile; and one may be missing so far."""
+    """A result may come late, behind what the user or the assistant said meanwhile; and one may be
+    missing so far.
+    """
     said = Message("user", "Well?")
     late = _shown(BARE, USER, _asked("a", "b"), _told("b", "rb"), said, _told("a", "ra"))
     assert late.endswith("<tool>ra<tool>rb<user>Well?")
@@ -64,7 +66,9 @@ def test_a_result_may_come_late() -> None:
 
 
 def test_ids_may_be_used_again() -> None:
-    """As by servers that number the calls of an answer, and within one turn."""
+    """Ids may be used again, as by servers that number the calls of an answer, and within one
+    turn.
+    """
     first = (_asked("0", "1"), _told("1", "r1"), _told("0", "r0"))
     second = (_asked("0", "1"), _told("1", "s1"), _told("0", "s0"))
     text = _shown(BARE, USER, *first, *second)
@@ -82,8 +86,8 @@ def test_results_without_ids_stay_as_they_are(given: Any) -> None:
 
 
 def test_unknown_and_double_ids_are_named() -> None:
-    """To the model, which would take them for results of other calls. No session ends of it: a
-    client may have compacted the call away.
+    """The model is told of results with unknown and double ids, which it would take for results of
+    other calls. No session ends by them: a client may have compacted the call away.
     """
     text = _shown(
         BARE, USER, _asked("a", "b"), _told("x", "rx"), _told("b", "rb"), _told("a", "ra")

@@ -64,7 +64,9 @@ RESULT = "[TOOL_RESULTS]R[/TOOL_RESULTS]"
     ],
 )
 def test_words_beside_calls_stand_in_front_of_them(source: str, given: str, seen: str) -> None:
-    """Where mistral-common writes them; the template alone leaves them out without a word."""
+    """Words beside calls stand in front of them, where mistral-common writes them; the template
+    alone leaves them out without a word.
+    """
     assert rendered(given, source) == seen
 
 
@@ -113,8 +115,8 @@ _OF_MESSAGES = """\
     ],
 )
 def test_thoughts_come_before_what_is_said_beside_a_call(may_think: str, seen: str) -> None:
-    """As the model wrote them, which is what is cached; where a template shows thoughts only with a
-    call, they stay with it.
+    """Thoughts come before what is said beside a call, as the model wrote them, which is what is
+    cached; where a template shows thoughts only with a call, they stay with it.
     """
     template = ChatTemplate(_OF_MESSAGES.replace("MAY_THINK", may_think), ControlTokens(()))
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -42,7 +42,9 @@ def test_a_space_behind_a_printed_character_begins_a_piece(
 @pytest.mark.parametrize("sources", PATTERNS)
 @given(text=ASCII | st.text(alphabet=st.characters(max_codepoint=127), max_size=8))
 def test_python_finds_the_same_pieces_in_ascii(sources: tuple[str, ...], text: str) -> None:
-    """Where it finds the whole text, and each piece by itself is one piece again."""
+    """Python finds the same pieces in ASCII where it finds the whole text, and each piece by itself
+    is one piece again.
+    """
     pattern = in_ascii(sources)
     assert pattern is not None
     found = pattern.findall(text)
@@ -84,7 +86,9 @@ def test_the_expressions_that_files_have_are_in_the_table(kind: str) -> None:
 
 
 def test_qwen_3_5_has_an_expression_of_its_own() -> None:
-    """With marks among the letters, as its tokenizer in transformers has it."""
+    """Qwen 3.5 has an expression of its own, with marks among the letters, as its tokenizer in
+    transformers has it.
+    """
     sources = (FILES["qwen35"],)
     assert sources == (PRETOKENIZE_REGEX,)
     assert pieces(sources, "e\u0301a b") == ["e\u0301a", " b"]
@@ -201,7 +205,9 @@ def test_a_normalizer_that_is_no_unicode_form_forbids_it(
 
 
 def test_what_is_printed_is_no_white_space_to_the_library() -> None:
-    """In no expression, and after no normalizer that is allowed: for every character there is."""
+    """What is printed is no white space to the library, in any expression and after any normalizer
+    that is allowed: for every character there is.
+    """
     characters = [chr(n) for n in range(sys.maxunicode + 1) if not 0xD800 <= n < 0xE000]
     printed = [character for character in characters if is_printed(character)]
     white = pre_tokenizers.Split(Regex(r"\s"), "isolated")

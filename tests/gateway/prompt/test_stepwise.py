@@ -31,7 +31,7 @@ def all_steps(work: StepwiseDraft | StepwiseText) -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("sources", PATTERNS, ids=lambda sources: sources[0][:12])
 def test_a_text_in_steps_has_the_ids_of_its_whole(sources: tuple[str, ...]) -> None:
-    """For all known expressions."""
+    """A text in steps has the ids of its whole, for all known expressions."""
     encoder = Encoder(split_by(sources).to_str().encode())
     prompts = PromptEncoder(encoder, ControlTokens(encoder.control))
     segments = [TEXT, "<|im_start|>" + TEXT + "!", "<|im_end|>", "<|im_start|>short", "<|im_end|>"]

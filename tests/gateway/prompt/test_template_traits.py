@@ -376,7 +376,7 @@ def test_types_without_null_are_what_a_template_can_turn_into_pythons(
     ],
 )
 def test_a_type_that_is_not_stated_is_found(schema: object, seen: str) -> None:
-    """Beside one that the template refuses."""
+    """A type that is not stated is found, beside one that the template refuses."""
     properties = {"x": schema, "z": {"type": "null"}}
     definitions = {"N": {"type": "integer"}}
     parameters = {"type": "object", "properties": properties, "$defs": definitions}
@@ -395,7 +395,9 @@ def test_a_deep_schema_that_a_template_refuses_is_no_failure_of_ours() -> None:
 
 
 def test_calls_that_begin_a_conversation_stand_behind_a_turn_of_the_user() -> None:
-    """As a client leaves them that has compacted what was before."""
+    """Calls that begin a conversation, as a client leaves them that has compacted what was before,
+    stand behind a turn of the user.
+    """
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert rendered("a1:|t1:R|u:A", FIRST_IS_USER, tools) == 'u:|a:({"x": 1})|t:R|u:A'
     assert rendered("u:B|a1:|t1:R", FIRST_IS_USER, tools) == 'u:B|a:({"x": 1})|t:R'
@@ -446,7 +448,9 @@ def test_tools_stay_where_only_the_turns_are_refused() -> None:
 
 
 def test_past_thoughts_have_every_name() -> None:
-    """As transformers fills `thinking` and `reasoning_content` from each other."""
+    """Past thoughts have every name, as transformers fills `thinking` and `reasoning_content` from
+    each other.
+    """
     source = "{% for m in messages %}{{ m.thinking }}/{{ m.reasoning_content }}/{{ m.reasoning }}|\
 {% endfor %}"
     assert rendered("a:B#T", source) == "T/T/T"

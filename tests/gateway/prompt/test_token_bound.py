@@ -101,7 +101,9 @@ def test_a_tokenizer_that_drops_text_has_no_bound(name: str) -> None:
 
 
 def test_sentence_piece_with_bytes_has_a_bound_and_without_has_none() -> None:
-    """As Llama 2 and Gemma have it: spaces are letters, unknown letters are bytes."""
+    """SentencePiece with bytes has a bound and without has none, as in Llama 2 and Gemma: spaces
+    are letters, unknown letters are bytes.
+    """
     letters = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"▁": 256, "a": 257, "▁a": 258}
     for falls_back, has_bound in ((True, True), (False, False)):
         merges = [("▁", "a")]

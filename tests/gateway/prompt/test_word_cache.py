@@ -168,7 +168,7 @@ def test_many_unknown_texts_teach_no_more_at_a_time_than_one() -> None:
 
 
 def test_reading_changes_nothing() -> None:
-    """Only `learn` writes: `encode` may run in a thread."""
+    """Reading changes nothing: only `learn` writes, so `encode` may run in a thread."""
     words = new_cache("byte-level")
     encoded = [words.encode(["some words that are new"]) for _ in range(3)]
     assert words.num_bytes == 0

@@ -309,7 +309,9 @@ def test_a_worker_that_fails_is_asked_last() -> None:
 
 
 def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
-    """As soon as it has room: what it sent away has told nothing."""
+    """A worker that was too busy for its trial is tried again as soon as it has room: the refused
+    trial has proved nothing.
+    """
     fleet = dispatch((W1, facts()), (W2, facts()))
     for ticket in range(3):
         fleet.tickets.ask(request(ticket, excluded=frozenset({W2})), 0.0)
@@ -323,7 +325,9 @@ def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
 
 
 def test_a_request_that_waits_for_a_workers_trial_runs_there_when_it_ends_well() -> None:
-    """In the same step: the trial's end frees the place and proves the worker."""
+    """A request that waits for a worker's trial runs there in the same step in which the trial ends
+    well: its end frees the place and proves the worker.
+    """
     fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
     for ticket in range(3):
         fleet.tickets.ask(request(ticket, excluded=frozenset({W2})), 0.0)

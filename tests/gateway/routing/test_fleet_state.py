@@ -203,7 +203,9 @@ def test_the_fleet_rests_without_tickets_and_due_probes() -> None:
 
 
 def test_nothing_serves_and_nothing_starts_is_a_503_at_once() -> None:
-    """With Retry-After, in whole seconds."""
+    """If nothing serves and nothing starts, the answer is a 503 at once, with Retry-After in whole
+    seconds.
+    """
     error = only(dispatch().tickets.ask(request(1), 0.0), Refuse).error
     assert (error.status, error.retry_after_s) == (503, 10)
 
@@ -348,7 +350,9 @@ def test_an_attached_engine_that_has_gone_is_waited_for_as_for_a_lost_link() -> 
 
 
 def test_an_attached_engine_that_is_back_is_a_start_again() -> None:
-    """From its first sign of life, and a later absence counts anew."""
+    """An attached engine that is back is a start again, from its first sign of life, and a later
+    absence counts anew.
+    """
     fleet = away()
     fleet.tick(190.0)
     assert fleet.models()[0].state == "down"

@@ -21,7 +21,7 @@ def two_workers() -> FleetState:
 
 
 def test_another_one_that_starts_is_waited_for() -> None:
-    """Until it, too, gives up."""
+    """Another worker that starts is waited for, until it gives up too."""
     fleet = two_workers()
     fleet.heard(W2, Fault("w2", 1, "killed", 137), 0.0)
     assert fleet.heard(W1, gives_up(1), 1.0)
@@ -44,7 +44,9 @@ def test_another_one_that_is_replaced_is_waited_for() -> None:
 
 @pytest.mark.parametrize("says_bye", [False, True])
 def test_another_one_that_has_vanished_may_dial_in_again(says_bye: bool) -> None:
-    """As it may where nobody has given up: for the whole patience, and no longer."""
+    """Another worker that has vanished may dial in again, as where none has given up: it is waited
+    for during the whole patience, and no longer.
+    """
     fleet = two_workers()
     for number, now in ((1, 0.0), (2, 100.0)):
         if says_bye:

@@ -318,7 +318,9 @@ def test_workers_bring_models_that_are_not_configured() -> None:
 
 
 def test_a_model_for_which_a_stream_waits_is_kept() -> None:
-    """For the whole patience of the stream, which a worker that comes late can still use."""
+    """A model for which a stream waits is kept for the whole patience of the stream, which a worker
+    that comes late can still use.
+    """
     fleet = _awaiting()
     fleet.register(W1, hello("w1", facts(), models=("n",)), 0.0)
     fleet.lost(W1, 1.0)

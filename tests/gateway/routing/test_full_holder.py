@@ -65,7 +65,9 @@ def test_a_second_prompt_of_that_worker_waits_behind_it() -> None:
 
 @pytest.mark.parametrize("num_cached", [0, 10])
 def test_a_short_wait_is_not_worth_a_few_blocks(num_cached: int) -> None:
-    """To compute 320 tokens takes 32 ms, less than the next end on W1."""
+    """A short wait is not worth a few blocks: to compute 320 tokens takes 32 ms, less than the next
+    end on W1.
+    """
     fleet = full_holder(LONG)
     short = LONG[:num_cached]
     assert placed(fleet.tickets.ask(request(3, short), 1.2)) == {3: W2}

@@ -42,7 +42,7 @@ def test_choices_count_as_sequences(num_choices: int) -> None:
 
 
 def test_a_deadline_says_so() -> None:
-    """Not that a queue is full which is not."""
+    """A deadline says so, and not that a queue is full."""
     fleet = dispatch((W1, facts(max_seqs=1)))
     fleet.tickets.ask(request(1), 0.0)
     fleet.tickets.ask(request(2, deadline_at=1.0), 0.0)
@@ -51,7 +51,9 @@ def test_a_deadline_says_so() -> None:
 
 
 def test_the_queue_follows_what_the_workers_take() -> None:
-    """Unless it is configured: 256, or as many as run where that is more."""
+    """The queue follows what the workers take unless it is configured: 256, or as many as run where
+    that is more.
+    """
     fleet = dispatch((W1, facts(max_seqs=300)), (W2, facts(max_seqs=300)), max_queue=None)
     for ticket in range(1, 1_200):
         fleet.tickets.ask(request(ticket, tail=1, max_tokens=1), 0.0)

@@ -132,8 +132,8 @@ def test_on_a_slow_worker_answers_are_slower() -> None:
 
 
 def test_answers_of_several_tokens_a_step_are_slowed_in_fewer_steps() -> None:
-    """Where drafts are accepted, by what was measured lately; an engine that begins anew is as any
-    other.
+    """Answers of several tokens a step are slowed in fewer steps, by what was measured lately of
+    accepted drafts; an engine that begins anew counts as any other.
     """
     plain, drafting = _worker(W1, running=4), _worker(W2, running=4)
     said = load(running=4, rate=10_000.0)

@@ -67,8 +67,9 @@ def test_a_change_of_speed_is_learned() -> None:
 
 
 def test_what_was_learned_long_ago_is_trusted_less() -> None:
-    """From the last prefill on: half after a third of a minute, hardly after an hour. What the
-    worker says itself counts from when it said so, until there is a prefill.
+    """What was learned long ago is trusted less, from the last prefill on: half after a third of a
+    minute, hardly after an hour. The worker's own report counts from its time on, until there is a
+    prefill.
     """
     estimate = PrefillRateEstimator()
     estimate.report(10_000.0, 100.0)

@@ -67,7 +67,9 @@ def test_torn_digests_are_never_applied() -> None:
 
 
 def test_a_snapshot_that_does_not_come_is_asked_again() -> None:
-    """Once per patience, and no more when it has come."""
+    """A snapshot that does not come is asked again once per patience, and no more when it has
+    come.
+    """
     index = PrefixIndex()
     index.add(W1, 0.0)
     assert index.overdue_snapshots(SNAPSHOT_PATIENCE_S - 0.1) == ()

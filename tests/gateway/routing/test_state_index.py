@@ -132,7 +132,9 @@ def _depth(blocks: set[BlockDigest], states: set[BlockDigest], needs_states: boo
 
 
 def test_a_prompt_goes_where_it_can_go_on() -> None:
-    """Not to the worker that holds more of its blocks, and no state behind them."""
+    """A prompt goes where it can go on, and not to a worker that holds more of its blocks but no
+    state behind them.
+    """
     fleet = dispatch((W1, HYBRID), (W2, HYBRID))
     long = chain(("long", 300))
     for worker_id in (W1, W2):

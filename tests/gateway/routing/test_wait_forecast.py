@@ -66,7 +66,7 @@ def test_a_cached_prompt_follows_its_cache() -> None:
 
 
 def test_a_full_worker_is_awaited() -> None:
-    """For a place, and for keys and values, as its answers free them."""
+    """A full worker is awaited for a place, and for keys and values, as its answers free them."""
     found = starts([lane(free_places=0, places_per_s=0.5)], [prompt(1, 10), prompt(2, 10)])
     assert [found[n].at_s for n in (1, 2)] == pytest.approx([2.0, 4.0])
     found = starts([lane(free_tokens=1000, tokens_per_s=100)], [prompt(1, 1900), prompt(2, 900)])

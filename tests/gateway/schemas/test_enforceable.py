@@ -324,7 +324,9 @@ NULLABLE: dict[str, tuple[dict[str, Any], object]] = {
 @pytest.mark.parametrize("is_strict", [True, False])
 @pytest.mark.parametrize("name", NULLABLE)
 def test_nullable_of_openapi_allows_null(name: str, is_strict: bool, walker: Walker) -> None:
-    """Beside what the schema allows without it; and not where it says false."""
+    """OpenAPI's `nullable` allows null beside what the schema allows without it, and not where it
+    is false.
+    """
     schema, value = NULLABLE[name]
     dialect = {"$schema": "http://json-schema.org/draft-07/schema#"} if name == "old draft" else {}
     for said in (True, False):

@@ -40,7 +40,9 @@ PATTERNS = [
 
 @pytest.mark.parametrize(("pattern", "right", "wrong"), PATTERNS)
 def test_it_means_the_same(pattern: str, right: list[str], wrong: list[str]) -> None:
-    """To an engine of another dialect, which also gets it as the whole string."""
+    """A schema means the same to an engine of another dialect, which also gets it as the whole
+    string.
+    """
     text = written(pattern).text
     inner = re.compile(text.removeprefix("^").removesuffix("$"))
     assert text.startswith("^")
@@ -103,7 +105,7 @@ def test_engines_read_it() -> None:
     ],
 )
 def test_what_cannot_be_followed_is_named(pattern: str) -> None:
-    """In words for the client."""
+    """What cannot be followed is named, in words for the client."""
     with pytest.raises(HardPattern, match=r"\w+ \w+"):
         written(pattern)
 

@@ -117,7 +117,9 @@ def test_what_no_alternative_or_name_allows_is_not_written(
 def test_properties_that_are_shown_have_the_names_that_are_allowed(
     name: str, *, is_closed: bool, walker: Walker
 ) -> None:
-    """With and without other properties."""
+    """Properties that are shown have the names that are allowed, with and without other
+    properties.
+    """
     given = {
         "type": "object",
         "properties": {"a": {"type": "boolean"}, "bcd": {"type": "boolean"}},

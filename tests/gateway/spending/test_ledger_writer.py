@@ -177,7 +177,7 @@ async def test_a_settlement_does_not_wait_for_long(tmp_path: Path) -> None:
 
 
 async def test_a_reservation_returns_only_once_it_is_written(tmp_path: Path) -> None:
-    """Not when it is merely queued."""
+    """A reservation returns only once it is written, and not when it is merely queued."""
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, disk = await start(nursery, path)

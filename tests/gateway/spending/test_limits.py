@@ -97,7 +97,9 @@ def test_another_provider_may_have_room() -> None:
 
 
 def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
-    """In UTC; a request counts on the day on which it was reserved."""
+    """A day ends at midnight and a month with its last day, in UTC; a request counts on the day on
+    which it was reserved.
+    """
     books = Books({CLOUD: SpendingLimits(daily=5, monthly=9)})
     late = reserved(books, 5)
     tomorrow = NOON + DAY_S
@@ -269,7 +271,9 @@ def test_no_text_has_a_word_that_agents_take_for_something_else() -> None:
 def test_the_client_is_told_what_it_can_do(
     *, limit: int, spent: int, reserved: int, cost: int, status: int, word: str
 ) -> None:
-    """To wait, or to send less: waiting is of no use to what no window holds, so it is no 429."""
+    """The client is told to wait, or to send less: waiting is of no use to a request that no window
+    holds, so that is no 429.
+    """
     plain, helped = (over(limit, spent, reserved, cost, cap=cap) for cap in (0, 57))
     for error in (plain, helped):
         assert error.status == status

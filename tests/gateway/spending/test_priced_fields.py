@@ -75,7 +75,7 @@ async def test_the_operators_own_fields_are_sent_under_a_limit(tmp_path: Path) -
 
 
 async def test_a_limit_of_a_conversation_refuses_what_no_price_covers(tmp_path: Path) -> None:
-    """As a limit of a provider does."""
+    """A limit of a conversation refuses what no price covers, as a limit of a provider does."""
     fake = FakeProvider(usage=COUNTED)
     async with open_shop(tmp_path, fake) as shop:
         services = shop.gateway.services

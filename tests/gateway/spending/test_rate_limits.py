@@ -149,7 +149,7 @@ def test_a_reload_keeps_what_was_used() -> None:
 
 
 def test_headers_are_those_of_the_tighter_limit() -> None:
-    """In OpenAI's spelling, durations as Go writes them."""
+    """Headers are those of the tighter limit, in OpenAI's spelling, durations as Go writes them."""
     limits = _limits(requests=100, tokens=600, address=RateLimitConfig(requests_per_minute=3))
     charge, _ = limits.charge("a", "192.0.2.1", 60, 0.0)
     assert dict(charge.headers()) == {

@@ -124,7 +124,9 @@ usages = st.builds(Usage, st.integers(0, 9), st.integers(0, 3), st.integers(0, 9
     day=days,
 )
 def test_it_is_the_sum_of_the_month(counted: list[tuple[str, str, Usage]], day: str) -> None:
-    """In whatever order days come, as long as the month asked for is the newest."""
+    """The sum is that of the month, in whatever order days come, as long as the month asked for is
+    the newest.
+    """
     newest = max([at[:7] for at, _, _ in counted], default="")
     local = use(*counted)
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])

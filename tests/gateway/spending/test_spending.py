@@ -127,7 +127,9 @@ def units(micro: int) -> float:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_the_ledger_holds_what_the_provider_counted(tmp_path: Path, streamed: bool) -> None:
-    """Not what was reserved; by key, model and provider."""
+    """The ledger holds what the provider counted, and not what was reserved; by key, model and
+    provider.
+    """
     async with open_shop(tmp_path, FakeProvider(usage=COUNTED)) as shop:
         asked = await shop.ask(Caller(key="alice"), stream=streamed)
         assert asked.error is None
@@ -304,7 +306,9 @@ async def test_the_limit_is_told_while_an_attached_engine_is_away(
 async def test_health_names_the_cloud_as_long_as_it_may_answer(
     tmp_path: Path, price: PriceConfig
 ) -> None:
-    """With money left; and what is free has no limit that could be reached."""
+    """Health names the cloud as long as it may answer, with money left; and what is free has no
+    limit that could be reached.
+    """
     daily = 0.0 if price.input == 0 else 1.0
     limits = LimitsConfig(daily=daily)
     async with open_shop(tmp_path, FakeProvider(), limits=limits, price=price) as shop:
@@ -375,7 +379,9 @@ async def test_without_a_bound_on_the_output_a_limit_refuses(tmp_path: Path) -> 
 
 
 async def test_an_oversized_request_is_refused_for_its_size(tmp_path: Path) -> None:
-    """With the cap that would fit; the alarm is left to the limit that is really spent."""
+    """An oversized request is refused for its size, with the cap that would fit; the event is left
+    to the limit that is really spent.
+    """
     fake = FakeProvider(usage=COUNTED)
     async with open_shop(tmp_path, fake, limits=LimitsConfig(daily=units(4_000))) as shop:
         counts = shop.gateway.services.feed.counts
@@ -509,7 +515,7 @@ async def test_local_usage_is_recorded_as_it_was_sent(tmp_path: Path) -> None:
 
 
 async def test_local_work_for_a_client_that_leaves_is_recorded(tmp_path: Path) -> None:
-    """As far as it came."""
+    """Local work for a client that leaves is recorded as far as it came."""
     ledger = tmp_path / "ledger.sqlite"
     fake = FakeWorker()
     fake.pause_after = 3

@@ -115,7 +115,9 @@ def test_a_settlement_takes_the_reservations_place(path: Path) -> None:
 
 
 def test_the_next_run_finds_what_was_left_open(path: Path) -> None:
-    """As spent, since it may have been charged; local usage is no spending."""
+    """The next run finds what was left open as spent, since it may have been charged; local usage
+    is no spending.
+    """
     with opened(path) as store:
         store.write([reservation(1), reservation(2, key="other")], [], [entry(cost=7)])
         store.write([], [], [entry(provider="", cost=0), entry(day="2026-10-01")])
@@ -206,7 +208,7 @@ def test_ledgers_beside_count_as_spent(path: Path) -> None:
 
 
 def test_ledgers_of_two_currencies_are_not_added(path: Path) -> None:
-    """Not even to be shown."""
+    """Ledgers of two currencies are not added, not even to be shown."""
     for name, currency in (("ledger.sqlite", "USD"), ("ledger.1.sqlite", "EUR")):
         with opened(path.with_name(name), currency):
             pass
@@ -304,7 +306,7 @@ def test_another_version_and_another_currency_are_refused(path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """With the remedy in it."""
+    """A place that cannot be written is one line with the remedy in it."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"set \[ledger\] path"):
         LedgerStore(tmp_path / "file" / "ledger.sqlite", "USD")

@@ -151,7 +151,7 @@ def _packed(path: Path, statement: str) -> list[bytes]:
 
 
 def test_what_expires_is_overwritten_too(path: Path) -> None:
-    """With the next scrub."""
+    """What expires is overwritten too, with the next scrub."""
     clock = Clock()
     with opened(path, clock=clock) as store:
         store.write([insert(1, text=SECRET), insert(2, is_open=True)])

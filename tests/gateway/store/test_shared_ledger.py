@@ -135,7 +135,9 @@ def test_a_claim_that_is_given_up_while_it_waits_is_not_made(tmp_path: Path) -> 
 
 
 def test_a_ledger_that_is_kept_alone_is_refused(tmp_path: Path) -> None:
-    """As versions do that share none: two books would each miss the other's reservations."""
+    """A ledger that is kept alone, by a version that shares none, is refused: two processes would
+    each miss the other's reservations.
+    """
     path = tmp_path / "ledger"
     with shared(path, 1):
         pass
@@ -266,7 +268,9 @@ TestSharedLedger.settings = settings(stateful_step_count=25)
 def test_a_commit_of_another_process_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for good: one that was stopped within it costs the others their reservations alone."""
+    """A commit of another process is waited for, for a bounded time: one that was stopped within it
+    costs the others their reservations alone.
+    """
     path = tmp_path / "ledger"
     with shared(path, 1) as (store,), closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")

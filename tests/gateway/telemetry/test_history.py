@@ -39,7 +39,7 @@ def test_a_clock_that_is_set_back_makes_no_sample() -> None:
     cursors=st.lists(st.integers(0, 3 * MAX_SAMPLES), max_size=3),
 )
 def test_a_reader_gets_each_sample_once(readings: int, cursors: list[int]) -> None:
-    """As far as the ring goes back, in order."""
+    """A reader gets each sample once, as far as the ring goes back, in order."""
     history = History()
     for number in range(readings):
         history.add(Reading(float(number)))

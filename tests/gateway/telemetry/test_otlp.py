@@ -75,7 +75,9 @@ def attributes_of(item: Any) -> dict[str, Any]:
 
 
 async def test_a_request_becomes_a_span_of_its_client_s_trace(receiver: Receiver) -> None:
-    """With its phases, tokens and server; a client that is not sampled has none; no text leaves."""
+    """A request becomes a span of its client's trace, with its phases, tokens and server; a client
+    that is not sampled has none; no text leaves.
+    """
     endpoint = f"http://127.0.0.1:{receiver.server_port}/v1/traces"
     async with whole_gateway(
         patience_s=PATIENCE_S, traces=TracesConfig(endpoint=endpoint)

@@ -37,7 +37,9 @@ async def lines_of(
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_request_is_one_line(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """With the worker, the tokens, the times and why it went there; nothing of its text."""
+    """A request is one line with the worker, the tokens, the times and the reason of its route;
+    nothing of its text.
+    """
     caplog.set_level(logging.INFO)
     async with whole_gateway(log="requests") as whole:
         (line,) = await lines_of(whole, caplog, stream=stream)

@@ -162,7 +162,9 @@ async def test_others_do_not_take_over(
 async def test_after_the_first_token_leaving_is_the_end(
     open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """At once: text that a client has seen is not shown to another."""
+    """After the first token a client that leaves ends the request at once: text that a client has
+    seen is not shown to another.
+    """
     turn = Turn()
     client = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()

@@ -243,7 +243,7 @@ async def test_json_is_enforced_behind_the_tags_of_the_answer(name: str) -> None
 
 @pytest.mark.parametrize("name", MESSAGE_TAGS)
 async def test_a_model_may_think_before_json(name: str) -> None:
-    """Where the engine takes a grammar that reads the thoughts."""
+    """A model may think before JSON where the engine takes a grammar that reads the thoughts."""
     submit, prompt = await _submitted(name, response_format=JSON)
     assert prompt.endswith(CASES[name].end)
     assert submit.grammar is not None
@@ -284,7 +284,7 @@ async def test_the_beginning_of_an_answer_is_behind_its_tags(path: str) -> None:
 
 
 async def test_a_template_sees_the_time_without_its_zone() -> None:
-    """As in transformers, whose time has none."""
+    """A template sees the time without its zone, as in transformers, whose time has none."""
     files = make_text_files(template="{{ strftime_now('[%Y%Z%z]') }}{{ messages[-1].content }}")
     worker = FakeWorker(text="ok", files=files)
     async with whole_gateway(worker) as whole:

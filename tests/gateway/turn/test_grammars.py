@@ -67,7 +67,7 @@ async def test_it_begins_where_the_answer_begins(wanted: Any) -> None:
     ],
 )
 async def test_strict_tools_are_enforced_in_the_models_format(fields: Any, start: str) -> None:
-    """From where the prompt ends."""
+    """Strict tools are enforced in the model's format, from where the prompt ends."""
     grammar = await _grammar(tools=[STRICT_TOOL, OTHER], **fields)
     assert grammar is not None
     assert grammar.kind == "lark"
@@ -142,7 +142,7 @@ async def test_without_the_capability_words_must_do() -> None:
 
 
 async def test_a_refusal_of_the_engine_is_a_400_with_the_reason() -> None:
-    """Before the first byte."""
+    """A refusal of the engine is a 400 with the reason, before the first byte."""
     worker = _able()
     worker.rejections.append("grammar")
     async with open_gateway() as gateway, open_worker(gateway.address, worker):

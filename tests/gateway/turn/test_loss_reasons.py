@@ -58,7 +58,9 @@ def leave(worker: FakeWorker) -> None:
 async def test_an_event_says_why_a_sequence_goes_elsewhere(
     fault: Callable[[FakeWorker], None], reason: str | tuple[str, ...], *, has_text: bool
 ) -> None:
-    """In truth: out of reach, for one, is who has said nothing."""
+    """An event says truly why a sequence goes elsewhere: a worker that is out of reach, for one, is
+    one that sent nothing.
+    """
     fake = FakeWorker("w1")
     fake.pause_after = 3 if has_text else 0
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
@@ -131,7 +133,7 @@ async def test_a_first_token_that_is_late_moves_the_sequence() -> None:
 
 
 def test_a_budget_is_spent_and_comes_back() -> None:
-    """With time, and with requests."""
+    """A spent budget comes back with time, and with requests."""
     feed, counters = EventFeed(), GatewayCounters()
     budget = RetryBudget(feed, counters)
     assert all(budget.may_retry("m", 0.0) for _ in range(int(MOST)))

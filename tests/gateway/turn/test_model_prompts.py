@@ -77,7 +77,7 @@ def test_defaults_of_an_alias_are_merged_too() -> None:
 def test_a_file_that_is_no_template_is_refused(
     source: bytes | None, words: str, tmp_path: Path
 ) -> None:
-    """Before anything starts, or a reload takes it."""
+    """A file that is no template is refused before anything starts, or a reload takes it."""
     model = _model(tmp_path)
     Path(str(model.chat_template)).unlink()
     if source is not None:

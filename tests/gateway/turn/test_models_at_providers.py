@@ -26,7 +26,7 @@ def health() -> tuple[ProviderHealth, EventFeed]:
 
 
 async def test_a_pause_is_of_one_model(autojump_clock: trio.abc.Clock) -> None:
-    """For as long as it was asked for, whatever answers meanwhile."""
+    """A pause is of one model, for as long as it was asked for, whatever answers meanwhile."""
     found, feed = health()
     found.busy(ONE, 60)
     assert found.in_order([ONE]) == ([], 60.0)
@@ -72,7 +72,7 @@ async def test_failures_of_a_provider_are_of_all_its_models(
 
 
 async def test_a_changed_provider_begins_anew(autojump_clock: trio.abc.Clock) -> None:
-    """With another key its models may be there."""
+    """A changed provider begins anew: with another key its models may be there."""
     found, feed = health()
     for _ in range(FAILURES):
         found.model_failed(ONE, "it has no such model")

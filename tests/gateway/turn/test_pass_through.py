@@ -50,7 +50,9 @@ async def ask(
 
 
 async def test_a_provider_serves_the_path() -> None:
-    """At its own path, under its own name of the model; the next one if the first fails."""
+    """A provider serves the path at its own path, under its own name of the model; the next one is
+    asked if the first fails.
+    """
     broken = FakeProvider(status=500)
     async with open_provider(broken), open_provider(FakeProvider(usage=USAGE)) as provider:
         model, tables = chain_of({"p0": broken, "p1": provider})

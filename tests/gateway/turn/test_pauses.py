@@ -68,7 +68,7 @@ async def test_those_who_wait_are_bounded(autojump_clock: MockClock) -> None:
 
 
 async def test_a_turn_waits() -> None:
-    """With one provider, streamed and whole: that is asked once more, and answers."""
+    """A turn waits for the one provider, streamed and whole: it is asked once more, and answers."""
     for stream in (True, False):
         fake = FakeProvider(status=429, headers={"retry-after": "1"})
         async with open_provider(fake):

@@ -60,7 +60,9 @@ async def test_a_picture_in_the_history_ends_no_session(where: str) -> None:
 
 
 async def test_a_tools_picture_is_left_out_of_its_result() -> None:
-    """Not as a turn of the user, who said nothing."""
+    """A tool's picture is left out of its result, and does not become a turn of the user, who said
+    nothing.
+    """
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
         await gateway.ask(messages=PAST["a tool's picture as the user's"])

@@ -82,7 +82,9 @@ async def test_a_text_engine_that_never_answers_is_left_for_another() -> None:
 
 @pytest.mark.parametrize("make", [SilentText, FakeWorker])
 async def test_a_silent_worker_alone_ends_in_one_error(make: Callable[[], FakeWorker]) -> None:
-    """After its second place, which has four times as long."""
+    """A silent worker alone ends in one error, after its second place, which has four times as
+    long.
+    """
     worker = make()
     worker.pause_after = 0
     async with fleet(worker) as gateway:
@@ -95,7 +97,9 @@ async def test_a_silent_worker_alone_ends_in_one_error(make: Callable[[], FakeWo
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_a_stream_that_stands_still_goes_on_elsewhere(alone: bool) -> None:
-    """With all of its text, also on the same worker; others there are not asked."""
+    """A stream that stands still goes on elsewhere with all of its text, also on the same worker;
+    others there are not asked.
+    """
     workers = [FakeWorker("w1")] if alone else [FakeWorker("w1"), FakeWorker("w2")]
     for worker in workers:
         worker.pause_after = 3

@@ -108,7 +108,9 @@ async def test_whether_providers_may_answer_is_said_with_each_place(cloud: bool)
 
 @pytest.mark.parametrize("before", BEFORE)
 async def test_losses_without_progress_end_the_request(before: Try) -> None:
-    """At the eighth in a row. A proven place, lost, is no such loss, and what has come is told."""
+    """The eighth loss in a row without progress ends the request. The loss of a proven place is no
+    such loss, and what has come is passed on.
+    """
     script = [(TryEvent.SUBMIT, *before, TryEvent.LOSE)] * MAX_FRUITLESS_LOSSES
     places, tries, result = await _run(script, PROVIDERS)
     is_proven = TryEvent.PROOF in before

@@ -134,7 +134,9 @@ async def test_a_stream_without_its_end_is_cut() -> None:
     ],
 )
 async def test_a_whole_answer_without_a_message_is_asked_elsewhere(body: bytes) -> None:
-    """As a stream that says nothing; agents read `choices[0].message` of whatever is a 200."""
+    """A whole answer without a message is asked elsewhere, as a stream that says nothing; agents
+    read `choices[0].message` of whatever is a 200.
+    """
     empty = FakeProvider(words=())
     empty.whole = lambda _model: body  # type: ignore[method-assign]
     asked = await ask_chain(empty, FakeProvider())
@@ -255,7 +257,9 @@ async def test_an_operator_learns_what_a_provider_wants_and_a_client_does_not(
 async def test_the_words_of_a_failing_provider_reach_the_client(
     told: object, reads: str, *, stream: bool
 ) -> None:
-    """As an error in the client's form, without secrets; web pages say nothing to clients."""
+    """The words of a failing provider reach the client as an error in the client's form, without
+    secrets; web pages say nothing to clients.
+    """
     text = told if isinstance(told, str) else json.dumps(told).replace("{key}", KEY)
     asked = await ask_chain(FakeProvider(status=503, error_body=text.encode()), stream=stream)
     assert asked.error is not None
@@ -295,7 +299,7 @@ async def test_what_the_template_cannot_show_goes_to_a_provider(
 
 
 async def test_a_tool_of_a_server_goes_to_a_provider() -> None:
-    """As the client sent it: no worker can run it."""
+    """A tool of a server goes to a provider as the client sent it: no worker can run it."""
     tools = [{"type": "web_search", "web_search": {"enable": True}}]
     async with open_provider() as fake:
         model, tables = chain_of({"p0": fake})

@@ -342,7 +342,9 @@ async def test_log_probabilities_reach_the_client() -> None:
 
 
 async def test_a_tool_call_comes_as_one() -> None:
-    """With tools in the request, a complete block in the text is a tool call."""
+    """A tool call comes as one: with tools in the request, a complete block in the text is a tool
+    call.
+    """
     block = '<tool_call>\n{"name": "get_weather", "arguments": {"path": "x"}}\n</tool_call>'
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
     fake = FakeWorker(text=block)

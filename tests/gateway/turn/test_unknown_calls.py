@@ -16,7 +16,9 @@ PLAIN = "{{ messages[0].content }}"
     [(TOOLS, "auto", 1), (TOOLS, "mistral", 0), (PLAIN, "auto", 0)],
 )
 async def test_a_format_that_nobody_knows_is_told(template: str, parser: str, told: int) -> None:
-    """Once, unless the configuration names a parser or the template shows no tools."""
+    """A format that is not known is reported once, unless the configuration names a parser or the
+    template shows no tools.
+    """
     model = ModelConfig(name="alpha", tool_parser=parser)  # type: ignore[arg-type]
     worker = FakeWorker(text="Hi", files=make_text_files(template=template))
     async with (

@@ -70,7 +70,7 @@ async def _ask_and_break(
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("how", ["dies", "fails"])
 async def test_the_provider_answers_instead(path: str, how: str) -> None:
-    """With its words alone, in each API."""
+    """The provider answers instead, with its words alone, in each API."""
     async with open_provider() as fake:
         model, tables = chain_of({"p0": fake})
         async with (
@@ -100,7 +100,9 @@ async def test_of_several_choices_none_is_left_over() -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_where_no_provider_answers_the_worker_is_asked_anew(path: str) -> None:
-    """From the beginning, and the answer has each word once."""
+    """Where no provider answers, the worker is asked anew from the beginning, and the answer has
+    each word once.
+    """
     failing = FakeProvider(status=500)
     async with open_provider(failing):
         model, tables = chain_of({"p0": failing})

@@ -186,7 +186,9 @@ QUOTED = json.dumps('{"x": "a \\"b\\" é", "y": [1]}')
 @pytest.mark.parametrize("size", [1, 2, 7, len(QUOTED)])
 @pytest.mark.parametrize("has_other", [True, False])
 def test_arguments_in_a_json_string_are_its_object(size: int, has_other: bool) -> None:
-    """As in whole answers: some servers encode them twice. A call behind them waits."""
+    """Arguments in a JSON string are its object, as in whole answers: some servers encode them
+    twice. A call behind them waits.
+    """
     pieces = [QUOTED[at : at + size] for at in range(0, len(QUOTED), size)]
     parts = [(0, ""), *((0, piece) for piece in pieces)]
     parts += [(1, ""), (1, '"{'), (1, '}"')] if has_other else []

@@ -104,7 +104,9 @@ def test_the_stop_string_that_ended_an_answer(name: str) -> None:
 
 
 def test_white_space_in_front_of_a_call_is_no_text() -> None:
-    """In front of a text it is, in one piece with it; an answer of nothing else is that."""
+    """White space in front of a call is no text; in front of a text it is, in one piece with it; an
+    answer of nothing else is that.
+    """
     call = chunk(tool_calls=[part(0, "{}", id="a", name="f")])
     kinds = [type(one) for one in read(chunk(content="\n"), chunk(content="\n"), call, DONE)]
     assert kinds == [ToolCallStart, ToolCallArguments, ToolCallEnd, ChoiceFinished]
@@ -238,7 +240,7 @@ def test_arguments_that_are_no_object_are_a_failure_where_there_is_no_place_for_
     ],
 )
 def test_what_stands_for_an_object_is_one(arguments: str, seen: str) -> None:
-    """Nothing, null, and arguments that were encoded twice, in any pieces."""
+    """Nothing, null, and arguments that were encoded twice stand for an object, in any pieces."""
     first = chunk(tool_calls=[part(0, id="a", name="f")])
     for pieces in ([arguments], list(arguments)):
         more = [chunk(tool_calls=[part(0, piece)]) for piece in pieces]

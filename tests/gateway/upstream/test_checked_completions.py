@@ -106,7 +106,7 @@ async def test_an_engine_that_dies_leaves_prompts_without_an_answer(
     ],
 )
 async def test_an_end_that_is_none_is_an_error(end: list[bytes]) -> None:
-    """After what has come; no [DONE] follows."""
+    """An end that is none is an error after what has come; no [DONE] follows."""
     reply = await asked([chunk("a"), *end])
     assert reply.status == 200
     assert reply.body.startswith(chunk("a"))
@@ -125,7 +125,7 @@ async def test_where_nothing_was_sent_the_next_one_answers(bad: list[bytes] | by
 
 
 async def test_a_stream_in_the_place_of_a_whole_answer_is_one() -> None:
-    """With all texts and scores of its choices."""
+    """A stream in the place of a whole answer is one, with all texts and scores of its choices."""
     scored = {"tokens": ["c"], "token_logprobs": [-0.5]}
     choice = {"index": 1, "text": "c", "finish_reason": "stop", "logprobs": scored}
     other = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
@@ -198,7 +198,9 @@ async def test_a_raw_prompt_that_is_answered_as_a_chat_has_a_text(form: str) -> 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("asks", [True, False])
 async def test_an_answer_in_the_other_form_is_one(stream: bool, asks: bool) -> None:
-    """As in chats. The usage is in no chunk without a choice unless the client asks for it."""
+    """An answer in the other form is one, as in chats. The usage is in no chunk without a choice
+    unless the client asks for it.
+    """
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     body = json.dumps({**json.loads(whole("length")), "usage": usage}).encode()
     if not stream:

@@ -91,7 +91,9 @@ def test_both_parts_are_the_whole(text: str, at: int, size: int) -> None:
 def test_a_stop_string_over_the_seam_ends_the_answer(
     text: str, at: int, size: int, stop: str
 ) -> None:
-    """As if one upstream had looked for it in the whole text."""
+    """A stop string over the seam ends the answer, as if one upstream had looked for it in the
+    whole text.
+    """
     answer = sent(*said(text[:at]))
     if stop in text[:at] or not text[:at].strip() or text[:at] != text[:at].rstrip():
         return
@@ -238,7 +240,7 @@ def test_long_answers_are_read_as_they_come() -> None:
 
 
 def test_comments_and_other_forms_are_read() -> None:
-    """As the usual ones, which are decoded together."""
+    """Comments and other forms are read as the usual ones, which are decoded together."""
     odd = event({"content": " two"}).replace(b"\n", b"\r\n")
     answer = sent(b": hello\n\n", event({"content": "One"}), odd, b": bye\n\n")
     assert (answer.text, answer.head["id"], answer.obstacle()) == ("One two", "one", None)

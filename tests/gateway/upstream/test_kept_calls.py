@@ -207,7 +207,9 @@ def test_known_providers_have_a_switch(url: str, switch: str) -> None:
 async def test_messages_switch_thinking_in_the_upstream_s_way(
     switch: str, fields: dict[str, Any]
 ) -> None:
-    """Only if the client says anything about it; the effort goes along."""
+    """Messages switch thinking in the upstream's way only if the client says anything about it; the
+    effort is sent along.
+    """
     assert with_switch({"a": 1}, switch) == {"a": 1}
     async with open_provider() as fake:
         model, tables = chain_of({"p0": fake})

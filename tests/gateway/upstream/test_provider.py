@@ -194,7 +194,7 @@ async def test_a_pause_that_is_asked_for_is_read(value: str, seconds: int | None
 
 
 async def test_a_pause_may_be_a_date() -> None:
-    """As RFC 9110 allows."""
+    """A pause may be a date, as RFC 9110 allows."""
     at = email.utils.format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
     fake = FakeProvider(status=429, headers={"retry-after": at})
     async with open_provider(fake):

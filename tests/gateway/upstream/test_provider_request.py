@@ -108,7 +108,7 @@ def test_a_field_names_the_session(hint: str) -> None:
 
 
 def test_a_header_names_the_session() -> None:
-    """As for fields; other headers stay."""
+    """A header names the session, as fields do; other headers stay."""
     other = (b"x-other", b"1")
     assert sent(request(), "X-Session-Affinity", other).headers == (
         other,

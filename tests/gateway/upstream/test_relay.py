@@ -124,7 +124,7 @@ def test_what_comes_too_late_is_not_passed_on() -> None:
 
 
 def test_what_is_held_is_bounded() -> None:
-    """With endless empty chunks the answer has begun."""
+    """What is held is bounded: with endless empty chunks the answer has begun."""
     passed: list[bytes] = []
     relay = relay_into(passed)
     count = MAX_HELD_BYTES // len(ROLE) + 1

@@ -116,7 +116,7 @@ def test_a_role_that_is_said_once_passes_unchanged() -> None:
 
 
 def test_each_choice_has_its_role() -> None:
-    """Once, in a stream of several."""
+    """Each choice of a stream of several has its role once."""
     chunks = [event(ROLE | {"content": text}, None, at) for text in ("a", "b") for at in (0, 1)]
     ends = [event(ROLE, "stop", at) for at in (0, 1)]
     found, _ = passed([*(written(chunk, COMPACT) for chunk in [*chunks, *ends]), DONE], n=2)
@@ -124,7 +124,7 @@ def test_each_choice_has_its_role() -> None:
 
 
 def test_a_role_within_an_answer_stays() -> None:
-    """In a text, and in the arguments of a call."""
+    """A role within an answer stays, in a text and in the arguments of a call."""
     text = '{"delta":{"role":"assistant","content":1}} "role"'
     arguments = '{"role":"assistant","delta":{"role":"assistant","x":1}}'
     call = {"index": 0, "id": "a", "type": "function"}

@@ -76,7 +76,9 @@ def for_ever(*first: bytes, then: bytes) -> Callable[[], Iterator[bytes]]:
 async def test_a_stream_that_only_pings_after_content_is_cut(
     autojump_clock: MockClock, ping: str
 ) -> None:
-    """After `read_s` without a part of the answer, whatever else comes."""
+    """A stream that only pings after content is cut after `read_s` without a part of the answer,
+    whatever else comes.
+    """
     events: list[bytes] = []
     provider = provider_of(for_ever(WORD, WORD, then=PINGS[ping]))
     with trio.fail_after(2 * READ_S), pytest.raises(ProviderCut, match="silent for too long"):

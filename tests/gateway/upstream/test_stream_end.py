@@ -111,7 +111,7 @@ def test_a_stream_without_an_end_is_cut() -> None:
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "length"])
 def test_a_call_that_breaks_off(reason: str) -> None:
-    """Only at the limit of tokens may a call be cut in its arguments."""
+    """A call that breaks off may be cut in its arguments only at the limit of tokens."""
     events = [
         chunk(tool_calls=[part(0, "", id="a", name="write", type="function")]),
         chunk(tool_calls=[part(0, '{"text": "ha')]),
@@ -136,7 +136,7 @@ def test_a_filter_before_the_first_content() -> None:
 
 @pytest.mark.parametrize("rest", [b"data: {\n\n", chunk(content="more"), b"data: [DONE]\n\n"])
 def test_what_follows_the_end_is_ignored(rest: bytes) -> None:
-    """In one piece with it, or later."""
+    """What follows the end, in one piece with it or later, is ignored."""
     events = chunk(content="All"), chunk("stop"), DONE
     assert passed(*events, rest) == (list(events), None)
     assert b"".join(passed(events[0], events[1] + DONE + rest, rest)[0]) == b"".join(events)
@@ -328,7 +328,7 @@ def test_text_beside_calls_comes_before_them() -> None:
 
 
 def test_sound_calls_are_passed_on_unchanged() -> None:
-    """With fields that nobody knows."""
+    """Sound calls are passed on unchanged, with fields that are not known."""
     signed = {"google": {"thought_signature": "s"}}
     events = [
         chunk(content="So"),

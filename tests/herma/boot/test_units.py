@@ -71,7 +71,7 @@ def test_one_unit_for_the_gateway_and_each_worker_or_rank(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("user", [USER.pw_name, None])
 def test_systemd_takes_them(tmp_path: Path, user: str | None) -> None:
-    """Without a word, as system and as user units."""
+    """systemd takes the units without a word, as system and as user units."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not installed here")
     names = [str(tmp_path / name) for name in written(tmp_path, user)]
@@ -257,8 +257,8 @@ def test_a_unit_of_an_older_version_without_a_digest_is_herma_s_if_it_is_the_sam
 
 
 def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
-    """At the host's paths: secrets and models to read; what is kept, and the sockets by which
-    containers meet, to write.
+    """Containers have what the file names at the host's paths: secrets and models to read; what is
+    kept, and the sockets by which containers meet, to write.
     """
     file = tmp_path / "herma.toml"
     file.write_text("""
@@ -314,7 +314,9 @@ def test_containers_have_what_the_file_names(tmp_path: Path) -> None:
 
 
 def test_containers_meet_in_the_volume_of_their_state(tmp_path: Path) -> None:
-    """Where the default address is; nothing of the host's own state is mounted."""
+    """Containers meet in the volume of their state, where the default address is; nothing of the
+    host's own state is mounted.
+    """
     file = tmp_path / "herma.toml"
     file.write_text(TEXT)
     assert main(["container", "--config", str(file), "--output", str(tmp_path / "c")]) == 0

@@ -79,7 +79,9 @@ def test_a_drafter_that_is_not_whole(machine: Machine) -> None:
 
 
 def test_a_link_that_leads_nowhere(machine: Machine) -> None:
-    """As where the cache that it points to was cleared; no check breaks, nor does a start."""
+    """A link that leads nowhere, as where the cache that it points to was cleared, breaks no check
+    and no start.
+    """
     plant_model(machine)
     (machine.root / "models/m/model.safetensors").unlink()
     machine.link("/models/m/model.safetensors", "/cache/gone")
@@ -144,7 +146,9 @@ def test_a_container_smaller_than_the_weights(machine: Machine) -> None:
 
 
 def test_a_slice_smaller_than_the_weights(machine: Machine) -> None:
-    """Not the whole container: the limit of a group within, which was not read."""
+    """A slice smaller than the weights is found: not the limit of the whole container counts, but
+    that of a group within, which was not read.
+    """
     plant_model(machine)
     machine.write("/proc/self/cgroup", "0::/herma.slice/herma-worker-w.service\n")
     machine.write("/sys/fs/cgroup/herma.slice/memory.max", "50\n")

@@ -72,7 +72,7 @@ def test_a_graph_rises_to_its_largest_value() -> None:
 
 
 def test_a_flow_counts_what_it_leaves_out() -> None:
-    """In one line and in two."""
+    """A flow counts what it leaves out, in one line and in two."""
     items = [plain(f"item{at}") for at in range(6)]
     assert lines_of(flow("M", items, 24, 1)) == ["M  item0  item1 +4"]
     assert lines_of(flow("M", items, 24, 2)) == ["M  item0  item1  item2", "   item3  item4  item5"]

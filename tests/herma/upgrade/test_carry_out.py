@@ -116,7 +116,7 @@ def test_a_killed_command_has_written_what_it_may_have_changed(tmp_path: Path) -
 
 @pytest.mark.parametrize("content", [b'{"installation": 1}', b'{"installation": "\xff"}'])
 def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
-    """With its path."""
+    """A plan that cannot be read is reported with its path."""
     assert load_plan(tmp_path) is None
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"plan\.json cannot be read: .*; remove it"):

@@ -84,7 +84,9 @@ def test_wheels_and_their_environments_are_kept_side_by_side(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_packages_of_another_version_can_be_shared(tmp_path: Path) -> None:
-    """Only what differs is installed; a version whose packages are shared is not pruned."""
+    """Packages of another version can be shared: only what differs is installed; a version whose
+    packages are shared is not pruned.
+    """
     said: list[str] = []
     base = make_environment(tmp_path / "base")
     (packages,) = base.glob("lib/*/site-packages")

@@ -48,7 +48,7 @@ def test_without_leads_the_beginning_must_agree(at: int) -> None:
 
 
 def test_fewer_tokens_are_wrong() -> None:
-    """As of an engine that ends its answers early."""
+    """Fewer tokens are wrong, as of an engine that ends its answers early."""
     found = list(wrong_answers([ProbedAnswer((1, 2, 3))], [ProbedAnswer((1, 2))]))
     assert found == ["question 1: 2 tokens instead of 3"]
 

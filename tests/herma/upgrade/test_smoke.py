@@ -25,7 +25,7 @@ print(json.dumps([dict(level="error", check=check, what=what) for check, what in
     ],
 )
 def test_ranks_are_read_from_the_command_line(argv: list[str], ranks: int) -> None:
-    """As far as flags say it."""
+    """Ranks are read from the command line, as far as flags say it."""
     assert ranks_of(argv) == ranks
 
 
@@ -41,7 +41,7 @@ def test_a_command_of_the_operator_must_succeed() -> None:
 
 @pytest.mark.slow
 def test_ranks_must_add_up(tmp_path: Path) -> None:
-    """In the version's own environment, over gloo where there are no cards."""
+    """Ranks must add up in the version's own environment, over gloo where there are no cards."""
     said: list[str] = []
     environment = make_environment(tmp_path / "env")
     Smoke(said.append, {}).collectives(environment, 2)

@@ -144,7 +144,7 @@ async def test_ipv6_loopback_works() -> None:
     ],
 )
 def test_a_path_where_no_socket_can_be_is_one_line(path: str, remedy: str, tmp_path: Path) -> None:
-    """With what to do; what is there stays."""
+    """A path where no socket can be is one line with what to do; what is there stays."""
     (tmp_path / "file").write_text("kept")
     router = LocalRouter(lambda _peer, _frame: None, lambda _peer: None)
     with pytest.raises(ConfigError, match=remedy) as error:

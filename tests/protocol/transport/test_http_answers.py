@@ -241,7 +241,9 @@ async def test_good_answers(case: str, how: str) -> None:
 @pytest.mark.parametrize("how", ["at once", "byte by byte"])
 @pytest.mark.parametrize("case", [*UNTIL_CLOSE, *CUT, *sorted(set(GARBAGE) - ONLY_OURS_TAKES)])
 async def test_answers_that_end_with_their_connection(case: str, how: str) -> None:
-    """In order, too early, or in nonsense: the same bytes, the same kind of error."""
+    """Answers that end with their connection, in order, too early, or in nonsense, give both
+    clients the same bytes, or the same kind of error.
+    """
     data = {**UNTIL_CLOSE, **CUT, **GARBAGE}[case]
     ours, theirs = await heard(ScriptedServer(pieces_of(data, how), ends=True))
     if case == "a huge size":  # httpx reads on to the end of the connection
@@ -288,7 +290,7 @@ async def test_bytes_behind_an_answer_do_not_become_the_next(case: str) -> None:
 
 
 async def test_a_connection_that_is_reset() -> None:
-    """In the middle of a body."""
+    """A connection that is reset in the middle of a body."""
     server = ScriptedServer([CHUNKED, chunk(EVENT)], resets=True)
     kinds = [[kind for kind, _ in one.answers] for one in await heard(server)]  # type: ignore[misc]
     assert kinds == [["ReadError"] * 2] * 2

@@ -112,7 +112,9 @@ def chunk(data: bytes) -> bytes:
 
 
 def test_pieces_wake_no_task() -> None:
-    """Only what is read while the loop does other things does; the connection is kept."""
+    """Pieces wake no task: only what is read while the loop does other things does; the connection
+    is kept.
+    """
     num_steps = []
 
     async def script(stream: Stream) -> None:
@@ -162,7 +164,9 @@ def test_what_the_reader_raises_reaches_its_task() -> None:
 
 
 def test_a_reader_may_leave_the_rest_to_its_task() -> None:
-    """As when it has moved a deadline: nothing is lost or doubled."""
+    """A reader may leave the rest to its task, as when it has moved a deadline: nothing is lost or
+    doubled.
+    """
     num_steps = []
 
     async def script(stream: Stream) -> None:

@@ -212,8 +212,8 @@ async def test_a_connection_that_ends_as_the_request_goes_out(resets: bool) -> N
 async def test_a_kept_connection_that_ends_over_a_request(
     resets: bool, mock_clock: MockClock
 ) -> None:
-    """As balancers end those that are silent while a long answer is made: to send the request again
-    would pay for it twice.
+    """A kept connection that ends over a request, as balancers end those that are silent while a
+    long answer is made, is an error: to send the request again would pay for it twice.
     """
     over = trio.Event()
     server = ScriptedServer([EMPTY], num_answers=1, resets=resets, may_end=over)
@@ -260,7 +260,9 @@ async def test_without_a_descriptor_a_connection_is_waited_for() -> None:
 
 
 async def test_no_kept_connection_is_used_behind_one_that_ended(mock_clock: MockClock) -> None:
-    """For a moment: those that become idle meanwhile may be of the same server's kind."""
+    """For a moment no kept connection is used behind one that ended: those that become idle
+    meanwhile may end in the same way.
+    """
     async with open_server(ScriptedServer([EMPTY], num_answers=1)) as server:
         client = HttpClient(server.url)
         await ask(client)
@@ -334,7 +336,7 @@ async def test_the_first_that_waits_is_served_first(mock_clock: MockClock) -> No
 
 
 async def test_silence(mock_clock: MockClock) -> None:
-    """Before the head, and within it after interim responses."""
+    """Silence before the head, and within it after interim responses."""
 
     async def pass_once_asked(server: ScriptedServer) -> None:
         await server.heard(1)
@@ -394,7 +396,9 @@ async def test_an_answer_before_the_request_is_read() -> None:
 
 
 async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
-    """Nothing was sent: no server, no socket, no such host, no TLS."""
+    """Servers that cannot be reached: nothing was sent, with no server, no socket, no such host, no
+    TLS.
+    """
     async with served_by(lambda stream: stream.send_all(b"HTTP/1.1 400 Bad\r\n\r\n")) as url:
         secure = HttpClient(url.replace("http", "https"))
         with trio.fail_after(PATIENCE_S), pytest.raises(ConnectError):
@@ -411,7 +415,9 @@ async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
 
 
 async def test_a_refused_connection_says_so() -> None:
-    """Not only that all attempts failed: it is the first thing that an operator reads."""
+    """The error of a refused connection says so, and not only that all attempts failed: it is the
+    first thing that an operator reads.
+    """
     async with served_by(trio.SocketStream.aclose) as url:
         pass
     with pytest.raises(ConnectError, match="connection refused"):

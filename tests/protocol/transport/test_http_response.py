@@ -33,7 +33,9 @@ def body_of(parser: ResponseParser, *pieces: bytes) -> bytes:
 
 @pytest.mark.parametrize("response", [CHUNKED, HINTS + CHUNKED, HINTS * 2 + FULL_LENGTH])
 def test_a_response_that_is_split_anywhere(response: bytes) -> None:
-    """Once at every place, and everywhere: the same head and body."""
+    """A response that is split anywhere, once at every place and everywhere, gives the same head
+    and body.
+    """
     splits = [[response[:at], response[at:]] for at in range(1, len(response))]
     for pieces in [[response], [bytes([byte]) for byte in response], *splits]:
         parser = ResponseParser("POST")
@@ -73,7 +75,9 @@ def test_bytes_behind_a_response(response: bytes, behind: bytes) -> None:
     ],
 )
 def test_which_connections_can_be_reused(response: bytes, can_reuse: bool) -> None:
-    """Only of HTTP/1.1, and not where either side says that it ends or becomes another one."""
+    """Connections of HTTP/1.1 can be reused, unless either side says that it ends or becomes
+    another one.
+    """
     parser = ResponseParser("POST")
     assert body_of(parser, response) == b""
     assert (parser.is_complete, parser.can_reuse) == (True, can_reuse)

@@ -204,7 +204,7 @@ def test_a_guest_loop_has_no_inline_reads() -> None:
 def test_a_trio_without_what_is_needed_is_left_as_it_is(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is half replaced."""
+    """A trio without what is needed is left as it is, and not half replaced."""
     manager = SimpleNamespace(_epoll=select.epoll())
     runner = SimpleNamespace(io_manager=manager, runq=[], is_guest=False)
 
@@ -285,7 +285,9 @@ def test_a_signal_ends_the_wait() -> None:
 
 
 def test_a_callback_may_start_a_task_and_cancel_a_scope() -> None:
-    """As a full socket does, and a client that left: they are found at once."""
+    """A callback may start a task and cancel a scope, as for a full socket and a client that left,
+    which are found at once.
+    """
 
     async def main() -> None:
         with socket_pair() as (ours, theirs), trio.fail_after(PATIENCE_S):

@@ -131,7 +131,7 @@ async def test_the_largest_frame_passes_and_a_larger_one_is_refused(address: str
 
 
 async def test_who_is_not_there_is_unknown(address: str) -> None:
-    """At once, and the link stays usable."""
+    """A peer that is not there is unknown at once, and the link stays usable."""
     async with linked(address) as (gateway, worker, _):
         with pytest.raises(PeerUnknown, match="00000000"):
             gateway.router.send(WorkerId(bytes(16)), b"lost")
@@ -253,7 +253,7 @@ async def test_unread_frames_are_known(address: str) -> None:
 
 
 async def test_a_callback_may_close_the_link(address: str) -> None:
-    """Nothing is delivered after it, and `run` ends."""
+    """A callback may close the link: nothing is delivered after it, and `run` ends."""
     async with linked(address) as (gateway, worker, nursery):
         gateway.then = lambda _peer, _frame: gateway.router.close()
         worker.dealer.send(b"one")

@@ -102,7 +102,9 @@ def test_a_lock_that_came_with_its_failure_is_undone() -> None:
 
 
 def test_a_process_that_the_driver_gave_up_does_not_wake() -> None:
-    """As if it ran again, the engine would be asked for an answer that never comes."""
+    """A process that the driver gave up does not wake: as if it ran, the engine would be asked for
+    an answer that never comes.
+    """
     driver = FakeDriver({1: helper.FAILED})
     with pytest.raises(RefusedError, match="the driver says that process 1 has failed"):
         wake(driver, [1])

@@ -97,7 +97,7 @@ async def test_a_wake_that_is_none(kind: str, fault: str, why: str) -> None:
 async def test_an_engine_that_answers_nothing_is_not_put_to_sleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing could prove that it woke."""
+    """An engine that answers nothing is not put to sleep: nothing could prove that it woke."""
 
     async def nothing(*_: object) -> None: ...
 

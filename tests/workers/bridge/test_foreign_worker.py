@@ -225,7 +225,9 @@ async def test_one_broken_answer_moves_one_request(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_served_is_rejected_by_name(tmp_path: Path) -> None:
-    """Before the engine sees it; a busy engine is no failure."""
+    """What cannot be served is rejected by name before the engine sees it; a busy engine is no
+    failure.
+    """
     with foreign_process(kind="llama-cpp") as engine:
         async with open_gateway_end() as gateway:
             with foreign_worker(tmp_path, gateway, "llama-cpp", engine.url):

@@ -46,7 +46,9 @@ def test_known_lines_tell_a_phase(line: str, phase: tuple[str, float] | None) ->
 
 
 def test_reports_are_few_and_any_line_is_a_sign_of_life() -> None:
-    """At most two a second, and one at each new phase; none once it is over."""
+    """Reports are few, at most two a second and one at each new phase, and none once the start is
+    over; any line is a sign of life.
+    """
     now = 0.0
     said: list[tuple[str, float, str]] = []
     reports = StartReports(lambda *report: said.append(report), clock=lambda: now)
@@ -85,7 +87,7 @@ def test_facts_are_the_engines_within_the_configuration() -> None:
 
 
 def test_a_window_that_nobody_knows_is_an_error() -> None:
-    """As is one that the engine does not have."""
+    """A window that is unknown is an error, as is one that the engine does not have."""
     with pytest.raises(ConfigError, match=r"`context_length = 32768`.*`name = \""):
         facts_of(CONFIG, EngineLimits())
     exact = msgspec.structs.replace(CONFIG, context_length=8192)

@@ -109,8 +109,8 @@ def _id(number: int) -> bytes:
 def test_embeddings_equal_those_of_transformers(
     runner: ModelRunner, expected: list[torch.Tensor], token_budget: int
 ) -> None:
-    """In one step or in many chunks, beside each other and beside an answer, and with a prompt in
-    the cache.
+    """Embeddings equal those of transformers, in one step or in many chunks, beside each other and
+    beside an answer, and with a prompt in the cache.
     """
     driven = Driven(runner, token_budget)
     sampling = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True)
@@ -129,7 +129,9 @@ def test_embeddings_equal_those_of_transformers(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_card_gives_the_same(model_dir: Path, expected: list[torch.Tensor]) -> None:
-    """In float32 to rounding; answers and embeddings take turns in its steps."""
+    """A card gives the same in float32 to rounding; answers and embeddings take turns in its
+    steps.
+    """
     runner = load_tiny(model_dir, device="cuda", dtype="float32", kv_tokens=4096)
     driven = Driven(runner, 96)
     sampling = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)

@@ -39,7 +39,9 @@ def test_a_start_takes_little_memory() -> None:
 def test_memory_is_zeros_that_keep_what_is_written(
     tmp_path_factory: pytest.TempPathFactory, dtype: torch.dtype
 ) -> None:
-    """In every dtype, also behind the object that made it."""
+    """Memory is zeros that keep what is written, in every dtype, also behind the object that made
+    it.
+    """
     config = load_tiny(write_tiny_model(tmp_path_factory.mktemp("model"))).model.config
     cache = KvCache(config, 5, 16, torch.device("cpu"), dtype)
     heads = config.attention

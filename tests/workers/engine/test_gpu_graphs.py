@@ -159,7 +159,9 @@ def test_a_capture_that_memory_runs_out_in_leaves_nothing_behind(num_runs: int) 
 
 
 def test_what_is_held_comes_back() -> None:
-    """To torch and to the driver; of what a step takes, that which it does not keep is measured."""
+    """What is held comes back to torch and to the driver; of what a step takes, that which it does
+    not keep is measured.
+    """
     size = 32 * 2**20
     with PeakMeter(torch.device("cuda", 0)) as meter:
         kept = torch.empty(size // 4, dtype=torch.uint8, device="cuda")

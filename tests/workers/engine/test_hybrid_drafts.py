@@ -191,7 +191,7 @@ def test_the_turn_behind_an_answer_begins_within_it(runner: ModelRunner, mood: M
 
 
 def test_more_drafts_than_rings_hold_are_cut(runner: ModelRunner) -> None:
-    """To fifteen, and the text is the same."""
+    """More drafts than rings hold are cut to fifteen, and the text is the same."""
     asked = _asked(2, max_tokens=40)
     expected = _expected(runner, asked)
     texts = [one.prompt + answer for one, answer in zip(asked, expected, strict=True)]

@@ -57,7 +57,7 @@ def _load(model_dir: Path, device: str = "cpu") -> ModelRunner:
 
 @given(lives=LIVES)
 def test_random_lives_say_the_same(host: ModelRunner, lives: list[Life]) -> None:
-    """On the host; and as on a card a step ahead, padded."""
+    """Random lives get the same tokens on the host, and as on a card a step ahead, padded."""
     plans = plans_of_lives(lives, 9)
     expected = sampled_by(host, plans, ahead=0)
     host.run(StepPlan(99, (), (), tuple(range(len(lives)))))
@@ -246,7 +246,7 @@ def test_a_start_keeps_prefixes_in_the_hosts_memory(host: ModelRunner) -> None:
 
 
 def test_a_network_without_states_has_no_slots(tmp_path: Path) -> None:
-    """Nothing is kept, nothing is planned."""
+    """A network without states has no slots: nothing is kept, nothing is planned."""
     host = load_tiny(write_family(tmp_path, "qwen2"))
     slots = HostSlots(host.model, host.facts)
     slots.start([1, 2, 3])

@@ -46,7 +46,9 @@ def _runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
 
 
 def test_an_engine_says_so(runner: ModelRunner) -> None:
-    """In its facts and in the table of its start; other engines cannot be asked for it."""
+    """An engine that drafts from its own head says so in its facts and in the table of its start;
+    other engines cannot be asked for it.
+    """
     assert INVARIANT in runner.facts.capabilities
     assert ", invariant" in start_table(runner.facts, "tiny", None, [], None)[0]
     with pytest.raises(ValueError, match="`invariant` is for engine"):

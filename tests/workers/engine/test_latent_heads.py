@@ -211,7 +211,9 @@ def test_what_a_head_shares_may_be_left_out(tmp_path: Path) -> None:
 def test_a_head_that_is_not_there_is_left_out(
     missing: str, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With one line; transformers leaves heads out where it saves a model."""
+    """A head that is not there is left out with one line; transformers leaves heads out where it
+    saves a model.
+    """
     path = write_with_head(tmp_path / "model", "glm4_moe_lite")
     _without(path, missing)
     assert load_tiny(path, speculation="auto", **SIZES).drafter is None

@@ -54,8 +54,8 @@ def _drafter(runner: ModelRunner) -> str | None:
 def test_the_head_of_a_hybrid_drafts_and_changes_no_text(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """As the checkpoints of Qwen3.5 and 3.6 and of Qwen3-Next have it, with experts or without.
-    What it learns is kept under the model.
+    """The head of a hybrid drafts and changes no text, as the checkpoints of Qwen3.5 and 3.6 and of
+    Qwen3-Next have it, with experts or without. What it learns is kept under the model.
     """
     path = write_family(tmp_path / "model", family, **changes)
     add_gated_head(path)
@@ -140,7 +140,9 @@ def test_a_head_that_cannot_be_used_is_left_out(
 def test_a_head_takes_nothing_that_the_configuration_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where keys and values of the model alone just fit, there is no place for the head's."""
+    """A head takes nothing that the configuration asks for: where keys and values of the model
+    alone just fit, there is no place for the head's.
+    """
     path = _write(tmp_path / "model")
     plain = load_tiny(path, **SIZES)
     just = plain.cache.num_bytes()

@@ -131,7 +131,9 @@ def test_no_step_leaves_more_in_memory(token_budget: int, *, has_wide: bool) -> 
 def test_a_window_shorter_than_the_budget_is_filled_by_several(
     token_budget: int, max_seqs: int, context_length: int
 ) -> None:
-    """As a scheduler does with prompts that wait: rows take memory, whosever they are."""
+    """A window shorter than the budget is filled by several sequences, as a scheduler does with
+    prompts that wait: rows take memory, whichever sequence has them.
+    """
     limits = {"token_budget": token_budget, "max_seqs": max_seqs, "context_length": context_length}
     most = min(token_budget, max_seqs * (context_length - 1))
     plans = list(largest_plans(msgspec.structs.replace(FACTS, **limits)))

@@ -108,8 +108,9 @@ def _runner_on(model_dir: Path, kind: str, **options: Any) -> ModelRunner:
 def test_scores_equal_those_of_transformers(
     model_dir: Path, expected: list[torch.Tensor], token_budget: int, kind: str
 ) -> None:
-    """In one step or in many chunks, beside each other and beside an answer, cold and with the
-    prompt in the cache. An answer to a scored prompt finds it there.
+    """Scores equal those of transformers, in one step or in many chunks, beside each other and
+    beside an answer, cold and with the prompt in the cache. An answer to a scored prompt finds it
+    there.
     """
     driven = Driven(_runner_on(model_dir, kind), token_budget)
     driven.answer(99, PROMPTS[5])
@@ -141,7 +142,7 @@ def test_a_preempted_prompt_is_scored_once(model_dir: Path, expected: list[torch
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_card_gives_the_same(model_dir: Path, expected: list[torch.Tensor]) -> None:
-    """In float32 to rounding; answers and scores take turns in its steps."""
+    """A card gives the same in float32 to rounding; answers and scores take turns in its steps."""
     runner = load_tiny(model_dir, device="cuda", dtype="float32", kv_tokens=4096)
     driven = Driven(runner, 96)
     driven.answer(99, PROMPTS[5])

@@ -82,7 +82,7 @@ def test_out_of_memory_fails_the_largest_chunk(
 def test_another_error_is_not_hidden(
     runner: ModelRunner, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """Only lack of memory is survivable here."""
+    """Another error is not hidden: only lack of memory is survivable here."""
     forward = _fails_over(0, RuntimeError(text), runner.model.forward)
     monkeypatch.setattr(runner.model, "forward", forward)
     with pytest.raises(RuntimeError, match=text):

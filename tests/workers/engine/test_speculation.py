@@ -222,7 +222,7 @@ def test_chunks_hits_and_preemptions(
 
 
 def test_a_stream_resumes_at_every_token(runner: ModelRunner) -> None:
-    """On a worker that drafts, after one that did not."""
+    """A stream resumes at every token, on a worker that drafts, after one that did not."""
     asked = _asked(6, max_tokens=12)
     expected = serve(Drive(fresh_runner(runner)), asked)
     texts = _texts(asked, expected)

@@ -174,7 +174,9 @@ CELLS = [
 def test_no_text_changes(
     cell: Cell, runner: ModelRunner, compiler: LlGuidanceCompiler, plain: Plain
 ) -> None:
-    """In batches of one and of eight, in chunks, behind cached prefixes and after preemptions."""
+    """No text changes, in batches of one and of eight, in chunks, behind cached prefixes and after
+    preemptions.
+    """
     asked, expected = plain
     texts = plain.texts
     drive = _drive(runner, compiler, cell, texts, token_budget=40)

@@ -176,7 +176,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, length: int) -> None:
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
-    """In a single file, and in a shard whose index promises it."""
+    """A missing tensor is named, in a single file, and in a shard whose index promises it."""
     name = "model.layers.1.mlp.up_proj.weight"
     single = write_tiny_model(tmp_path / "single")
     _rewrite(single / "model.safetensors", **{name: None})

@@ -44,7 +44,9 @@ def test_a_first_start_compiles_nothing_itself(tmp_path: Path, quantization: str
 
 @pytest.mark.parametrize("options", [[], ["--invariant"]], ids=["plain", "invariant"])
 def test_a_second_start_compiles_nothing(tmp_path: Path, options: list[str]) -> None:
-    """With nothing set but the model: start, all graphs, and requests of every kind."""
+    """A second start compiles nothing with nothing set but the model: start, all graphs, and
+    requests of every kind.
+    """
     program = "tests.workers.engine.whole_start"
     first, second = (
         json.loads(run_uninterpreted(program, *options, cache=tmp_path).splitlines()[-1])

@@ -47,7 +47,9 @@ class Counting(ModelRunner):
 def test_swapped_sequences_say_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, family: str, on: str
 ) -> None:
-    """In blocks that run out again and again; fewer tokens are computed than without."""
+    """Swapped sequences get the same tokens, in blocks that run out again and again; fewer tokens
+    are computed than without swapping.
+    """
     device = "cuda" if on == "cuda" else "cpu"
     sizes = {"kv_tokens": 1024, "block_size": BLOCK, "token_budget": 1024, "snapshots": 0}
     host = load_tiny(write_family(tmp_path, family), device=device, dtype="float32", **sizes)

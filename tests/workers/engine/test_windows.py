@@ -95,7 +95,9 @@ def test_chunks_beside_decodes_and_behind_hits(case: Case) -> None:
 
 
 def test_blocks_of_windows_run_out(case: Case) -> None:
-    """With room for less than two windows sequences are preempted, and snapshots give way."""
+    """Blocks of windows run out: with room for less than two windows sequences are preempted, and
+    snapshots give way.
+    """
     assert case.runner.windows is not None
     window = case.runner.windows.window
     few = WindowSizes(most_kept(window, BLOCK) + 6, window)
@@ -105,7 +107,9 @@ def test_blocks_of_windows_run_out(case: Case) -> None:
 
 
 def test_steps_as_on_a_card(case: Case) -> None:
-    """In graphs, a step ahead; what is read before it is written would be NaN."""
+    """Steps as on a card, in graphs, a step ahead; what is read before it is written would be
+    NaN.
+    """
     runner = as_on_card(case.runner, run_again)
     drive = driven(runner, PROMPTS, 2, token_budget=100, max_seqs=3, looks_ahead=True)
     assert answers_of(drive) == case.expected * 2

@@ -27,7 +27,9 @@ pytestmark = [
 
 @pytest.mark.parametrize("family", ["gemma3", "gemma4", "gemma4-e", "gpt_oss"])
 def test_windows_answer_as_all_tokens(tmp_path: Path, family: str) -> None:
-    """In chunks beside decodes, behind hits, preempted, and in graphs a step ahead."""
+    """Windows answer as all tokens do, in chunks beside decodes, behind hits, preempted, and in
+    graphs a step ahead.
+    """
     keys = {"device": "cuda", "dtype": "float32"}
     keeps_all = load(write_family(tmp_path, family), **keys)
     assert keeps_all.windows is None

@@ -39,7 +39,9 @@ def _serve(
 
 
 def test_a_prompt_counts_once_it_was_computed() -> None:
-    """Not when it is sent: the gateway knows by itself what is on its way."""
+    """A prompt counts once it was computed, and not when it is sent: the gateway knows by itself
+    what is on its way.
+    """
     guess, prompt = _guess(), _prompt((1, 3))
     expected = guess.sent(prompt, 0.0)
     assert (expected.num_blocks, guess.take()) == (0, ())
@@ -118,7 +120,9 @@ def test_a_miss_of_a_block_that_came_back_meanwhile_is_no_proof() -> None:
 
 
 def test_blocks_that_we_dropped_ourselves_are_not_missed() -> None:
-    """While the request waited, others filled the room: the guess was right."""
+    """Blocks that we dropped ourselves are not missed: while the request waited, others filled the
+    room, so the guess was right.
+    """
     guess = _guess(capacity_blocks=20)
     _serve(guess, _prompt((1, 10)), None, 1.0)
     expected = guess.sent(_prompt((1, 10)), 2.0)

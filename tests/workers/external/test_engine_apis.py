@@ -157,7 +157,7 @@ def test_cached_tokens_are_told(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num", [0, 1, 2])
 def test_logprobs_are_the_chosen_token_and_the_best(kind: str, num: int) -> None:
-    """As many alternatives as were asked for, best first."""
+    """Log-probabilities are those of the chosen token and of as many best ones as asked for."""
     pieces = play(
         api_of(kind), Settings(kind=kind, answer=SCRIPT), answer_to(sampling(logprobs=num))
     )
@@ -183,7 +183,7 @@ def test_an_sglang_that_returns_prompt_ids_is_named() -> None:
 
 
 def test_an_old_sglang_is_refused_by_version() -> None:
-    """Before any token was wrong."""
+    """An old SGLang is refused by version, before any token was wrong."""
     info = msgspec.json.encode({"version": "0.5.5"})
     with pytest.raises(ConfigError, match=r"0\.5\.6 or later"):
         SglangApi().limits({"/get_server_info": info})
@@ -546,7 +546,7 @@ def test_what_a_proxy_makes_of_an_event_costs_no_answer(
     ],
 )
 def test_the_words_of_a_failing_engine_are_found(kind: str, data: bytes) -> None:
-    """In an event of any form, and in a body that is no stream."""
+    """A failing engine's words are found in an event of any form, or in another body."""
     with pytest.raises(EngineTrouble, match="It is hot"):
         _told(kind, data)
 

@@ -32,7 +32,7 @@ def _numbers(steps: Iterable[Step]) -> list[int | str]:
 
 
 def test_batches_in_order_are_applied_at_once() -> None:
-    """From the first of an engine's life."""
+    """Batches in order are applied at once, from the first of an engine's life."""
     order = EventOrder(can_replay=True)
     assert [order.live(seq, _batch(seq)) for seq in range(3)] == [
         (Apply(_batch(seq)),) for seq in range(3)
@@ -77,7 +77,7 @@ def test_only_what_follows_the_last_hole_survives_giving_up() -> None:
 
 
 def test_a_repeated_batch_is_applied_once() -> None:
-    """While it waits as well as after."""
+    """A repeated batch is applied once, while it waits as well as after."""
     order = EventOrder(can_replay=True)
     order.live(0, _batch(0))
     assert order.live(0, _batch(0)) == ()
@@ -87,7 +87,9 @@ def test_a_repeated_batch_is_applied_once() -> None:
 
 
 def test_an_old_number_with_new_bytes_is_a_new_engine() -> None:
-    """Nothing of the old one holds; neither does what waited for its replay."""
+    """An old number with new bytes is a new engine: nothing of the old one holds, nor does what
+    waited for its replay.
+    """
     order = EventOrder(can_replay=True)
     for seq in (0, 1, 5):
         order.live(seq, _batch(seq))

@@ -88,7 +88,9 @@ def test_what_hangs_on_a_removed_block_is_out_of_reach_until_it_is_back() -> Non
 
 
 def test_blocks_whose_beginning_is_unknown_wait_for_it() -> None:
-    """After a gap: their tokens alone say nothing. With the beginning they are placed."""
+    """Blocks whose beginning is unknown after a gap wait for it: their tokens alone say nothing.
+    With the beginning they are placed.
+    """
     held = _held()
     held.apply(_stored([3], 2, TOKENS[64:]))
     held.apply(_stored([2], 1, TOKENS[32:64]))
@@ -131,7 +133,9 @@ def test_without_copies_removed_means_gone() -> None:
 
 
 def test_a_cleared_cache_is_one_empty_snapshot() -> None:
-    """In place of events that were not taken yet, with a number that follows theirs."""
+    """A cleared cache is one empty snapshot, in place of events that were not taken yet, with a
+    number that follows theirs.
+    """
     held = _held()
     held.apply(_stored([1], None, TOKENS[:32]))
     held.take()
@@ -201,7 +205,9 @@ def test_a_new_engine_may_count_its_groups_anew() -> None:
 
 
 def test_blocks_before_a_picture_are_told() -> None:
-    """Only from the first block with a foreign key on are they another content."""
+    """Blocks before a picture are reported: only from the first block with a foreign key on are
+    they another content.
+    """
     held = _held()
     keys = (None, ("picture",), None)
     held.apply(_stored([1, 2, 3], None, TOKENS, extra_keys=keys))

@@ -6,7 +6,9 @@ from tests.workers.external.test_engine_apis import answer_to, api_of, sampling
 
 
 def test_an_answer_that_repeats_itself_is_whole() -> None:
-    """As one at its limit: elsewhere it would repeat the same, and no engine has failed."""
+    """An answer that repeats itself is whole, as one at its limit: elsewhere it would repeat the
+    same, and no engine has failed.
+    """
     api, answer = api_of("vllm"), answer_to(sampling(max_tokens=9))
     reader = api.reader(answer.next_job())
     for ids, finish in ([21, 22], None), ([21, 22], "repetition"):

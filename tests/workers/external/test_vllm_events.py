@@ -95,7 +95,9 @@ def test_garbage_is_refused_with_what_and_where(value: Any, complaint: str) -> N
 
 
 def test_oversize_torn_and_deep_payloads_are_refused() -> None:
-    """Nothing is allocated for what is too long; nesting does not end the process."""
+    """Oversize, torn and deep payloads are refused: nothing is allocated for what is too long;
+    nesting does not end the process.
+    """
     with pytest.raises(WireError, match="bytes; a batch has at most"):
         decode_batch(bytes(MAX_PAYLOAD_BYTES + 1))
     with pytest.raises(WireError, match="truncated"):

@@ -92,7 +92,9 @@ def test_frames_that_are_read_together_have_a_speed(
 
 
 def test_an_engine_that_takes_text_is_asked_in_text() -> None:
-    """Without the fields that it refuses; its answer may come in pieces."""
+    """An engine that takes text is asked in text, without the fields that it refuses; its answer
+    may come in pieces.
+    """
     probe = AnswerProbe(ID, "m", (ProbeQuestion(4, text="Hi"),), 0.0, FACTS)
     request = probe.request
     assert isinstance(request, Relay)
@@ -120,7 +122,7 @@ def test_an_engine_that_takes_text_is_asked_in_text() -> None:
     ],
 )
 def test_a_question_that_fails_ends_the_probe(message: FromWorker, why: str) -> None:
-    """With the engine's words."""
+    """A question that fails ends the probe, with the engine's words."""
     probe = AnswerProbe(ID, "m", (ProbeQuestion(4, ids=(1,), text="Hi"),), 0.0)
     assert not probe.receive(message, 1.0)
     assert (probe.is_over, probe.failure, probe.answers) == (True, why, [])

@@ -31,7 +31,7 @@ def channel() -> Iterator[tuple[socket.socket, EngineChannel, threading.Event]]:
 
 
 def test_all_that_is_there_is_taken_at_once() -> None:
-    """In order, and nothing is left."""
+    """All frames that are there are taken at once, in order, and nothing is left."""
     frames = [(number % 7, bytes([number])) for number in range(100)]
     with channel() as (supervisor, engine, _):
         supervisor.sendall(b"".join(encode_frame(*frame) for frame in frames))
@@ -58,7 +58,9 @@ def test_a_frame_may_come_in_pieces(timeout_s: float | None) -> None:
 
 
 def test_waiting_ends_with_the_time_or_the_frame() -> None:
-    """As long as was said, no millisecond more is needed for less than one."""
+    """Waiting ends with the time or the frame, after as long as was said; no millisecond more is
+    needed for less than one.
+    """
     with channel() as (supervisor, engine, _):
         began_at = time.monotonic()
         assert engine.take(0.05) == []

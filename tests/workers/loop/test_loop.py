@@ -239,7 +239,9 @@ def test_frames_in_tokens_out_per_link(lookahead: int) -> None:
 
 
 def test_an_idle_loop_waits_without_steps(lookahead: int) -> None:
-    """Without work there is no step and no frame until something comes."""
+    """An idle loop waits without steps: without work there is no step and no frame until something
+    comes.
+    """
     runner = CountingRunner(lookahead)
     with running(runner) as end:
         end.send(1, submission(A, max_tokens=2, prompt=5))
@@ -396,7 +398,9 @@ def test_a_drain_is_over_when_the_last_sequence_is(lookahead: int) -> None:
 
 
 def test_wishes_to_clear_the_cache_are_answered_together(lookahead: int) -> None:
-    """While a sequence runs, and when nothing does."""
+    """Wishes to clear the cache are answered together, while a sequence runs, and when nothing
+    does.
+    """
     with running(CountingRunner(lookahead)) as end:
         end.send(1, submission(A, max_tokens=20, prompt=5))
         for _ in range(3):

@@ -153,7 +153,9 @@ def test_the_next_step_is_launched_before_the_last_is_collected() -> None:
 
 
 def test_a_step_takes_the_time_between_results() -> None:
-    """Not the time since its launch: that counts the step before it as well."""
+    """A step takes the time between results, and not the time since its launch, which counts the
+    step before it as well.
+    """
     card = Card()
     script, status = serve(card, [submission(A, max_tokens=20, prompt=5)])
     assert script.finished()[A].reason == "length"

@@ -45,7 +45,9 @@ def test_what_a_table_could_not_say_is_refused(given: dict[str, object], said: s
 
 
 def test_a_bad_script_is_one_line_before_anything_starts(tmp_path: Path) -> None:
-    """With the rule, and the exit status of what was said."""
+    """A bad script is one line before anything starts, with the rule and the command's exit
+    status.
+    """
     script = tmp_path / "s.toml"
     script.write_text("[[rules]]\nanswr = 'x'\n")
     argv = [sys.executable, "-m", "herma", "worker", "--script", str(script)]

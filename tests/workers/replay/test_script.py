@@ -105,7 +105,9 @@ def matcher(*rules: Rule) -> RuleMatcher:
 
 
 def test_the_last_user_text_is_what_stands_between_the_marks() -> None:
-    """Not the earlier one; without marks it is all of the prompt."""
+    """The last user text, and not the earlier one, is what stands between the marks; without marks
+    it is all of the prompt.
+    """
     script = Script(rules=())
     assert last_user_text(PROMPT, script) == "Add 2 and 3"
     assert last_user_text("plain text", script) == "plain text"
@@ -125,7 +127,9 @@ def test_the_first_rule_that_fits_is_taken() -> None:
 
 
 def test_a_rule_with_times_is_used_up() -> None:
-    """After so many answers the next one that fits has its turn."""
+    """A rule with `times` is used up after so many answers; then the next one that fits has its
+    turn.
+    """
     rules = matcher(Rule(answer="1", times=2), Rule(answer="2", times=1))
     assert [rules.choose(PROMPT) for _ in range(4)] == [0, 0, 1, None]
     assert rules.fitting(PROMPT) == [0, 1]

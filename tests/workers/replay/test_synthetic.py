@@ -115,7 +115,7 @@ def test_a_pause_begins_anew() -> None:
 
 
 def test_without_a_step_time_nothing_waits() -> None:
-    """As fast as the machine goes."""
+    """Without a step time nothing waits: the engine is as fast as the machine."""
     pace = Pace(0.0)
     assert [pace.next_due(now) for now in (1.0, 1.0, 2.5)] == [1.0, 1.0, 2.5]
 

@@ -43,7 +43,9 @@ def test_others_go_on_while_it_compiles() -> None:
 
 
 def test_a_grammar_that_fails_refuses_its_sequence_only() -> None:
-    """With the reason; the place goes to the next."""
+    """A grammar that fails refuses its sequence only, with the reason; the place goes to the
+    next.
+    """
     engine = Engine(max_seqs=1)
     engine.submit(make_submit(0, [1], grammar=GRAMMAR))
     engine.submit(make_submit(1, [2], max_tokens=1))
@@ -97,7 +99,9 @@ def test_it_compiles_in_the_intake_queue_too() -> None:
 
 
 def test_a_grammar_takes_part_in_every_step() -> None:
-    """With a lookahead too: the runner draws once the token before is known."""
+    """A grammar takes part in every step, with a lookahead too: the runner draws once the token
+    before is known.
+    """
     engine = Engine(lookahead=1, token_budget=8)
     engine.submit(make_submit(0, [1, 2], max_tokens=20))
     engine.submit(make_submit(1, [3, 4], max_tokens=6, grammar=GRAMMAR))
@@ -122,7 +126,9 @@ def test_a_grammar_takes_part_in_every_step() -> None:
 def test_all_of_them_end(
     num_blocks: int, lookahead: int, shapes: list[tuple[int, int, bool]], stops: int
 ) -> None:
-    """With preemptions, among others, some stopped by a token; the books hold after every step."""
+    """All sequences with grammars end, with preemptions, among others, some stopped by a token; the
+    books hold after every step.
+    """
     engine = Engine(
         num_blocks=num_blocks, block_size=4, context_length=24, lookahead=lookahead, max_seqs=3
     )

@@ -24,8 +24,8 @@ MEAN_OUTPUT = 30
 
 @given(kv_tokens=st.integers(1, 2**40), ceiling=st.sampled_from((CPU_SEQS, CARD_SEQS)))
 def test_the_ceiling_follows_from_the_memory(kv_tokens: int, ceiling: int) -> None:
-    """Never a handful where there is memory, never more than graphs are made for; what the file
-    says holds in any case.
+    """The ceiling follows from the memory: never a handful where there is memory, never more than
+    graphs are made for; what the file says holds in any case.
     """
     found = most_sequences(None, kv_tokens, ceiling)
     assert 4 <= found <= ceiling
@@ -86,7 +86,9 @@ def test_estimates_follow_what_is_seen() -> None:
 def test_places_are_bounded(
     starts: list[tuple[int, int]], num_running: int, num_spare: int
 ) -> None:
-    """At least one, at most `max_seqs`, at least what runs; more memory never means fewer."""
+    """Places are bounded: at least one, at most `max_seqs`, at least what runs; more memory never
+    means fewer.
+    """
     concurrency = Concurrency(256)
     for num_starts, num_blocks in starts:
         concurrency.started(num_starts, num_blocks)

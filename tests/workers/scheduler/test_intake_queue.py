@@ -92,7 +92,9 @@ def test_a_gateway_alone_has_all_places() -> None:
 
 
 def test_gateways_share_the_places_to_wait_in() -> None:
-    """In equal parts, once there are several; each has room for one."""
+    """Gateways share the places to wait in, in equal parts, once there are several; each has room
+    for one.
+    """
     shared = Shared(max_seqs=1, max_waiting=4)
     assert [shared.submit(1) for _ in range(6)] == [True] * 5 + [False]
     assert [shared.submit(2), shared.submit(2)] == [True, False]
@@ -103,7 +105,7 @@ def test_gateways_share_the_places_to_wait_in() -> None:
 
 
 def test_each_has_room_for_one() -> None:
-    """Where nobody is meant to wait too."""
+    """Each gateway has room for one, also where no sequence is meant to wait."""
     shared = Shared(max_seqs=1, max_waiting=0)
     assert [shared.submit(link) for link in (1, 1, 2, 2, 3, 1, 1)] == [
         True,

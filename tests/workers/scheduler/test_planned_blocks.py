@@ -53,7 +53,9 @@ def test_a_cold_prefix_is_computed_once(lookahead: int) -> None:
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_a_prefix_of_several_steps_is_waited_for_up_to_where_it_parts(lookahead: int) -> None:
-    """Not for the end of the prompt that computes it."""
+    """A prefix of several steps is waited for up to where it parts, and not for the end of the
+    prompt that computes it.
+    """
     engine = Engine(num_blocks=64, token_budget=8, max_seqs=8, lookahead=lookahead)
     engine.submit(make_submit(0, [*SHARED, *range(200, 240)], max_tokens=1))
     engine.submit(make_submit(1, [*SHARED, 1], max_tokens=1))
@@ -108,7 +110,9 @@ def test_a_prompt_that_is_waited_for_comes_before_its_turn() -> None:
 @pytest.mark.parametrize("lookahead", [0, 1])
 @pytest.mark.parametrize("end", ["abort", "failure", "deadline", "link"])
 def test_when_the_computer_is_gone_the_next_computes(end: str, lookahead: int) -> None:
-    """In the middle of the prefix, with a step in flight: the second computes, the third waits."""
+    """When the sequence that computes is gone in the middle of the prefix, with a step in flight,
+    the second computes and the third waits.
+    """
     engine = Engine(num_blocks=64, token_budget=8, max_seqs=8, lookahead=lookahead)
     first = make_submit(0, [*SHARED, 0, 9], max_tokens=1, deadline_s=5.0)
     engine.submit(first, link=2)

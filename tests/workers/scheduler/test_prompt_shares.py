@@ -128,8 +128,9 @@ class Card:
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_steps_beside_decodes_last_as_long_as_they_may(lookahead: int) -> None:
-    """Once a few were measured: not longer than the gap, and most of it is used where decodes take
-    a third of it. The budget alone would have made steps of 170 ms.
+    """Steps beside decodes last as long as they may, once a few were measured: not longer than the
+    gap, and most of it is used where decodes take a third of it. The budget alone would have made
+    steps of 170 ms.
     """
     card = Card(token_budget=8192, max_gap_s=0.05, lookahead=lookahead, base_s=0.017)
     for number in range(4):
@@ -240,7 +241,9 @@ def test_decodes_that_take_the_whole_gap_leave_prompts_a_part() -> None:
 
 @pytest.mark.parametrize(("max_gap_s", "tile"), [(0.06, 128), (0.1, 256)])
 def test_a_step_beside_decodes_has_whole_tiles_of_rows(max_gap_s: float, tile: int) -> None:
-    """Where prompts that have just begun fill its time: products compute whole tiles of rows."""
+    """A step beside decodes has whole tiles of rows, where prompts that have just begun fill its
+    time: products compute whole tiles.
+    """
     card = Card(token_budget=8192, max_gap_s=max_gap_s)
     for number in range(5):
         card.submit(number, 40, 400)

@@ -62,7 +62,9 @@ def test_a_conversation_that_is_over_goes_first() -> None:
 
 
 def test_one_that_comes_back_later_goes_before_one_that_comes_soon() -> None:
-    """Until the second has been away for so long that it hardly comes back."""
+    """A conversation that comes back later goes before one that comes soon, until the second has
+    been away for so long that it hardly comes back.
+    """
     for now, first in ((3.0, "b"), (4000.0, "a")):
         kept = cache(("a", 1), ("b", 1))
         kept.retain("a", "of a", SOON)

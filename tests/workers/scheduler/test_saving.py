@@ -249,7 +249,9 @@ def test_keys_without_a_state_wait_for_the_state() -> None:
 
 
 def test_a_short_sequence_has_all_its_drafts() -> None:
-    """Only a position to save limits drafts, not how few tokens the sequence has yet."""
+    """A short sequence has all its drafts: only a position to save limits drafts, not how few
+    tokens the sequence has yet.
+    """
     proposer = HostDrafts([[1] * 40], depth=7, mood=Mood.RIGHT)
     engine = Engine(num_blocks=64, num_states=8, context_length=60, proposer=proposer, along=16)
     engine.submit(make_submit(0, [1], max_tokens=12))

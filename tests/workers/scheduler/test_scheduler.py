@@ -173,7 +173,9 @@ def test_several_ids_in_a_step_are_computed_in_the_next() -> None:
 
 
 def test_a_token_that_is_not_there_yet_is_asked_for_again() -> None:
-    """Without ids the position comes again, alone, and nothing is sent meanwhile."""
+    """A token that is not there yet is asked for again: without ids the position comes again,
+    alone, and nothing is sent meanwhile.
+    """
     engine = Engine(block_size=2)
     engine.submit(make_submit(0, [1, 2, 3, 4], max_tokens=2))
     engine.step(lambda _: ())

@@ -163,7 +163,7 @@ def test_an_abort_in_flight_is_final() -> None:
 
 
 def test_an_acceptance_is_told_once() -> None:
-    """With the first result, whatever is planned by then."""
+    """An acceptance is sent once, with the first result, whatever is planned by then."""
     scheduler = make_scheduler(lookahead=1)
     scheduler.submit(1, make_submit(0, [5], max_tokens=9), 0.0)
     first, second = planned(scheduler), planned(scheduler)

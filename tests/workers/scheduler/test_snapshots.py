@@ -153,7 +153,9 @@ def _answer(pool: SnapshotPool, prefix: Prefix) -> bool:
 
 
 def test_the_state_of_an_answer_moves_on_with_it() -> None:
-    """In a free slot the old one is hit until the new one is there; without one it goes first."""
+    """The state of an answer moves on with it. In a free slot the old one is hit until the new one
+    is there; without one it goes first.
+    """
     for num_slots in (2, 3):
         pool = SnapshotPool(num_slots)
         _saved(pool, (0,) * 3)
@@ -181,7 +183,9 @@ def test_what_was_begun_with_moves_no_more() -> None:
 
 
 def test_an_answer_takes_no_place_of_a_prompt() -> None:
-    """Until a turn begins behind it: then it is a prompt's end, and what it follows gives way."""
+    """An answer takes no place of a prompt until a turn begins behind it: then it is a prompt's
+    end, and what it follows gives way.
+    """
     pool = SnapshotPool(3)
     _saved(pool, (0,) * 3)
     assert _answer(pool, (0,) * 9)

@@ -96,7 +96,9 @@ def test_a_slow_first_decode_is_forgotten_at_once_and_a_late_one_hardly_counts()
 
 @given(st.integers(0, 2**32), st.none() | st.integers(0, 15))
 def test_the_rule_is_found_beside_a_slow_step(seed: int, slow: int | None) -> None:
-    """With noise of 3 %. One step of 16 that takes many times as long does not spoil it."""
+    """The rule is found beside a slow step, with noise of 3 %. One step of 16 that takes many times
+    as long does not spoil it.
+    """
     rng = random.Random(seed)
     cost = StepCost()
     cost.add(chunks(8), 0, DECODE_S)
@@ -111,7 +113,9 @@ def test_the_rule_is_found_beside_a_slow_step(seed: int, slow: int | None) -> No
 
 
 def test_equal_contexts_do_not_unlearn_what_context_costs() -> None:
-    """After many prompts without a past, one behind a long past is still known."""
+    """Equal contexts do not unlearn what context costs: after many prompts without a past, one
+    behind a long past is still known.
+    """
     cost = StepCost()
     cost.add(chunks(8), 0, DECODE_S)
     for number in range(16):

@@ -45,7 +45,9 @@ def _costs(rng: random.Random) -> Costs:
 
 @given(seed=st.integers(0, 2**32 - 1))
 def test_it_is_near_the_best_of_all_depths_and_never_far_under_none(seed: int) -> None:
-    """After a few hundred steps; while it learns it may lose a little more."""
+    """After a few hundred steps the policy is near the best of all depths and never far under none;
+    while it learns it may lose a little more.
+    """
     rng = random.Random(seed)
     rates, costs, num_sequences = _rates(rng), _costs(rng), rng.choice(SIZES)
     run = simulate(rates, costs, num_sequences, noise=0.05, seed=seed).run(300)
@@ -82,7 +84,9 @@ def test_drafts_that_are_wrong_cost_next_to_nothing(rates: Sequence[float]) -> N
 
 
 def test_it_follows_when_drafts_become_good_or_bad() -> None:
-    """On within some hundred steps of the change, and off again; few changes in between."""
+    """The policy follows when drafts become good or bad, on within some hundred steps of the
+    change, and off again; with few changes in between.
+    """
     costs = Costs(lambda rows: 4e-3 + 1e-5 * rows, lambda rows: 4.4e-3 + 1e-5 * rows)
     run = simulate((0.05,) * 7, costs, 4).run(300)
     run.source.rates, run.source.told = [0.8] * 7, (0.8,) * 7

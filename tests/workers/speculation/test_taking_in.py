@@ -98,7 +98,9 @@ def _make_first_trial(taking: TakingIn) -> None:
 
 
 def test_nothing_is_drafted_behind_a_prefix_that_was_missed() -> None:
-    """Until its blocks hold something else, that was taken in."""
+    """Nothing is drafted behind a prefix that was missed, until its blocks hold something else that
+    was taken in.
+    """
     taking = TakingIn(4, Expense())
     _make_first_trial(taking)
     assert not _decided(taking, _chunk(1, 0, 8, (5, 6)), 8, 0.0)

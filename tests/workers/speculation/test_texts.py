@@ -85,7 +85,9 @@ def test_a_text_of_many_tokens_is_copied_as_it_grows() -> None:
 
 
 def test_texts_of_others_are_found_while_they_are_kept() -> None:
-    """In pieces of any size; the oldest make room."""
+    """Texts of others are found while they are kept, in pieces of any size; the oldest make
+    room.
+    """
     rng, fleet = random.Random(3), FleetText(2**12)
     texts = [[rng.randrange(1000) for _ in range(200)] for _ in range(60)]
     for text in texts:

@@ -39,7 +39,7 @@ def test_equal_records_differ_in_nothing() -> None:
 
 
 def test_each_boundary_reads_as_a_sentence() -> None:
-    """From the host to the speed, in this order."""
+    """Each boundary reads as a sentence, from the host to the speed, in this order."""
     assert words(
         kernel="6.17",
         versions={"herma": "1.0", "triton": "3.6"},

@@ -74,7 +74,7 @@ def test_an_empty_machine_says_nothing(tmp_path: Path) -> None:
 
 
 def test_the_commit_of_a_checkout_and_of_a_worktree(tmp_path: Path) -> None:
-    """As git itself says it."""
+    """The commit of a checkout and of a worktree is that which git itself says."""
     main, tree = tmp_path / "main", tmp_path / "tree"
 
     def git(*words: str, folder: Path = main) -> str:

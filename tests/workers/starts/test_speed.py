@@ -134,7 +134,9 @@ def test_workers_of_two_files_have_records_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_record_of_before_goes_to_the_file_of_its_latest_start(tmp_path: Path) -> None:
-    """With the hashes of its model's files. Until then commands find it by the name alone."""
+    """The record of before goes to the file of its latest start, with the hashes of its model's
+    files. Until then commands find it by the name alone.
+    """
     old, one, two = tmp_path / "w.json", tmp_path / "one.toml", tmp_path / "two.toml"
     save_starts(old, StartRecords().with_good(_of_file(one)))
     hashes_path(old).write_text("{}")

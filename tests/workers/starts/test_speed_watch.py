@@ -136,7 +136,9 @@ def test_starts_that_get_slower_bit_by_bit_are_found() -> None:
 
 
 def test_an_older_start_of_the_same_make_is_a_measure_too() -> None:
-    """After a change that cost 9 % and is taken back, the speed must be that from before."""
+    """An older start of the same make is a measure too: after a change that cost 9 % and is taken
+    back, the speed must be that from before.
+    """
     starts = StartRecords()
     for at, kernel, speed in ((1.0, "6.8", 100.0), (2.0, "6.17", 91.0)):
         record = StartRecord(at, kernel=kernel, speed=StartSpeed(speed))

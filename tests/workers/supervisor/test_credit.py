@@ -7,14 +7,18 @@ from workers.supervisor.gateway_link import MAX_PONGS, MAX_UNREAD_BYTES, Credit
 
 
 def test_an_idle_gateway_has_credit() -> None:
-    """Nothing said, nothing owed; nor does an answer to a ping of another life count."""
+    """An idle gateway has credit: nothing is sent and nothing owed; nor does an answer to a ping of
+    another life count.
+    """
     credit = Credit()
     assert not credit.is_spent
     assert not credit.taken(7)
 
 
 def test_credit_is_spent_by_what_is_unread() -> None:
-    """Until the gateway has taken a pong behind it; what came after that pong is still unread."""
+    """Credit is spent by what is unread, until the gateway has taken a pong behind it; what came
+    after that pong is still unread.
+    """
     credit = Credit()
     credit.sent(MAX_UNREAD_BYTES)
     assert not credit.is_spent

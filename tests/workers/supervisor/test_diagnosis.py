@@ -181,7 +181,9 @@ def test_the_oldest_evidence_comes_first() -> None:
 
 
 def test_a_process_that_could_not_be_made_is_explained() -> None:
-    """With the system's words, and the disk if that is full."""
+    """A process that could not be made is explained with the system's words, and the disk if that
+    is full.
+    """
     found = diagnose(DeathEvidence(exit_code=127, spawn_error="No such file or directory: '/x'"))
     assert found.kind == "file_not_found"
     assert "'/x'" in found.cause
@@ -220,7 +222,9 @@ def test_any_ending_is_one_printable_line(
 
 
 def test_the_tries_are_counted_in_the_cause() -> None:
-    """While there is another one, and at the end what to do."""
+    """The tries are counted in the cause, while there is another one, and at the end with what to
+    do.
+    """
     found = Diagnosis("file_not_found", "exit code 127: file not found", "put it back")
     assert fault_cause(found, worker="w", failed_starts=2, stops=False) == (
         "exit code 127: file not found; put it back (failed start 2 of 5)"

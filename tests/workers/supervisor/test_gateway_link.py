@@ -183,7 +183,9 @@ def dialling(
 
 
 async def test_a_worker_whose_name_is_taken_says_so_until_it_is_free() -> None:
-    """Once, in its own log, and no word of silence; it goes on asking, and is welcomed."""
+    """A worker whose name is taken says so once in its own log, until it is free, and no word of
+    silence; it goes on asking, and is welcomed.
+    """
     async with (
         open_gateway() as gateway,
         open_worker(gateway.address, FakeWorker("w")) as first,

@@ -48,7 +48,7 @@ def test_any_table_is_read(text: str) -> None:
     ],
 )
 def test_numbers_in_inner_namespaces(status: str, pids: tuple[int, ...]) -> None:
-    """From this one inwards."""
+    """Process ids are those of inner namespaces, from this one inwards."""
     assert parse_nspids(status) == pids
 
 

@@ -62,7 +62,9 @@ def silent(text: str) -> None:
 
 
 async def test_memory_is_waited_for_until_it_is_back(smi: FakeSmi) -> None:
-    """Not while the dead engine's process is listed with more than before."""
+    """Memory is waited for until it is back, and the dead engine's process is no longer listed with
+    more than before.
+    """
     memory = GpuMemory("cuda:1")
     await memory.remember()
     smi.say("90000", "4242")

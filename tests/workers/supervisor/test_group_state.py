@@ -75,7 +75,7 @@ def test_a_lost_host_is_named() -> None:
 
 
 def test_a_rank_without_its_head_ends() -> None:
-    """After a silence, or with the connection."""
+    """A rank without its head ends, after a silence or with the connection."""
     rank = GroupRank("s1", 0.0)
     rank.heard(HeadState("r1", ("s1",)), 0.0)
     rank.begin("r1")
@@ -125,7 +125,7 @@ GOOD = HostFacts("1", "580.142", {"eth0": LinkFacts(True, 9000)})
     ],
 )
 def test_hosts_are_compared_before_a_start(facts: HostFacts, says: str | None) -> None:
-    """In words, with the remedy."""
+    """Hosts are compared before a start; a difference is said in words, with the remedy."""
     found = list(host_mistakes({"a": GOOD, "b": facts}))
     assert (not found) if says is None else found[0].startswith(says)
 

@@ -147,7 +147,7 @@ async def test_only_a_held_worker_is_probed_replaced_or_given_a_version(tmp_path
 
 
 async def test_a_lease_that_ends_gives_the_worker_back(tmp_path: Path) -> None:
-    """As when the command that held it is killed."""
+    """A lease that ends, as when the command that held it is killed, gives the worker back."""
     async with open_gateway_end() as gateway:
         with worker_process(tmp_path, gateway.address) as worker:
             await gateway.wait_ready()

@@ -37,7 +37,9 @@ async def _ask(gateway: GatewayEnd, number: int) -> tuple[int, list[int]]:
 
 
 async def test_a_killed_engines_cache_is_warm(tmp_path: Path) -> None:
-    """With SIGKILL, and the next engine answers the same from it."""
+    """The cache of an engine killed with SIGKILL is warm: the next engine answers the same
+    from it.
+    """
     async with open_gateway_end() as gateway:
         with worker_process(tmp_path, gateway.address, **NATIVE) as worker:
             await gateway.wait_ready()

@@ -33,7 +33,7 @@ def test_version_one(tmp_path: Path) -> None:
 
 
 def test_no_control_groups_count_nothing(tmp_path: Path) -> None:
-    """As on a kernel without them."""
+    """A host without control groups, as on a kernel without them, counts nothing."""
     assert count_oom_kills(tmp_path) == 0
     put(tmp_path, "proc/self/cgroup", "0::/\n")
     assert count_oom_kills(tmp_path) == 0

@@ -363,7 +363,9 @@ def test_a_trial_that_failed_lengthens_no_later_delay() -> None:
 
 
 def test_each_new_state_is_told_once() -> None:
-    """After it was taken. An event that leaves the state, or is refused, is told to nobody."""
+    """Each new state is reported once, after it was taken. An event that leaves the state, or is
+    refused, is not reported.
+    """
     life, seen = Lifecycle(), list[EngineState]()
     life.on_change = lambda: seen.append(life.state)
     for event in (LifeEvent.RESTART, LifeEvent.START, LifeEvent.LOADED, LifeEvent.LOADED):

@@ -46,7 +46,9 @@ def test_causes_that_take_turns_are_told_once_each() -> None:
 
 
 def test_a_cause_that_comes_back_is_news() -> None:
-    """When the trouble was over in between, or was another one for long."""
+    """A cause that comes back is news, when the trouble was over in between, or was another one for
+    long.
+    """
     causes = LogDeduper()
     assert causes.is_news("a", 0.0)
     causes.clear()

@@ -44,7 +44,7 @@ def test_memory_that_is_back_at_once_is_not_waited_for() -> None:
 
 
 def test_memory_that_falls_slowly_is_waited_for() -> None:
-    """As long as the driver gives some back."""
+    """Memory that falls slowly is waited for, as long as the driver gives some back."""
     falling = every(0.5, 10.0, 130, 120, 90, 60, 30, 10, 1.2)
     assert verdict_after(falling) == ("drained", 3.0)
 

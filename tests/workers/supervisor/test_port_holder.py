@@ -18,7 +18,7 @@ garbage
 
 
 def test_only_listeners_count() -> None:
-    """Not the connections of that port."""
+    """Only listeners count, and not the connections of that port."""
     assert listening_inodes(TABLE, 8000) == {4711}
     assert listening_inodes(TABLE, 8002) == set()
 
@@ -32,7 +32,9 @@ def test_a_real_listener_is_found() -> None:
 
 
 def test_a_holder_in_a_container_is_named(tmp_path: Path) -> None:
-    """With its number there; one that cannot be seen is said to be so."""
+    """A holder in a container is named, with its number there; one that cannot be seen is said to
+    be so.
+    """
     (tmp_path / "net").mkdir()
     (tmp_path / "net/tcp").write_text(TABLE)
     assert "cannot be seen from here" in port_holder(8000, tmp_path)

@@ -94,6 +94,6 @@ def test_the_page_cache_says_what_was_freed_or_which_right_is_missing(tmp_path: 
 
 
 def test_each_step_has_its_line(tmp_path: Path) -> None:
-    """In the order of the configuration."""
+    """Each step has its line, in the order of the configuration."""
     (line,) = prepare(["clear-shm"], tmp_path)
     assert line == "clear-shm: 0 segments removed, 0 KiB"

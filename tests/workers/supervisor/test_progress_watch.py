@@ -144,7 +144,9 @@ def test_a_gateway_that_pings_and_takes_nothing_is_gone() -> None:
 
 
 def test_a_watcher_that_slept_blames_nobody() -> None:
-    """After a pause of the supervisor itself, everybody gets the whole patience again."""
+    """A watcher that slept reports no fault: after a pause of the supervisor itself, each watch has
+    its whole patience again.
+    """
     gateway, engine = GatewayWatch(0.0), HangWatch(stall_s=120.0, now=0.0)
     engine.heartbeat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
     assert gateway.verdict(60.0) is None

@@ -45,7 +45,7 @@ def test_what_gateways_and_parents_count_with_may_not(keys: dict[str, object], s
 
 
 def test_a_reload_takes_what_no_engine_has_and_names_the_rest() -> None:
-    """With the command that takes it."""
+    """A reload takes what no engine has and names the rest, with the command that takes it."""
     new = _with(stall_s=7.0, prepare=("clear-shm",), max_seqs=3, drain_s=1.0)
     config, reloaded = take_changes(WORKER, new)
     assert reloaded.taken == ("stall_s", "prepare")

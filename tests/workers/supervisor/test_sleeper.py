@@ -184,7 +184,9 @@ async def test_where_the_card_says_nothing_its_times_are_measured(
 async def test_a_long_back_off_gives_the_place_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is on the device meanwhile, and other workers wait for it without a word of why."""
+    """A long back-off gives the place up: nothing is on the device meanwhile, and other workers
+    would wait for it without a reason.
+    """
     async with world(tmp_path, monkeypatch) as one:
         one.supervisor.lifecycle.policy = RestartPolicy(30.0)
         one.kill()
@@ -267,7 +269,7 @@ async def test_the_measurement_of_a_dead_engine_leaves_the_next_one_alone(tmp_pa
 async def test_the_first_idle_time_is_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a request the engine sleeps and wakes once."""
+    """The first idle time is a trial: without a request the engine sleeps and wakes once."""
     monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
     async with world(tmp_path, monkeypatch) as one:
         pid = one.pid
@@ -476,7 +478,9 @@ async def test_where_no_way_is_left_it_sleeps_by_its_end(
 async def test_a_checkpoint_needs_as_much_of_the_host_as_the_card_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_gib: int, state: str
 ) -> None:
-    """Not the weights: 60 GiB. Found out before a request: no trial begins without room."""
+    """A checkpoint needs as much of the host as the card holds, 60 GiB, and not as much as the
+    weights. Found out before a request: no trial begins without room.
+    """
     monkeypatch.setattr(turn_taker, "TRIAL_IDLE_S", 0.1)
     monkeypatch.setattr(sleeper_file, "weights_bytes", lambda _: 2**30)
     host = CardUse(2**40, 2**40 - free_gib * 2**30)

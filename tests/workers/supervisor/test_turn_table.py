@@ -232,7 +232,7 @@ async def test_while_memory_is_missing_the_device_is_read_again_and_again(
 async def test_the_place_of_a_worker_that_left_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, and not with the next reading or try."""
+    """The place of a worker that left is free at once, and not with the next reading or try."""
     for module, name in ((turn_table, "READ_SHORT_S"), (policy, "RETRY_S")):
         monkeypatch.setattr(module, name, 10 * BOUND_S)
     card = FixedCard(tmp_path)
@@ -411,7 +411,9 @@ async def test_nothing_is_decided_before_the_workers_have_come(
 async def test_a_first_look_begins_once_the_table_has_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without another event: other workers have had the time to come."""
+    """A first look begins once the table has settled, without another event: other workers have had
+    the time to come.
+    """
     monkeypatch.setattr(turn_table, "READ_EVERY_S", 10 * BOUND_S)
     async with table(FixedCard(tmp_path), tmp_path) as worker:
         await worker.say("asleep", waiting=0, waited_s=0.0, oldest_at=None, wants_look=True)

@@ -102,7 +102,7 @@ async def test_where_no_other_worker_can_come_it_wakes_alone(
 
 
 async def test_a_table_that_cannot_open_opens_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a full disk: a worker must not die of that."""
+    """A table that cannot open, as on a full disk, opens later: a worker must not die of that."""
     monkeypatch.setattr(turn_taker, "AGAIN_S", 0.01)
     with TemporaryDirectory(prefix="turns-") as folder:
         monkeypatch.setenv("HERMA_RUNTIME_DIR", folder)
@@ -270,7 +270,9 @@ async def test_gateways_are_told_of_a_change_that_failed() -> None:
 
 @pytest.mark.parametrize("engine", ["same", "other"])
 async def test_only_measurements_of_the_same_engine_count(tmp_path: Path, engine: str) -> None:
-    """With other keys it may take another part of the card."""
+    """Only measurements of the same engine count: with other keys it may take another part of the
+    card.
+    """
     path = tmp_path / "turns.json"
     seat = _seat(Lifecycle(), path=path)
     await seat.measured(awake_bytes=5)

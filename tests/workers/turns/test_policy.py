@@ -275,7 +275,7 @@ def test_random_schedules_starve_nobody(source: random.Random) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_ten_thousand_random_schedules(block: int) -> None:
-    """With HYPOTHESIS_PROFILE=fuzz; else a twentieth of them."""
+    """Ten thousand random schedules, with HYPOTHESIS_PROFILE=fuzz; else a twentieth of them."""
     from hypothesis import settings
 
     count = 2500 if settings.get_current_profile_name() == "fuzz" else 125

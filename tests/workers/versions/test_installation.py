@@ -73,7 +73,9 @@ def test_a_state_directory_that_is_none_holds_no_versions(tmp_path: Path) -> Non
 def test_a_program_of_another_version_becomes_the_current_one(
     herma: Installation, tmp_path: Path
 ) -> None:
-    """As one that a unit names; after a rollback it stays."""
+    """A program of another version, as one that a unit names, becomes the current one; after a
+    rollback it stays.
+    """
     environ, own = {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "own"
     program = herma.place("2.0") / "env" / "bin" / "herma"
     assert current_program(["--parent", "7", "worker"], environ, own) == program

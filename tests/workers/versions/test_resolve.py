@@ -60,7 +60,7 @@ def test_every_word_of_a_launch_has_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_launch_that_says_half_of_it_is_refused(launch: str, what: str) -> None:
-    """With what is missing."""
+    """A launch that says half of it is refused with what is missing."""
     with pytest.raises(ConfigError) as raised:
         parse_config(TABLE.format(launch=launch), "herma.toml")
     assert what in str(raised.value)

@@ -40,7 +40,9 @@ async def _ask(peer: Peer, request: bytes = CLOSE, method: str = "GET") -> tuple
 
 @given(parts=st.lists(st.binary(max_size=50), max_size=6), last=st.binary(max_size=50))
 def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
-    """In order and whole, to GET, HEAD and HTTP/1.0, and the connection goes on."""
+    """What is pushed arrives in order and whole, to GET, HEAD and HTTP/1.0, and the connection goes
+    on.
+    """
 
     async def push_all(writer: ResponseWriter) -> None:
         writer.open(200, HEADERS)
@@ -92,7 +94,9 @@ def test_a_whole_response_arrives_as_if_it_was_opened_and_ended(body: bytes) -> 
 
 
 async def test_the_head_waits_for_the_first_part(autojump_clock: MockClock) -> None:
-    """Nothing leaves at `open`; head and first part leave in one packet."""
+    """The head waits for the first part: nothing is sent at `open`; head and first part are sent in
+    one packet.
+    """
     go_on = trio.Event()
 
     async def work(writer: ResponseWriter) -> None:
@@ -177,8 +181,8 @@ async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockCl
 
 
 async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockClock) -> None:
-    """At the time that was asked for, or up to a second later, again and again; never once it has
-    ended, though the connection lives on.
+    """A response is looked after until its end, at the time that was asked for, or up to a second
+    later, again and again; never once it has ended, though the connection lives on.
     """
     looks: list[float] = []
 
@@ -392,7 +396,9 @@ async def test_a_handler_that_gives_up_has_its_answer_sent(autojump_clock: MockC
 async def test_a_client_that_is_given_up_and_reads_nothing_is_left(
     autojump_clock: MockClock,
 ) -> None:
-    """After the time that any peer has for what was sent."""
+    """A client that is given up and reads nothing is disconnected after the time that any peer has
+    for what was sent.
+    """
 
     async def work(writer: ResponseWriter) -> None:
         writer.open(200, HEADERS)
@@ -408,7 +414,9 @@ async def test_a_client_that_is_given_up_and_reads_nothing_is_left(
 
 
 async def test_an_answer_holds_no_parser(autojump_clock: MockClock) -> None:
-    """Only bytes of a request have one: a long answer would hold 0.9 KB."""
+    """An answer holds no parser: only bytes of a request have one. A long answer would hold
+    0.9 KB.
+    """
     asked, go_on = trio.Event(), trio.Event()
 
     async def work(writer: ResponseWriter) -> None:

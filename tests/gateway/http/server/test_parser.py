@@ -157,7 +157,9 @@ def test_a_body_ahead_of_the_app_is_bounded() -> None:
 
 
 def test_nothing_follows_a_last_request() -> None:
-    """After `Connection: close`, and in HTTP/1.0, the rest is not read, nor an error."""
+    """Nothing is read behind a last request: after `Connection: close`, and in HTTP/1.0, the rest
+    is no error either.
+    """
     last = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     for data in (last, b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"):
         parser = parse(data + data)

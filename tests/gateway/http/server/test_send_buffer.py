@@ -27,7 +27,9 @@ async def _read(peer: trio.SocketStream, num_bytes: int) -> bytes:
 
 @given(STEPS)
 def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]]) -> None:
-    """In steps or not, once or several times, whether or not the kernel takes it at once."""
+    """All bytes arrive in order, in steps or not, once or several times, whether or not the kernel
+    takes them at once.
+    """
 
     async def write() -> None:
         ours, theirs = socket.socketpair()

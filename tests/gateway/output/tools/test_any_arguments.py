@@ -86,7 +86,9 @@ def test_a_call_without_arguments_is_one(name: str) -> None:
 
 
 def test_half_a_character_in_json_of_a_parameter_is_none() -> None:
-    """In formats that write parameters one by one, too."""
+    """Half a character in the JSON of a parameter is none, also in formats that write parameters
+    one by one.
+    """
     text = (
         '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get">\n'
         '<｜DSML｜parameter name="x" string="false">@</｜DSML｜parameter>\n'

@@ -197,7 +197,7 @@ def check(calls: list[tuple[str, Any]], names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("names", [("read_file",), ("set", "read_file", "stop")], ids=len)
 def test_a_demanded_call_can_only_be_one(name: str, names: tuple[str, ...]) -> None:
-    """Behind the beginning that the prompt has."""
+    """A demanded call can only be one, behind the beginning that the prompt has."""
     form = form_of(name)
     assert form.tools is not None
     opening = forced_opening(form.tools.name, names, TEMPLATES[name])
@@ -285,7 +285,9 @@ def test_harmony_goes_on_in_thoughts_that_the_prompt_has_opened() -> None:
 def test_json_may_stand_behind_thoughts(
     name: str, before: str, after: str, *, is_thinking: bool
 ) -> None:
-    """Beside calls and alone; a text for the user, such as a preamble, would be no JSON."""
+    """JSON may stand behind thoughts, beside calls and alone; a text for the user, such as a
+    preamble, would be no JSON.
+    """
     schema = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
     alone = grammar_of(name).no_calls(schema, is_thinking=is_thinking)
     tools = callable_tools(("set",))

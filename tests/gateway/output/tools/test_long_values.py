@@ -70,7 +70,9 @@ def little_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("parameter", ["map", "rows"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_long_object_is_one_and_goes_on_as_it_comes(name: str, parameter: str) -> None:
-    """Not a string that no tool takes, which it was made beyond that length."""
+    """A long object is one and goes on as it comes; beyond some length it was made a string that no
+    tool takes.
+    """
     words = 'a "b"\n{é} ' * (MAX_VALUE // 8)
     value: Any = {"k": [words, 1, None]} if parameter == "map" else [{"k": words}, True]
     before, after = WRITTEN[name]
@@ -83,7 +85,7 @@ def test_a_long_object_is_one_and_goes_on_as_it_comes(name: str, parameter: str)
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_long_and_no_value_of_its_type_is_a_string(name: str) -> None:
-    """As what is short."""
+    """A long value that fits no type of its schema is a string, as a short one is."""
     value = "7" * (MAX_VALUE + 9)
     before, after = WRITTEN[name]
     text = f"{before.replace('@', 'count')}{value}{after}"

@@ -127,7 +127,9 @@ def test_a_value_may_hold_its_own_closing_tag(form: str) -> None:
 
 @pytest.mark.parametrize("form", [form for form in WRITERS if form != "qwen3_coder bare"])
 def test_a_value_may_hold_a_whole_call(form: str) -> None:
-    """As an example in a file, at any place of it, and one in another; and one that never ends."""
+    """A value may hold a whole call, as an example in a file, at any place of it, and one in
+    another; and one that never ends.
+    """
     write, *_ = WRITERS[form]
     one = write("x")
     values = (f"see\n{one}\nend", one, f"{one} and {one}.", write(f"a {one} b"))
@@ -178,9 +180,7 @@ def test_a_call_whose_end_cannot_be_told_is_not_run(form: str) -> None:
     ).map("".join),
 )
 def test_any_value_of_tags_comes_whole(form: str, value: str) -> None:
-    """A value that holds any closing tags comes whole, up to the line breaks beside its own
-    tags.
-    """
+    """A value with any closing tags comes whole, up to the line breaks beside its own tags."""
     write, *_ = WRITERS[form]
     parser = parser_of(form.partition(" ")[0])
     events = [event for char in write(value) for event in parser.push(char)]
@@ -230,7 +230,7 @@ def test_a_required_parameter_is_not_left_out() -> None:
 
 
 def test_functionary_writes_json_in_its_tags() -> None:
-    """Behind the name, without any outer tag, several in a row."""
+    """functionary writes JSON in its tags behind the name, without outer tags, several in a row."""
     text = '<function=log_event>{"day": 3, "note": "x"}</function>'
     one = ("log_event", {"day": 3, "note": "x"})
     assert called("qwen3_coder", text) == [one]
@@ -273,7 +273,7 @@ def kimi(call_id: str) -> str:
     ],
 )  # fmt: skip
 def test_a_broken_id_names_the_tool(call_id: str) -> None:
-    """As Kimi K2 writes them (sglang#21377)."""
+    """A broken id, as Kimi K2 writes them (sglang#21377), names the tool."""
     assert called("kimi_k2", kimi(call_id)) == [("exec", {"command": "ls"})]
 
 
@@ -311,7 +311,9 @@ SPOKEN = {
 @pytest.mark.parametrize("form", SPOKEN)
 @pytest.mark.parametrize("name", ["get weather", 'say "hi"'])
 def test_a_tool_of_the_request_may_have_any_name(form: str, name: str) -> None:
-    """With a space or a quote, where the request has it; another such name is text."""
+    """A tool of the request may have any name, also with a space or a quote; such a name that the
+    request does not have is text.
+    """
     text = SPOKEN[form].format(name=name, quoted=json.dumps(name))
     assert called(form, text) == [(name, {"city": "Bern"})]
     other = SPOKEN[form].format(name="no such", quoted='"no such"')
@@ -409,7 +411,7 @@ def test_a_call_without_arguments_is_one_among_others() -> None:
 
 
 def test_calls_in_a_list_between_hermes_tags_are_calls() -> None:
-    """As other formats write them."""
+    """Calls in a list between Hermes tags are calls, as other formats write them."""
     text = (
         '<tool_call>\n[{"name": "search", "arguments": {"query": "x"}},\n'
         '{"name": "exec", "arguments": {"command": "ls"}}]\n</tool_call>'
@@ -590,5 +592,7 @@ def test_texts_between_three_quotes_are_what_is_between(
     ],
 )
 def test_a_namespace_before_a_tool_is_none_of_its_name(form: str, text: str) -> None:
-    """In formats of their own too, where the values have the types of its parameters."""
+    """A namespace before a tool is no part of its name, also in formats of their own, where the
+    values have the types of its parameters.
+    """
     assert called(form, text.replace("{}", "log_event", 1)) == [("log_event", {"day": 3})]

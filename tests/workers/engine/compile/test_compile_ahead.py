@@ -48,7 +48,9 @@ def _checked(room: Path, *checks: str) -> str:
 
 
 def test_a_start_launches_what_its_dry_run_launched(tmp_path: Path) -> None:
-    """Nothing else: no kernel of the largest step, the warm-up or the first graph is missing."""
+    """A start launches what its dry run launched and nothing else: no kernel of the largest step,
+    the warm-up or the first graph is missing.
+    """
     _checked(tmp_path, "check_dry_run")
 
 
@@ -74,7 +76,9 @@ def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
 
 
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
-    """For a whole start every kernel is found in the cache, and then the cache is complete."""
+    """A start beside its compiler compiles nothing: every kernel is found in the cache, and then
+    the cache is complete.
+    """
     num_found, num_compiled = json.loads(_checked(tmp_path, "check_compiled_ahead"))
     assert num_compiled >= num_found
 
@@ -83,7 +87,9 @@ def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
 def test_other_code_is_not_complete(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whatever language, and what it includes: there is something to compile again."""
+    """Other code, in whatever language, and what it includes, is not complete: there is something
+    to compile again.
+    """
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("workers.engine.compile.kernel_cache._PACKAGES", (tmp_path / "ours",))
     path = tmp_path / "ours" / "kind" / name
@@ -175,7 +181,7 @@ def test_a_compiler_that_fails_is_told_and_does_no_harm(
 
 
 def test_a_compiler_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, not for every kernel."""
+    """A compiler that says nothing is given up once, and not for every kernel."""
     monkeypatch.setattr(compile_ahead, "_SILENCE_S", 0.01)
     ahead = _ahead(then="sys.stdin.read()")
     for kernel in KERNELS:

@@ -67,7 +67,9 @@ def _with_drafter(kind: str, runner: ModelRunner) -> tuple[ModelRunner, Path]:
 
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_it_drafts_as_it_was_trained(kind: str, runner: ModelRunner, load: SpeculationLoad) -> None:
-    """At least half of the drafts that its training reached, on other texts."""
+    """The drafter drafts as it was trained: at least half of the drafts that its training reached,
+    on other texts.
+    """
     drafting, path = _with_drafter(kind, runner)
     expected = _serve(Drive(fresh_runner(runner)), load)
     depth = DRAFTERS[kind]
@@ -110,7 +112,7 @@ def _takes_in(drive: Drive, load: SpeculationLoad, expected: list[list[int]]) ->
 
 
 def test_a_name_that_there_is_not_is_said() -> None:
-    """With those that there are; drafters are no models."""
+    """An unknown name is reported with those that there are; drafters are no models."""
     with pytest.raises(
         ConfigError, match=r"herma-tiny/other' is neither .* builtin:herma-tiny/mtp; "
     ):

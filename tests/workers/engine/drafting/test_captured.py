@@ -12,7 +12,9 @@ DEPTH = 2
 
 
 def test_a_missed_pass_is_served_by_one_of_more_sequences() -> None:
-    """With the same rows and depth; until it is captured itself."""
+    """A missed pass is served by one of more sequences with the same rows and depth, until it is
+    captured itself.
+    """
     sizes: list[int] = []
 
     def run(taken: Taken, blocks: Blocks, depth: int) -> Drafted:

@@ -15,7 +15,9 @@ SHARED_KIB = {90: 227, 120: 99}
 @pytest.mark.parametrize("kind", ["dflash", "mtp"])
 @pytest.mark.parametrize("arch", SHARED_KIB)
 def test_drafts_compile_for_a_card(kind: str, arch: int, tmp_path: Path) -> None:
-    """In 8 bits, in graphs and without, as the dry run of a start finds it; a minute each."""
+    """Drafts compile for a card in 8 bits, in graphs and without, as the dry run of a start finds
+    it; a minute each.
+    """
     module = "tests.workers.engine.drafting.card_checks"
     found = json.loads(run_uninterpreted(module, str(arch), kind, str(tmp_path), cache=tmp_path))
     assert not found["errors"]

@@ -251,8 +251,8 @@ def test_weights_that_are_no_numbers_change_no_text(
 def test_drafts_on_a_card_are_those_of_a_cpu(
     name: str, dtype: str, asked: list[Asked], tmp_path: Path
 ) -> None:
-    """In graphs, and beside prompts that are launched kernel by kernel. Texts are to the byte those
-    without drafts where the worker is invariant.
+    """Drafts on a card are those of a CPU, in graphs, and beside prompts that are launched kernel
+    by kernel. Texts are to the byte those without drafts where the worker is invariant.
     """
     path = write_tiny_model(tmp_path / "target", num_hidden_layers=5)
     shape = {"block_size": BLOCK, "kv_tokens": 2048, "max_seqs": 8}

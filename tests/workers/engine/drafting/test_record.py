@@ -159,7 +159,7 @@ def test_a_file_of_a_later_version_is_named(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
-    """Nothing is lost but the file."""
+    """A place that cannot be written is reported once; nothing is lost but the file."""
     (tmp_path / "herma").write_text("no folder")
     said: list[str] = []
     record = _learned({"XDG_STATE_HOME": str(tmp_path)}, said)
@@ -174,7 +174,9 @@ def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 
 
 def test_an_idle_engine_keeps_what_it_learned_now_and_then(tmp_path: Path) -> None:
-    """Not beside work, and not more often than once a minute."""
+    """An idle engine keeps what it learned now and then, not beside work, and at most once a
+    minute.
+    """
     now, said = 0.0, list[str]()
     record = DraftRecord(ORIGIN, {"XDG_STATE_HOME": str(tmp_path)}, lambda: now, said.append)
     path = record_path(ORIGIN, {"XDG_STATE_HOME": str(tmp_path)})

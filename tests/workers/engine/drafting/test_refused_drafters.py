@@ -93,7 +93,9 @@ def test_tensors_that_do_not_fit_are_named(target: Network, tmp_path: Path) -> N
 
 
 def test_a_head_is_found_in_the_models_own_checkpoint(tmp_path: Path) -> None:
-    """Beside the model's tensors, of which it takes none."""
+    """A head is found in the model's own checkpoint, beside the model's tensors, of which it takes
+    none.
+    """
     path = write_tiny_model(tmp_path, num_hidden_layers=5, mtp_num_hidden_layers=1)
     runner = load_tiny(path, kv_tokens=64)
     with pytest.raises(ConfigError, match=r"no tensor mtp\."):

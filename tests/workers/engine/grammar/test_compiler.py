@@ -64,7 +64,9 @@ def test_each_kind_allows_what_it_says(
 def test_a_tokenizer_behind_a_byte_order_mark_is_read(
     model_dir: Path, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
-    """As gateways read it: the model would answer, and refuse every grammar."""
+    """A tokenizer behind a byte order mark is read, as gateways read it: the model would answer,
+    and refuse every grammar.
+    """
     data = (model_dir / "tokenizer.json").read_bytes()
     (tmp_path / "tokenizer.json").write_bytes(b"\xef\xbb\xbf" + data)
     compiler = LlGuidanceCompiler(tmp_path, VOCABULARY, frozenset({EOS}))
@@ -130,7 +132,9 @@ def test_reasoning_may_be_left_out(compiler: LlGuidanceCompiler, tokenizer: Toke
 
 
 def test_drafts_do_not_end_a_sequence_in_its_reasoning(compiler: LlGuidanceCompiler) -> None:
-    """As the mask says, so that what is verified is what would have been drawn."""
+    """Drafts do not end a sequence in its reasoning, as the mask says, so that what is verified is
+    what would have been drawn.
+    """
     follower = compiler.compile(Grammar("regex", "7+", CLOSING), NO_OUTPUTS)
     assert follower.num_allowed(NO_OUTPUTS, [5, 6, OTHER_EOS, 7]) == 2
 
@@ -162,7 +166,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars_are_refused_or_bounded(name: str, compiler: LlGuidanceCompiler) -> None:
-    """In one short line that names the cause, or they are enforced within the bounds."""
+    """Hostile grammars are refused in one short line that names the cause, or they are enforced
+    within the bounds.
+    """
     kind, text, hint = HOSTILE[name]
     compiler.begin(KEY, Grammar(kind, text), NO_OUTPUTS)  # type: ignore[arg-type]
     key, follower, error = _wait(compiler)

@@ -50,7 +50,7 @@ def test_a_strict_tool_is_named(compiler: LlGuidanceCompiler) -> None:
 def test_a_form_of_the_answer_may_be_looser_too(
     compiler: LlGuidanceCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unless it is strict."""
+    """A form of the answer may be looser too, unless it is strict."""
     text = schema_source(HARD, "f", is_strict=False, is_lenient=True).text
     compiler.compile(Grammar("json_schema", text), array("I"))
     assert "any object" in capsys.readouterr().err

@@ -312,7 +312,9 @@ class _BreaksBehind:
 def test_a_grammar_that_breaks_later_ends_its_sequence_alone(
     runner: ModelRunner, compiler: LlGuidanceCompiler
 ) -> None:
-    """With its reason, behind its last token; its neighbour goes on."""
+    """A grammar that breaks later ends its sequence alone, with its reason, behind its last token;
+    its neighbour goes on.
+    """
     limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)
     scheduler = Scheduler(limits, BlockManager(64, 32), ("m",), runner.eos_ids)
     sampling = SamplingParams(max_tokens=8, ignore_eos=True)

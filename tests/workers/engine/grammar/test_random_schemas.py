@@ -24,7 +24,9 @@ LEAST_ENDED = 0.8
 def test_answers_are_valid(
     runner: ModelRunner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
 ) -> None:
-    """At temperature 1; what the limit cut is reported as such, and is no claim."""
+    """Answers are valid at temperature 1; what the limit cut is reported as such, and is no
+    claim.
+    """
     rng = random.Random(7)
     schemas = [random_schema(rng) for _ in range(NUM_SCHEMAS)]
     drive = Drive(runner, compiler=compiler)

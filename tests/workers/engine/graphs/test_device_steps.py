@@ -104,7 +104,9 @@ def test_a_row_is_used_again_after_its_sequence(host: ModelRunner, capture: Capt
 def test_the_rows_of_any_step_begin_where_kernels_expect_it(
     host: ModelRunner, max_rows: int
 ) -> None:
-    """At multiples of 16 bytes: for others, decode attention would be compiled once more."""
+    """The rows of any step begin where kernels expect it, at multiples of 16 bytes: for others,
+    decode attention would be compiled once more.
+    """
     tables = SequenceTables(max_rows, 4, host.cache.dummy_block, host.model.device)
     draws = DrawTable(host.model.config.vocab_size, max_rows, host.model.device)
     draft_pass = NoDraftPass(host.model, host.cache)
@@ -168,7 +170,9 @@ def test_rows_that_are_not_there_cost_nothing(
 def test_a_number_is_given_to_another_sequence(
     host: ModelRunner, capture: Capture | None, sampling: SamplingParams
 ) -> None:
-    """Nothing of its last owner is left: neither how it was drawn nor what it said."""
+    """A number is given to another sequence, and nothing of its last owner is left: neither how it
+    was drawn nor its tokens.
+    """
     runner = as_on_card(host, capture)
     for params in (sampling, GREEDY, GENERAL):
         start, first = start_of(1, params), Chunk(1, 0, 21, (0, 1), samples=True)
@@ -214,8 +218,8 @@ def test_long_layers_have_no_graphs_for_short_contexts(
     of_one_tile: int,
     found: dict[int, tuple[int, ...]],
 ) -> None:
-    """Where weights take longer to read, more programs are on their way to them, first those of
-    contexts that are one tile.
+    """Long layers have no graphs for short contexts: where weights take longer to read, more
+    programs are on their way to them, first those of contexts that are one tile.
     """
     asked: list[object] = []
 

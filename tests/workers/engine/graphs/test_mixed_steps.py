@@ -204,7 +204,7 @@ class _SmallMemory:
 
 
 def test_another_error_of_a_capture_is_not_hidden(host: ModelRunner) -> None:
-    """Only lack of memory is survivable."""
+    """Another error of a capture is not hidden: only lack of memory is survivable."""
     runner = _uncaptured(host, _SmallMemory(0, RuntimeError("a wrong shape")))
     with pytest.raises(RuntimeError, match="a wrong shape"):
         runner.prepare(pending_only=False)

@@ -221,7 +221,7 @@ def test_experts_are_the_numbers_that_they_stand_for(
 
 
 def test_blocks_of_gpt_oss_that_lack_their_scales_are_named(tmp_path: Path) -> None:
-    """In one line."""
+    """Blocks of gpt-oss that lack their scales are named in one line."""
     source = write_family(tmp_path / "source", "gpt_oss", hidden_size=64, intermediate_size=32)
     small, _ = expert_twins(tmp_path, source, MXFP4, in_mxfp4)
     tensors = load_file(small / "model.safetensors")

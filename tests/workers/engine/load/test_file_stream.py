@@ -53,8 +53,8 @@ def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtyp
 
 
 def test_tensors_of_inference_are_filled(numbers: int) -> None:
-    """As weights that are read again at a wake: the mode is a thread's own, and these threads are
-    not the caller's.
+    """Tensors of inference are filled, as weights that are read again at a wake: the mode is a
+    thread's own, and these threads are not the caller's.
     """
     with torch.inference_mode():
         stream = FileStream(CPU, num_threads=2, piece_bytes=400)
@@ -107,7 +107,9 @@ def test_a_checkpoint_streams_what_it_reads(tmp_path: Path, shards: int) -> None
 
 
 def test_a_wrong_shape_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    """As without a stream: one line with the file and the tensor."""
+    """A wrong shape is refused before anything is read, as without a stream: one line with the file
+    and the tensor.
+    """
     with (
         Checkpoint(write_tiny_model(tmp_path), FileStream(CPU)) as checkpoint,
         pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight has shape"),
@@ -176,7 +178,9 @@ class CardEvent:
 def test_a_tensor_is_filled_behind_what_still_uses_its_memory(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernels that quantise the layer before, whose memory it has."""
+    """A tensor is filled behind what still uses its memory, as the kernels that quantise the layer
+    before, whose memory it has.
+    """
     card, seen = SlowCard(monkeypatch), []
     stream = FileStream(torch.device("cuda", 0), num_threads=1, piece_bytes=1000)
     out = torch.full((1000,), 3.0)

@@ -117,7 +117,9 @@ def test_mixtures_answer_as_their_numbers(
 
 
 def test_what_stays_alike_stays_in_four_bits(tmp_path: Path, plain: Path) -> None:
-    """Only the matrix whose parts differ is widened, and the start says how many are."""
+    """What stays alike stays in four bits: only the matrix whose parts differ is widened, and the
+    start says how many are.
+    """
     small, _ = pair(tmp_path, plain, "gptq", _half_merged)
     reports: list[str] = []
     from config import WorkerConfig
@@ -139,7 +141,9 @@ def _mtp_in_4(module: str) -> int:
 
 @pytest.mark.parametrize("bits_of", [_all, _mtp_in_4])
 def test_a_quantised_mtp_head_drafts(tmp_path: Path, plain: Path, bits_of: Bits) -> None:
-    """In 16 bits beside a model in 4, and in 4 bits with the product in front of its layer."""
+    """A quantised MTP head drafts, in 16 bits beside a model in 4, and in 4 bits with the product
+    in front of its layer.
+    """
     small, _ = pair(tmp_path, plain, "gptq symmetric", bits_of)
     runner = load_tiny(small, speculation="auto", **SIZES)
     assert runner.drafter is not None
@@ -174,7 +178,9 @@ def test_other_widths_are_one_line(tmp_path: Path) -> None:
 
 
 def test_groups_of_8_and_4_bits_are_read(tmp_path: Path) -> None:
-    """As compressed-tensors states a mixture; without any of 4 bits it is refused."""
+    """Groups of 8 and 4 bits are read as compressed-tensors states a mixture; without any of 4 bits
+    it is refused.
+    """
     groups = {"a": {"weights": WEIGHTS}, "b": {"weights": WEIGHTS | {"num_bits": 8}}}
     stated = FORMATS["packed"] | {"config_groups": groups}
     small, _ = twins(tmp_path, "packed")
@@ -184,7 +190,9 @@ def test_groups_of_8_and_4_bits_are_read(tmp_path: Path) -> None:
 
 
 def test_what_only_a_file_beside_says_is_one_line(tmp_path: Path) -> None:
-    """As AutoGPTQ and ModelOpt once wrote; and where no file says it, the tensors do."""
+    """A format that only a file beside states, as AutoGPTQ and ModelOpt once wrote, is one line;
+    and so is one that no file states, by the tensors.
+    """
     small, _ = twins(tmp_path, "gptq")
     config = json.loads((small / "config.json").read_text())
     del config["quantization_config"]

@@ -19,7 +19,7 @@ def test_a_pattern_may_have_colons_of_its_own(key: str) -> None:
 
 @pytest.mark.parametrize("sign", ["", "+:"])
 def test_a_pattern_without_a_minus_keeps_what_has_other_bits(sign: str) -> None:
-    """As GPTQModel's mixtures."""
+    """A pattern without a minus keeps what has other bits, as in GPTQModel's mixtures."""
     dynamic = {rf"{sign}.*\.(?:down|up)_proj": {"bits": 8}, rf"{sign}.*q_proj": {"group_size": 32}}
     kept = read_kept({"quant_method": "gptq", "dynamic": dynamic})
     assert kept.has([DOWN])

@@ -48,14 +48,14 @@ def test_what_lies_there_is_named(tmp_path: Path, file: str, words: str) -> None
 
 
 def test_an_adapter_is_named_with_its_base(tmp_path: Path) -> None:
-    """Not the first file that it lacks."""
+    """An adapter is named with its base, and not the first file that it lacks."""
     _adapter(tmp_path)
     with pytest.raises(ConfigError, match="holds an adapter for Qwen/Qwen3-8B, not a model"):
         read_json(tmp_path / "config.json")
 
 
 def test_a_model_with_other_files_beside_loads(tmp_path: Path) -> None:
-    """As published ones have them."""
+    """A model with other files beside, as published ones have them, loads."""
     write_tiny_model(tmp_path)
     for name in ("consolidated.safetensors", "pytorch_model.bin", "a.gguf", "adapter_config.json"):
         (tmp_path / name).touch()
@@ -97,7 +97,9 @@ def test_mistrals_own_tokenizer_has_a_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 def test_a_broken_text_file_is_named_before_weights_are_read(tmp_path: Path, name: str) -> None:
-    """As Python reads JSON: an infinite limit is no fault."""
+    """A broken text file is named before weights are read. JSON is read as Python reads it: an
+    infinite limit is no fault.
+    """
     write_tiny_model(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / name).write_text('{"time_step_limit": [0.0, Infinity]}')

@@ -45,7 +45,7 @@ def _runners(
 
 
 def test_small_steps_are_those_of_the_checkpoint(runners: tuple[ModelRunner, ...]) -> None:
-    """To the bit: their weights are the same."""
+    """Small steps equal those of the checkpoint to the bit, because their weights are the same."""
     prefill, exact, _ = runners
     sizes = (DUAL_ROWS - 1, 1, 40)
     assert torch.equal(_hidden(prefill, sizes), _hidden(exact, sizes))

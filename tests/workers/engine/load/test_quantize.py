@@ -199,7 +199,9 @@ def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict
 def test_the_scales_that_are_not_read_are_named(
     weights: dict[str, Any], rows: dict[str, Any] | None, words: str, tmp_path: Path
 ) -> None:
-    """Not in the words that fit the accepted form, too (vllm#33280)."""
+    """The scales that are not read are named, and not also in the words that fit the accepted form
+    (vllm#33280).
+    """
     group = {"weights": weights, "input_activations": rows}
     write_tiny_model(tmp_path, quantization_config=BY_ROW | {"config_groups": {"g": group}})
     with pytest.raises(ConfigError, match=words):
@@ -207,7 +209,7 @@ def test_the_scales_that_are_not_read_are_named(
 
 
 def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
-    """Unless the worker asks for 8 bits."""
+    """Modules that a checkpoint leaves dense stay so, unless the worker asks for 8 bits."""
     small, large = quantised_twins(tmp_path, BY_BLOCK)
     path = small / "model.safetensors"
     stored, dense = load_file(path), load_file(large / "model.safetensors")
@@ -249,7 +251,7 @@ def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
     ],
 )
 def test_other_quantisations_are_refused(tmp_path: Path, stated: Any) -> None:
-    """In one line that names config.json and what is read."""
+    """Other quantisations are refused in one line that names config.json and what is read."""
     write_tiny_model(tmp_path, quantization_config=stated)
     with pytest.raises(
         ConfigError, match=r"config\.json: quantised weights .* 128 x 128"

@@ -51,7 +51,7 @@ def test_a_pool_of_a_tensors_bytes_holds_it(rows: int, columns: int, dtype: torc
 
 
 def test_a_host_that_maps_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a limit of a process's address space."""
+    """A host that maps no more, as under a limit of a process's address space, is named."""
 
     def refuse(*_: object) -> None:
         raise OSError(12, "Cannot allocate memory")
@@ -62,7 +62,7 @@ def test_a_host_that_maps_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_more_than_the_host_has_is_refused() -> None:
-    """Before anything is taken, in one line."""
+    """More than the host has is refused before anything is taken, in one line."""
     with pytest.raises(ConfigError, match=r"host_bytes needs 1\.00 GiB, but the kernel lea"):
         HostPool(2**30 + 1, ROOM, locks=False)
     with pytest.raises(ConfigError, match=r'^embedding = "host" needs 1\.00 GiB, '):
@@ -128,7 +128,9 @@ def test_memory_that_is_unlocked_is_so_once(driver: Driver) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_card_copies_to_and_from_it_in_order() -> None:
-    """Without the host waiting in between; the memory is exactly as large as was asked for."""
+    """A card copies to and from the pool in order, without the host waiting in between; the memory
+    is exactly as large as was asked for.
+    """
     kept = HostPool(3 * 2**20, ROOM, locks=True).tensor((2**19,), torch.float32)
     assert kept.is_pinned(), "torch asks for the first byte of a region, which is locked"
     found = torch.zeros(2**19, device="cuda")

@@ -27,7 +27,7 @@ from workers.memory_room import MemoryRoom
     ],
 )
 def test_a_shortage_names_the_memory(error: Exception, is_host: bool, line: str) -> None:
-    """In one line; a card's errors say so themselves."""
+    """A shortage of the host names the memory in one line; a card's errors say so themselves."""
     assert is_out_of_memory(error)
     assert (is_of_host(error), shortage(error)) == (is_host, line)
 

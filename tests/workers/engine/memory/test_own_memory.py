@@ -105,7 +105,9 @@ def test_another_card_or_an_older_library_is_unknown(namespace: Path) -> None:
 def test_a_number_of_another_namespace_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container the list has the host's numbers, and ours means another process there."""
+    """A number of another namespace is not believed: in a container the list has the host's
+    numbers, and ours means another process there.
+    """
     inner = tmp_path / "pid"
     inner.symlink_to("pid:[4026532999]")
     monkeypatch.setenv("CARD", f"GPU-{CARD}")

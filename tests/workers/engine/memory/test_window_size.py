@@ -106,7 +106,7 @@ def test_what_is_asked_for_comes_first() -> None:
 
 
 def test_where_it_pays() -> None:
-    """Not near the window, and not for a few MiB."""
+    """Keeping windows pays, except near the window, and for a few MiB."""
     assert pays(800 * KIB, 1024, 8192, BLOCK)
     assert not pays(800 * KIB, 1024, 2048, BLOCK)
     assert pays(24 * KIB, 128, 4096, BLOCK)

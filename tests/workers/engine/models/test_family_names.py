@@ -86,7 +86,9 @@ def test_the_name_that_is_not_known_is_named(
 def test_mistrals_model_with_a_tower_is_its_text_model(
     kind: str, tmp_path: Path, *, is_tied: bool
 ) -> None:
-    """As transformers writes it: names within `language_model.`, the head among them."""
+    """Mistral's model with a tower is its text model, as transformers writes it: names within
+    `language_model.`, the head among them.
+    """
     text = {**json.loads((write_family(tmp_path, kind) / "config.json").read_bytes())}
     config = transformers.Mistral3Config(
         vision_config=transformers.PixtralVisionConfig(
@@ -133,7 +135,9 @@ def test_published_ministral_files_leave_the_rotation_to_the_defaults(tmp_path: 
 @pytest.mark.parametrize("prefix", ["base_model.model.", "_orig_mod.", "module.", "a.b."])
 @pytest.mark.parametrize("family", ["llama3", "qwen3_5"])
 def test_a_foreign_prefix_is_named(prefix: str, family: str, tmp_path: Path) -> None:
-    """Not a missing tensor: to fetch the model again would change nothing."""
+    """A foreign prefix is named, and not a missing tensor: to fetch the model again would change
+    nothing.
+    """
     path = write_family(tmp_path, family) / "model.safetensors"
     save_file({prefix + name: tensor for name, tensor in load_file(path).items()}, path)
     with pytest.raises(ConfigError, match=f"names of its tensors begin with '{prefix}'"):
@@ -145,8 +149,8 @@ def test_a_foreign_prefix_is_named(prefix: str, family: str, tmp_path: Path) -> 
 def test_a_module_that_was_saved_within_another_is_named(
     part: str, place: str, tmp_path: Path
 ) -> None:
-    """Where single layers were compiled, or computed again in the backward pass, and not the whole
-    model.
+    """A module that was saved within another is named, where single layers were compiled, or
+    computed again in the backward pass, and not the whole model.
     """
     path = write_family(tmp_path, "llama3") / "model.safetensors"
     held = f"{place}.{part}."

@@ -105,7 +105,7 @@ def test_every_fourth_layer_attends_unless_the_file_says_else(tmp_path: Path, te
 def test_what_we_lack_is_one_line(
     tmp_path: Path, text: Path, changes: dict[str, Any], named: str
 ) -> None:
-    """Before any weight is read."""
+    """What we lack is one line before any weight is read."""
     with pytest.raises(ConfigError, match=named) as caught:
         read_model_config(_config(tmp_path, text, **changes))
     assert "\n" not in str(caught.value)
@@ -184,7 +184,9 @@ def test_text_files_say_the_same_of_a_model_with_a_tower(tmp_path: Path, text: P
 
 
 def test_the_benchmarks_reference_computes_the_same(text: Path) -> None:
-    """In plain torch over the whole sequence; and a checkpoint of drawn weights loads."""
+    """The benchmark's reference computes the same in plain torch over the whole sequence; and a
+    checkpoint of drawn weights loads.
+    """
     runner = load_tiny(text)
     config, weights = runner.model.config, runner.model.weights
     ids = torch.tensor(PROMPT)

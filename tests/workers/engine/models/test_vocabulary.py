@@ -155,7 +155,7 @@ def test_many_rows_go_by_a_narrow_head_in_parts(rows: int, monkeypatch: pytest.M
 def test_what_cannot_be_is_refused_in_one_line(
     settings: dict[str, Any], shape: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """Before any weights are read."""
+    """What cannot be is refused in one line before any weights are read."""
     write_tiny_model(tmp_path, **shape)
     worker = WorkerConfig("w", str(tmp_path), "m", (), 64, **settings)
     with pytest.raises(ConfigError, match=said) as raised:
@@ -169,7 +169,9 @@ def test_what_cannot_be_is_refused_in_one_line(
 @NEEDS_CARD
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_card_reads_rows_of_the_hosts_memory(dtype: torch.dtype) -> None:
-    """In a graph too, whose ids change; the memory stays locked until the card's tensor goes."""
+    """A card reads rows of the host's memory, in a graph too, whose ids change; the memory stays
+    locked until the card's tensor goes.
+    """
     card = torch.device("cuda", torch.cuda.current_device())
     before = torch.cuda.memory_allocated()
     rows = _draw(4099, 160, dtype=dtype)
@@ -198,7 +200,9 @@ def test_a_card_reads_rows_of_the_hosts_memory(dtype: torch.dtype) -> None:
 def test_an_engine_computes_the_same_with_its_embedding_on_the_host(
     head: str, tmp_path: Path
 ) -> None:
-    """To the bit; the card has as many bytes more."""
+    """An engine computes the same to the bit with its embedding on the host; the card has as many
+    bytes more.
+    """
     write_tiny_model(tmp_path, **SHAPE | {"vocab_size": 4099}, tie_word_embeddings=False)
     given: dict[str, Any] = {"device": "cuda", "head": head, "kv_tokens": 512}
     near, far = load_tiny(tmp_path, **given), load_tiny(tmp_path, **given, embedding="host")
@@ -211,7 +215,7 @@ def test_an_engine_computes_the_same_with_its_embedding_on_the_host(
 
 
 def test_the_head_in_8_bits_is_the_matrix_rounded(tmp_path: Path) -> None:
-    """Not another one, nor one of another order."""
+    """The head in 8 bits is the matrix rounded, and not another one, nor one of another order."""
     write_tiny_model(tmp_path, **SHAPE)
     exact, small = (
         load_tiny(tmp_path, kv_tokens=512),

@@ -126,7 +126,7 @@ def test_reports_come_as_they_were_sent(report: Report) -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [(0, 3), (1, 1), (2, 0), (3, 2), (2, 2**31)])
 def test_what_is_no_report_ends_the_reading(kind: int, count: int) -> None:
-    """Before it is read, if it is too long."""
+    """What is no report ends the reading, before it is read if it is too long."""
     ours, theirs = socket.socketpair()
     theirs.sendall(array("I", (kind, count)).tobytes() + bytes(8 * min(count, 4)))
     assert CallChannel(ours).take_report() is None

@@ -84,7 +84,9 @@ def test_an_odd_number_of_heads_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_zeros", [True, False])
 @pytest.mark.parametrize(("group", "kept"), [(128, 64), (64, 64), (32, 32)])
 def test_groups_follow_their_rows_and_columns(group: int, kept: int, *, has_zeros: bool) -> None:
-    """Where a group has columns of two ranks it becomes two groups with the same scale."""
+    """Groups follow their rows and columns: where a group has columns of two ranks it becomes two
+    groups with the same scale.
+    """
     generator = torch.Generator().manual_seed(1)
     values = torch.randint(0, 16, (6, 384), generator=generator)
     scales = torch.rand(6, 384 // group, generator=generator) + 0.5

@@ -150,7 +150,7 @@ def _with_drafter(room: Path, family: str, drafter: str) -> tuple[Path, str]:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two cards")
 @pytest.mark.parametrize("family", OFTEN)
 def test_two_cards_answer_as_one(tmp_path: Path, family: str) -> None:
-    """With graphs, in float32."""
+    """Two cards answer as one, with graphs, in float32."""
     write_family(tmp_path, family, vocab_size=152)
     assert_equal(answers(tmp_path, 1, "cuda"), answers(tmp_path, 2, "cuda"))
 

@@ -144,8 +144,8 @@ def _state(seq: int, tokens: list[int], num_prompt: int, **sampling: Any) -> Seq
 def test_rows_are_drawn_as_if_alone(
     plain: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With seeds, positions, temperatures and filters of their own, penalised or not; nor is
-    anything left of those who had their numbers before.
+    """Rows are drawn as if alone, with seeds, positions, temperatures and filters of their own,
+    penalised or not; nothing is left of those who had their numbers before.
     """
     monkeypatch.setattr(penalties, "WIDENED_ROWS", 2)
     logits = torch.randn(8, VOCAB_SIZE, generator=torch.Generator().manual_seed(1))

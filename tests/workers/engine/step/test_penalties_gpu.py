@@ -35,7 +35,9 @@ def _state(seq: int, rng: random.Random) -> SequenceState:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tokens_are_those_of_the_cpu(dtype: torch.dtype) -> None:
-    """In any company, with more penalised rows than are adjusted at once."""
+    """Tokens are those of the CPU in any company, with more penalised rows than are adjusted at
+    once.
+    """
     rng, max_rows = random.Random(3), 150
     states = [_state(seq, rng) for seq in range(max_rows)]
     here, there = [Sampler(VOCAB_SIZE, max_rows, torch.device(name)) for name in ("cpu", "cuda")]

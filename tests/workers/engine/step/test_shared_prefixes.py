@@ -131,7 +131,9 @@ def test_each_token_is_read_once_for_each(changes: list[Change], costs: SharingC
 
 @given(CHANGES)
 def test_all_that_is_shared_is_read_together(changes: list[Change]) -> None:
-    """Where sharing costs nothing, a row has in common with its runs what it has with any row."""
+    """All that is shared is read together where sharing costs nothing: a row has in common with its
+    runs what it has with any row.
+    """
     fleet = Fleet()
     for change in changes:
         fleet.change(change)
@@ -178,12 +180,12 @@ def test_all_that_is_shared_is_read_together(changes: list[Change]) -> None:
     ],
 )
 def test_runs_are_worth_it(common: list[int], runs: tuple[SharedRun, ...]) -> None:
-    """At the costs of an H200."""
+    """Runs are worth it, at the costs of an H200."""
     assert shared_runs(common, REAL) == runs
 
 
 def test_nothing_is_shared_without_costs() -> None:
-    """On a device whose kernels cannot."""
+    """Nothing is shared without costs, on a device whose kernels cannot."""
     chunks = [Chunk(seq, 9, 1, (1, 2, 3 + seq), samples=True) for seq in range(3)]
     assert SharedPrefixes(None, BLOCK).order(chunks) is None
     assert SharedPrefixes(ALWAYS, BLOCK).order(chunks) is not None

@@ -187,7 +187,9 @@ def test_an_engine_that_drafts_finds_what_its_forerunner_stored(
 def test_memory_that_keys_and_values_will_take_is_not_left_to_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU they take it when they are written, which is after the start."""
+    """Memory that keys and values will take is not left to the cache: on a CPU they take it when
+    they are written, which is after the start.
+    """
     model = write_tiny_model(tmp_path / "model")
     monkeypatch.setattr(sizing, "host_room", lambda: MemoryRoom(40 * 2**20, "the kernel"))
     runner = load_tiny(model, kv_tokens=50_000, cache=CacheConfig("8MiB"))

@@ -123,7 +123,9 @@ def test_what_comes_back_from_the_host_says_the_same(
 def test_a_page_brings_the_same_bits_back(
     request: pytest.FixtureRequest, tmp_path: Path, family: str, on: str
 ) -> None:
-    """To another block, and to another slot; the checksums agree, and on every device."""
+    """A page brings the same bits back, to another block, and to another slot; the checksums agree
+    on every device.
+    """
     runner = _runner(_host(tmp_path, family, on), on)
     tier = tier_for(runner, 12)
     request.addfinalizer(tier.close)
@@ -234,7 +236,9 @@ def test_a_foreign_layout_is_never_used(
 def test_pages_of_an_earlier_engine_open_while_the_next_one_starts(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Before the loop asks for the books: the first requests behind a restart want these pages."""
+    """Pages of an earlier engine open while the next one starts, before the loop asks for the
+    books: the first requests behind a restart want these pages.
+    """
     host = _host(tmp_path, "qwen2", "cpu")
     fd = os.memfd_create("herma-cache")
     request.addfinalizer(lambda: os.close(fd))

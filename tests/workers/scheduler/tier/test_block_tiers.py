@@ -84,7 +84,9 @@ def test_without_a_host_every_event_is_of_the_card() -> None:
 
 
 def test_what_the_last_tier_evicts_and_a_prompt_wants_again_is_counted() -> None:
-    """With a host of four pages the first prompt is soon nowhere."""
+    """What the last tier evicts and a prompt wants again is counted: with a host of four pages the
+    first prompt is soon nowhere.
+    """
     engine = _engine(host_pages=4)
     for number in range(1, 5):
         _ask(engine, number, 100 * number)

@@ -97,7 +97,9 @@ def _writing(region: _Dying, layout: TierLayout) -> Index:
 
 
 def test_a_kill_between_any_two_bytes_leaves_truth_or_nothing() -> None:
-    """In a publication over an older record, a retraction, and when a foreign region is emptied."""
+    """A kill between any two bytes leaves a true entry or none: in a publication over an older
+    record, in a retraction, and when a foreign region is emptied.
+    """
     older = RECORD._replace(generation=6, digest=b"o" * 16)
     foreign = LAYOUT._replace(identity=bytes(32))
     changes = {

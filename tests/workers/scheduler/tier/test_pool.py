@@ -366,7 +366,7 @@ def _opened(num_pages: int, region: bytearray | None = None) -> TierPool:
 
 
 def test_a_block_has_its_prefix_on_the_host() -> None:
-    """Without it nothing is stored, and nothing changes."""
+    """A block is stored only with its prefix on the host; without it nothing changes."""
     pool, parent = _opened(2), _block(1)
     child = _block(2, parent)
     assert not pool.store(child, 1, 0.0)

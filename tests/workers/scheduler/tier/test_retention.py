@@ -91,7 +91,9 @@ def test_states_go_with_their_conversation() -> None:
 
 
 def test_one_that_comes_back_later_goes_before_one_that_comes_soon() -> None:
-    """Until the second has been away for so long that it hardly comes back."""
+    """An entry that comes back later goes before one that comes soon, until the second has been
+    away for so long that it hardly comes back.
+    """
     for now, first in ((3.0, "b"), (4000.0, "a")):
         tier = hosted(("a", 1), ("b", 1))
         tier.retain("a", "of a", SOON)

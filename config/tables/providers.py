@@ -61,8 +61,9 @@ class ProviderConfig(ConfigTable, frozen=True):
     """`[providers.NAME]`: an OpenAI-compatible API. Its key comes from the environment variable
     `api_key_env` or the file `api_key_file`, never from the configuration itself.
 
-    `first_token_s` bounds the time to the first data of a stream, `read_s` the silence after it,
-    `answer_s` the time to an answer in one piece.
+    `first_token_s` bounds the time to the first content of a stream, `read_s` the time to the whole
+    head of an answer and the silence within the answer, `answer_s` the time to an answer in one
+    piece.
 
     `max_output_tokens` is the longest answer of its models. With `stream_usage` the usage of every
     stream is requested; without it a stream costs the worst case unless its client asks for usage.

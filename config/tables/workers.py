@@ -71,8 +71,8 @@ class KvEventsConfig(ConfigTable, frozen=True):
 
 class CacheConfig(ConfigTable, frozen=True):
     """`cache = { ... }`: prefixes beyond the card. `host` is the memory of the host that keeps them
-    when the card needs their place, and beyond the engine's life. "auto" is a share of the free
-    memory beside a card with memory of its own, and none otherwise.
+    when the card needs their place, and beyond the engine's life. "auto" is none for now, as is
+    "0".
     """
 
     host: Size = "auto"
@@ -103,10 +103,11 @@ _SHIPPED_DRAFTERS: Final = {"builtin:herma-tiny": "builtin:herma-tiny/mtp"}
 
 
 class SpeculationConfig(ConfigTable, frozen=True):
-    """`speculation = { ... }`: what proposes tokens for a step to verify. `drafter` is one of
-    `INDEX_DRAFTERS`, or the directory of a drafting network for this model. `depth` is how many
-    tokens it drafts at once; "adaptive" is as many as pay. `promised` is the number of tokens per
-    pass that the network's model card names; with less than half of it there is a warning.
+    """`speculation = { ... }`: what proposes tokens for a step to verify. `drafter` is "ngram" or
+    "suffix", which draft from earlier text, or the directory of a drafting network for this model.
+    `depth` is how many tokens it drafts at once; "adaptive" is as many as pay. `promised` is the
+    number of tokens per pass that the network's model card names; with less than half of it there
+    is a warning.
     """
 
     drafter: Annotated[str, msgspec.Meta(min_length=1)] = "suffix"

@@ -36,9 +36,40 @@ __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// The place of this program in its cluster.
+__device__ __forceinline__ u32 cluster_place() {
+  u32 place;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
+  return place;
+}
+
 // All programs of the cluster meet; what they stored need not be visible to the others.
 __device__ __forceinline__ void meet_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// All programs of the cluster; what they have stored in shared memory is there for the others.
+__device__ __forceinline__ void share_with_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+__device__ __forceinline__ float4 load_four(u32 address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
+  return v;
+}
+
+// Read from the same place of another program of the cluster.
+__device__ __forceinline__ float4 load_four_of(u32 program, u32 address) {
+  float4 v;
+  asm volatile(
+      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(program));
+  return v;
 }
 
 // The copy engine reads a map at its first use; asked for ahead, that costs no time.
@@ -108,7 +139,27 @@ __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// The first `THREADS` threads meet; barrier 0 is the block's.
+__device__ __forceinline__ void close_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Wait for this warp group's products but the last `LEFT` groups.
+template <int LEFT>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// A warp group that fetches leaves registers to those that multiply: so many a thread, all at once.
+template <int REGISTERS>
+__device__ __forceinline__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// `THREADS` threads meet; barrier 0 is the block's.
 template <int THREADS>
 __device__ __forceinline__ void meet_team() {
   asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");

@@ -37,6 +37,7 @@
 // A grid may be of any size that makes no range longer than HELD tiles: so a graph serves every choice.
 
 #include "ampere.h"
+#include "activation.h"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int ROWS = 8 * EIGHTS;
@@ -108,14 +109,6 @@ __device__ __forceinline__ uint4 ordered(const uint4& v) {
     to.z = __byte_perm(v.z, v.w, 0x5410), to.w = __byte_perm(v.z, v.w, 0x7632);
   }
   return to;
-}
-
-// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
-__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
-                                           float limit, float cubic) {
-  if (limit > 0.0f) gate = min(gate, limit), up = min(max(up, -limit), limit);
-  const float share = max(slope * (gate + cubic * gate * gate * gate), -80.0f);
-  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
 }
 
 // Adds products of a fragment with up to 8 E rows of x, of half a step's columns.

@@ -18,6 +18,7 @@ from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource, bits_of
+from kernels.experts.headers import headers
 from kernels.experts.many import most_tiles
 from kernels.experts.pair_sums import add_pairs
 from kernels.experts.tiles import stored
@@ -99,7 +100,7 @@ listed_experts: Final = CudaSource(
     __name__,
     "listed_experts",
     Path(__file__).with_name("listed.cu"),
-    lambda _: hopper.header("ampere.h"),
+    lambda _: headers("ampere.h"),
 )
 
 

@@ -31,6 +31,7 @@
 // after the other and sums them. A grid may be of any size.
 
 #include "ampere.h"
+#include "activation.h"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int GROUPS = DEPTH / 32;
@@ -76,14 +77,6 @@ __device__ __forceinline__ uint4 paired(const uint4& v) {
   to.x = __byte_perm(v.x, v.z, 0x5410), to.y = __byte_perm(v.x, v.z, 0x7632);
   to.z = __byte_perm(v.y, v.w, 0x5410), to.w = __byte_perm(v.y, v.w, 0x7632);
   return to;
-}
-
-// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
-__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
-                                           float limit, float cubic) {
-  if (limit > 0.0f) gate = min(gate, limit), up = min(max(up, -limit), limit);
-  const float share = max(slope * (gate + cubic * gate * gate * gate), -80.0f);
-  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
 }
 
 // Products of 16 MT weight rows with a row of x, in all columns of the right side, of a step's columns.

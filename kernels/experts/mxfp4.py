@@ -23,6 +23,7 @@ from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
 from kernels.cuda.source import ARCH, CudaSource, bits_of
+from kernels.experts.headers import headers
 from kernels.mxfp4 import GROUP
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ mxfp4_experts: Final = CudaSource(
     __name__,
     "mxfp4_experts",
     Path(__file__).with_name("mxfp4.cu"),
-    lambda _: hopper.header("ampere.h"),
+    lambda _: headers("ampere.h"),
 )
 
 

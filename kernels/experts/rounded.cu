@@ -30,6 +30,7 @@
 // longer than HELD tiles: so a graph serves every choice.
 
 #include "hopper.h"
+#include "activation.h"
 #include "multiply.h"
 
 typedef unsigned short u16;
@@ -56,14 +57,6 @@ static_assert(STEPS <= 32, "a lane has the scale of a step");
 static_assert(COUNTED % 32 == 0, "a lane has as many experts as another");
 static_assert(ROOM % 8 == 0 && ROOM >= ROWS && PAIRS < 65536, "pairs of a tile, and of all");
 static_assert(2 * PAIRS <= X_BYTES, "experts are dead when x begins");
-
-// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
-__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
-                                           float limit, float cubic) {
-  if (limit > 0.0f) gate = fminf(gate, limit), up = fminf(fmaxf(up, -limit), limit);
-  const float share = fmaxf(slope * (gate + cubic * gate * gate * gate), -80.0f);
-  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
-}
 
 __device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
 __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }

@@ -22,6 +22,7 @@ from kernels.choose import has_pdl
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED, E4M3, SHARED_BYTES, wgmma
 from kernels.cuda.source import CudaSource, bits_of
+from kernels.experts.headers import headers
 from kernels.experts.many import most_tiles
 from kernels.experts.pair_sums import add_pairs
 from kernels.experts.tiles import stored
@@ -109,7 +110,7 @@ def _instructions(constants: Mapping[str, int]) -> dict[str, str]:
             f"__device__ __forceinline__ void end_products({sums}) {{\n"
             f'  asm volatile("{ends}" : {outputs} :: "memory");\n}}\n'
         )
-    return {**hopper.header(), "multiply.h": "".join(text)}
+    return {**headers("hopper.h"), "multiply.h": "".join(text)}
 
 
 rounded_experts: Final = CudaSource(

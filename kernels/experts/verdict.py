@@ -21,10 +21,10 @@ import msgspec
 import torch
 
 from kernels.choose import capability, indexed
-from kernels.cuda import hopper
 from kernels.cuda.card_mark import mark_path
 from kernels.experts import listed, mxfp4, rounded, wide
 from kernels.experts.card_check import CheckedMixture
+from kernels.experts.headers import headers
 
 RAN: Final = frozenset(
     {
@@ -150,8 +150,8 @@ def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
         sys.version,
         repr(mixture),
         *(source.read_text(encoding="utf-8") for source in sources),
-        *hopper.header("ampere.h").values(),
-        *hopper.header().values(),
+        *headers("ampere.h").values(),
+        *headers("hopper.h").values(),
     )
 
 

@@ -26,6 +26,7 @@
 // others. Those that multiply hear of a unit ahead, with what they will read.
 
 #include "hopper.h"
+#include "activation.h"
 #include "multiply.h"
 
 typedef unsigned short u16;
@@ -63,11 +64,6 @@ __device__ __forceinline__ void copy16(u32 to, const void* from) {
 // Arrive when all copies have ended that this thread has started.
 __device__ __forceinline__ void arrive_behind_copies(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-// The thread's own copies, and those that it knows to have ended, are shown to the tensor cores.
-__device__ __forceinline__ void show_copies() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Start to read a number, here and not where it is used.
@@ -127,16 +123,6 @@ __device__ __forceinline__ u32 load_byte(u32 address) {
   return v;
 }
 
-__device__ __forceinline__ void close_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// Wait for this warp group's products but the last `LEFT` groups.
-template <int LEFT>
-__device__ __forceinline__ void wait_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
 // a b + c of two pairs, rounded once.
 __device__ __forceinline__ u32 multiply_add(u32 a, u32 b, u32 c) {
   u32 v;
@@ -155,14 +141,6 @@ template <int SHIFT>
 __device__ __forceinline__ u32 pair_of(u32 bits, u32 factor) {
   const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
   return multiply_add(both & BFLOATS, factor, SIGNS);
-}
-
-// g sigmoid(slope (g + cubic g^3)) (u + shift), of `Activation`.
-__device__ __forceinline__ float activated(float gate, float up, float slope, float shift,
-                                           float limit, float cubic) {
-  if (limit > 0.0f) gate = min(gate, limit), up = min(max(up, -limit), limit);
-  const float share = max(slope * (gate + cubic * gate * gate * gate), -80.0f);
-  return __fdividef(gate, 1.0f + __expf(-share)) * (up + shift);
 }
 
 __device__ __forceinline__ float wide(u16 bits) { return __uint_as_float((u32)bits << 16); }
@@ -225,7 +203,7 @@ __device__ __forceinline__ void load_packed(Packed& to, const Own& at, int step,
     for (int half = 0; half < 2; ++half)
       to.factors[m][half] = factor_of(load_byte(at.powers + 2 * step + natural_row(m, half) * POWERS));
   wait(at.full + 8 * s, (n / STAGES) & 1);
-  show_copies();
+  show_to_products();  // copies of this thread, and those that it knows to have ended
   load_words(to, at.base + s * STAGE_BYTES + at.weights);
 }
 
@@ -306,11 +284,11 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, 1)
       init_barrier(scaled + 8 * s, 1), init_barrier(unscaled + 8 * s, WARPS);
       init_barrier(told + 8 * s, 1), init_barrier(heard + 8 * s, LISTENERS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
     prefetch_map(&weight_map);
   }
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  wait_for_last();
+  let_next_begin();
   __syncthreads();
   const int units = *num_tiles * PARTS;
   // The unit behind that of a turn, as the first thread says it.
@@ -323,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, 1)
   };
 
   if (group == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
+    leave_registers<FETCH_REGISTERS>();
     const int chunk = thread % 8, line = thread / 8;
     const u32 to_chunk = WEIGHT_BYTES + line * 128 + ((chunk ^ (line % 8)) << 4);
     int n = 0, turn = 0;  // tiles of columns, units
@@ -403,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(FETCHERS + 128 * GROUPS, 1)
       if (atomicAdd(taken + 1, 1) == (int)gridDim.x - 1) taken[0] = 0, taken[1] = 0;
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
+    take_registers<MULTIPLY_REGISTERS>();
     const int own = group - 1, w = warp % 4, g = lane / 4, t = lane % 4;
     const u32 staged = turned + (warp - 4) * STAGED_BYTES;
     const u32 to_turn = staged + ((lane / 16) * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;

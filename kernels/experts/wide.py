@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl, multiprocessors
-from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on, wgmma
+from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, runs_on, wgmma
 from kernels.cuda.source import CudaSource, bits_of
+from kernels.experts.headers import headers
 from kernels.experts.pair_sums import add_pairs
 from kernels.launch import Launch
 from kernels.mxfp4 import GROUP, Mxfp4Weight
@@ -104,7 +105,7 @@ def _instructions(constants: Mapping[str, int]) -> dict[str, str]:
         body = wgmma(n, 0, "abcd", "right", tail="1, 1, 1, 0")
         head = f"template <> __device__ __forceinline__ void multiply<{n}>"
         parts.append(f"{head}({given}) {{{body}\n}}\n")
-    return {**header(), "multiply.h": "".join(parts)}
+    return {**headers("hopper.h"), "multiply.h": "".join(parts)}
 
 
 wide_experts: Final = CudaSource(

@@ -41,25 +41,6 @@ __device__ __forceinline__ void fetch_weights(u32 to, const Map* map, u32 barrie
     fetch_weight(to + WEIGHT_BYTES / 2, map, barrier, column, num_out + tile * FEATURES);
 }
 
-__device__ __forceinline__ float4 load_shared(u32 address) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address));
-  return v;
-}
-
-// Read from the same place of another program of the cluster.
-__device__ __forceinline__ float4 load_of(u32 program, u32 address) {
-  float4 v;
-  asm volatile(
-      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
-      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "r"(address), "r"(program));
-  return v;
-}
-
 __device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
 __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
 __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
@@ -74,15 +55,15 @@ __device__ __forceinline__ float4 scaled(float4 v, float by, const float4* scale
 __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float by,
                                            const float4* scales, const float4* up_scales) {
   const u32 at = staged + (row * PITCH + 4 * quad) * 4;
-  float4 v = SPLITS > 1 ? load_of(0, at) : load_shared(at);
+  float4 v = SPLITS > 1 ? load_four_of(0, at) : load_four(at);
 #pragma unroll
   for (int split = 1; split < SPLITS; ++split) {
-    const float4 more = load_of(split, at);
+    const float4 more = load_four_of(split, at);
     v.x += more.x, v.y += more.y, v.z += more.z, v.w += more.w;
   }
   if (FP8) v = scaled(v, by, scales, quad);
   if (SWIGLU) {
-    float4 up = load_shared(at + FEATURES * 4);
+    float4 up = load_four(at + FEATURES * 4);
     if (FP8) up = scaled(up, by, up_scales, quad);
     v.x = silu(v.x) * up.x, v.y = silu(v.y) * up.y;
     v.z = silu(v.z) * up.z, v.w = silu(v.w) * up.w;
@@ -97,9 +78,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
   extern __shared__ __align__(1024) char memory[];
   const u32 base = shared_address(memory);
   const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
-  u32 rank = 0;
-  if (SPLITS > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  const int split = rank;
+  const int split = SPLITS > 1 ? cluster_place() : 0;
   int tile = blockIdx.x / SPLITS, first_row = 0;
   if (BAND > 0) {
     const int row_tiles = (num_rows + ROWS - 1) / ROWS;
@@ -115,10 +94,10 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
   // A whole warp group agrees on what it is.
   const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
 
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  let_next_begin();
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUPS);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
     // Weights are parameters: they are on their way before the kernel ahead has ended.
     for (int i = 0; i < min(steps, STAGES); ++i) {
       expect(full + 8 * i, STAGE_BYTES);
@@ -130,9 +109,9 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
   __syncthreads();
 
   if (group == 0) {
-    if (PROGRAMS == 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
+    if (PROGRAMS == 1) leave_registers<FETCH_REGISTERS>();
     if (threadIdx.x == 0) {
-      asm volatile("griddepcontrol.wait;" ::: "memory");
+      wait_for_last();
       for (int i = 0; i < steps; ++i) {
         const int s = i % STAGES, column = (first + i) * COLUMNS;
         const u32 to = base + s * STAGE_BYTES;
@@ -147,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
     __syncwarp();
     if (SPLITS > 1) meet_cluster(), meet_cluster();
   } else {
-    if (PROGRAMS == 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
+    if (PROGRAMS == 1) take_registers<MULTIPLY_REGISTERS>();
     const int own = group - 1;
     float sums[ROWS / 2];
 #pragma unroll
@@ -157,19 +136,19 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
       wait(full + 8 * s, (i / STAGES) & 1);
       const u64 weights = matrix(base + s * STAGE_BYTES + own * (64 * COLUMNS * 2));
       const u64 x = matrix(base + s * STAGE_BYTES + WEIGHT_BYTES);
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      begin_products();
 #pragma unroll
       for (int k = 0; k < COLUMNS / 16; ++k) multiply(sums, weights + 2 * k, x + 2 * k);
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      close_products();
       if (i > 0) {
         // The products before these are done with their stage.
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        wait_products<1>();
         if (threadIdx.x % 128 == 0) arrive(empty + 8 * ((i - 1) % STAGES));
       }
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
+    wait_products<0>();
+    wait_for_last();
+    meet_team<128 * GROUPS>();
     const int thread = threadIdx.x - 128, lane = thread % 32;
     float* staged = (float*)memory + thread / 32 * 16 + lane / 4;
 #pragma unroll
@@ -179,9 +158,9 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
       at[8] = sums[4 * j + 2], at[PITCH + 8] = sums[4 * j + 3];
     }
     if (SPLITS > 1)
-      asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+      share_with_cluster();
     else
-      asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
+      meet_team<128 * GROUPS>();
     // Each program of the cluster finishes its share of the rows.
     constexpr int QUADS = FEATURES / 4;
     const int begin = ROWS * split / SPLITS;

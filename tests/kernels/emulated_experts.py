@@ -21,6 +21,7 @@ from kernels.mxfp4 import Mxfp4Weight
 from tests.kernels.emulated_ampere import compile_cpp, read_headers
 
 _HERE: Final = Path(__file__).parent
+_SOURCES: Final = Path(mxfp4.__file__).parent
 _HEADERS: Final = {
     "ampere.h": "emulated_card.h", "hopper.h": "emulated_rounded.h", "multiply.h": "",
 }  # fmt: skip
@@ -214,7 +215,7 @@ def _library(card: Card, program: str, constants: dict[str, int]) -> ctypes.CDLL
             (card.room / name).write_text(f'#include "{_HERE / instead}"\n' if instead else "")
         path = card.room / f"experts{len(_built)}.so"
         macros = [f"-D{name}={value}" for name, value in constants.items()]
-        folders = [f"-I{card.room}", f"-I{card.source.parent}"]
+        folders = [f"-I{folder}" for folder in (card.room, card.source.parent, _SOURCES)]
         source = [str(_HERE / program), "-o", str(path)]
         compile_cpp("-include", str(read_headers()), "-shared", *folders, *macros, *source)
         library = ctypes.CDLL(str(path))

@@ -7,7 +7,12 @@
 #include "emulated_card.h"
 
 inline void copy16(u32 to, const void* from) { copy16(to, from, true); }
-inline void show_copies() {}
+inline void show_barriers() {}
+inline void show_to_products() {}
+template <int REGISTERS>
+void leave_registers() {}
+template <int REGISTERS>
+void take_registers() {}
 inline int load_early(const int* from) { return *from; }
 inline void prefetch(const int*) {}
 

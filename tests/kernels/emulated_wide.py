@@ -24,14 +24,12 @@ _BEYOND: Final = 8
 """Rows behind an answer."""
 
 _EMULATED: Final = (
-    "copy16", "arrive_behind_copies", "show_copies", "load_early", "prefetch", "fetch_box",
-    "fetch_line", "store_turned", "load_shared", "load_word", "store_word", "load_byte",
-    "close_products", "wait_products", "multiply_add",
+    "copy16", "arrive_behind_copies", "load_early", "prefetch", "fetch_box", "fetch_line",
+    "store_turned", "load_shared", "load_word", "store_word", "load_byte", "multiply_add",
 )  # fmt: skip
 """Functions of one instruction each."""
 
 _INSTRUCTIONS: Final = {
-    r'asm volatile\("(?:griddepcontrol|fence|setmaxnreg)[^;]*;.*?\);': ";",
     r"extern __shared__ .*?;": "",
     r"typedef unsigned (?:short u16|char u8);": "",
     r'#include "multiply\.h"': "",
@@ -103,7 +101,8 @@ def run(
         source = path.with_suffix(".cpp")
         source.write_text(_source())
         macros = [f"-D{name}={value}" for name, value in wide.constants_of(product).items()]
-        compile_cpp("-O1", "-shared", *macros, str(source), "-o", str(path))
+        folder = f"-I{Path(wide.__file__).parent}"
+        compile_cpp("-O1", "-shared", folder, *macros, str(source), "-o", str(path))
     out = torch.full((num_pairs + _BEYOND, product.out), torch.nan, dtype=torch.bfloat16)
     sizes, strides, box = wide.boxes_of(product, stack.shape[0])
     numbers = (*sizes, *strides, 32, *box)

@@ -36,6 +36,32 @@ _STEPS: Final = 8
 each beside those of the next thread."""
 
 
+_BYTES: Final = (
+    "and.b32 b, $4, 0xFF;",
+    "bfe.u32 b, $4, 8, 8;",
+    "bfe.u32 b, $4, 16, 8;",
+    "shr.u32 b, $4, 24;",
+)
+"""Of a word, from the lowest on."""
+
+_TWO: Final = """
+    mul.lo.u32 t, b, 0x1001;
+    shl.b32 s, t, 12;
+    shl.b32 t, t, 6;
+    and.b32 s, s, 0x80008000;
+    lop3.b32 t, t, 0x01C001C0, s, 0xEA;
+    fma.rn.bf16x2 t, t, c, z;
+    fma.rn.bf16x2 {out}, t, $5, z;
+"""
+"""What `_two_by_two` makes of a byte."""
+
+_TWO_BY_TWO = tl.constexpr(
+    "{ .reg .b32 b, t, s, z, c; mov.b32 z, 0x80008000; mov.b32 c, 0x7E807E80;"
+    + "".join([byte + _TWO.format(out=f"${place}") for place, byte in enumerate(_BYTES)])
+    + "}"
+)
+
+
 class HeldExperts(NamedTuple):
     """Matrices of `num_experts` experts from `first` on: a stack of these alone."""
 
@@ -122,45 +148,7 @@ def _two_by_two(words, factors):
     subnormal: the product with 2^126 is exact, and so is that with the power.
     """
     return tl.inline_asm_elementwise(
-        """
-        {
-            .reg .b32 b, t, s, z, c;
-            mov.b32 z, 0x80008000;
-            mov.b32 c, 0x7E807E80;
-            and.b32 b, $4, 0xFF;
-            mul.lo.u32 t, b, 0x1001;
-            shl.b32 s, t, 12;
-            shl.b32 t, t, 6;
-            and.b32 s, s, 0x80008000;
-            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
-            fma.rn.bf16x2 t, t, c, z;
-            fma.rn.bf16x2 $0, t, $5, z;
-            bfe.u32 b, $4, 8, 8;
-            mul.lo.u32 t, b, 0x1001;
-            shl.b32 s, t, 12;
-            shl.b32 t, t, 6;
-            and.b32 s, s, 0x80008000;
-            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
-            fma.rn.bf16x2 t, t, c, z;
-            fma.rn.bf16x2 $1, t, $5, z;
-            bfe.u32 b, $4, 16, 8;
-            mul.lo.u32 t, b, 0x1001;
-            shl.b32 s, t, 12;
-            shl.b32 t, t, 6;
-            and.b32 s, s, 0x80008000;
-            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
-            fma.rn.bf16x2 t, t, c, z;
-            fma.rn.bf16x2 $2, t, $5, z;
-            shr.u32 b, $4, 24;
-            mul.lo.u32 t, b, 0x1001;
-            shl.b32 s, t, 12;
-            shl.b32 t, t, 6;
-            and.b32 s, s, 0x80008000;
-            lop3.b32 t, t, 0x01C001C0, s, 0xEA;
-            fma.rn.bf16x2 t, t, c, z;
-            fma.rn.bf16x2 $3, t, $5, z;
-        }
-        """,
+        _TWO_BY_TWO,
         "=&r,=&r,=&r,=&r,r,r",
         [words, factors],
         dtype=(tl.int32, tl.int32, tl.int32, tl.int32),

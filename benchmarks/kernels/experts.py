@@ -18,6 +18,7 @@ from benchmarks.engine.floor import distinct_experts
 from benchmarks.kernels.case import KernelCase, Variant, within
 from kernels.experts import Activation, ExpertWeights, Routed, Routing, mix, norm_route, route
 from kernels.experts import reference as defined
+from kernels.experts.counted import CountedProduct
 from kernels.experts.stack import Stack
 from kernels.fp8 import quantize_weight
 from kernels.mxfp4 import GROUP, Mxfp4Weight
@@ -387,15 +388,14 @@ def _in_cuda(
         if lone is None or mxfp4.fits(lone, depth, 1 if is_up else active, room):
             yield Variant(f"cuda, pairs alone: {_numbers(numbers)}", partial(run, mxfp4, lone))
     form = "rows" if mixture.form == "fp8" else mixture.form
-    product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=False)
+    product = CountedProduct(is_up, form, count, depth, out, active, has_bias=False)
     for numbers in _LISTED if rows > 1 else ():
         tiles = None if numbers is None else listed.ListedTiles(*numbers)
         if tiles is None or listed.fits(product, tiles, room):
             yield Variant(f"cuda, tiles: {_numbers(numbers)}", partial(run, listed, tiles))
-    by_groups = rounded.RoundedProduct(is_up, False, count, depth, out, active, has_bias=False)
     for numbers in _ROUNDED if rows > 1 and form == "rows" else ():
         own = None if numbers is None else rounded.RoundedTiles(*numbers)
-        if own is None or rounded.fits(by_groups, own):
+        if own is None or rounded.fits(product, own):
             yield Variant(f"cuda, rounded: {_numbers(numbers)}", partial(run, rounded, own))
 
 

@@ -1,32 +1,31 @@
 """Experts of some rows by the tensor cores, in CUDA C++ from Ampere on: `listed.cu`.
 
-Owns the kernel's constants, how a product is cut up on a card, and the launches. Must not know when
-it serves (`kernels.experts.choose`). No list is built ahead: each program counts the pairs itself.
+Owns the kernel's constants, and how a product is cut up on a card. Must not know when it serves
+(`kernels.experts.choose`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.choose import capability, has_pdl, is_card, multiprocessors, shared_bytes
+from kernels.choose import capability, is_card, multiprocessors, shared_bytes
 from kernels.cuda import hopper
 from kernels.cuda.hopper import ALIGNED
-from kernels.cuda.source import ARCH, CudaSource, bits_of
+from kernels.cuda.source import ARCH, CudaSource
+from kernels.experts.counted import HELD_TILES, CountedProduct, CountingKernel, CountingProgram
 from kernels.experts.headers import headers
 from kernels.experts.many import most_tiles
-from kernels.experts.pair_sums import add_pairs
 from kernels.experts.tiles import stored
 from kernels.launch import scratch
 from kernels.mxfp4 import GROUP
 
 if TYPE_CHECKING:
-    from kernels.experts.shapes import Activation, Routed
     from kernels.fp8 import Weight
 
 _CAPABILITY: Final = (8, 0)
@@ -40,10 +39,6 @@ _STEP: Final = 128
 """Bytes of a weight row that a warp takes at once, of 16 rows."""
 _SLOT: Final = 16 * _STEP
 _CHUNK_BYTES: Final = 16
-_COUNTED: Final = 256
-"""Experts whose pairs are counted, or a multiple of it."""
-_HELD_TILES: Final = 8
-"""Tiles that a program has units of, at most."""
 MOST_PAIRS: Final = 1024
 _MOST_OF_EXPERT: Final = 16
 """Pairs of all, and of an expert on average: of more, its weights would be read more than once."""
@@ -79,23 +74,6 @@ _MXFP4_DOWN: Final = ListedTiles(warps=20, stages=3, room=16, blocks=1, eights=2
 once for each tile. In 8 bits more pairs of an expert are `kernels.experts.rounded`'s."""
 
 
-class ListedProduct(NamedTuple):
-    """What a compilation depends on, but for tiles and the card; `form` as a stack is stored."""
-
-    is_up: bool
-    form: str
-    num_experts: int
-    depth: int
-    out: int
-    active: int
-    has_bias: bool
-
-    @property
-    def steps(self) -> int:
-        """Steps of a weight row."""
-        return -(-int(self.depth * _COLUMN_BYTES[self.form]) // _STEP)
-
-
 listed_experts: Final = CudaSource(
     __name__,
     "listed_experts",
@@ -124,156 +102,104 @@ def suits(x: Tensor, gate_up: Weight, down: Weight, num_experts: int, num_pairs:
     return all(
         is_whole(product) and fits(product, tiles_of(product), shared_bytes(x.device))
         for product in (
-            ListedProduct(True, form, num_experts, hidden, width, 1, False),
-            ListedProduct(False, form, num_experts, width, hidden, 1, False),
+            CountedProduct(True, form, num_experts, hidden, width, 1, False),
+            CountedProduct(False, form, num_experts, width, hidden, 1, False),
         )
     )
 
 
-def tiles_of(product: ListedProduct) -> ListedTiles:
+def tiles_of(product: CountedProduct) -> ListedTiles:
     """How a product is cut up."""
     if product.form == "mxfp4":
         return _MXFP4_UP if product.is_up else _MXFP4_DOWN
     return _UP if product.is_up else _DOWN
 
 
-def fits(product: ListedProduct, tiles: ListedTiles, card_bytes: int) -> bool:
+def fits(product: CountedProduct, tiles: ListedTiles, card_bytes: int) -> bool:
     """Whether a multiprocessor with `card_bytes` for a program holds as many as `tiles` says."""
     used = used_bytes(product, tiles) + _SYSTEM_BYTES
     return tiles.blocks * used <= card_bytes + _SYSTEM_BYTES
 
 
-def used_bytes(product: ListedProduct, tiles: ListedTiles) -> int:
+def used_bytes(product: CountedProduct, tiles: ListedTiles) -> int:
     """What a program takes of shared memory: weights on their way, rows of x, pairs of tiles."""
-    columns = product.steps * int(_STEP / _COLUMN_BYTES[product.form])
-    numbers = _HELD_TILES * (tiles.rows + 2) + 1
+    column_bytes = _COLUMN_BYTES[product.form]
+    steps = -(-int(product.depth * column_bytes) // _STEP)
+    columns = steps * int(_STEP / column_bytes)
+    numbers = HELD_TILES * (tiles.rows + 2) + 1
     return tiles.warps * tiles.stages * _SLOT + tiles.room * columns * 2 + numbers * 4
 
 
-def num_programs(product: ListedProduct, tiles: ListedTiles, num_pairs: int, most: int) -> int:
+def num_programs(product: CountedProduct, tiles: ListedTiles, num_pairs: int, most: int) -> int:
     """How many programs take `num_pairs`, `most` of which run at once. Raises `ValueError` for more
     pairs than programs can hold.
     """
     known = most_tiles(num_pairs, product.num_experts, tiles.rows)
     units = product.out // features_of(product)
     programs = min(known * units, most)
-    if -(-known * units // programs) > (_HELD_TILES - 1) * units or num_pairs > MOST_PAIRS:
+    if -(-known * units // programs) > (HELD_TILES - 1) * units or num_pairs > MOST_PAIRS:
         raise ValueError(
             f"{num_pairs} pairs of {product.num_experts} experts, {product.out} outputs"
         )
     return programs
 
 
-def gate_up(
-    x: Tensor,
-    stack: Weight,
-    bias: Tensor | None,
-    routed: Routed,
-    width: int,
-    activation: Activation,
-    tiles: ListedTiles | None = None,
-) -> Tensor:
-    """Gates times ups of each pair, bfloat16 [T K, width], of x bfloat16 [T, hidden]. Raises
-    `CompileError`, `DriverError` and `ValueError`.
-    """
-    num_pairs, active = routed.experts.numel(), routed.experts.shape[1]
-    out, count = x.new_empty(num_pairs, width), stack.shape[0] // (2 * width)
-    form = stored(stack).form
-    product = ListedProduct(True, form, count, x.shape[1], width, active, bias is not None)
-    _launch(product, x, stack, bias, routed, out, activation, tiles)
-    return out
+class _ListedKernel(CountingKernel[ListedTiles]):
+    """Rows are multiplied as they are."""
+
+    source = listed_experts
+
+    def tiles(self, product: CountedProduct) -> ListedTiles:
+        return tiles_of(product)
+
+    def program(
+        self, product: CountedProduct, tiles: ListedTiles, device: torch.device
+    ) -> CountingProgram:
+        major, minor = capability(device)
+        constants, used = (
+            constants_of(product, tiles, 10 * major + minor),
+            used_bytes(product, tiles),
+        )
+        return CountingProgram(constants, _WARP * tiles.warps, shared_bytes(device), used)
+
+    def num_programs(
+        self, product: CountedProduct, tiles: ListedTiles, num_pairs: int, device: torch.device
+    ) -> int:
+        return num_programs(product, tiles, num_pairs, tiles.blocks * multiprocessors(device))
+
+    def weights(
+        self, product: CountedProduct, stack: Weight
+    ) -> tuple[Sequence[Any], Sequence[Tensor]]:
+        del product
+        values, scales, *_ = stored(stack)
+        return (), (values, scales)
+
+    def room(self, residual: Tensor, num_pairs: int) -> Tensor:
+        return scratch(residual.device, num_pairs * residual.shape[1])
 
 
-def down(
-    gated: Tensor,
-    stack: Weight,
-    bias: Tensor | None,
-    routed: Routed,
-    residual: Tensor,
-    tiles: ListedTiles | None = None,
-) -> Tensor:
-    """`residual` plus the weighed sums of pairs, bfloat16 [T, hidden]; see `gate_up`.
-
-    It may read the experts before the kernel ahead has ended: that must be `gate_up`, or one that
-    begins when all ahead of it has ended. Launches on one device must be ordered.
-    """
-    hidden, active = residual.shape[1], routed.experts.shape[1]
-    form, count = stored(stack).form, stack.shape[0] // hidden
-    product = ListedProduct(False, form, count, gated.shape[1], hidden, active, bias is not None)
-    out = torch.empty_like(residual)
-    products = scratch(gated.device, routed.experts.numel() * hidden)
-    _launch(product, gated, stack, bias, routed, products, None, tiles)
-    add_pairs(products, routed.weights, residual, out)
-    return out
+_kernel: Final = _ListedKernel()
+gate_up, down = _kernel.gate_up, _kernel.down
 
 
-def _launch(
-    product: ListedProduct,
-    x: Tensor,
-    stack: Weight,
-    bias: Tensor | None,
-    routed: Routed,
-    out: Tensor,
-    activation: Activation | None,
-    tiles: ListedTiles | None,
-) -> None:
-    num_pairs = routed.experts.numel()
-    tiles = tiles or tiles_of(product)
-    major, minor = capability(x.device)
-    constants = constants_of(product, tiles, 10 * major + minor)
-    if x.is_meta:
-        listed_experts.record(constants)
-        return
-    if not num_pairs:
-        return
-    from kernels.cuda.driver import launch, loaded
-
-    if x.data_ptr() % ALIGNED:
-        x = x.clone()
-    values, scales, *_ = stored(stack)
-    threads, most = _WARP * tiles.warps, shared_bytes(x.device)
-    function = loaded(listed_experts, constants, threads, most, x.device)
-    launch(
-        function._replace(shared_bytes=used_bytes(product, tiles)),
-        num_programs(product, tiles, num_pairs, _most_programs(tiles, x.device)),
-        torch.cuda.current_stream(x.device).cuda_stream,
-        (),
-        (x, routed.experts, values, scales, x if bias is None else bias, out),
-        (num_pairs, *[bits_of(number) for number in activation or (0.0,) * 4]),
-        is_early=has_pdl(x.device),
-    )
-
-
-def is_whole(product: ListedProduct) -> bool:
+def is_whole(product: CountedProduct) -> bool:
     """Whether its columns are whole chunks, and its outputs whole units."""
     line = product.depth * _COLUMN_BYTES[product.form]
     is_grouped = product.form != "mxfp4" or product.depth % GROUP == 0
     return line % _CHUNK_BYTES == 0 and product.out % (2 * _EIGHT) == 0 and is_grouped
 
 
-def _counted(product: ListedProduct) -> int:
-    """Experts that there may be, one number for most models: the kernel is the same."""
-    return -(-product.num_experts // _COUNTED) * _COUNTED
-
-
-def features_of(product: ListedProduct) -> int:
+def features_of(product: CountedProduct) -> int:
     """Gates or outputs of a unit."""
     return _EIGHT if product.is_up else 2 * _EIGHT
 
 
-def constants_of(product: ListedProduct, tiles: ListedTiles, arch: int) -> Mapping[str, int]:
+def constants_of(product: CountedProduct, tiles: ListedTiles, arch: int) -> Mapping[str, int]:
     """The kernel's macros. Raises `ValueError` for sizes that are no whole chunks."""
     if not is_whole(product):
         raise ValueError(f"{product.depth} columns and {product.out} outputs, {product.form}")
     return {
-        "UP": int(product.is_up), "FORM": _FORMS[product.form], "COUNTED": _counted(product),
-        "DEPTH": product.depth, "OUT": product.out, "ACTIVE": product.active,
-        "BIAS": int(product.has_bias), "PAIRS": MOST_PAIRS, "EIGHTS": tiles.eights,
-        "ROOM": tiles.room, "WARPS": tiles.warps, "STAGES": tiles.stages, "BLOCKS": tiles.blocks,
-        "HALF": 0, ARCH: arch,
+        **product.macros(), "FORM": _FORMS[product.form], "PAIRS": MOST_PAIRS,
+        "EIGHTS": tiles.eights, "ROOM": tiles.room, "WARPS": tiles.warps, "STAGES": tiles.stages,
+        "BLOCKS": tiles.blocks, "HALF": 0, ARCH: arch,
     }  # fmt: skip
-
-
-@cache
-def _most_programs(tiles: ListedTiles, device: torch.device) -> int:
-    return tiles.blocks * multiprocessors(device)

@@ -22,7 +22,7 @@ import torch
 
 from kernels.choose import capability, indexed
 from kernels.cuda.card_mark import mark_path
-from kernels.experts import listed, mxfp4, rounded, wide
+from kernels.experts import counted, listed, mxfp4, rounded, wide
 from kernels.experts.card_check import CheckedMixture
 from kernels.experts.headers import headers
 
@@ -140,7 +140,7 @@ def asked(command: Sequence[str], words: bytes, longest_s: float = _LONGEST_S) -
 def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     """Where a check that was right leaves its file."""
     sources = [Path(mxfp4.__file__), mxfp4.mxfp4_experts.path]
-    sources += Path(listed.__file__), listed.listed_experts.path
+    sources += Path(counted.__file__), Path(listed.__file__), listed.listed_experts.path
     sources += Path(wide.__file__), wide.wide_experts.path
     sources += Path(rounded.__file__), rounded.rounded_experts.path
     return mark_path(

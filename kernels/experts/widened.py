@@ -42,7 +42,7 @@ _BYTES: Final = (
     "bfe.u32 b, $4, 16, 8;",
     "shr.u32 b, $4, 24;",
 )
-"""Of a word, from the lowest on."""
+"""What takes a byte out of a word, from the lowest byte on."""
 
 _TWO: Final = """
     mul.lo.u32 t, b, 0x1001;

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.cuda.source import bits_of
 from kernels.experts import listed, mxfp4, rounded
+from kernels.experts.counted import CountedProduct
 from kernels.experts.shapes import Activation, Routed
 from kernels.experts.stack import Stack
 from kernels.experts.tiles import stored
@@ -157,7 +158,7 @@ def _run_listed(
     active, has_bias = given.routed.experts.shape[1], given.bias is not None
     values, scales, _, form, _ = stored(given.stack)
     sizes = given.num_experts, given.x.shape[1], out.shape[1], active, has_bias
-    product = listed.ListedProduct(activation is not None, form, *sizes)
+    product = CountedProduct(activation is not None, form, *sizes)
     experts, other = given.routed.experts, given.x if given.bias is None else given.bias
     tensors = given.x, experts, values, scales, other, out
     used = listed.used_bytes(product, tiles)
@@ -175,7 +176,7 @@ def _run_rounded(
     active, has_bias = given.routed.experts.shape[1], given.bias is not None
     values, scales, _, form, _ = stored(given.stack)
     sizes = given.num_experts, given.x.shape[1], out.shape[1], active, has_bias
-    product = rounded.RoundedProduct(activation is not None, form == "blocks", *sizes)
+    product = CountedProduct(activation is not None, form, *sizes)
     experts, other = given.routed.experts, given.x if given.bias is None else given.bias
     tensors = given.x, experts, values, scales, other, out
     used = rounded.used_bytes(product, tiles)

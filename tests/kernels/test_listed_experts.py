@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernels.experts import Activation, Routed, choose, listed
 from kernels.experts.choose import Way
+from kernels.experts.counted import CountedProduct
 from kernels.experts.listed import ListedTiles
 from kernels.experts.pair_sums import add_pairs
 from kernels.fp8 import Fp8Weight
@@ -159,7 +160,7 @@ def test_what_serves_fits_into_an_h200(
     """
     count, hidden, width, active = sizes
     for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
-        product = listed.ListedProduct(is_up, form, count, depth, out, active, has_bias=True)
+        product = CountedProduct(is_up, form, count, depth, out, active, has_bias=True)
         tiles = listed.tiles_of(product)
         assert listed.fits(product, tiles, 227 * KIB)
         programs = listed.num_programs(product, tiles, num_pairs, tiles.blocks * 132)
@@ -170,7 +171,7 @@ def test_what_serves_fits_into_an_h200(
 
 def test_a_long_range_of_tiles_is_refused() -> None:
     """A program has place for the pairs of eight."""
-    product = listed.ListedProduct(True, "rows", 64, 128, 16, 1, has_bias=False)
+    product = CountedProduct(True, "rows", 64, 128, 16, 1, has_bias=False)
     tiles = ListedTiles(8, 4, 8, 2)
     with pytest.raises(ValueError, match="64 pairs of 64 experts"):
         listed.num_programs(product, tiles, 64, 4)
@@ -213,6 +214,7 @@ def test_on_a_pretended_device_its_compilation_is_recorded(
     that use the same tiles.
     """
     monkeypatch.setattr(listed, "capability", lambda _: (9, 0))
+    monkeypatch.setattr(listed, "shared_bytes", lambda _: 227 * KIB)
     meta = torch.device("meta")
     with record_launches() as recorded:
         for num_rows, count in ((2, 8), (5, 12)):

@@ -13,7 +13,8 @@ from torch import Tensor
 from kernels.cuda import hopper
 from kernels.experts import Activation, Routed, choose, rounded, row_tiles
 from kernels.experts.choose import Way
-from kernels.experts.rounded import RoundedProduct, RoundedTiles
+from kernels.experts.counted import CountedProduct
+from kernels.experts.rounded import RoundedTiles
 from kernels.fp8 import Fp8Weight
 from kernels.recorder import record_launches
 from tests.fakes.pairs import each_once
@@ -145,7 +146,7 @@ def test_what_serves_fits_into_an_h200(sizes: tuple[int, int, int, int], pairs_o
     """
     count, hidden, width, active = sizes
     for is_up, depth, out in ((True, hidden, width), (False, width, hidden)):
-        product = RoundedProduct(is_up, True, count, depth, out, active, has_bias=True)
+        product = CountedProduct(is_up, "blocks", count, depth, out, active, has_bias=True)
         tiles = rounded.tiles_of(product)
         assert rounded.fits(product, tiles)
         assert rounded.num_programs(product, tiles, pairs_of_two * count // 2, 132) == 132
@@ -153,7 +154,7 @@ def test_what_serves_fits_into_an_h200(sizes: tuple[int, int, int, int], pairs_o
 
 def test_too_many_pairs_are_refused() -> None:
     """More than a program has place for, of tiles or in all."""
-    product = RoundedProduct(True, True, 64, 128, 128, 1, has_bias=False)
+    product = CountedProduct(True, "blocks", 64, 128, 128, 1, has_bias=False)
     tiles = RoundedTiles(2, 4, 8, 32)
     with pytest.raises(ValueError, match="64 pairs of 64 experts"):
         rounded.num_programs(product, tiles, 64, 4)
@@ -169,7 +170,6 @@ def test_it_serves_rows_of_some_pairs_on_hopper(monkeypatch: pytest.MonkeyPatch)
     """
     monkeypatch.setattr(hopper, "runs_on", lambda _: True)
     monkeypatch.setattr(row_tiles, "has_fp8", lambda _: True)
-    monkeypatch.setattr(rounded, "_most_programs", lambda _: 132)
     inputs = drawn_inputs(Mixture(MOST + 1, 256, 128, 16, 2), "blocks")
 
     def way(num_rows: int, x: Tensor = inputs.x, **given: bool) -> Way:

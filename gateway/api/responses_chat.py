@@ -41,7 +41,8 @@ class ResponsesChat:
     one message. `names` are the tools by the names that the model knows. Without `may_defer` all
     tools of the request are shown from the beginning. `dropped` are the types of the items and
     parts that were left out, in their order; `doubled` names tools whose name another kind of tool
-    has already.
+    has already. `effort` and `form` are what the last updates of the configuration say of reasoning
+    and of the form of answers; None without any.
     """
 
     def __init__(self, signer: Signer) -> None:
@@ -54,6 +55,8 @@ class ResponsesChat:
         self.compacts = False
         self.dropped: dict[str, None] = {}
         self.doubled: dict[str, None] = {}
+        self.effort: str | None = None
+        self.form: Item | None = None
 
     def take_tools(
         self, given: object, where: str, *, are_found: bool = False, may_defer: bool = True
@@ -112,8 +115,17 @@ class ResponsesChat:
             text = summary_text(item.get("encrypted_content"), self.signer)
             if text is not None:
                 self.messages.append({"role": "user", "content": text})
+        elif kind == "configuration_update":
+            self._configure(item)
         elif kind not in _WITHOUT_TEXT:
             self._drop(kind)
+
+    def _configure(self, item: Item) -> None:
+        reasoning, text = item.get("reasoning"), item.get("text")
+        effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+        form = text.get("format") if isinstance(text, dict) else None
+        self.effort = effort if isinstance(effort, str) else self.effort
+        self.form = form if isinstance(form, dict) else self.form
 
     def _add_result(self, call_id: str, content: str | list[dict[str, str]]) -> None:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})

@@ -47,6 +47,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 _INCLUDED: Final = (ENCRYPTED, LOGPROBS)
 _USUAL_VERBOSITY: Final = "medium"
 _MAX_SHOWN: Final = 64
+_NO_PROMPT: Final = " No prompt is stored here: send its text instead of 'prompt'."
 _FINGERPRINT_SEED: Final = 2
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
@@ -158,7 +159,8 @@ def read_responses(body: bytes) -> ResponsesDraft:
         raise invalid("conversation", text)
     if draft.typed.input is None and draft.previous_id is None and draft.conversation_id is None:
         text = "'input' is missing, and so are 'previous_response_id' and 'conversation'."
-        raise invalid("input", text + other_api(raw, "input"))
+        is_named = isinstance(raw.get("prompt"), dict)
+        raise invalid("input", text + (_NO_PROMPT if is_named else other_api(raw, "input")))
     if draft.typed.background and not draft.wants_store:
         raise invalid("background", "'background' needs 'store': the answer is fetched later.")
     return draft
@@ -200,7 +202,7 @@ def parse_responses(
             ignored=_ignored(typed, raw, said),
         ),
         names=said.names,
-        echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},
+        echo={**_echo(typed, raw, said), **_stored_fields(draft, is_stored=is_stored)},
         sealed=ENCRYPTED in (typed.include or ()),
         is_background=bool(typed.background),
         compacts=said.compacts,
@@ -244,6 +246,9 @@ def _unmet_values(typed: ResponsesBody, raw: Mapping[str, Any]) -> Iterator[str]
     """Values of fields that are read only in part, or not at all."""
     if raw.get("truncation") == "auto":
         yield "truncation (auto)"
+    cached = raw.get("prompt_cache_options")
+    if isinstance(cached, dict) and cached.get("prewarm") is True:
+        yield "prompt_cache_options (prewarm)"
     text = raw.get("text")
     verbosity = text.get("verbosity") if isinstance(text, dict) else None
     if isinstance(verbosity, str) and verbosity != _USUAL_VERBOSITY:
@@ -290,10 +295,8 @@ def _given_items(typed: ResponsesBody) -> Sequence[Item]:
     return typed.input or ()
 
 
-def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
+def _echo(typed: ResponsesBody, raw: dict[str, Any], said: ResponsesChat) -> dict[str, Any]:
     """The fields of the request that every response object repeats."""
-    effort = typed.reasoning.effort if typed.reasoning is not None else None
-    text = typed.text.format if typed.text is not None else None
     return {
         "frequency_penalty": typed.frequency_penalty or 0.0,
         "instructions": typed.instructions,
@@ -303,11 +306,11 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
         "parallel_tool_calls": typed.parallel_tool_calls is not False,
         "presence_penalty": typed.presence_penalty or 0.0,
         "prompt_cache_key": _text_or_none(raw.get("prompt_cache_key")),
-        "reasoning": {"effort": effort, "summary": None},
+        "reasoning": {"effort": _effort(typed, said), "summary": None},
         "safety_identifier": _text_or_none(raw.get("safety_identifier")),
         "service_tier": "default",
         "temperature": typed.temperature,
-        "text": {"format": text or {"type": "text"}},
+        "text": {"format": _form(typed, said) or {"type": "text"}},
         "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
         "tools": [tool for tool in typed.tools or () if is_known(tool)],
         "top_logprobs": typed.top_logprobs or 0,
@@ -349,7 +352,7 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
         "repetition_penalty": typed.repetition_penalty,
         "seed": typed.seed,
         "stop": typed.stop,
-        "reasoning_effort": typed.reasoning.effort if typed.reasoning is not None else None,
+        "reasoning_effort": _effort(typed, said),
     }
     chat = {name: value for name, value in given.items() if value is not None}
     # What runs in the background can be streamed at any time.
@@ -362,7 +365,7 @@ def _chat_of(typed: ResponsesBody, said: ResponsesChat, history: Iterable[Item])
         "messages": messages,
         **chat,
         **_tool_fields(typed, said),
-        **_response_format(typed.text),
+        **_response_format(_form(typed, said)),
     }
 
 
@@ -384,8 +387,17 @@ def _tool_fields(typed: ResponsesBody, said: ResponsesChat) -> dict[str, Any]:
     )
 
 
-def _response_format(text: TextParam | None) -> dict[str, Any]:
-    form = text.format if text is not None else None
+def _effort(typed: ResponsesBody, said: ResponsesChat) -> str | None:
+    """The reasoning effort: that of an item of the conversation goes before the request's."""
+    return said.effort or (None if typed.reasoning is None else typed.reasoning.effort)
+
+
+def _form(typed: ResponsesBody, said: ResponsesChat) -> dict[str, Any] | None:
+    """The form of the answer, by the same rule."""
+    return said.form or (None if typed.text is None else typed.text.format)
+
+
+def _response_format(form: dict[str, Any] | None) -> dict[str, Any]:
     if form is None or form.get("type") == "text":
         return {}
     if form.get("type") != "json_schema":

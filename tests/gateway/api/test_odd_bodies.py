@@ -516,3 +516,39 @@ def test_a_tool_of_a_name_alone(tool: dict[str, Any]) -> None:
     assert chat(tools=[{"type": "function", "function": tool}]).tools[0]["function"]["name"] == "f"
     assert message(tools=[tool]).tools[0]["function"]["parameters"]["type"] == "object"
     assert response(tools=[{"type": "function", **tool}]).tools[0]["function"]["name"] == "f"
+
+
+def test_an_item_may_change_the_effort_and_the_form_of_answers() -> None:
+    """The last one of each counts, before the request's own; the response says so."""
+    form = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}
+    updates: list[dict[str, Any]] = [
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+        {"type": "configuration_update", "text": {"format": form}},
+        {"type": "configuration_update", "reasoning": {"effort": None}, "text": {}},
+    ]
+    fields = {"reasoning": {"effort": "high"}, "text": {"format": {"type": "text"}}}
+    body = {"model": "m", "input": [USER, *updates, USER], **fields}
+    parsed = parse_responses(json.dumps(body).encode(), SIGNER)
+    assert parsed.request.template_kwargs["reasoning_effort"] == "low"
+    assert parsed.request.grammar is not None
+    assert parsed.request.ignored == ()
+    assert parsed.echo["reasoning"]["effort"] == "low"
+    assert parsed.echo["text"]["format"] == form
+    plain = {"type": "configuration_update", "text": {"format": {"type": "text"}}}
+    assert response(input=[USER, *updates, plain]).grammar is None
+
+
+def test_a_stored_prompt_of_openai_is_told_so() -> None:
+    """It is no field of another API there."""
+    with pytest.raises(ApiError, match="No prompt is stored here") as refused:
+        parse_responses(json.dumps({"model": "m", "prompt": {"id": "pmpt_1"}}).encode(), SIGNER)
+    assert refused.value.param == "input"
+    assert "/v1/completions" not in refused.value.message
+
+
+def test_a_prompt_that_is_only_to_be_cached_is_named() -> None:
+    """It is answered, which costs a while; the client is told."""
+    assert response(prompt_cache_options={"prewarm": True}).ignored == (
+        "prompt_cache_options (prewarm)",
+    )
+    assert response(prompt_cache_options={"prewarm": False, "ttl": "30m"}).ignored == ()

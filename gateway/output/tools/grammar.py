@@ -6,8 +6,8 @@ share. A grammar yields to get the next character, returns where its section end
 a stream was cut. Must not know events or markers in text.
 """
 
-from collections.abc import Callable, Collection, Generator, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from gateway.output.tools.json_repair import JsonRepair
 
@@ -95,6 +95,10 @@ class CallSink(Protocol):
 
     def schema(self, name: str, parameter: str) -> object:
         """The JSON schema of a tool's parameter; None if it is not known."""
+        ...
+
+    def whole_schema(self, name: str) -> Mapping[str, Any]:
+        """The JSON schema of all arguments of a tool, to which references in it lead."""
         ...
 
 

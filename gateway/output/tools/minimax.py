@@ -6,7 +6,8 @@ values as tags within: `<key>` of an object, `<item>` of a list. M1: `<tool_call
 objects, a line each.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.call_object import read_objects
@@ -22,7 +23,7 @@ from gateway.output.tools.grammar import (
     skip_space,
 )
 from gateway.output.tools.invoke import InvokeTags, read_section
-from gateway.output.tools.schema import quote, to_json, types_of
+from gateway.output.tools.schema import quote, to_json, types_of, within
 from gateway.output.tools.value_end import ValueEnd
 
 OPEN: Final = "<minimax:tool_call>"
@@ -39,6 +40,7 @@ OPEN_3: Final = f"{PREFIX}<tool_call>"
 CLOSE_3: Final = f"{PREFIX}</tool_call>"
 _INVOKE_3: Final = PREFIX + INVOKE
 _ITEM: Final = "item"
+_EMPTY: Final = {"string": quote(""), "object": "{}", "array": "[]", "null": "null"}
 
 OPEN_1: Final = "<tool_calls>"
 CLOSE_1: Final = "</tool_calls>"
@@ -78,9 +80,10 @@ def _parameters(calls: CallSink, name: str) -> Read[None]:
             yield from arguments.read_value(key, types, ((end, PREFIX),), begun=begun)
         else:
             with arguments.half():
-                value = yield from _nested(schema, key)
+                value = yield from _nested(calls.whole_schema(name), schema, key)
                 yield from literal(PREFIX, (yield from skip_space()))
-            arguments.write_value(key, value)
+            if value is not None or calls.requires(name, key):
+                arguments.write_value(key, value or quote(""))
         with arguments.half():
             key = yield from _key()
     arguments.end()
@@ -107,25 +110,36 @@ def _text_before_prefix() -> Read[str]:
     return text
 
 
-def _nested(schema: object, parent: str, depth: int = 0) -> Read[str]:
-    """JSON of a value whose first prefix was read, through the end tag of its parent."""
+def _nested(
+    root: Mapping[str, Any], schema: object, parent: str, depth: int = 0
+) -> Read[str | None]:
+    """JSON of a value whose first prefix was read, through the end tag of its parent; None if an
+    empty one says nothing. References lead to parts of `root`.
+    """
     if depth > MAX_DEPTH:
         raise NotACall
     parts: list[str] = []
     is_list = False
     while (key := (yield from _key())) != f"/{parent}":
         is_list = key == _ITEM
-        inner = _schema_in(schema, key)
+        inner = within(root, schema, None if is_list else key)
         begun = yield from _text_before_prefix()
         if begun:
             value = yield from _leaf(inner, key, begun)
         else:
-            value = yield from _nested(inner, key, depth + 1)
+            value = (yield from _nested(root, inner, key, depth + 1)) or quote("")
         parts.append(value if is_list else f"{quote(key)}: {value}")
         yield from literal(PREFIX, (yield from skip_space()))
     if not parts:
-        return quote("") if "string" in types_of(schema) or not types_of(schema) else "{}"
+        return _empty(types_of(schema))
     return f"[{', '.join(parts)}]" if is_list else f"{{{', '.join(parts)}}}"
+
+
+def _empty(types: frozenset[str]) -> str | None:
+    """JSON of an empty value of these types; None if they have none."""
+    if not types:
+        return _EMPTY["string"]
+    return next((text for name, text in _EMPTY.items() if name in types), None)
 
 
 def _leaf(schema: object, key: str, begun: str) -> Read[str]:
@@ -134,12 +148,3 @@ def _leaf(schema: object, key: str, begun: str) -> Read[str]:
     while not end.found:
         text += end.feed((yield))
     return to_json(text, types_of(schema))
-
-
-def _schema_in(schema: object, key: str) -> object:
-    if not isinstance(schema, dict):
-        return None
-    if key == _ITEM:
-        return schema.get("items")
-    properties = schema.get("properties")
-    return properties.get(key) if isinstance(properties, dict) else None

@@ -6,7 +6,7 @@ beginning of a marker, white space, and `MAX_HELD` characters of what may become
 back. Must not know formats (`formats.py` names them) or tokens.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from gateway.api import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallEvent, ToolCallStart
@@ -351,6 +351,11 @@ class _CallEvents:
 
     def schema(self, name: str, parameter: str) -> object:
         return self._schemas.get(self._own(name), {}).get(parameter)
+
+    def whole_schema(self, name: str) -> Mapping[str, Any]:
+        functions = (tool["function"] for tool in self._tools)
+        found = (one.get("parameters") for one in functions if one["name"] == self._own(name))
+        return next((one for one in found if isinstance(one, dict)), {})
 
     def take(self) -> list[ToolEvent]:
         """The events since the last call."""

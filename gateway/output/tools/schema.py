@@ -79,7 +79,7 @@ def _listed(options: object) -> list[Any]:
     return options if isinstance(options, list) else []
 
 
-def _plain(root: dict[str, Any], schema: object, depth: int) -> object:
+def _plain(root: Mapping[str, Any], schema: object, depth: int) -> object:
     """`schema` without references where its types are stated."""
     schema = resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
@@ -92,16 +92,49 @@ def _plain(root: dict[str, Any], schema: object, depth: int) -> object:
     return {**schema, **combined} if combined else schema
 
 
+def within(root: Mapping[str, Any], schema: object, key: str | None) -> object:
+    """The schema of the property `key` of a value with this schema, or of the items of a list if
+    `key` is None, also behind references and in parts of an `allOf`, `anyOf` or `oneOf`. None if
+    nothing states it.
+    """
+    found = list(_inner(root, schema, key, 0))
+    return _plain(root, found[0] if len(found) == 1 else {"anyOf": found}, 0) if found else None
+
+
+def _inner(root: Mapping[str, Any], schema: object, key: str | None, depth: int) -> Iterator[Any]:
+    schema = resolved(root, schema)
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return
+    if key is None:
+        yield from (one for one in (schema.get("items"),) if isinstance(one, dict))
+    else:
+        properties = schema.get("properties")
+        own = properties.get(key) if isinstance(properties, dict) else None
+        stated = schema.get("additionalProperties") if own is None else own
+        yield from (one for one in (stated,) if isinstance(one, dict))
+    for word in _COMBINED:
+        for option in _listed(schema.get(word)):
+            yield from _inner(root, option, key, depth + 1)
+
+
 def required_of(tools: tuple[dict[str, Any], ...]) -> dict[str, frozenset[str]]:
     """The parameters by tool that a call has to give."""
     found: dict[str, frozenset[str]] = {}
     for tool in tools:
         function = tool["function"]
         parameters = function.get("parameters")
-        required = parameters.get("required") if isinstance(parameters, dict) else None
-        names = required if isinstance(required, list) else ()
+        names = _required(parameters, parameters, 0) if isinstance(parameters, dict) else ()
         found[function["name"]] = frozenset(name for name in names if isinstance(name, str))
     return found
+
+
+def _required(root: dict[str, Any], schema: object, depth: int) -> Iterator[object]:
+    schema = resolved(root, schema)
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return
+    yield from _listed(schema.get("required"))
+    for part in _listed(schema.get("allOf")):
+        yield from _required(root, part, depth + 1)
 
 
 def types_of(schema: object) -> frozenset[str]:

@@ -1,10 +1,14 @@
 """The types of parameters whose values models write as plain text."""
 
+import json
 from typing import Any
 
 import pytest
 
-from gateway.output.tools.schema import schemas_of, to_json, types_of
+from gateway.output.tools import TOOL_FORMATS, ToolParser
+from gateway.output.tools.minimax import PREFIX
+from gateway.output.tools.schema import required_of, schemas_of, to_json, types_of
+from tests.gateway.output.tools.test_answers import joined
 
 DEFS = {
     "count": {"type": "integer"},
@@ -62,3 +66,77 @@ def test_parameters_may_stand_behind_a_reference_or_in_parts(parameters: Any) ->
     """The properties of all of them count."""
     whole = {"type": "object", "properties": {"x": COUNT}}
     assert _types({**parameters, "$defs": {**DEFS, "whole": whole}}) == {"integer"}
+
+
+ITEM = {"type": "object", "properties": {"n": COUNT, "tags": {"$ref": "#/$defs/names"}}}
+NESTED = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/item"}, {"type": "null"}]},
+        "inner": {"type": "object", "properties": {"n": COUNT, "deep": {"$ref": "#/$defs/item"}}},
+        "parts": {"allOf": [{"$ref": "#/$defs/item"}, {"properties": {"b": {"type": "boolean"}}}]},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "rows": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        "n": COUNT,
+        "must": COUNT,
+        "text": {"type": "string"},
+    },
+    "required": ["must"],
+    "$defs": {**DEFS, "item": ITEM},
+}
+
+
+def _tag(name: str, *inner: str) -> str:
+    return f"{PREFIX}<{name}>{''.join(inner)}{PREFIX}</{name}>"
+
+
+@pytest.mark.parametrize(
+    ("value", "arguments"),
+    [
+        (_tag("items", _tag("item", _tag("n", "5"))), {"items": [{"n": 5}]}),
+        (_tag("maybe", _tag("n", "5")), {"maybe": {"n": 5}}),
+        (_tag("inner", _tag("n", "5")), {"inner": {"n": 5}}),
+        (_tag("inner", _tag("deep", _tag("n", "5"))), {"inner": {"deep": {"n": 5}}}),
+        (_tag("parts", _tag("b", "true"), _tag("n", "5")), {"parts": {"b": True, "n": 5}}),
+        (_tag("map", _tag("k", "5")), {"map": {"k": 5}}),
+        (_tag("rows", _tag("item", _tag("item", "5"))), {"rows": [[5]]}),
+        (_tag("rows", _tag("item"), _tag("item", _tag("item", "5"))), {"rows": [[], [5]]}),
+        (_tag("items"), {"items": []}),
+        (_tag("map"), {"map": {}}),
+        (_tag("maybe"), {"maybe": {}}),
+        (_tag("items", _tag("item", _tag("tags"))), {"items": [{"tags": []}]}),
+        (_tag("text"), {"text": ""}),
+        (_tag("n"), {}),
+        (_tag("n") + _tag("text", "x"), {"text": "x"}),
+        (_tag("must"), {"must": ""}),
+    ],
+)
+def test_values_within_values_have_their_types(value: str, arguments: dict[str, Any]) -> None:
+    """In M3's tags, also behind references, which pydantic writes for each model in a model; an
+    empty tag is an empty list if the schema says so, and says nothing of a number.
+    """
+    tool = {"type": "function", "function": {"name": "f", "parameters": NESTED}}
+    text = (
+        f'{PREFIX}<tool_call>\n{PREFIX}<invoke name="f">{value}{PREFIX}</invoke>\n'
+        f"{PREFIX}</tool_call>"
+    )
+    for pieces in ([text], list(text)):
+        parser = ToolParser(TOOL_FORMATS["minimax_m3"], bytes, (tool,))
+        events = [event for piece in pieces for event in parser.push(piece)] + parser.flush()
+        (call,) = joined(events)
+        assert isinstance(call, tuple)
+        assert (call[0], json.loads(call[1])) == ("f", arguments)
+
+
+def test_what_a_call_has_to_give_may_stand_in_parts() -> None:
+    """Behind references and in an `allOf`, as its properties."""
+    whole = {"properties": {"x": COUNT}, "required": ["x"]}
+    parameters = {
+        "allOf": [{"$ref": "#/$defs/whole"}, {"required": ["y", 7]}],
+        "anyOf": [{"required": ["z"]}],
+        "required": None,
+        "$defs": {"whole": whole},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    assert required_of((tool,)) == {"f": {"x", "y"}}

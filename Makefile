@@ -73,9 +73,11 @@ fast: $(DEV)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(PURE) $(LONG_WALKS) $(COMPARED) $(ARGS)
 
 # The tests start over a hundred processes of ours, each of which would compile its modules again. On
-# two cores three at a time: many wait for such a process.
+# two cores four at a time: half of them wait for such processes (`tests/work_units.py`).
+JOBS ?= 4
+
 test: $(DEV)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not gpu and not slow' $(ARGS)
 
 # What has the mark `slow` and needs no program of others: whole grids of parameters of which `make test`
 # has each value or each pair, long walks, whole benchmarks.

@@ -6,6 +6,7 @@
 // a copy too soon spoils what others still read. Fragments must meet all banks, and copies lie within
 // tensors. `run` says what went wrong.
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <vector>
 
 typedef unsigned int u32;
@@ -50,13 +52,15 @@ struct Copy {
   bool is_inside;
 };
 
+// One that rests until `*awaited` is no longer `seen`, or, without it, until its next turn.
 struct Thread {
-  ucontext_t context;
-  std::vector<char> stack = std::vector<char>(STACK);
+  jmp_buf context;
+  const u64* awaited = nullptr;
+  u64 seen = 0;
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;
   u64 times = 0;
-  bool is_done = false;
+  bool has_begun = false, is_done = false;
 };
 
 struct Barrier {
@@ -76,10 +80,11 @@ struct Range {
 };
 
 std::vector<Thread> threads;
+std::vector<std::unique_ptr<char[]>> stacks;  // of threads, program after program
 std::vector<Barrier> teams(32), warps(32);
 Lane lanes[32][2][32];
 std::vector<Range> tensors;
-ucontext_t scheduler;
+jmp_buf scheduler;
 bool is_eager, has_moved;
 u32 shared_bytes;
 char fault[200];
@@ -88,9 +93,15 @@ void fail(const char* what, u64 number) {
   if (!*fault) snprintf(fault, sizeof fault, "%s: %llu, thread %u", what, number, threadIdx.x);
 }
 
+// Without `swapcontext`, which asks the system for the signals that are blocked.
 void rest() {
-  const u32 own = threadIdx.x;
-  swapcontext(&threads[own].context, &scheduler);
+  if (!_setjmp(threads[threadIdx.x].context)) _longjmp(scheduler, 1);
+}
+void rest_until_changed(const u64& number) {
+  Thread& own = threads[threadIdx.x];
+  own.awaited = &number, own.seen = number;
+  rest();
+  own.awaited = nullptr;
 }
 
 void arrive_at(Barrier& barrier, int count, int any = 0) {
@@ -100,7 +111,7 @@ void arrive_at(Barrier& barrier, int count, int any = 0) {
     ++barrier.generation, has_moved = true;
     return;
   }
-  for (const u64 generation = barrier.generation; barrier.generation == generation;) rest();
+  rest_until_changed(barrier.generation);
 }
 
 // What all lanes of the warp give, at one instruction of theirs.
@@ -266,14 +277,27 @@ void one_thread() {
   rest();
 }
 
+// This thread up to where it waits.
+void go_on() {
+  Thread& own = threads[threadIdx.x];
+  if (_setjmp(scheduler)) return;
+  if (own.has_begun) _longjmp(own.context, 1);
+  own.has_begun = true;
+  ucontext_t begun;
+  getcontext(&begun);
+  begun.uc_stack.ss_sp = stacks[threadIdx.x].get(), begun.uc_stack.ss_size = STACK;
+  makecontext(&begun, one_thread, 0);
+  setcontext(&begun);
+}
+
 // Each thread of a warp up to where it waits; how many have not ended.
 int run_warp(int warp, bool is_back) {
   int left = 0;
   for (int i = 0; i < 32 && !*fault; ++i) {
     threadIdx.x = 32 * warp + (is_back ? 31 - i : i);
-    if (threads[threadIdx.x].is_done) continue;
-    swapcontext(&scheduler, &threads[threadIdx.x].context);
-    left += !threads[threadIdx.x].is_done;
+    const Thread& own = threads[threadIdx.x];
+    if (!own.is_done && !(own.awaited && *own.awaited == own.seen)) go_on();
+    left += !own.is_done;
   }
   return left;
 }
@@ -285,12 +309,7 @@ void run_block(u32 block, int num_threads, bool is_back) {
   threads = std::vector<Thread>(num_threads);
   std::fill(teams.begin(), teams.end(), Barrier{});
   std::fill(warps.begin(), warps.end(), Barrier{});
-  for (Thread& thread : threads) {
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.data();
-    thread.context.uc_stack.ss_size = STACK;
-    makecontext(&thread.context, one_thread, 0);
-  }
+  while ((int)stacks.size() < num_threads) stacks.emplace_back(new char[STACK]);
   const int num_warps = num_threads / 32;
   for (int left = num_threads; left > 0 && !*fault;) {
     bool any_moved = false;

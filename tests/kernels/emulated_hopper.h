@@ -31,7 +31,8 @@ inline u32 times(u32 a, u32 b) { return multiply_add(a, b, 0x80008000); }
 
 // Barriers by their address.
 struct Phase {
-  int count, left, number;
+  int count, left;
+  u64 number;
 } phases[SHARED / 8];
 
 inline void init_barrier(u32 barrier, u32 count) { phases[barrier / 8] = {(int)count, (int)count}; }
@@ -41,7 +42,8 @@ inline void arrive(u32 barrier) {
 }
 inline void expect(u32 barrier, u32) { arrive(barrier); }
 inline void wait(u32 barrier, u32 parity) {
-  while ((phases[barrier / 8].number & 1) == parity) rest();
+  const u64& number = phases[barrier / 8].number;
+  while ((number & 1) == parity) rest_until_changed(number);
 }
 
 // Words as 16-bit numbers [rows, depth], in boxes of `box_rows` rows and `blocks` times 64 of them.

@@ -291,7 +291,7 @@ def _residency_mistakes(worker: WorkerConfig, at: int) -> Iterator[Mistake]:
         yield Mistake(place, f"{who} and several cards: it is always resident")
     elif worker.owns_gpu:
         yield Mistake(place, f"{who} and owns_gpu, which would end the engines of the others")
-    elif worker.engine in EXTERNAL_ENGINES and worker.launch is None:
+    elif worker.is_attached:
         yield Mistake(place, f"{who}, but its engine is started by others: give it a `launch`")
     elif worker.engine in EXTERNAL_ENGINES and worker.device == "auto":
         text = f'{who}, and its `device` is not named: add device = "cuda:0", its card, or "cpu"'
@@ -346,7 +346,7 @@ def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:
     if worker is other:
         return False
     is_one_group = worker.group is not None and worker.group == other.group
-    if other.engine in EXTERNAL_ENGINES and other.launch is None:
+    if other.is_attached:
         return False
     return not is_one_group and not _cards(worker).isdisjoint(_cards(other))
 

@@ -304,6 +304,11 @@ class WorkerConfig(ConfigTable, frozen=True):
             return (self.device,)
         return self.rank_devices
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the engine is a program that others start and end."""
+        return self.engine in EXTERNAL_ENGINES and self.launch is None
+
     def _check_parallel(self) -> None:
         if self.devices and len(self.devices) != self.tensor_parallel:
             raise ValueError(

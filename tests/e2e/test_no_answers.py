@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from tests.fakes.foreign_process import foreign_process, pids_of, stub_argv
-from tests.fakes.herma_process import herma_up
+from tests.fakes.herma_process import REST, herma_up, wait_until
 from tests.fakes.ports import free_ports
+from workers.supervisor.restart_policy import MAX_FAILED_STARTS
 
 BOUND_S = 60.0
 
@@ -19,7 +20,7 @@ CONFIG = """
 [gateway]
 port = 0
 worker_bind = "ipc://{folder}/workers"
-resume_wait_s = 20
+resume_wait_s = {resume_wait_s}
 first_token_s = {first_token_s}
 
 [[models]]
@@ -100,6 +101,7 @@ def test_an_attached_engine_that_fails_everything_gives_way_and_comes_back(
             launch="",
             fallback=fallback,
             first_token_s=30,
+            resume_wait_s=20,
         )
         config = tmp_path / "herma.toml"
         config.write_text(text + PROVIDER.format(url=far.url))
@@ -124,13 +126,37 @@ def test_an_attached_engine_that_fails_everything_gives_way_and_comes_back(
             until(lambda: (fleet.state(), fleet.health()) == ("ready", "ready"))
 
 
+def test_an_attached_engine_that_refuses_everything_comes_back(tmp_path: Path) -> None:
+    """A proxy in front of it refuses each request while it restarts, for longer than five starts
+    take: its worker is not given up, and nobody has to start it again by hand.
+    """
+    with foreign_process(kind="openai") as engine:
+        port = engine.url.rsplit(":", 1)[1]
+        config = tmp_path / "herma.toml"
+        text = CONFIG.format(
+            folder=tmp_path, port=port, launch="", fallback="", first_token_s=30, resume_wait_s=1
+        )
+        config.write_text(text)
+        with herma_up(config) as herma:
+            herma.wait_models_ready({"m": 1})
+            fleet = Fleet(herma.base_url)
+            change(engine.url, forbids=True)
+            for number in range(3):
+                fleet.ask(f"bad {number}")
+            tried = f"failed start {MAX_FAILED_STARTS + 1},"
+            wait_until(lambda: tried in "".join(herma.output), "one try more than any other has")
+            change(engine.url, forbids=False)
+            wait_until(lambda: fleet.state() == "ready", "the worker's return", rest=REST)
+            assert fleet.served_by("good") == "worker"
+
+
 def test_a_launched_engine_that_fails_everything_is_started_anew(tmp_path: Path) -> None:
     """Without a fallback requests wait for its next process."""
     port = str(free_ports(1))
     argv = json.dumps(stub_argv(port, kind="openai"))
     text = CONFIG.format(
         folder=tmp_path, port=port, launch=f"launch = {{ argv = {argv} }}", fallback="",
-        first_token_s=30,
+        first_token_s=30, resume_wait_s=20,
     )  # fmt: skip
     config = tmp_path / "herma.toml"
     config.write_text(text)

@@ -42,12 +42,12 @@ class Settings:
 
     `die_after`, `cut_after`, `half_after`: after so many tokens of an answer the process kills
     itself, the connection ends, the connection ends within an event. `fails`: generating answers
-    500. `refuses`: it answers 503. `ignores_ids`: it answers in text only. `mixes_prompt`: SGLang's
-    old mistake. `partial`: SGLang sends new ids only. `skips`: llama-server's streams leave out
-    every third token. `enforced`: what any grammar lets through. `slow_upload`: it takes its time
-    with bodies. `no_done`: no `[DONE]` ends its streams. `start_s` passes before it is healthy,
-    with a line each 0.1 s. `hold_after`: a stream stops behind so many events until this is None.
-    `tells_window`: its list of models has their window.
+    500. `refuses`: it answers 503. `forbids`: 403. `ignores_ids`: it answers in text only.
+    `mixes_prompt`: SGLang's old mistake. `partial`: SGLang sends new ids only. `skips`:
+    llama-server's streams leave out every third token. `enforced`: what any grammar lets through.
+    `slow_upload`: it takes its time with bodies. `no_done`: no `[DONE]` ends its streams. `start_s`
+    passes before it is healthy, with a line each 0.1 s. `hold_after`: a stream stops behind so many
+    events until this is None. `tells_window`: its list of models has their window.
     """
 
     kind: str = "vllm"
@@ -63,6 +63,7 @@ class Settings:
     hold_after: int | None = None
     fails: bool = False
     refuses: bool = False
+    forbids: bool = False
     dead: bool = False
     ignores_ids: bool = False
     mixes_prompt: bool = False

@@ -57,6 +57,8 @@ class TextHandler(Handler):
                 self._json(500, {"error": {"message": "CUDA out of memory", "code": 500}})
             elif settings.refuses:
                 self._json(503, {"error": {"message": "overloaded", "code": 503}})
+            elif settings.forbids:
+                self._json(403, {"error": {"message": "not now"}})
             elif settings.key and not self._has_key():
                 self._json(401, {"error": {"message": "no such key"}})
             else:

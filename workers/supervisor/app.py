@@ -16,7 +16,7 @@ import msgspec
 import trio
 from setproctitle import setproctitle
 
-from config import EXTERNAL_ENGINES, WorkerConfig, state_dir
+from config import WorkerConfig, state_dir
 from housekeeping.audit import FILE_NAME, Act, AuditFile
 from housekeeping.leftovers import lasting
 from housekeeping.log_lines import log_style
@@ -143,8 +143,7 @@ class WorkerApp:
         """
         memory = CardMemory(config, os.environ)
         is_on_demand = config.residency == "on-demand"
-        is_attached = config.engine in EXTERNAL_ENGINES and config.launch is None
-        is_seen = memory.is_card and memory.can_read and not is_attached
+        is_seen = memory.is_card and memory.can_read and not config.is_attached
         if config.rank or not (is_on_demand or is_seen):
             return None
         file = lasting(self._file)

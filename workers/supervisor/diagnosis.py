@@ -216,10 +216,16 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 
 
 def fault_cause(
-    diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool, next_s: float = 0.0
+    diagnosis: Diagnosis,
+    *,
+    worker: str,
+    failed_starts: int,
+    stops: bool,
+    next_s: float = 0.0,
+    is_endless: bool = False,
 ) -> str:
     """The text of a fault: the cause, the remedy, and whether another try follows in `next_s`
-    seconds.
+    seconds; `is_endless`: one does each time.
     """
     text = one_line(diagnosis.cause)
     if diagnosis.remedy:
@@ -232,7 +238,8 @@ def fault_cause(
         )
     elif failed_starts:
         wait = f", the next in {next_s:.0f} s" if next_s >= 1.0 else ""
-        text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS}{wait})"
+        most = "" if is_endless else f" of {MAX_FAILED_STARTS}"
+        text += f" (failed start {failed_starts}{most}{wait})"
     return text
 
 

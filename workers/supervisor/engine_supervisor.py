@@ -495,6 +495,7 @@ class EngineSupervisor:
             is_permanent=diagnosis.is_permanent,
             is_outside=diagnosis.kind == "driver" or ending.phase == DOWNLOAD_PHASE,
             is_rank=self._config.rank > 0,
+            is_attached=self._config.is_attached,
         )
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
@@ -611,13 +612,14 @@ class EngineSupervisor:
         """Report the death to the log, to later status requests and to the gateways, unless they
         are told of it already. `is_final`: no start follows.
         """
-        diagnosis = diagnose(ending)
+        diagnosis, policy = diagnose(ending), self.lifecycle.policy
         cause = fault_cause(
             diagnosis,
             worker=self._config.name,
-            failed_starts=self.lifecycle.policy.failed_starts,
+            failed_starts=policy.failed_starts,
             stops=is_final,
             next_s=next_s,
+            is_endless=policy.is_endless(is_attached=self._config.is_attached),
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.info_unless_shared(f"engine start {self._relay.epoch} is gone: {cause}")

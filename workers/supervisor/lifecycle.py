@@ -303,7 +303,13 @@ class Lifecycle:
         return to
 
     def delay_after_death(
-        self, now: float, *, is_permanent: bool, is_outside: bool, is_rank: bool
+        self,
+        now: float,
+        *,
+        is_permanent: bool,
+        is_outside: bool,
+        is_rank: bool,
+        is_attached: bool = False,
     ) -> float | None:
         """Seconds until the next start; None: no start follows by itself.
 
@@ -312,7 +318,10 @@ class Lifecycle:
         """
         is_on_trial = self.hold.is_on
         delay_s = self.policy.exited(
-            now, is_permanent=is_permanent or is_on_trial, is_outside=is_outside
+            now,
+            is_permanent=is_permanent or is_on_trial,
+            is_outside=is_outside,
+            is_attached=is_attached,
         )
         if is_rank:
             return 0.0

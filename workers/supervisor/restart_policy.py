@@ -21,7 +21,9 @@ class RestartPolicy:
     health. Five failed starts in a row end the restarts; a permanent cause ends them at once.
 
     An engine that becomes ready and dies again is restarted without limit, with growing delays. An
-    engine that never becomes ready is given up, because each try may leave something behind.
+    engine that never becomes ready is given up, because each try may leave something behind. A try
+    of an attached one leaves nothing: once it has been ready, it is tried again without limit,
+    because what stands in front of it may refuse for minutes, as proxies do while it restarts.
     """
 
     def __init__(self, first_delay_s: float = FIRST_DELAY_S) -> None:
@@ -33,6 +35,11 @@ class RestartPolicy:
         self._delay_s = self._first_delay_s
         self._failed_starts = 0
         self._ready_at: float | None = None
+        self._has_served = False
+
+    def is_endless(self, *, is_attached: bool) -> bool:
+        """Whether the engine is tried again whatever it answers."""
+        return is_attached and self._has_served
 
     @property
     def failed_starts(self) -> int:
@@ -43,16 +50,23 @@ class RestartPolicy:
         """Note that the engine has generated tokens."""
         self._ready_at = now
         self._failed_starts = 0
+        self._has_served = True
 
     def exited(
-        self, now: float, *, is_permanent: bool = False, is_outside: bool = False
+        self,
+        now: float,
+        *,
+        is_permanent: bool = False,
+        is_outside: bool = False,
+        is_attached: bool = False,
     ) -> float | None:
         """Seconds to wait before the next start; None: start no more. `is_outside`: the cause lies
         outside the engine, and may pass.
         """
         if self._ready_at is None:
             self._failed_starts += 1
-            if is_permanent or self._failed_starts >= MAX_FAILED_STARTS:
+            gives_up = is_permanent or self._failed_starts >= MAX_FAILED_STARTS
+            if gives_up and not self.is_endless(is_attached=is_attached):
                 return None
             if is_outside:
                 self._delay_s = max(self._delay_s, OUTSIDE_DELAY_S)

@@ -231,6 +231,8 @@ def test_the_tries_are_counted_in_the_cause() -> None:
     )
     later = fault_cause(found, worker="w", failed_starts=1, stops=False, next_s=10.0)
     assert later.endswith("put it back (failed start 1 of 5, the next in 10 s)")
+    endless = fault_cause(found, worker="w", failed_starts=7, stops=False, is_endless=True)
+    assert endless.endswith("put it back (failed start 7)")
     assert fault_cause(found, worker="w", failed_starts=0, stops=False).endswith("put it back")
     final = fault_cause(found, worker="w", failed_starts=5, stops=True)
     assert "stopped after 5 starts in a row that never got ready" in final

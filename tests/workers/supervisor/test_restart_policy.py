@@ -48,6 +48,22 @@ def test_a_cause_outside_gets_time_to_pass() -> None:
     assert policy.exited(1.0, is_outside=True) == pytest.approx(0.1)
 
 
+def test_an_attached_engine_that_served_is_tried_for_ever() -> None:
+    """A proxy in front of it may say 404 for minutes while it restarts. One that never served is
+    given up as any: its address or its name is wrong. So it is after a restart by hand.
+    """
+    policy = RestartPolicy()
+    assert [policy.exited(0.0, is_attached=True) is None for _ in range(5)][-1]
+    policy.reset()
+    policy.ready(0.0)
+    assert policy.is_endless(is_attached=True)
+    assert not policy.is_endless(is_attached=False)
+    delays = [policy.exited(1.0, is_attached=True, is_permanent=True) for _ in range(12)]
+    assert delays[-2:] == [30.0, 30.0]
+    policy.reset()
+    assert policy.exited(2.0, is_attached=True, is_permanent=True) is None
+
+
 def test_a_permanent_cause_ends_the_first_failed_start() -> None:
     """A permanent cause ends the tries at the first failed start, and a reset, once it is
     corrected, gives all tries back.

@@ -56,15 +56,15 @@ def read_eagle3(path: Path, shape: Eagle3Shape, target: Network) -> Eagle3Weight
         sides = zip(names.qkv, (merged - 2 * key, key, key), strict=True)
         layers = LayerWeights(
             input_norm=reader.norm(layer + names.mixer_norm, hidden),
-            qkv=reader.matrix(2 * hidden, *[(layer + name, rows) for name, rows in sides]),
+            qkv=reader.product(2 * hidden, *[(layer + name, rows) for name, rows in sides]),
             qkv_bias=None,
             qk_norm=None,
-            out=reader.matrix(out[1], (layer + names.out, hidden)),
+            out=reader.product(out[1], (layer + names.out, hidden)),
             out_bias=None,
             mixer_out_norm=None,
             mlp_norm=reader.norm(layer + names.mlp_norm, hidden),
-            gate_up=reader.matrix(hidden, *[(layer + name, gates // 2) for name in names.gate_up]),
-            down=reader.matrix(down[1], (layer + names.down, hidden)),
+            gate_up=reader.product(hidden, *[(layer + name, gates // 2) for name in names.gate_up]),
+            down=reader.product(down[1], (layer + names.down, hidden)),
             mlp_out_norm=None,
         )
         return Eagle3Weights(

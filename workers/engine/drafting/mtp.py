@@ -44,7 +44,7 @@ def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
     with reading(path, shape.network, target, names.own) as reader:
         return MtpWeights(
             model=reader.beside_target(names.layers, names.layer, names.norm),
-            fc=reader.wide(names.fc, hidden, 2 * hidden),
+            fc=reader.wide(2 * hidden, (names.fc, hidden)),
             embedding_norm=reader.norm(names.embedding_norm, hidden),
             state_norm=reader.norm(names.state_norm, hidden),
         )

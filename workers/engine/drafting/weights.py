@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from kernels.fp8 import quantize_weight
-from kernels.linear import Weight
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint
 from workers.engine.load.file_stream import FileStream
@@ -49,18 +48,6 @@ class DrafterReader(WeightReader):
         """Whether the checkpoint holds it."""
         return name in self._checkpoint.names
 
-    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Read a tensor, in the target's dtype unless another is given."""
-        return self._take(name, *shape, dtype=dtype)
-
-    def wide(self, name: str, num_rows: int, depth: int) -> Tensor:
-        """Read the matrix of the module `name` in the target's dtype, whatever its format."""
-        return self._wide(depth, (name, num_rows))
-
-    def norm(self, name: str, size: int) -> Tensor:
-        """Read the norm weights of the module `name`, plus the family's offset."""
-        return self._norm(name, size)
-
     def find(self, end: str) -> str:
         """The one tensor's name that ends with `end`, `.weight` aside. Raises `ConfigError`."""
         found = [
@@ -71,10 +58,6 @@ class DrafterReader(WeightReader):
                 f"this drafter has {len(found)} tensors {end}, not one: fetch it again"
             )
         return found[0]
-
-    def matrix(self, depth: int, *modules: tuple[str, int]) -> Weight:
-        """The rows of all modules, [rows, depth]."""
-        return self._product(depth, *modules)
 
     def prefix(self, probe: str) -> str:
         """What stands before the names of tensors; `probe` is one of them."""
@@ -120,7 +103,7 @@ class DrafterReader(WeightReader):
             return None
         if self.has(_DRAFTED):
             self._taken.add(_DRAFTED)
-        offsets = self._take(_OFFSETS, vocab_size, dtype=torch.int64)
+        offsets = self.tensor(_OFFSETS, vocab_size, dtype=torch.int64)
         return offsets + torch.arange(vocab_size, device=offsets.device)
 
 

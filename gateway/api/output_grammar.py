@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
-from gateway.schemas import LeftOut, SchemaTooLarge, enforceable
+from gateway.schemas import CLOSED, LeftOut, SchemaTooLarge, enforceable
 from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
 from protocol.reading import FAULTS
 
@@ -199,11 +199,14 @@ def too_large(field: str) -> ApiError:
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which objects that name their properties have no others, unless the schema allows
-    them itself. Parts of an `allOf` stay as they are: each would forbid what the others name.
+    them itself; they have the mark `CLOSED`. Parts of an `allOf` stay as they are: each would
+    forbid what the others name. An object with such parts has the mark alone.
     """
     copy = _with_parts(schema, closed, _LISTS, _SUBSCHEMAS)
-    if "properties" in copy and "allOf" not in copy:
-        copy.setdefault("additionalProperties", False)
+    if "properties" in copy and "additionalProperties" not in copy:
+        copy[CLOSED] = True
+        if "allOf" not in copy:
+            copy["additionalProperties"] = False
     return copy
 
 

@@ -4,7 +4,7 @@ Owns the forms in which engines get schemas and patterns, and what is left out o
 know requests, tools or engines' grammars.
 """
 
-from gateway.schemas.enforceable import LeftOut, enforceable
+from gateway.schemas.enforceable import CLOSED, LeftOut, enforceable
 from gateway.schemas.formats import FORMAT_PATTERNS
 from gateway.schemas.json_types import SYNONYMS, named_types, type_of
 from gateway.schemas.references import resolved

@@ -42,6 +42,9 @@ _MOST_STATES: Final = 2_000
 _MOST_WAYS: Final = 16
 """Alternatives that one `minProperties` or `oneOf` may become."""
 
+CLOSED: Final = "x-herma-closed"
+"""Beside the properties of an object that has no others only because its schema is strict."""
+
 _PLAIN: Final = f"{string.ascii_letters}{string.digits}_ "
 _REFERENCE: Final = frozenset({"$ref", "$recursiveRef", "$dynamicRef"})
 _OLD_DRAFTS: Final = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
@@ -74,7 +77,7 @@ def enforceable(schema: Mapping[str, Any]) -> Enforceable:
     mender.mend_definitions()
     check_size([mended, *mender.definitions.values()])
     mender.compare_alternatives()
-    join_objects(mended, mender.definitions)
+    join_objects(mended, mender.definitions, mender.closed)
     mender.open_rings(mended)
     if mender.definitions:
         mended["$defs"] = mender.definitions
@@ -95,6 +98,7 @@ class _Mender:
         self._waiting: deque[tuple[str, object]] = deque()
         self._places: dict[int, tuple[Json, str]] = {}  # mended schemas by id, with their pointers
         self.left_out: list[LeftOut] = []
+        self.closed: dict[int, Json] = {}  # those with `CLOSED`, mended, by their ids
         self.alternatives: list[tuple[str, list[Json | bool]]] = []
         """The alternatives of each `oneOf`, with its place. They are compared once all definitions
         are known.
@@ -116,7 +120,9 @@ class _Mender:
         """Report each `oneOf` of which a value may be valid for two schemas."""
         comparison = SchemaComparison(self.definitions)
         for at, parts in self.alternatives:
-            parts[:] = of_objects(self.definitions, parts)
+            given, parts[:] = list(parts), of_objects(self.definitions, parts)
+            for old, new in zip(given, parts, strict=True):
+                self.keep_closed(old, new)
             if not all(comparison.exclude(one, two) for one, two in combinations(parts, 2)):
                 self.leave_out(at, "oneOf", "a value may be valid for two of its schemas")
 
@@ -152,6 +158,11 @@ class _Mender:
             return False
         self.placed(mended, at)
         return _or_null(mended) if is_nullable else mended
+
+    def keep_closed(self, old: Json | bool, new: Json | bool) -> None:
+        """`new`, which is made of `old`, is closed for the same reason."""
+        if isinstance(new, dict) and id(old) in self.closed:
+            self.closed[id(new)] = new
 
     def placed(self, mended: Json, at: str) -> Json:
         """The mended schema, whose place is known from now on."""
@@ -425,6 +436,8 @@ def _demands(mender: _Mender, mended: Json, at: str) -> None:
 
 def _other_properties(mender: _Mender, given: Json, mended: Json, at: str) -> None:
     """`additionalProperties` and `patternProperties`."""
+    if given.get(CLOSED) is True:
+        mender.closed[id(mended)] = mended
     others = given.get("additionalProperties")
     if others is None and not given.keys() & _IN_PLACE:
         # Means the same if no other keyword evaluates properties.
@@ -568,6 +581,8 @@ def _spread_demands(mender: _Mender, mended: Json, at: str) -> None:
             )
             for one in options
         ]
+        for one in mended["anyOf"]:
+            mender.keep_closed(mended, one)
 
 
 def _only_demands(one: Json, beside: Json) -> bool:

@@ -26,9 +26,11 @@ _MAX_LEVELS: Final = 32
 """Of references that lead to each other, and of a joined schema."""
 
 
-def join_objects(root: Json, definitions: dict[str, Json | bool]) -> None:
-    """Write objects whose demands are spread over several schemas as whole ones."""
-    joiner = _Joiner(definitions)
+def join_objects(root: Json, definitions: dict[str, Json | bool], closed: dict[int, Json]) -> None:
+    """Write objects whose demands are spread over several schemas as whole ones. `closed`: by their
+    ids, those of a strict schema, of which only the whole may have no other properties.
+    """
+    joiner = _Joiner(definitions, closed)
     # Most definitions lead to later ones, which are whole before they become part of another.
     for schema in (*reversed(definitions.values()), root):
         joiner.join_within(schema)
@@ -36,8 +38,9 @@ def join_objects(root: Json, definitions: dict[str, Json | bool]) -> None:
 
 @final
 class _Joiner:
-    def __init__(self, definitions: Mapping[str, Json | bool]) -> None:
+    def __init__(self, definitions: Mapping[str, Json | bool], closed: dict[int, Json]) -> None:
         self._definitions = definitions
+        self._closed = closed
         self._num_left = _MAX_STEPS
         self._tried: dict[int, Json] = {}
         """By their ids, the schemas that stay as they are from now on, with all that is within."""
@@ -48,7 +51,7 @@ class _Joiner:
             return
         for part in _parts(schema):
             self.join_within(part)
-        if not _is_spread(schema):
+        if not self._is_spread(schema):
             return
         joined = self._joined(schema)
         self._tried[id(schema)] = schema
@@ -56,6 +59,8 @@ class _Joiner:
             for key in schema.keys() - {"$defs"}:
                 del schema[key]
             schema.update(joined)
+            if "additionalProperties" in schema:
+                self._closed[id(schema)] = schema
 
     def _has_room(self, written: object) -> bool:
         """Whether so much may be written or compared, which is spent then. What may still be
@@ -72,35 +77,57 @@ class _Joiner:
         return False
 
     def _may_grow(self, written: object) -> bool:
-        return isinstance(written, dict) and _is_spread(written) and id(written) not in self._tried
+        return (
+            isinstance(written, dict)
+            and id(written) not in self._tried
+            and self._is_spread(written)
+        )
+
+    def _is_spread(self, schema: Json) -> bool:
+        """Whether the schema demands something in several places, one of them an object's words."""
+        words = self._words(schema) - {"additionalProperties"}
+        beside = words & _IN_PLACE
+        if not beside or not self._words(schema) <= self._object_words(schema) | _IN_PLACE:
+            return False
+        return len(words) > 1 or "allOf" in beside
+
+    def _words(self, schema: Json) -> frozenset[str]:
+        return frozenset(schema.keys() - {"$defs"})
+
+    def _object_words(self, schema: Json) -> frozenset[str]:
+        is_ours = id(schema) in self._closed and schema.get("additionalProperties", False) is False
+        return _OBJECT | {"additionalProperties"} if is_ours else _OBJECT
 
     def _joined(self, schema: Json) -> Json | None:
+        whole = self._whole(schema, "anyOf")
         options = schema.get("anyOf")
-        rest = {key: value for key, value in schema.items() if key not in ("anyOf", "$defs")}
-        whole = self._whole(rest)
         if whole is None or options is None:
-            return whole
+            return whole and _closed_if_named(whole)
         joined = []
         for option in options:
             part = self._whole(option)
             both = None if part is None else self._both(whole, part)
             if both is None:
                 return None
-            joined.append(both)
+            joined.append(_closed_if_named(both))
         return {"anyOf": joined}
 
-    def _whole(self, schema: Json | bool, depth: int = 0) -> Json | None:
-        """The schema as one object; None if it is no object, or not one alone."""
+    def _whole(self, schema: Json | bool, without: str = "", depth: int = 0) -> Json | None:
+        """The schema, `without` a keyword, as one object; None if it is no object, or not one
+        alone.
+        """
         if isinstance(schema, bool) or depth > _MAX_LEVELS:
             return None
-        if not schema.keys() <= _OBJECT | {"$ref", "allOf"}:
+        if not self._words(schema) - {without} <= self._object_words(schema) | {"$ref", "allOf"}:
             return None
         whole: Json | None = {key: schema[key] for key in _OBJECT & schema.keys()}
+        if whole is not None and id(schema) in self._closed:
+            whole["additionalProperties"] = False
         parts = list(schema.get("allOf", ()))
         if "$ref" in schema:
             parts.insert(0, self._definitions[schema["$ref"].rpartition("/")[2]])
         for part in parts:
-            other = self._whole(part, depth + 1)
+            other = self._whole(part, depth=depth + 1)
             whole = None if whole is None or other is None else self._both(whole, other)
             if whole is None:
                 return None
@@ -124,20 +151,20 @@ class _Joiner:
         if self._num_left < 0 or (types and not named):
             return None
         joined: Json = {"type": named[0] if len(named) == 1 else named} if types else {}
-        return joined | {
-            key: value
-            for key, value in (("properties", properties), ("required", required))
-            if value
-        }
+        if properties:
+            joined["properties"] = properties
+        if required:
+            joined["required"] = required
+        if "additionalProperties" in one or "additionalProperties" in two:
+            joined["additionalProperties"] = False
+        return joined
 
 
-def _is_spread(schema: Json) -> bool:
-    """Whether the schema demands something in several places, one of them an object's words."""
-    words = schema.keys() - {"$defs"}
-    beside = words & _IN_PLACE
-    if not beside or not words <= _OBJECT | _IN_PLACE:
-        return False
-    return len(words) > 1 or "allOf" in beside
+def _closed_if_named(whole: Json) -> Json:
+    """The object, open if it demands a property that it does not name."""
+    if not set(whole.get("required", ())) <= whole.get("properties", {}).keys():
+        whole.pop("additionalProperties", None)
+    return whole
 
 
 def _narrower(one: Json | bool, two: Json | bool) -> Json | bool | None:

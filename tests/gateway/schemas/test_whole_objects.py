@@ -1,6 +1,7 @@
 """Objects whose demands are spread over several schemas, and what becomes of them."""
 
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.api import schema_source
 from gateway.schemas import enforceable
+from tests.fakes.grammar_walks import Walker, check_valid
 
+WALKS = 4
 MODE = {
     "type": "object",
     "properties": {"mode": {"type": "string", "enum": ["r", "w"]}},
@@ -59,6 +63,11 @@ KEPT = {
 }
 
 
+@pytest.fixture(scope="module", name="walker")
+def _walker() -> Walker:
+    return Walker()
+
+
 def _spread(schema: Any) -> Iterator[dict[str, Any]]:
     """Schemas with an object's own words beside others that apply to the same value."""
     if isinstance(schema, dict):
@@ -68,6 +77,17 @@ def _spread(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict | list):
         for part in schema.values() if isinstance(schema, dict) else schema:
             yield from _spread(part)
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            yield schema
+        for part in schema.values():
+            yield from _objects(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _objects(part)
 
 
 def _agree(schema: Any, values: list[Any]) -> None:
@@ -89,6 +109,22 @@ def test_an_object_stands_in_one_schema(name: str) -> None:
         values += [dict([first]), *(dict([first, other]) for other in members)]
     values += [dict([("path", "a"), ("text", "t"), mode]) for mode in members[1:3]]
     _agree(schema, [*values, *([one] for one in values)])
+
+
+@pytest.mark.parametrize("name", sorted(SPREAD.keys() - {"parts alone"}))
+def test_a_strict_object_is_closed_as_a_whole(name: str, walker: Walker) -> None:
+    """Each part alone would forbid what the others name: no value was valid, so the request was
+    refused.
+    """
+    source = schema_source(SPREAD[name], "schema", is_strict=True)
+    assert not list(_spread(json.loads(source.text)))
+    assert '"x-herma-closed"' not in source.text
+    assert all(one["additionalProperties"] is False for one in _objects(json.loads(source.text)))
+    assert not walker.refusal(source.text)
+    for seed in range(WALKS):
+        text = walker.walk(source.text, random.Random(seed))
+        if text is not None:
+            check_valid(text, SPREAD[name], source.left_out)
 
 
 @pytest.mark.parametrize("name", sorted(KEPT))

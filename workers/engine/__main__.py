@@ -29,6 +29,7 @@ from housekeeping.signals import die_with_parent
 from protocol.errors import ConfigError, WireError
 from protocol.messages import ENFORCES_GRAMMARS
 from workers.engine.compile.compile_ahead import start_compiling
+from workers.engine.parallel.processes import RankProcesses
 from workers.host_cache import taken_fd
 from workers.ipc import (
     NATIVE_SLEEP,
@@ -190,7 +191,8 @@ def _load(
 def _load_ranks(
     config: WorkerConfig, report: Reporter, channel: EngineChannel
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
-    """As `_load`, for the first of several ranks, which starts the others."""
+    """As `_load`, for the first of several ranks. Those of this host import torch beside it."""
+    processes = RankProcesses(config) if config.group is None else None
     with uncollected():
         from workers.engine import runner
         from workers.engine.parallel.start import load_leading
@@ -199,7 +201,7 @@ def _load_ranks(
         _say_failed(channel, EngineFailed(cause))
         os._exit(1)
 
-    leading = load_leading(config, report, part)
+    leading = load_leading(config, report, part, processes=processes)
     return leading, channel, runner.largest_id, leading.device_use, leading.tier
 
 
@@ -207,7 +209,8 @@ def _follow(config: WorkerConfig, channel: EngineChannel, report: Reporter) -> N
     """Be a rank whose first one is on another host, until `Shutdown`. Raises as `follow_host`, and
     `EngineBroken` at the end of the first rank.
     """
-    from workers.engine.parallel.start import follow_host
+    with uncollected():
+        from workers.engine.parallel.start import follow_host
 
     check_text_files(config)
     Thread(target=_end_at_shutdown, args=(channel,), name="shutdown", daemon=True).start()

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from setproctitle import setproctitle
 
+from housekeeping.imports import uncollected
 from housekeeping.signals import die_with_parent
 from protocol.errors import HermaError
 from workers.engine.parallel.calls import BeginRank, CallChannel
-from workers.engine.parallel.following import follow
-from workers.engine.parallel.start import load_following
+
+with uncollected():  # torch
+    from workers.engine.parallel.following import follow
+    from workers.engine.parallel.start import load_following
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ Owns this loop. The rank's tokens go nowhere, but their digest goes back. Must n
 nor how ranks meet.
 """
 
+import gc
 import queue
 import threading
 from array import array
@@ -41,6 +42,8 @@ _LOOK_S: Final = 0.002
 def follow(runner: ModelRunner, channel: CallChannel) -> None:
     """Make the first rank's calls to its end."""
     follower = FollowingRank(runner, channel)
+    # As in the first rank: a collection that scans torch's objects delays a step of all ranks.
+    gc.freeze()
     calls = _arriving(channel)
     while True:
         try:

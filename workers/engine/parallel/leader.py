@@ -1,20 +1,18 @@
-"""The first rank of an engine: it starts the others, and they repeat what its runner is called.
+"""The first rank of an engine: the others repeat what its runner is called.
 
 Owns the others, be they processes of this host or on other hosts, and the one way in which ranks
-part: the engine ends with a cause. Must not know what a step computes, nor how ranks meet.
+part: the engine ends with a cause. Must not know what a step computes, nor how ranks start and
+meet.
 
 A step that fails on one rank leaves the others waiting in a sum, so no failure of a step is the
 failure of one request here, as it is for an engine of one rank: the supervisor starts all ranks
 again.
 """
 
-import os
 import queue
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 import zlib
@@ -22,18 +20,14 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NoReturn, final
 
 import msgspec
 
-from config import WorkerConfig
-from housekeeping.own_code import module_argv
 from protocol.messages import EngineFacts, Grammar
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.grammar.sequence_grammar import SequenceGrammar
 from workers.engine.parallel.calls import (
-    BeginRank,
     CallChannel,
     CollectCall,
     DigestReport,
@@ -42,6 +36,7 @@ from workers.engine.parallel.calls import (
     TransferCall,
 )
 from workers.engine.parallel.copies import RankReport, RanksCopies
+from workers.engine.parallel.processes import RankProcesses
 from workers.engine.runner import InFlight, ModelRunner
 from workers.engine.tier.engine_tier import EngineTier
 from workers.loop import DeviceUse
@@ -114,23 +109,12 @@ class OtherRanks(ABC):
 
 @final
 class Followers(OtherRanks):
-    """Ranks on this host: processes that this one starts."""
+    """Ranks on this host, in `processes` that this one has started."""
 
-    def __init__(self, config: WorkerConfig, part: Callable[[str], NoReturn]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="herma-ranks-"))
-        self._processes: list[subprocess.Popen[bytes]] = []
-        channels = []
-        for index in range(1, config.tensor_parallel):
-            ours, theirs = socket.socketpair()
-            command = module_argv("workers.engine.parallel")
-            arguments = ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
-            process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
-            self._processes.append(process)
-            theirs.close()
-            channel = CallChannel(ours)
-            channel.send(BeginRank(config, index, str(self.folder)))
-            channels.append(channel)
-        super().__init__(channels, part)
+    def __init__(self, processes: RankProcesses, part: Callable[[str], NoReturn]) -> None:
+        self.folder = processes.folder
+        self._processes = processes.all
+        super().__init__(processes.channels, part)
         self.watch()
 
     def all_met(self) -> None:

@@ -21,6 +21,7 @@ from workers.engine.model_source import find_model
 from workers.engine.parallel.calls import CallChannel
 from workers.engine.parallel.following import follow
 from workers.engine.parallel.leader import DistantRanks, Followers, LeadingRunner
+from workers.engine.parallel.processes import RankProcesses
 from workers.engine.parallel.ranks import Ranks, RanksPlace, open_store
 from workers.engine.parallel.rendezvous import (
     MeetingPoint,
@@ -55,14 +56,15 @@ def load_leading(
     report: Report,
     part: Callable[[str], NoReturn],
     wait_s: float = MEET_S,
+    processes: RankProcesses | None = None,
 ) -> LeadingRunner:
-    """Start the other ranks, or meet those of other hosts, and load this process as the first.
-    `part` ends this process with a cause, from any thread. Raises `ConfigError`, and `RankAbsent`
-    if a rank of another host does not come within `wait_s`.
+    """Meet the other ranks, and load this process as the first. Those of this host are started
+    unless `processes` are. `part` ends this process with a cause, from any thread. Raises
+    `ConfigError`, and `RankAbsent` if a rank of another host does not come within `wait_s`.
     """
     if config.group is not None:
         return _lead_hosts(config, report, part, wait_s)
-    followers = Followers(config, part)
+    followers = Followers(processes or RankProcesses(config), part)
     own = _config_of_rank(config, 0)
     ranks = _met(own, 0, RanksPlace.on_host(followers.folder, own.tensor_parallel))
     followers.all_met()

@@ -6,6 +6,7 @@ import pytest
 
 from config import WorkerConfig
 from workers.engine.parallel.leader import CHECKED_STEPS, Followers, TokenDigest
+from workers.engine.parallel.processes import RankProcesses
 from workers.scheduler.plan import Sampled, StepResult
 
 
@@ -20,7 +21,7 @@ def _part(cause: str) -> NoReturn:
 @pytest.fixture
 def followers() -> Followers:
     """None: the comparison needs no process."""
-    return Followers(WorkerConfig("w", "m", "m", (), 1), _part)
+    return Followers(RankProcesses(WorkerConfig("w", "m", "m", (), 1)), _part)
 
 
 def _digest(*ids: int) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.api import Usage
 from gateway.upstream.answer_end import CUT_ENDS, End, end_of
-from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, is_custom, object_in
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
 from gateway.upstream.error_words import Told, error_in, quoted, told_in, words_in
 from gateway.upstream.forwarded_headers import Header
@@ -268,8 +268,6 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
             if not (message.get("content") or message.get("refusal")):
                 raise NotAnAnswer("said that it calls a tool, and called none")
             choice["finish_reason"], is_changed = "stop", True
-        return end, is_changed
-    if any(map(is_custom, given)):
         return end, is_changed
     return end, _checked_calls(choice, message, given, end, CallParts(ids)) or is_changed
 

@@ -408,13 +408,6 @@ def _unquoted(call: _Call) -> str:
     return found
 
 
-def is_custom(part: object) -> bool:
-    """Whether a call is one of a custom tool (OpenAI's), whose input is a text in a form of its
-    own. A client that has such tools reads the call as it is.
-    """
-    return isinstance(part, dict) and isinstance(part.get("custom"), dict)
-
-
 def _other_arguments(function: Mapping[str, Any]) -> str:
     """The arguments of a call under another name."""
     found = (function.get(name) for name in _OTHER_ARGUMENTS)

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from gateway.upstream.answer_end import End, end_of
 from gateway.upstream.call_order import CallOrder
-from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts, is_custom
+from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.sse import data_of, event_of, index_of, says_end, split_events
@@ -39,8 +39,6 @@ class _Choice:
         self.order: CallOrder | None = None
         """The order of several calls; None for a single call."""
         self.end: End | None = None
-        self.has_custom = False
-        """Whether a custom tool is called, whose call has no JSON that could break off."""
         self.late_end: tuple[End, bytes] | None = None
         """An end that came before the last arguments of a call, and its event."""
         self.reopened_by: dict[str, Any] | None = None
@@ -169,8 +167,7 @@ class StreamEnd:
         if end is End.BROKEN:
             text = f"ended its answer with finish_reason {reason[:64]!r}"
             raise BrokenEnd(text, words_in(choice.get("error")))
-        has_calls = state.calls.begun or state.has_custom
-        if end is End.CALLS and not has_calls and reason != "function_call":
+        if end is End.CALLS and not state.calls.begun and reason != "function_call":
             if state.calls.is_nameless:
                 raise BrokenEnd(NAMELESS)
             choice["finish_reason"] = "stop"
@@ -241,9 +238,6 @@ class StreamEnd:
         """
         given = delta["tool_calls"]
         found = state.calls.take(given)
-        if not found and any(map(is_custom, objects_in(given))):
-            state.has_custom = True
-            return False
         if state.calls.num_begun > 1:
             found = self._in_order(state, found)
         elif not found:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.api import ChoiceFinished, Failed, ToolCallArguments, ToolCallEnd, UpstreamBody
-from gateway.upstream.answer import check_answer
+from gateway.upstream.answer import NotAnAnswer, check_answer
 from gateway.upstream.relay import StreamRelay
 from gateway.upstream.stream_end import StreamEnd
 from gateway.upstream.usage import StreamUsage
@@ -52,17 +52,16 @@ def test_arguments_under_another_name(
     assert not {"input", "parameters"} & told.keys()
 
 
-CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "run", "input": ""}}
-
-
-def test_the_call_of_a_custom_tool_passes_unchanged() -> None:
-    """Its input is a text in a form of its own, and its end is that of a call."""
-    begun = chunk(role="assistant", tool_calls=[{"index": 0, **CUSTOM}])
-    more = chunk(tool_calls=[{"index": 0, "custom": {"input": "ls {"}}])
-    events = [begun, more, chunk("tool_calls"), DONE]
-    assert passed(*events) == (events, None)
-    whole_call = {**CUSTOM, "custom": {"name": "run", "input": "ls {"}}
-    assert whole_calls(whole_call) == ([whole_call], "tool_calls")
+def test_the_call_of_a_custom_tool_is_no_call() -> None:
+    """No upstream is asked with such tools: they are functions there. What no client gets is no
+    answer either.
+    """
+    custom = {**FIRST, "type": "custom", "custom": {"name": "run", "input": "ls"}}
+    found, error = passed(chunk(tool_calls=[custom]), chunk("tool_calls"), DONE)
+    assert error is not None
+    assert b"custom" not in b"".join(found)
+    with pytest.raises(NotAnAnswer, match="without a name"):
+        whole_calls(custom)
 
 
 @pytest.mark.parametrize("function", [True, False])

@@ -36,7 +36,7 @@ from workers.bridge.readiness import (
 )
 from workers.bridge.relays import Relays
 from workers.bridge.sequences import Sequences
-from workers.bridge.text_readiness import prove_text
+from workers.bridge.text_readiness import prove_text, warn_of_other_model
 from workers.bridge.work import Holdings
 from workers.external import (
     ApproximateBlocks,
@@ -158,6 +158,7 @@ class _Service:
         is_launched = self._engine is not None
         await wait_answering(self._client, self._reports, is_launched=is_launched)
         limits = await self._client.limits()
+        warn_of_other_model(self._config, limits)
         limits = await trio.to_thread.run_sync(with_models_window, self._config, limits)
         api = self._api
         forms = frozenset[GrammarForm]() if isinstance(api, OpenAiApi) else api.grammar_forms

@@ -5,6 +5,7 @@ Owns the requests and what counts as an answer. Must not know frames or the proc
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Final
 
@@ -13,11 +14,29 @@ from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from workers.bridge.engine_client import EngineClient
 from workers.bridge.readiness import NotProven, StartReports
-from workers.external import EngineError, EngineTrouble, OpenAiApi, Proof
+from workers.external import EngineError, EngineLimits, EngineTrouble, OpenAiApi, Proof
+
+_log = logging.getLogger("herma.bridge")
 
 TEXT_PROBE_TOKENS: Final = 16
 """The tokens of a probe's answer: a model that reasons begins with tokens that show no text."""
 _JSON: Final = [(b"content-type", b"application/json")]
+
+
+def warn_of_other_model(config: WorkerConfig, limits: EngineLimits) -> None:
+    """Say that the only model in a text engine's list is not ours. Some engines answer by what they
+    have, whatever they are asked for: one that was started again with another model would answer
+    under the name of the one before.
+    """
+    if limits.other_model is not None:
+        _log.warning(
+            "the engine at %s lists one model, `%s`, and not `%s`: it may answer by another model "
+            "than worker %s serves; if it is the same, write that name as `model` of the worker",
+            config.url,
+            limits.other_model,
+            config.model,
+            config.name,
+        )
 
 
 async def prove_text(

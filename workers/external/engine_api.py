@@ -99,7 +99,8 @@ class HttpRequest:
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     """The facts that an engine reports about itself; None if it does not report them. `longest` is
-    the longest sequence that its memory holds, if that is shorter than its window.
+    the longest sequence that its memory holds, if that is shorter than its window. `other_model`
+    is the only one in its list of models, if that is not the one that it is asked for.
     """
 
     context_length: int | None = None
@@ -107,6 +108,7 @@ class EngineLimits:
     kv_tokens: int | None = None
     version: str = ""
     longest: int | None = None
+    other_model: str | None = None
 
 
 def is_greedy(sampling: SamplingParams) -> bool:

@@ -61,7 +61,10 @@ class OpenAiApi:
         meta = model.get("meta")
         own = positive(meta.get("n_ctx")) if isinstance(meta, dict) else None
         windows = [window for name in _WINDOWS if (window := positive(model.get(name)))]
-        return EngineLimits(context_length=next(iter(windows), own))
+        window, names = next(iter(windows), own), [str(one.get("id")) for one in models]
+        # Ollama adds a tag to names that have none.
+        is_other = len(names) == 1 and self._model not in (names[0], names[0].partition(":")[0])
+        return EngineLimits(context_length=window, other_model=names[0] if is_other else None)
 
     def better_health(self, target: str, body: bytes) -> str | None:
         """`/health` of servers whose list of models says who they are, and which do not generate

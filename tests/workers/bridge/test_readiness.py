@@ -10,7 +10,8 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from workers.bridge.model_window import with_models_window
 from workers.bridge.readiness import StartReports, facts_of
-from workers.external import EngineLimits, SglangApi, phase_of
+from workers.bridge.text_readiness import warn_of_other_model
+from workers.external import EngineLimits, OpenAiApi, SglangApi, phase_of
 
 CONFIG = WorkerConfig(
     name="w",
@@ -164,3 +165,25 @@ def test_a_model_that_is_not_here_has_no_window(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("half {")
     config = msgspec.structs.replace(CONFIG, engine="openai", model=str(tmp_path))
     assert with_models_window(config, EngineLimits()).context_length is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_other"),
+    [
+        (["m"], False),
+        (["other"], True),
+        (["other", "m"], False),
+        (["one", "two"], False),
+        (["m:latest"], False),
+        ([], False),
+    ],
+)
+def test_an_engine_that_has_another_model_is_named(
+    listed: list[str], is_other: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """llama-server answers to any name: started again with another file, nobody would notice."""
+    body = msgspec.json.encode({"data": [{"id": name} for name in listed]})
+    limits = OpenAiApi("m").limits({"/v1/models": body})
+    warn_of_other_model(msgspec.structs.replace(CONFIG, engine="openai", model="m"), limits)
+    assert ("lists one model, `other`, and not `m`" in caplog.text) is is_other
+    assert bool(caplog.text) is is_other

@@ -43,13 +43,20 @@ class _AskedAtDeath(RestartPolicy):
         self.is_ready.set()
 
     def exited(
-        self, now: float, *, is_permanent: bool = False, is_outside: bool = False
+        self,
+        now: float,
+        *,
+        is_permanent: bool = False,
+        is_outside: bool = False,
+        is_attached: bool = False,
     ) -> float | None:
         assert is_permanent
         assert self.supervisor is not None
         self._mood.set()
         self.promised = self.supervisor.restart(_CONFIG, force=False)
-        return super().exited(now, is_permanent=is_permanent, is_outside=is_outside)
+        return super().exited(
+            now, is_permanent=is_permanent, is_outside=is_outside, is_attached=is_attached
+        )
 
 
 async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from herma import EXIT_EXPLAINED
 from herma.process_watch import ProcessWatch
 from housekeeping.own_code import module_argv
 from housekeeping.service_manager import ServiceManager, say
-from housekeeping.signals import graceful_stop, hangups, outlive_hangups
+from housekeeping.signals import graceful_stop, hangups, outlive_hangups, signal_name
 
 GRACE_S: Final = 5.0
 """How much longer than its drain time a process may take to end."""
@@ -72,7 +72,9 @@ class Child:
 
     def how_ended(self, status: int) -> str:
         """The end in words, for its exit status."""
-        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        how = f"exit code {status}"
+        if status < 0:
+            how = signal_name(-status) or f"signal {-status}"
         return how if self._watch is None else self._watch.ended(how)
 
     async def run(self) -> int:
@@ -260,11 +262,3 @@ async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
         say(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s")
         await trio.sleep(backoff_s)
         backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-
-
-def _signal_name(number: int) -> str:
-    """SIGKILL for 9; the bare number if it has no name on this system."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -88,6 +88,14 @@ async def hangups() -> AsyncIterator[None]:
             yield
 
 
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; "" if the number has no name on this system."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
 _Hook = Callable[["sys.UnraisableHookArgs"], object]
 
 

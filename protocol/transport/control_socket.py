@@ -5,11 +5,7 @@ connection has one request and one answer, one line of JSON each; at most eight 
 time, five seconds each. Must not know what requests mean.
 """
 
-import os
-import pwd
 import socket
-import struct
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
@@ -33,6 +29,7 @@ from protocol.control_messages import (
     encode_line,
 )
 from protocol.errors import ConfigError, WireError
+from protocol.transport.local_socket import peer_of
 
 _MAX_CONNECTIONS: Final = 8
 _CONNECTION_S: Final = 5.0
@@ -43,8 +40,6 @@ _LOOK_S: Final = 5.0
 ends, and a cleaner of temporary files may take the file.
 """
 _PLAIN: Final = (str, int, float)
-_PEER: Final = struct.Struct("3i")
-"""struct ucred of unix(7): pid, uid, gid."""
 
 
 @final
@@ -99,10 +94,10 @@ class ControlSocket:
         async with self._limit, stream:
             with trio.move_on_after(_CONNECTION_S):
                 try:
-                    pid, uid = _peer_of(stream.socket)
+                    peer = peer_of(stream.socket)
                     # The mode of the folder already keeps other users out.
-                    if uid in (0, os.geteuid()):
-                        who = f"{_name_of(uid)} (pid {pid})"
+                    if peer.is_trusted:
+                        who = f"{peer.user} (pid {peer.pid})"
                         reply = await self._reply(await _read_line(stream), who)
                         await stream.send_all(encode_line(reply))
                 except trio.BrokenResourceError:
@@ -171,22 +166,6 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
             break
         line += data
     return line[:MAX_LINE_BYTES]
-
-
-def _peer_of(sock: trio.socket.SocketType) -> tuple[int, int]:
-    """The peer's process and user id; on systems other than Linux those of this process."""
-    if sys.platform != "linux":
-        return os.getpid(), os.geteuid()
-    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, uid, _ = _PEER.unpack(peer)
-    return pid, uid
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"user {uid}"
 
 
 async def ask_control(path: Path, question: Ask) -> Answer:

@@ -130,7 +130,7 @@ class PeerProcess(NamedTuple):
             return f"user {self.uid}"
 
 
-def peer_of(connection: socket.socket) -> PeerProcess:
+def peer_of(connection: socket.socket | trio.socket.SocketType) -> PeerProcess:
     """The process that dialled, or that listens. On systems other than Linux nothing is known, and
     it counts as ours.
     """

@@ -79,6 +79,12 @@ class LaunchedEngine:
         self._take_line(pending)
         self._log_ended.set()
 
+    async def end_process(self, what: str) -> NoReturn:
+        """End this process when the launched engine, `what`, has ended, with its exit code."""
+        code = await self.run()
+        print(f"the launched {what} has ended with exit code {code}")
+        end_with(code)
+
     def _take_line(self, line: bytes) -> None:
         if text := line[:_MAX_LINE_BYTES].decode(errors="replace").strip():
             self._on_line(text)

@@ -12,7 +12,7 @@ import trio
 
 from config import WorkerConfig
 from protocol.errors import WireError
-from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
+from workers.bridge.launched import launch, pass_on
 from workers.bridge.readiness import Report, StartReports
 from workers.ipc import SUPERVISOR, Shutdown, decode_to_engine
 from workers.loop import Channel
@@ -32,17 +32,11 @@ async def _serve(config: WorkerConfig, channel: Channel, reports: StartReports) 
     engine = await launch(config.launch, os.environ, partial(pass_on, reports.line))
     reports.say("launch", 0.0, f"pid {engine.pid}")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_with, engine)
+        nursery.start_soon(engine.end_process, "rank")
         nursery.start_soon(reports.watch_cpu)
         await _wait_shutdown(channel)
         await engine.end(_END_S)
         nursery.cancel_scope.cancel()
-
-
-async def _end_with(engine: LaunchedEngine) -> None:
-    code = await engine.run()
-    print(f"the launched rank has ended with exit code {code}")
-    end_with(code)
 
 
 async def _wait_shutdown(channel: Channel) -> None:

@@ -21,7 +21,7 @@ from workers.bridge.driver_sleep import DriverSleep
 from workers.bridge.engine_client import EngineClient, EngineGone
 from workers.bridge.engine_sleep import EngineSleep
 from workers.bridge.kv_feed import KvFeed
-from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
+from workers.bridge.launched import LaunchedEngine, launch, pass_on
 from workers.bridge.model_window import with_models_window
 from workers.bridge.outbox import Outbox
 from workers.bridge.prefill import prefill_form, with_form
@@ -114,7 +114,7 @@ class _Service:
             await self._launch()
         async with trio.open_nursery() as nursery:
             if self._engine is not None:
-                nursery.start_soon(self._end_with_engine, self._engine)
+                nursery.start_soon(self._engine.end_process, "engine")
                 nursery.start_soon(self._reports.watch_cpu)
             try:
                 await self._serve(nursery)
@@ -147,12 +147,6 @@ class _Service:
 
     def _in_use(self, what: str) -> str:
         return f"{self._config.url}: address already in use before the start ({what})"
-
-    async def _end_with_engine(self, engine: LaunchedEngine) -> None:
-        """End this process with the launched engine, and with its exit code."""
-        code = await engine.run()
-        print(f"the launched engine has ended with exit code {code}")
-        end_with(code)
 
     async def _serve(self, nursery: trio.Nursery) -> None:
         is_launched = self._engine is not None

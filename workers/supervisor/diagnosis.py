@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from housekeeping.signals import signal_name
 from protocol.messages import FaultKind
 from workers.supervisor.restart_policy import MAX_FAILED_STARTS
 
@@ -171,8 +172,8 @@ def _of_report(ending: DeathEvidence, reported: str) -> Diagnosis:
 
 
 def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
-    found, signal_name = _meaning(code), _signal_name(code)
-    name = f"exit code {code} ({signal_name})" if signal_name else f"exit code {code}"
+    found, killer = _meaning(code), signal_name(code - _SIGNAL_BASE)
+    name = f"exit code {code} ({killer})" if killer else f"exit code {code}"
     # Old lines must not explain a kill from outside; 126 and 127 explain themselves.
     if found.kind in ("error", "crash", "left", "unknown"):
         for line in reversed(lines):
@@ -182,20 +183,13 @@ def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
 
 
 def _meaning(code: int) -> _Meaning:
-    signal_name = _signal_name(code)
-    known = _KNOWN.codes.get(str(code)) or _KNOWN.signals.get(signal_name)
+    killer = signal_name(code - _SIGNAL_BASE)
+    known = _KNOWN.codes.get(str(code)) or _KNOWN.signals.get(killer)
     if known is not None:
         return known
-    if signal_name:
+    if killer:
         return _Meaning("killed", "ended by that signal")
     return _Meaning("unknown", "no known meaning")
-
-
-def _signal_name(code: int) -> str:
-    try:
-        return signal.Signals(code - _SIGNAL_BASE).name
-    except ValueError:
-        return ""
 
 
 def _find(text: str) -> _Sign | None:

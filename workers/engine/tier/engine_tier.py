@@ -17,7 +17,7 @@ from torch import Tensor
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.state_slots import StateSlots
 from workers.engine.step.states import States
-from workers.engine.tier.card_copies import CardCopies, staging_bytes, staging_rows
+from workers.engine.tier.card_copies import CardCopies, staging_rows
 from workers.engine.tier.copies import HostCopies, PageCopies, Swapper
 from workers.engine.tier.page_words import PageWords
 from workers.engine.tier.region import HostRegion
@@ -97,11 +97,6 @@ class EngineTier:
     def close(self) -> None:
         """Let go of the region."""
         self.copies.close()
-
-
-def card_bytes(page_bytes: int) -> int:
-    """The memory of the card that the copies take."""
-    return staging_bytes(page_bytes)
 
 
 def _shape(memory: Tensor) -> tuple[str, list[int]]:

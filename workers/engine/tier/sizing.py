@@ -18,7 +18,8 @@ from housekeeping.sizes import bytes_text
 from protocol.errors import ConfigError
 from workers.engine.load.report import Report
 from workers.engine.sleep.weight_tensors import tensors_of
-from workers.engine.tier.engine_tier import EngineTier, Memories, card_bytes
+from workers.engine.tier.card_copies import staging_bytes
+from workers.engine.tier.engine_tier import EngineTier, Memories
 from workers.engine.tier.page_words import hash_of
 from workers.memory_room import MemoryRoom, host_room
 from workers.model_dir import CONFIG_NAME
@@ -98,7 +99,7 @@ def copy_bytes(config: WorkerConfig, page_bytes: int, device: torch.device) -> i
     """The memory of a card that copies from and to the host take."""
     wanted = config.host_cache_bytes
     has_tier = _BY_DEFAULT if wanted is None else wanted > 0
-    return card_bytes(page_bytes) if has_tier and device.type == "cuda" and page_bytes else 0
+    return staging_bytes(page_bytes) if has_tier and device.type == "cuda" and page_bytes else 0
 
 
 def _layout(

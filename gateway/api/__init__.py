@@ -18,7 +18,13 @@ from gateway.api.byte_lru import ByteLru
 from gateway.api.call_ids import is_numbered, numbered_on
 from gateway.api.chat_as_responses import parse_any_chat
 from gateway.api.chat_formatter import CHAT_FORMAT, custom_chat_format
-from gateway.api.chat_parser import TEMPLATE_OWNED, Rewrite, chat_request, parse_chat_request
+from gateway.api.chat_parser import (
+    BEGUN,
+    TEMPLATE_OWNED,
+    Rewrite,
+    chat_request,
+    parse_chat_request,
+)
 from gateway.api.completions_formatter import Echo, completions_format
 from gateway.api.completions_parser import Completions, parse_completions
 from gateway.api.embeddings import (

@@ -31,6 +31,7 @@ from gateway.api.request import (
     ToolChoice,
     continued,
     decode_object,
+    may_continue,
     request_of,
     typed_body,
 )
@@ -63,6 +64,10 @@ TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "
 """The fields of `_KWARGS` that clients send at the other APIs too. None of them belongs to an API.
 """
 CONTINUE: Final = "continue_final_message"
+BEGUN: Final = frozenset({"prefix", "partial"})
+"""Marks of a last message that begins the answer: of Mistral and DeepSeek, and of Moonshot and
+Alibaba.
+"""
 _NONE: Final[dict[str, Any]] = {}
 
 _LEFT_OUT: Final = "[A {} was here. It was left out, because this model reads only text.]"
@@ -254,7 +259,24 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         request = msgspec.structs.replace(request, hides_reasoning=True)
     if foreign_tool:
         request = msgspec.structs.replace(request, foreign_tool=foreign_tool)
-    return continued(request, CONTINUE) if typed.continue_final_message else request
+    if typed.continue_final_message:
+        return continued(request, CONTINUE)
+    last = raw["messages"][-1]
+    return request if BEGUN.isdisjoint(last) else _begun(request, last)
+
+
+def _begun(request: ChatRequest, last: dict[str, Any]) -> ChatRequest:
+    """`request` with its last message as the beginning of the answer if that message says so. If an
+    answer cannot begin so, the mark is named as ignored.
+    """
+    mark = next((name for name in BEGUN if last.get(name) is True), None)
+    if mark is None or last.get("role") != "assistant":
+        return request
+    is_free = request.grammar is None and request.tool_choice != "required"
+    if is_free and may_continue(request.messages):
+        return continued(request, CONTINUE)
+    ignored = (*request.ignored, f"messages ({mark})")
+    return msgspec.structs.replace(request, ignored=ignored)
 
 
 def translated_chat(

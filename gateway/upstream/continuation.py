@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from gateway.api import BEGUN
 from gateway.upstream.sent_answer import SentAnswer
 from protocol.prefill import PrefillForm
 
@@ -108,7 +109,8 @@ def continued(
     messages = list(messages) if isinstance(messages, list) else []
     if messages and isinstance(last := messages[-1], dict) and last.get("role") == "assistant":
         # The client's own beginning of the answer, which only some servers go on with.
-        asked = raw.get(_CONTINUE) is True or last.get("prefix") is True or form == "last_message"
+        marked = raw.get(_CONTINUE) is True or any(last.get(name) is True for name in BEGUN)
+        asked = marked or form == "last_message"
         if not asked or last.get("tool_calls") or not isinstance(last.get("content"), str):
             return CannotContinue("the conversation ends with an answer")
         messages.pop()

@@ -217,6 +217,26 @@ def test_what_an_answer_cannot_go_on_from_is_refused(fields: dict[str, Any]) -> 
     assert error.param == "continue_final_message"
 
 
+@pytest.mark.parametrize("mark", ["prefix", "partial"])
+def test_a_last_message_may_say_that_it_begins_the_answer(mark: str) -> None:
+    """As Mistral's, DeepSeek's, Moonshot's and Alibaba's clients mark it; else it is a turn."""
+    begun = {**BEGUN, mark: True}
+    request = parse(messages=[ASKED, begun])
+    assert request.answer_start == BEGUN["content"]
+    assert [m.role for m in request.messages] == ["user"]
+    assert request.raw["messages"] == [ASKED, begun]
+    for said in (
+        [ASKED, {**BEGUN, mark: False}],
+        [ASKED, begun, ASKED],
+        [ASKED, {**ASKED, mark: 1}],
+    ):
+        assert parse(messages=said).answer_start == ""
+    named = (f"messages ({mark})",)
+    assert parse(messages=[ASKED, {**begun, "content": ""}]).ignored == named
+    form = parse(messages=[ASKED, begun], response_format={"type": "json_object"})
+    assert (form.answer_start, form.ignored) == ("", named)
+
+
 def test_a_part_that_is_no_text_is_named() -> None:
     """Sound is for providers; the error of local models names its type."""
     text, sound = {"type": "text", "text": "Hear:"}, {"type": "input_audio", "input_audio": {}}

@@ -220,13 +220,14 @@ def test_what_another_upstream_is_asked() -> None:
     assert isinstance(continued(raw, answer, "prefix", "none"), CannotContinue)
 
 
-def test_the_client_s_own_beginning_stays() -> None:
+@pytest.mark.parametrize("mark", ["prefix", "partial"])
+def test_the_client_s_own_beginning_stays(mark: str) -> None:
     """An answer that the client began is one message with what was sent."""
-    own = {"role": "assistant", "content": "And ", "prefix": True}
+    own = {"role": "assistant", "content": "And ", mark: True}
     raw = {"messages": [*MESSAGES, own]}
     made = continued(raw, sent(event({"content": "One"})), "prefix")
     assert not isinstance(made, CannotContinue)
-    assert made["messages"] == [*MESSAGES, {**own, "content": "And One"}]
+    assert made["messages"] == [*MESSAGES, {**own, "content": "And One", "prefix": True}]
 
 
 def test_long_answers_are_read_as_they_come() -> None:

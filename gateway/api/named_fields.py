@@ -35,8 +35,12 @@ _OF_ANSWERS: Final = frozenset(
 )  # fmt: skip
 """Fields of all APIs on which an answer would depend. An API names those that it does not read."""
 _WITHOUT_EFFECT: Final[Mapping[str, object]] = {
+    "best_of": 1,
     "length_penalty": 1,
+    "n": 1,
     "repeat_penalty": 1,
+    "repetition_penalty": 1,
+    "response_format": {"type": "text"},
     "typical_p": 1,
     "verbosity": "medium",
 }

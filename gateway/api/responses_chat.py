@@ -96,9 +96,7 @@ class ResponsesChat:
         elif kind in _RESULTS:
             self.messages += self._result(item)
         elif kind in _WRITTEN:
-            if not self.messages or self.messages[-1]["role"] != "assistant":
-                self.messages.append({"role": "assistant", "content": ""})
-            _WRITTEN[kind](item, self.messages[-1], self.signer)
+            self._add_written(item, kind)
         elif kind == "tool_search_output":
             content = self._found(item, where) or "No tools were found."
             self._add_result(_search_id(item), content)
@@ -108,6 +106,15 @@ class ResponsesChat:
             self._add_result(client_items.id_of(item), client_items.result_of(item))
         else:
             self._add_other(item, kind)
+
+    def _add_written(self, item: Item, kind: str) -> None:
+        """Go on with what the model wrote."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": ""})
+        _WRITTEN[kind](item, self.messages[-1], self.signer)
+        for part in objects_in(item.get("content")) if kind == "message" else ():
+            if part.get("type") not in _PLAIN and _text_of(part) is None:
+                self._drop(f"assistant: {part.get('type')}")
 
     def _add_other(self, item: Item, kind: str | None) -> None:
         """Go on with a summary; items of any other type are dropped."""

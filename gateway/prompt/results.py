@@ -65,17 +65,26 @@ def ordered_results(turns: Sequence[Turn]) -> list[Turn]:
     the result of a later call, an earlier call without one has an empty one. Beside the results of
     a turn's calls, one of no call and a second one of the same call say so.
     """
-    expected: list[str] = []
+    calls: Sequence[Turn] = ()
     number = 0
     for turn in turns:
         if turn["role"] == "tool":
-            call_id = turn.get("tool_call_id")
-            if call_id and expected and (number >= len(expected) or call_id != expected[number]):
+            if calls and not _may_answer(turn, calls[number : number + 1]):
                 return _in_order(turns)
             number += 1
         elif "tool_calls" in turn:
-            expected, number = [call["id"] for call in turn["tool_calls"]], 0
+            calls, number = turn["tool_calls"], 0
     return list(turns)
+
+
+def _may_answer(result: Turn, expected: Sequence[Turn]) -> bool:
+    """Whether a result is that of the expected call, if there is one: by its id, else by its name
+    if it has one.
+    """
+    call_id, name = result.get("tool_call_id"), result.get("name")
+    if call_id:
+        return any(call["id"] == call_id for call in expected)
+    return name is None or all(call["function"]["name"] == name for call in expected)
 
 
 def _in_order(turns: Sequence[Turn]) -> list[Turn]:
@@ -114,8 +123,9 @@ def _named(turn: Turn, called: Collection[str]) -> Turn:
 def _results(turns: Sequence[Turn]) -> Mapping[_Place, int]:
     """The place of each call's result, by the places of the turn and of the call in it. Ids may be
     used again, as servers that number the calls of an answer do: a result is that of the last call
-    before it with its id, and only the first one counts. One without an id is that of the first
-    call without a result in the turn before.
+    before it with its id, and only the first one counts. A result without an id belongs to the
+    first call without a result in the turn before, of the function that it names if that was
+    called.
     """
     results: dict[_Place, int] = {}
     callers: dict[str, list[_Place]] = {}
@@ -127,7 +137,7 @@ def _results(turns: Sequence[Turn]) -> Mapping[_Place, int]:
             callers |= _by_id(calls, latest)
         elif turn["role"] == "tool":
             call_id = turn.get("tool_call_id")
-            asked = callers.get(call_id, []) if call_id else latest
+            asked = callers.get(call_id, []) if call_id else _by_name(turns, latest, turn)
             place = next((place for place in asked if place not in results), None)
             if place is not None:
                 results[place] = at
@@ -139,6 +149,17 @@ def _by_id(calls: Sequence[Turn], places: Sequence[_Place]) -> dict[str, list[_P
     for call, place in zip(calls, places, strict=True):
         found.setdefault(call["id"], []).append(place)
     return found
+
+
+def _by_name(turns: Sequence[Turn], places: Sequence[_Place], result: Turn) -> Sequence[_Place]:
+    """Those of the places whose calls are of the function that the result names, else all."""
+    name = result.get("name")
+    named = [
+        (at, number)
+        for at, number in places
+        if turns[at]["tool_calls"][number]["function"]["name"] == name
+    ]
+    return named or places
 
 
 def _empty_result(call: Turn) -> Turn:

@@ -30,6 +30,9 @@ def test_fields_of_chats_are_named_elsewhere() -> None:
     assert message(stop=["x"], n=2, presence_penalty=1).ignored == ("n", "presence_penalty", "stop")
     assert response(max_tokens=5, n=2).ignored == ("max_tokens", "n")
     assert chat(best_of=2, echo=True).ignored == ("best_of", "echo")
+    neutral = {"n": 1, "repetition_penalty": 1.0, "response_format": {"type": "text"}}
+    assert message(**neutral).ignored == response(**neutral).ignored == ()
+    assert chat(best_of=1).ignored == ()
     body = {"model": "m", "input": "Hi", "max_tokens": 5, "n": 2}
     assert parse_any_chat(json.dumps(body).encode(), SIGNER).ignored == ()
 

@@ -552,3 +552,14 @@ def test_a_prompt_that_is_only_to_be_cached_is_named() -> None:
         "prompt_cache_options (prewarm)",
     )
     assert response(prompt_cache_options={"prewarm": False, "ttl": "30m"}).ignored == ()
+
+
+def test_parts_of_the_assistant_s_that_are_no_text_are_named() -> None:
+    """Calls of another API among them: they were lost without a word."""
+    use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "So."}, use]}
+    request = response(input=[USER, said, USER])
+    assert request.messages[1].content == "So."
+    assert request.ignored == ("input (assistant: tool_use)",)
+    empty = {"role": "assistant", "content": [{"type": "output_text"}, {"type": "refusal"}]}
+    assert response(input=[USER, empty, USER]).ignored == ()

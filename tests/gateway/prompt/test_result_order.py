@@ -85,6 +85,34 @@ def test_results_without_ids_stay_as_they_are(given: Any) -> None:
     assert text.endswith("<tool>ra<tool>rb")
 
 
+def _called(*names: str) -> Message:
+    calls = [ToolCall("", name, f'{{"of": "{name}"}}') for name in names]
+    return Message("assistant", None, tool_calls=tuple(calls))
+
+
+def _named(name: str | None, text: str) -> Message:
+    return Message("tool", text, name)
+
+
+def test_results_without_ids_belong_to_the_calls_that_they_name() -> None:
+    """Some clients write names in the place of ids; two results of one function are in order."""
+    crossed = _named("b", "rb"), _named("a", "ra")
+    assert _shown(BARE, USER, _called("a", "b"), *crossed).endswith("<tool>ra<tool>rb")
+    three = _named("b", "rb"), _named("a", "r1"), _named("a", "r2")
+    text = _shown(BARE, USER, _called("a", "a", "b"), *three)
+    assert text.endswith("<tool>r1<tool>r2<tool>rb")
+    other = _named("x", "rx"), _named(None, "ry")
+    assert _shown(BARE, USER, _called("a", "b"), *other).endswith("<tool>rx<tool>ry")
+
+
+def test_a_result_without_an_id_has_no_other_call_s_name() -> None:
+    """It had that of the last call without an id; with one function there is no doubt."""
+    named = BARE.replace("<{{ m.role }}>", "<{{ m.role }} {{ m.name }}>")
+    results = _told("", "ra"), _told("", "rb")
+    assert "<tool b>" not in _shown(named, USER, _called("a", "b"), *results)
+    assert "<tool a>ra" in _shown(named, USER, _called("a"), results[0])
+
+
 def test_unknown_and_double_ids_are_named() -> None:
     """The model is told of results with unknown and double ids, which it would take for results of
     other calls. No session ends by them: a client may have compacted the call away.

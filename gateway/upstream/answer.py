@@ -135,15 +135,15 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
         raise _no_object(answer)
     if status != 200:
         return CheckedAnswer(body)
-    if tells_error(answer.get("error")):
-        raise _told(answer["error"])
     choices = answer.get("choices")
     choices = choices if isinstance(choices, list) else []
+    if tells_error(answer.get("error")):
+        raise _told(answer["error"], is_late=_says_something(choices))
     is_changed = sum(map(give_text if raw is None else give_message, choices)) > 0
     is_changed |= answer.pop("error", None) is not None
     if not choices or not all(map(_has_content, choices)):
         if not choices and (told := error_in(400, answer)) is not None:
-            raise NotAnAnswer("sent an error instead of an answer", words=quoted(told.message))
+            raise NotAnAnswer(_INSTEAD, words=quoted(told.message))
         raise NotAnAnswer("sent an answer without a message")
     ids, is_filtered = CallIds(raw), False
     for choice in choices:
@@ -157,6 +157,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
 _SAID: Final = (
     "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio"
 )  # fmt: skip
+_INSTEAD: Final = "sent an error instead of an answer"
 _PAGES: Final = (b"<!doctype html", b"<html")
 _EMBEDDINGS: Final = "/embeddings"
 _EXCUSES: Final = frozenset(
@@ -226,9 +227,20 @@ def _no_object(answer: object) -> NotAnAnswer:
     return _told(error) if tells_error(error) else NotAnAnswer("sent no JSON object")
 
 
-def _told(value: object) -> NotAnAnswer:
-    """The failure for an error in an answer with status 200."""
-    return NotAnAnswer("sent an error instead of an answer", told=told_in(value))
+def _told(value: object, *, is_late: bool = False) -> NotAnAnswer:
+    """The failure for an error in an answer with status 200, of which a part was made if it
+    `is_late`.
+    """
+    told = told_in(value)
+    text = "sent an error behind a part of its answer" if is_late else _INSTEAD
+    return NotAnAnswer(text, told=told.late() if is_late else told)
+
+
+def _says_something(choices: list[Any]) -> bool:
+    """Whether a choice says anything, be it a thought or a call."""
+    said = [choice.get("message") for choice in objects_in(choices)]
+    texts = any(choice.get("text") for choice in objects_in(choices))
+    return texts or any(one.get(name) for one in objects_in(said) for name in _SAID)
 
 
 def _has_content(choice: object) -> bool:

@@ -196,7 +196,8 @@ def error_in(status: int, value: object) -> ApiError | None:
 class Told(NamedTuple):
     """What an error in an answer with status 200 says: its `words`, or as `inner` those about our
     account there, the `status` that it names, the error as `refusal` if it refuses the request, and
-    for how long it asks to be left alone if it is a limit.
+    for how long it asks to be left alone if it is a limit. One that `is_late` stands behind a part
+    of the answer, so the request was not refused.
     """
 
     words: str = ""
@@ -204,6 +205,11 @@ class Told(NamedTuple):
     status: int | None = None
     refusal: ApiError | None = None
     retry_after_s: int | None = None
+    is_late: bool = False
+
+    def late(self) -> "Told":
+        """The same, of an error behind a part of the answer."""
+        return self._replace(refusal=None, is_late=True)
 
 
 def told_in(error: object) -> Told:

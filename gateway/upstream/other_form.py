@@ -96,6 +96,8 @@ def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
         relay.note_rest(splitter.rest)
     except BadStream as error:
         if error.filtered is None:
+            if relay.has_begun:
+                error.told = error.told.late()
             raise
         return _folded(error.filtered)
     if not relay.has_begun:

@@ -44,7 +44,12 @@ from gateway.upstream.error_words import (
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade
 from gateway.upstream.other_form import is_stream, is_whole, stream_of, whole_of
-from gateway.upstream.provider_failures import MAX_WORDS_BYTES, ProviderFailures, first_bytes
+from gateway.upstream.provider_failures import (
+    MAX_WORDS_BYTES,
+    ProviderFailures,
+    first_bytes,
+    is_refusal,
+)
 from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventTooLarge, ProviderEventSplitter
@@ -485,8 +490,13 @@ class Provider:
             self._add(body, data)
             return False
 
-        if not response.body.pass_ready(take):
-            await read_body(response.body, take, silence_s)
+        try:
+            if not response.body.pass_ready(take):
+                await read_body(response.body, take, silence_s)
+        except HttpError:
+            if not is_refusal(response.status):
+                raise
+            # The body cannot be read, but the status is known: nothing is charged.
         whole = bytes(body)
         if response.status < 300 and is_stream(whole):
             try:

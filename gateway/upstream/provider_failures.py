@@ -148,7 +148,7 @@ class ProviderFailures:
             self._redaction.of(f"{self._name} {error}".encode()).decode(),
             status=self._told_status(error.told) or status,
             retry_after_s=self._told_pause(error.told),
-            may_be_charged=not _is_refused(error.told),
+            may_be_charged=not (is_refusal(status) or _is_refused(error.told)),
             words=self.shown(self._words_in(error.told)),
             inner=self.shown(error.told.inner),
         )
@@ -233,8 +233,13 @@ async def first_bytes(response: HttpResponse) -> bytes:
     return bytes(body)
 
 
+def is_refusal(status: int | None) -> bool:
+    """Whether a server refuses by that status, for which none charges."""
+    return status is not None and 400 <= status < 500
+
+
 def _is_refused(told: Told) -> bool:
     """Whether an error in an answer with status 200 is a refusal by its status or words: these are
-    free.
+    free, unless a part of the answer was made before.
     """
-    return bool(told.inner) or (told.status is not None and 400 <= told.status < 500)
+    return not told.is_late and (bool(told.inner) or is_refusal(told.status))

@@ -29,24 +29,25 @@ Tool = dict[str, Any]
 class LoadedTools(NamedTuple):
     """A chat whose tools are loaded. `shown` are the tools at the beginning of the prompt; `body`
     has these and behind them the loaded ones in the order of their references, without those that
-    were `withdrawn`. `messages` are for a prompt, with definitions in the places of references;
-    those in `body` are for a server that gets the tools beside them.
+    were withdrawn; of two with one name it has the loaded one. `changed` names the tools that were
+    withdrawn or defined again. `messages` are for a prompt, with definitions in the places of
+    references; those in `body` are for a server that gets the tools beside them.
     """
 
     shown: list[Tool]
     body: dict[str, Any]
     messages: list[Any]
-    withdrawn: frozenset[str]
+    changed: frozenset[str]
 
     def shown_of(self, chosen: Sequence[Tool]) -> tuple[Tool, ...] | None:
         """The tools at the beginning of the prompt if those that may be called are `chosen`; None
-        if they are the same. Withdrawn ones stay there unless the client chose among the rest.
+        if they are the same. Changed ones stay there unless the client chose among the rest.
         """
         names = set(map(_name, chosen))
         if len(chosen) == len(self.body.get("tools") or ()):
-            names |= self.withdrawn
+            names |= self.changed
         shown = tuple(tool for tool in self.shown if _name(tool) in names)
-        is_same = len(shown) == len(chosen) and names.isdisjoint(self.withdrawn)
+        is_same = len(shown) == len(chosen) and names.isdisjoint(self.changed)
         return None if is_same else shown
 
 
@@ -98,13 +99,12 @@ def load_tools(raw: dict[str, Any]) -> LoadedTools:
         local.append({**message, "content": _content(parts)})
     body = {**raw, "messages": sent}
     if isinstance(tools, list):
-        left = shown + list(loaded.values())
+        left = [tool for tool in shown if _name(tool) not in loaded] + list(loaded.values())
         body["tools"] = [tool for tool in left if _name(tool) not in withdrawn]
         if not body["tools"] and tools:
             _without_tools(body)
-    return LoadedTools(
-        shown, body, local if isinstance(messages, list) else sent, frozenset(withdrawn)
-    )
+    changed = frozenset(withdrawn | (known & loaded.keys()))
+    return LoadedTools(shown, body, local if isinstance(messages, list) else sent, changed)
 
 
 def reference(name: str) -> dict[str, str]:

@@ -297,11 +297,7 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], Edite
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if stops := [stop for stop in typed.stop_sequences or () if stop]:
         chat["stop"] = stops[:MAX_STOPS]
-    tools = functions_of(typed.tools or ())
-    num_first = _num_first(typed)
-    for at, message in enumerate(typed.messages):
-        blocks = _changed_blocks(message)
-        tools += defined_tools(blocks, f"messages[{at}].content", may_defer=at >= num_first)
+    tools = _tools_of(typed)
     if (
         not (typed.tools or tools)
         and typed.tool_choice is not None
@@ -314,6 +310,20 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> tuple[dict[str, Any], Edite
     return chat | _output(typed), context
 
 
+def _tools_of(typed: MessagesBody) -> list[Block]:
+    """The tools of the request and those that messages define. One that is defined before the
+    conversation takes the place of one with its name.
+    """
+    tools = functions_of(typed.tools or ())
+    num_first = _num_first(typed)
+    for at, message in enumerate(typed.messages):
+        blocks, is_first = _changed_blocks(message), at < num_first
+        defined = [*defined_tools(blocks, f"messages[{at}].content", may_defer=not is_first)]
+        names = {tool["function"]["name"] for tool in defined} if is_first else ()
+        tools = [*(tool for tool in tools if tool["function"]["name"] not in names), *defined]
+    return tools
+
+
 def _conversation(
     typed: MessagesBody, signer: Signer
 ) -> tuple[list[dict[str, Any]], EditedContext]:
@@ -322,6 +332,9 @@ def _conversation(
     num_first = _num_first(typed)
     last = max((at for at, one in enumerate(typed.messages) if one.role == "user"), default=-1)
     for at, message in enumerate(typed.messages):
+        if message.role not in _ROLES:
+            where, said = f"messages[{at}].role", message.role
+            raise invalid(where, f"'{where}' must be user, assistant or system, not {said!r}.")
         if (summary := _compacted(message)) is not None:
             messages = [{"role": "user", "content": _SUMMARY.format(summary)}]
             messages += _told("system", filter(None, map(part_of_change, _kept(message))))
@@ -433,9 +446,6 @@ class _Place(NamedTuple):
 def _messages(message: MessageParam, place: _Place, signer: Signer) -> list[dict[str, Any]]:
     """The messages of a chat for one."""
     role, content, at = message.role, message.content, place.at
-    if role not in _ROLES:
-        where = f"messages[{at}].role"
-        raise invalid(where, f"'{where}' must be user, assistant or system, not {role!r}.")
     if role in _INSTRUCTING:
         return _instructions(message, place)
     if content is UNSET:

@@ -102,6 +102,25 @@ def test_a_tool_that_is_removed_stays_in_the_prompt_and_cannot_be_called() -> No
     assert '"name": "late"' in (loaded.messages[1].content or "")
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_tool_that_is_defined_again_is_one_tool(is_first: bool) -> None:
+    """Servers refuse two tools with one name. The later definition holds; that at the beginning of
+    the prompt stays in the prefix cache.
+    """
+    newer = {**SHOWN, "input_schema": {"type": "object", "properties": {"why": SCHEMA}}}
+    change = told(added(newer))
+    said = [change, USER] if is_first else [USER, SAID, change, USER]
+    request = parsed(*said, tools=[SHOWN, LATE])
+    assert sorted(names(request.raw["tools"])) == sorted(names(request.tools)) == ["late", "shown"]
+    for tool in request.raw["tools"]:
+        is_newer = "why" in tool["function"]["parameters"].get("properties", {})
+        assert is_newer == (tool["function"]["name"] == "shown")
+    assert sorted(names(request.prompt_tools)) == ["late", "shown"]
+    if not is_first:
+        assert request.prompt_tools == parsed(USER, tools=[SHOWN, LATE]).prompt_tools
+        assert '"why"' in (request.messages[2].content or "")
+
+
 def test_changes_of_tools_that_a_server_would_run_are_named() -> None:
     """They leave nothing in the prompt, not even an empty turn."""
     search = {"type": "web_search_20260318", "name": "web_search"}
@@ -224,6 +243,12 @@ def test_blocks_that_are_out_of_place_are_named(role: str, block: dict[str, Any]
     request = parsed(USER, message, USER)
     assert request.messages[1].content == "So."
     assert request.ignored == (f"messages ({role}: {block['type']})",)
+
+
+@pytest.mark.parametrize("kind", ["fallback", "compaction", "text"])
+def test_a_role_that_does_not_exist_is_named_whatever_is_in_the_message(kind: str) -> None:
+    with pytest.raises(ApiError, match=r"'messages\[0\]\.role' must be user, assistant or system"):
+        parsed({"role": "tool", "content": [{"type": kind, "text": "x"}]}, USER)
 
 
 def test_a_thread_is_not_held_here() -> None:

@@ -67,7 +67,7 @@ async def test_an_error_behind_a_part_of_the_answer_is_no_refusal(
 async def test_a_refusal_whose_body_says_nothing_is_free(
     tmp_path: Path, body: bytes, headers: dict[str, str], streamed: bool
 ) -> None:
-    """Its status is known: a proxy's page, a coding that cannot be read, or another than it names."""
+    """Its status is known: a proxy's page, a coding that cannot be read, or another one."""
     fake = FakeProvider(status=400, error_body=body, headers=headers)
     async with open_shop(tmp_path, fake, FakeProvider(usage=COUNTED)) as shop:
         asked = await shop.ask(stream=streamed)

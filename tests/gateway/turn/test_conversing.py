@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from config import Config, LoopsConfig, ModelConfig, RepairConfig
+from protocol.messages import Submit
 from tests.fakes.served import Reply
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
+from tests.fakes.worker import FakeWorker, open_worker
 
 FILLER = "Read each file before you change it, and tell what you have done. " * 8
 
@@ -45,6 +47,11 @@ def looping(rounds: int) -> list[dict[str, Any]]:
 async def ask_in_loop(whole: WholeGateway, rounds: int, **fields: Any) -> Reply:
     given = {"model": "alpha", "messages": looping(rounds), "max_tokens": 8, **fields}
     return await whole.post("/v1/chat/completions", **given)
+
+
+def submits(whole: WholeGateway) -> list[Submit]:
+    """What alpha's worker was asked."""
+    return [message for message in whole.worker.heard if isinstance(message, Submit)]
 
 
 def kinds(whole: WholeGateway) -> list[str]:
@@ -112,15 +119,22 @@ async def test_each_step_is_taken_after_its_number_of_repeats() -> None:
 
 async def test_a_loop_may_be_held_and_answered_by_another_model() -> None:
     models = (ModelConfig(name="alpha"), ModelConfig(name="beta"))
-    async with whole_gateway(models=models) as whole:
+    other = FakeWorker("w2", model="beta", text="Stop here.")
+    async with (
+        whole_gateway(models=models) as whole,
+        open_worker(whole.gateway.address, other),
+    ):
+        await whole.gateway.wait_state("ready", "beta")
         configure(whole, loops=LoopsConfig(slow=5, slow_s=0.05, model=6, other_model="beta"))
         assert (await ask_in_loop(whole, 5)).status == 200
         (trace,) = whole.gateway.services.traces.recent()
         assert trace.turn.hold_s == 0.05
-        # No worker serves beta, so it is that model which is missed.
+        first = submits(whole)
         reply = await ask_in_loop(whole, 6)
-        assert reply.status != 200
-        assert b"beta" in reply.body
+        assert reply.status == 200
+        (choice,) = msgspec.json.decode(reply.body)["choices"]
+        assert choice["message"]["content"] == "Stop here."
+        assert submits(whole) == first
 
 
 def headers(reply: Reply) -> dict[str, str]:

@@ -15,7 +15,7 @@ from kernels.int4 import Int4Weight
 from kernels.linear import int4_tiles
 from kernels.linear.config import Int4Tiles
 from kernels.linear.epilogue import NOTHING, Epilogue
-from tests.kernels.emulated_ampere import compile_cpp
+from tests.kernels.emulated_ampere import compile_cpp, read_headers
 
 _HERE: Final = Path(__file__).parent
 _EMULATED: Final = ("load_tiles", "multiply_bytes", "times", "wide", "narrow", "load_of")
@@ -85,7 +85,8 @@ def product(
     assert (constants["LONE"], constants["SPLITS"], len(x)) == (1, 1, 1)
     (room / "kernel.cpp").write_text(_source())
     macros = [f"-D{name}={value}" for name, value in constants.items()]
-    compile_cpp("-shared", *macros, str(room / "kernel.cpp"), "-o", str(room / "kernel.so"))
+    headers, source = ("-include", str(read_headers())), str(room / "kernel.cpp")
+    compile_cpp(*headers, "-shared", *macros, source, "-o", str(room / "kernel.so"))
     num_out, features = form.num_out(num_weight_rows), config.tile // (1 + form.swiglu)
     out = torch.full((1, num_out), torch.nan, dtype=x.dtype)
     operands = (

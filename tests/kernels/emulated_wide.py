@@ -17,7 +17,7 @@ from kernels.experts.many import PairList
 from kernels.experts.shapes import Activation
 from kernels.experts.wide import WideProduct
 from kernels.mxfp4 import Mxfp4Weight
-from tests.kernels.emulated_ampere import compile_cpp
+from tests.kernels.emulated_ampere import compile_cpp, read_headers
 
 _HERE: Final = Path(__file__).parent
 _BEYOND: Final = 8
@@ -102,7 +102,8 @@ def run(
         source.write_text(_source())
         macros = [f"-D{name}={value}" for name, value in wide.constants_of(product).items()]
         folder = f"-I{Path(wide.__file__).parent}"
-        compile_cpp("-O1", "-shared", folder, *macros, str(source), "-o", str(path))
+        headers = "-include", str(read_headers())
+        compile_cpp(*headers, "-shared", folder, *macros, str(source), "-o", str(path))
     out = torch.full((num_pairs + _BEYOND, product.out), torch.nan, dtype=torch.bfloat16)
     sizes, strides, box = wide.boxes_of(product, stack.shape[0])
     numbers = (*sizes, *strides, 32, *box)

@@ -61,7 +61,7 @@ class Mumbling(FakeProvider):
 @dataclass(frozen=True, slots=True)
 class Cloud:
     """A way to fail. `cuts`: text was out already, so a stream cannot go elsewhere. `streams`: only
-    those fail.
+    those fail. `pause_s` is the pause that a request waits out for want of another cloud.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Cloud:
     cuts: bool = False
     streams: bool = False
     is_tls: bool = False
+    pause_s: float = 0.0
 
 
 def telling(status: int, **headers: str) -> FakeProvider:
@@ -85,7 +86,9 @@ def clouds() -> list[Cloud]:
         Cloud("down", None),
         Cloud("slow", FakeProvider(delay_s=30.0)),
         Cloud("stalled", FakeProvider(first_delay_s=30.0), streams=True),
-        Cloud("busy", telling(429, retry_after="7")),
+        # Longer than a request waits for the end of a pause, and shorter.
+        Cloud("busy", telling(429, retry_after="30")),
+        Cloud("paused", telling(429, retry_after="3"), pause_s=3.0),
         Cloud("broken", telling(500)),
         Cloud("refusing", telling(401)),
         Cloud("cut", FakeProvider(cut_after=2), cuts=True),
@@ -195,7 +198,7 @@ async def _try(
     shown.append(f"{dict(reply.headers)} {reply.text}")
     label = f"{cloud.name}-{kind}, {'streamed' if stream else 'whole'}"
     problems = []
-    if took_s > DEADLINE_S:
+    if took_s > DEADLINE_S + cloud.pause_s:
         problems.append(f"{label}: took {took_s:.1f} s")
     wrong = _wrong(reply, cloud, kind, stream=stream)
     if wrong:
@@ -214,6 +217,6 @@ def _wrong(reply: httpx.Response, cloud: Cloud, kind: str, *, stream: bool) -> s
         return "" if is_good and '"error"' not in reply.text else "is not the next one's answer"
     if reply.status_code < 400 or set(reply.json()) != {"error"}:
         return "is not one clear error"
-    if cloud.name == "busy" and "retry-after" not in reply.headers:
+    if cloud.name in {"busy", "paused"} and "retry-after" not in reply.headers:
         return "has no Retry-After"
     return ""

@@ -60,6 +60,8 @@ class ErrorBody(msgspec.Struct):
 
 
 OVERFLOW: Final = "context_length_exceeded"
+NO_THREADS: Final = "thread_unsupported_request"
+"""The SDK's own word for a server that holds no conversations: it sends all messages then."""
 _CUT_SHORT: Final = "upstream_connection_lost"
 
 

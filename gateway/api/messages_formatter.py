@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
 from gateway.api.call_ids import to_client
-from gateway.api.errors import OVERFLOW, ApiError
+from gateway.api.errors import NO_THREADS, OVERFLOW, ApiError
 from gateway.api.events import (
     Annotation,
     ChoiceEvent,
@@ -143,11 +143,19 @@ class MessageObject(msgspec.Struct):
     herma: HermaObject | UnsetType = UNSET
 
 
+class ErrorDetails(msgspec.Struct):
+    """What clients go on by: behind this code the SDK's tool runner sends whole conversations."""
+
+    error_code: str
+    unsupported: list[str]
+
+
 class MessageErrorObject(msgspec.Struct):
     """What went wrong."""
 
     type: str
     message: str
+    details: ErrorDetails | UnsetType = UNSET
 
 
 class MessageError(msgspec.Struct):
@@ -196,7 +204,9 @@ def messages_format(
 def message_error(error: ApiError, request_id: str) -> bytes:
     """`error` in the shape of this API."""
     kind = _ERROR_TYPES.get(error.status, "api_error")
-    return _encode(MessageError("error", MessageErrorObject(kind, _message_of(error)), request_id))
+    details = ErrorDetails(NO_THREADS, ["thread"]) if error.code == NO_THREADS else UNSET
+    shown = MessageErrorObject(kind, _message_of(error), details)
+    return _encode(MessageError("error", shown, request_id))
 
 
 def _message_of(error: ApiError) -> str:

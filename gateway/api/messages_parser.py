@@ -29,7 +29,7 @@ from gateway.api.content_parts import (
 )
 from gateway.api.context_edits import EditedContext, edited_context
 from gateway.api.deferred_tools import may_refer
-from gateway.api.errors import invalid
+from gateway.api.errors import NO_THREADS, invalid
 from gateway.api.events import Wanted
 from gateway.api.messages_tools import (
     FORCED,
@@ -174,7 +174,7 @@ def parse_messages(
     typed = typed_body(raw, MessagesBody)
     if typed.thread is not None and typed.thread.type == "continue":
         text = "'thread' continues a conversation that a server holds, and none is held here: send "
-        raise invalid("thread", text + "all messages, without 'thread'.")
+        raise invalid("thread", text + "all messages, without 'thread'.", code=NO_THREADS)
     wanted = "answer" if is_counted else _wanted(typed)
     chat, context = _chat_of(typed, signer)
     if wanted == "summary":

@@ -107,6 +107,28 @@ def tools() -> Any:
     }
 
 
+def tool_runner() -> Any:
+    """The SDK's own loop. Of 2.14 it asks the server to hold the conversation, and sends all of it
+    once that is refused; 0.87 sends all of it anyway.
+    """
+    ran = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str, days: int) -> str:
+        """Get the weather of a city."""
+        ran.append([city, days])
+        return "Sunny."
+
+    with client() as api:
+        runner = api.beta.messages.tool_runner(
+            model="claude-any",
+            max_tokens=99,
+            messages=said("What is the weather in Athens and Paris?"),
+            tools=[get_weather],
+        )
+        return {"ran": ran, "text": runner.until_done().content[-1].text}
+
+
 def half_a_call() -> Any:
     """A call that breaks off within a string, streamed and whole."""
     asked: Any = {
@@ -146,7 +168,7 @@ def errors() -> Any:
         }
 
 
-CHECKS = (models, message, stream, thinking, tools, half_a_call, errors)
+CHECKS = (models, message, stream, thinking, tools, tool_runner, half_a_call, errors)
 
 if __name__ == "__main__":
     print(json.dumps({check.__name__: check() for check in CHECKS}))

@@ -75,6 +75,12 @@ def test_a_call_and_its_result(seen: dict[str, Any]) -> None:
     }
 
 
+def test_the_tool_runner_comes_to_an_end(seen: dict[str, Any]) -> None:
+    """Also where it asked for a conversation that the server holds."""
+    calls = [["Athens", 2], ["Paris", 3]]
+    assert seen["tool_runner"] == {"ran": calls, "text": "It is sunny in Athens."}
+
+
 def test_a_call_that_breaks_off_is_a_message_that_was_cut(seen: dict[str, Any]) -> None:
     """The client reads what is there of it, and its documented look at the last block works."""
     assert seen["half_a_call"] == [["max_tokens", "tool_use", {"days": 1}]] * 2

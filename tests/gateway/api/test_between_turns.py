@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.api import ApiError, ChatRequest, Signer, parse_messages
+from gateway.api.errors import invalid
+from gateway.api.messages_formatter import message_error
 from tests.gateway.api.test_deferred_tools import SCHEMA, anthropic_tool, names, prompt_of, text_of
 
 SIGNER = Signer(b"k" * 32)
@@ -256,5 +258,9 @@ def test_a_thread_is_not_held_here() -> None:
     with pytest.raises(ApiError) as refused:
         parsed(USER, thread={"type": "continue", "previous_message_id": "msg_1"})
     assert (refused.value.param, refused.value.status) == ("thread", 400)
+    error = json.loads(message_error(refused.value, "req_1"))["error"]
+    assert error["details"]["error_code"] == "thread_unsupported_request"
+    assert error["details"]["unsupported"] == ["thread"]
+    assert "details" not in json.loads(message_error(invalid("tools", "Wrong."), "req_1"))["error"]
     assert parsed(USER, thread={"type": "create"}).ignored == ("thread (create)",)
     assert parsed(USER, thread=None).ignored == ()

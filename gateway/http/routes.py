@@ -6,11 +6,11 @@ per chunk.
 """
 
 import functools
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, Protocol, final
 
 from msgspec import UNSET
-from starlette.routing import Mount, Route, Router
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import (
@@ -53,8 +53,6 @@ _EXPOSED_HEADERS: Final = (
 )
 _SLASHED: Final = "herma.slashed"
 """The key of the scope as it came, where a slash at the end of its path was left out."""
-_NUM_OFTEN: Final = 4
-"""Routes of the API that agents ask again and again; the first ones of `_api`."""
 _PREFLIGHT_S: Final = 600
 """How long a browser may remember that an origin is allowed."""
 
@@ -66,9 +64,9 @@ class On(Protocol):
 
 
 def edge_app(edge: Edge) -> "Entrance":
-    """The app over `edge`. The router asks its routes one after the other: first what agents ask
-    again and again, then all that is below `/v1`, the pages of operators and monitors, and the API
-    once more, because the base URL of some clients does not end in `/v1`.
+    """The app over `edge`. The router asks its routes one after the other: what is below `/v1`, the
+    pages of operators and monitors, and the API once more, because the base URL of some clients
+    does not end in `/v1`.
     """
     gate = Gatekeeper(edge.settings)
     metrics = Metrics(edge.shown_models, edge.gauges, edge.spending, edge.process)
@@ -79,7 +77,6 @@ def edge_app(edge: Edge) -> "Entrance":
         return Route(path, Methods(edge, gate, handlers))
 
     api = _api(on, edge, generation, metrics)
-    often = [Route(f"/v1{route.path}", route.endpoint) for route in api[:_NUM_OFTEN]]
     unrouted = Unslashed(Methods(edge, gate, {"POST": generation.other}, otherwise=_nothing))
     below_v1 = Mount("/v1", Router(api, redirect_slashes=False, default=unrouted))
     pages = _pages(on, metrics)
@@ -91,7 +88,7 @@ def edge_app(edge: Edge) -> "Entrance":
             on("/dashboard/stream", GET=shown.stream),
             on("/dashboard/requests/{name}", GET=shown.request),
         ]
-    routes = [*often, below_v1, *pages, *api]
+    routes = [below_v1, *pages, *api]
     router = Router(routes, redirect_slashes=False, default=unrouted)
     unrouted.router = router
     return Entrance(router, gate)
@@ -182,12 +179,14 @@ class Unslashed:
 
 @final
 class Entrance:
-    """The app: checks the origin of a request, then lets the router find its handler. Our server
-    calls `enter`; the app itself is a coroutine function, as test clients ask.
+    """The app: checks the origin of a request, then finds its handler: by its path, if a route has
+    just that path, else by asking the router. Our server calls `enter`; the app itself is a
+    coroutine function, as test clients ask.
     """
 
     def __init__(self, router: Router, gate: Gatekeeper) -> None:
         self.routes = router.routes
+        self._by_path = endpoints_by_path(router.routes)
         # `Router.__call__` only awaits `app`, unless the router has a middleware.
         self._route: ASGIApp = router.app
         self._gate = gate
@@ -209,12 +208,30 @@ class Entrance:
             if scope["method"] == "OPTIONS" and header_of(scope, b"access-control-request-method"):
                 return _allow_origin(scope, origin, send)
             scope["extensions"][EXTENSION].extra_headers = _cors_headers(origin)
-        if "\n" in scope["path"]:
+        path = scope["path"]
+        endpoint = self._by_path.get(path)
+        if endpoint is not None and not scope.get("root_path"):
+            answered: Awaitable[None] = endpoint(scope, receive, send)
+            return answered
+        if "\n" in path:
             # The pattern of a route, which ends with `$`, would take one line break as nothing.
             if scope["method"] == "POST":
                 check_target(scope["raw_path"])
-            raise nothing_at(scope["path"])
+            raise nothing_at(path)
         return self._route(scope, receive, send)
+
+
+def endpoints_by_path(routes: Sequence[BaseRoute], below: str = "") -> dict[str, ASGIApp]:
+    """The endpoints of the routes without parameters, as the router finds them by asking one route
+    after the other.
+    """
+    found: dict[str, ASGIApp] = {}
+    for route in routes:
+        if isinstance(route, Mount):
+            found = endpoints_by_path(route.routes, f"{below}{route.path}") | found
+        elif isinstance(route, Route) and not route.param_convertors:
+            found.setdefault(f"{below}{route.path}", route.endpoint)
+    return found
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:

@@ -1,5 +1,6 @@
 """Lists, pages and metrics."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,8 @@ import openai
 import pytest
 import trio
 from openai.types.chat import ChatCompletionUserMessageParam
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Match, Mount
+from starlette.types import ASGIApp, Scope
 from trio.testing import MockClock
 
 from config import FallbackConfig
@@ -15,7 +17,7 @@ from gateway.api.errors import ApiError, busy
 from gateway.api.events import ChoiceFinished, Started
 from gateway.http.edge import FleetGauges
 from gateway.http.error_responses import header
-from gateway.http.routes import edge_app
+from gateway.http.routes import edge_app, endpoints_by_path
 from tests.fakes.asgi import (
     ANSWER,
     STARTED,
@@ -124,6 +126,25 @@ async def test_chat_answers_without_the_prefix_too() -> None:
     """`/chat/completions` is the same as `/v1/chat/completions`."""
     app = edge_app(scripted_edge(Script()))
     assert (await Exchange(app, path="/chat/completions", body=chat_body()).run()).status == 200
+
+
+def _found_by_router(routes: Sequence[BaseRoute], scope: Scope) -> object:
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is Match.FULL:
+            inner = {**scope, **child}
+            is_mount = isinstance(route, Mount)
+            return _found_by_router(route.routes, inner) if is_mount else inner["endpoint"]
+    return None
+
+
+def test_a_path_without_parameters_leads_to_what_the_router_would_find() -> None:
+    app = edge_app(scripted_edge(Script()))
+    by_path = endpoints_by_path(app.routes)
+    assert {"/v1/chat/completions", "/chat/completions", "/health", "/v1/models"} <= by_path.keys()
+    for path, endpoint in by_path.items():
+        scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+        assert _found_by_router(app.routes, scope) is endpoint, path
 
 
 async def test_a_slash_behind_a_path_changes_nothing() -> None:

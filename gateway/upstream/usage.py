@@ -26,6 +26,13 @@ T = TypeVar("T")
 MAX_COUNT: Final = 2**31 - 1
 _SAID: Final = ("content", "reasoning_content", "reasoning", "refusal", "text")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
+_COUNTS: Final = frozenset(
+    {
+        *_OUTPUT, "prompt_tokens", "input_tokens", "total_tokens", "cached_tokens",
+        "prompt_cache_hit_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
+        "reasoning_tokens",
+    }
+)  # fmt: skip
 _OUTPUT_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
 
 
@@ -35,20 +42,21 @@ def _read_usage(given: object) -> Usage | None:
     """
     if not isinstance(given, dict):
         return None
-    prompt = _count(given, "prompt_tokens", "input_tokens")
-    read = _count(given, "cache_read_input_tokens")
-    if _count(given, "prompt_tokens") is None:
+    counts = _counts(given)
+    prompt, read = counts.get("prompt_tokens"), counts.get("cache_read_input_tokens", 0)
+    if prompt is None:
         # Anthropic counts what it reads from its cache and writes there beside the input.
-        written = _count(given, "cache_creation_input_tokens")
-        prompt = (prompt or 0) + (read or 0) + (written or 0)
-    prompt = prompt or 0
+        written = counts.get("cache_creation_input_tokens", 0)
+        prompt = counts.get("input_tokens", 0) + read + written
     details = given.get("prompt_tokens_details")
     if not isinstance(details, dict):
         details = given.get("input_tokens_details")
-    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
-    # DeepSeek's name and Moonshot's for the cached tokens, and LiteLLM's.
-    cached = cached or _count(given, "prompt_cache_hit_tokens", "cached_tokens") or read or 0
-    said, total = _count(given, *_OUTPUT), _count(given, "total_tokens")
+    cached = _counts(details).get("cached_tokens") if isinstance(details, dict) else None
+    if not cached:
+        # DeepSeek's name and Moonshot's for the cached tokens, and LiteLLM's.
+        cached = counts.get("prompt_cache_hit_tokens", counts.get("cached_tokens")) or read
+    said = counts.get("completion_tokens", counts.get("output_tokens"))
+    total = counts.get("total_tokens")
     if said is None and total is None and not given.keys().isdisjoint(_OUTPUT):
         return None
     # Some count reasoning in the total only, or beside the output; it is charged as output.
@@ -67,7 +75,7 @@ def _thought_in(given: Mapping[str, Any]) -> int:
     """The tokens of reasoning, among the details of the output."""
     for name in _OUTPUT_DETAILS:
         if isinstance(details := given.get(name), dict):
-            return _count(details, "reasoning_tokens") or 0
+            return _counts(details).get("reasoning_tokens", 0)
     return 0
 
 
@@ -100,17 +108,22 @@ class UsageCount:
         return msgspec.structs.replace(self._prompt, completion_tokens=self._completion_tokens)
 
 
-def _count(given: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the counts `names` that is one: a whole number, or its digits, as some servers
-    write it.
-    """
-    for value in map(given.get, names):
-        number = float(value[:12]) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            continue
-        if 0 <= number <= MAX_COUNT and number == int(number):
-            return int(number)
-    return None
+def _counts(given: Mapping[str, Any]) -> dict[str, int]:
+    """The counts in an object, by their names."""
+    counts = {}
+    for name, value in given.items():
+        if name in _COUNTS:
+            number = value if type(value) is int else _whole(value)
+            if number is not None and 0 <= number <= MAX_COUNT:
+                counts[name] = number
+    return counts
+
+
+def _whole(value: object) -> int | None:
+    """A whole number that is written with a point, or as a text, as some servers do."""
+    if isinstance(value, str) and value.isdecimal():
+        value = float(value[:12])
+    return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 class _Answer(msgspec.Struct):

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from gateway.api import ChatRequest
-from gateway.conversations.chains import Chain, PromptChains, ends_of, said
+from gateway.conversations.chains import Chain, PromptChains, ends_of, role_of, said
 from gateway.conversations.conversation import (
     OK,
     ConversationRow,
@@ -92,10 +92,12 @@ class ConversationBook:
             chain, ends = self._chains.find(hashes, scope)
             if chain is not None:
                 conversation = chain.owner
+        num_results = tuple(map(role_of, messages)).count("tool")
         if conversation is None:
-            conversation = self._new(named, key, client, request, now)
+            conversation = self._new(named, key, client, request, now, num_results)
         else:
             self._table.move_to_end(conversation.owner)
+            conversation.begin(now, request.model, num_results)
         chain = conversation.chain
         if chain is None and conversation.source in _UNSURE and messages:
             chain = conversation.chain = Chain(conversation, scope)
@@ -103,8 +105,6 @@ class ConversationBook:
             if ends is None or chain.scope != scope:  # begun with another model
                 ends = ends_of(hashes, chain.scope)
             self._chains.note(chain, hashes, ends)
-        num_results = [one.role for one in messages].count("tool")
-        conversation.begin(now, request.model, num_results)
         return ConversationVisit(conversation, hashes, request)
 
     def leave(self, visit: ConversationVisit, now: float, end: TurnEnd) -> None:
@@ -139,13 +139,19 @@ class ConversationBook:
         return [row_of(one) for one, _ in zip(found, range(most), strict=False)]
 
     def _new(
-        self, named: ClientNames, key: str, client: str, request: ChatRequest, now: float
+        self,
+        named: ClientNames,
+        key: str,
+        client: str,
+        request: ChatRequest,
+        now: float,
+        num_results: int,
     ) -> KnownConversation:
+        """A conversation whose first turn begins."""
         name = named.name or self._name_of(key, request)
         if len(self._table) >= MAX_CONVERSATIONS:
             self._forget(next(iter(self._table.values())))
-        parent = self._table.get((key, named.parent))
-        if parent is not None:
+        if named.parent and (parent := self._table.get((key, named.parent))) is not None:
             parent.children += 1
         conversation = KnownConversation(
             name=name,
@@ -157,6 +163,10 @@ class ConversationBook:
             began_at=now,
             seen_at=now,
             owner=(key, name),
+            num_open=1,
+            turns=1,
+            tool_calls=num_results,
+            calls_shown=num_results,
         )
         self._table[conversation.owner] = conversation
         return conversation
@@ -186,8 +196,9 @@ class ConversationBook:
     def _forget(self, one: KnownConversation) -> None:
         del self._table[one.owner]
         self._forgotten(one.owner)
-        first = one.key, one.name.partition("-")[0]
-        if one.source == "prompt" and (namesakes := self._namesakes.get(first)) is not None:
+        if one.source == "prompt":
+            first = one.key, one.name.partition("-")[0]
+            namesakes = self._namesakes[first]
             namesakes.num_open -= 1
             if not namesakes.num_open:
                 del self._namesakes[first]

@@ -25,7 +25,7 @@ SHORT: Final = 3
 said: Final = attrgetter("role", "content", "tool_calls")
 """The parts of a message that are hashed. Reasoning is not, because clients drop it later."""
 
-
+role_of: Final = attrgetter("role")
 NO_HASHES: Final = array("q")
 
 
@@ -140,16 +140,18 @@ class PromptChains:
 
     def forget(self, chain: Chain) -> None:
         """`chain` is not continued any more."""
-        self.set_repeat(chain, may_repeat=False)
+        if chain.may_repeat:
+            self.set_repeat(chain, may_repeat=False)
         if chain in self._unanchored:
             self._unanchored.remove(chain)
         else:
             self._unanchor(chain)
         chain.tail = NO_HASHES
-        for end in chain.ends:
-            _leave(self._by_last, end, chain)
+        ends, chain.ends = chain.ends, []
+        if ends:
+            _leave(self._by_last, ends.pop(), chain)
+        for end in ends:
             _leave(self._by_end, end, chain)
-        chain.ends.clear()
 
     def _unanchor(self, chain: Chain) -> None:
         for one in chain.tail[-ANCHORS:]:
@@ -192,8 +194,10 @@ def _run(tail: "array[int]", hashes: "array[int]", at: int) -> int:
 
 def _leave(table: ChainTable, entry: int, chain: Chain) -> None:
     chains = table.get(entry)
-    if chains is None or chain not in chains:
+    if chains is None:
         return
-    chains.remove(chain)
-    if not chains:
+    if len(chains) > 1:
+        if chain in chains:
+            chains.remove(chain)
+    elif chains[0] is chain:
         del table[entry]

@@ -128,7 +128,8 @@ class PrefixDoctor:
 
     def forget(self, owner: Hashable) -> None:
         """Forget the prompts of a conversation that is forgotten."""
-        self.num_bytes -= sum(one.num_bytes for one in self._strands.pop(owner, ()))
+        for one in self._strands.pop(owner, ()):
+            self.num_bytes -= one.num_bytes
 
     def count(self, client: str, finding: PrefixFinding, lost_s: float) -> None:
         """Add a finding to those of the client."""

@@ -260,7 +260,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         listen=services.feed.listen,
         dashboard=Dashboard(services, VERSION, process),
         traces=services.traces,
-        conversations=services.conversing.book.rows,
+        conversations=services.conversing.rows,
         prefixes=services.conversing.prefixes,
         audit=services.audit,
         signer=Signer(services.signing_key),
@@ -269,6 +269,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         encoding=services.encoding,
         # trio's clock is called directly: `trio.current_time` takes three calls to reach it.
         now=trio.lowlevel.current_clock().current_time,
+        accounts=services.link.accounts,
     )
 
 
@@ -278,6 +279,7 @@ async def running(services: Services) -> AsyncIterator[str]:
     dial. Raises `ConfigError` when that address cannot be bound.
     """
     services.conversing.retain = services.link.retain
+    services.conversing.accounts = services.link.accounts
     services.dispatcher.note_workerless(providers_alone(services.config))
     async with trio.open_nursery() as nursery:
         try:

@@ -4,7 +4,7 @@ Owns recognition, the counts of each conversation, loops, and broken prefixes. P
 argument, and what is decided is carried out by `gateway.turn`.
 """
 
-from gateway.conversations.book import ConversationBook, ConversationVisit
+from gateway.conversations.book import MAX_CONVERSATIONS, ConversationBook, ConversationVisit
 from gateway.conversations.conversation import (
     ConversationList,
     ConversationRow,
@@ -13,7 +13,7 @@ from gateway.conversations.conversation import (
 )
 from gateway.conversations.hints import hint_of
 from gateway.conversations.loops import Loop, LoopFinder
-from gateway.conversations.names import named_by
+from gateway.conversations.names import ClientNames, named_by
 from gateway.conversations.prefix_doctor import (
     PrefixDoctor,
     PrefixFinding,

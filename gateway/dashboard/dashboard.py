@@ -133,7 +133,7 @@ class Dashboard:
             cached_tokens=traces.cached_tokens,
             output_tokens=traces.output_tokens,
             replaced=services.counters.processes_replaced,
-            conversations=services.conversing.book.rows(most=MAX_TALKS),
+            conversations=services.conversing.rows(most=MAX_TALKS),
             prefixes=services.conversing.prefixes()[:MAX_TALKS],
         )
 

@@ -42,6 +42,7 @@ from gateway.conversations import ConversationRow, PrefixRow
 from gateway.dashboard import Dashboard
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView, with_refusals
+from gateway.runtime import Accounts
 from gateway.spending import RateLimits, SpendingFigures
 from gateway.telemetry import AuditTrail, EventFeed, Listener, RequestTraces
 from gateway.turn import Caller, Encoding, KnownText, PathRequest, PromptRoom, Respond
@@ -155,7 +156,8 @@ class Edge:
     the rows of those of a name, or of all for an empty one; `prefixes` what breaks the prefixes of
     prompts. `signer` proves that reasoning came from this gateway. `stored` holds responses and
     conversations of the API. `draw` gives random bytes, `unix_time` seconds since 1970, `now`
-    seconds on trio's clock. `encoding` has the threads for large bodies.
+    seconds on trio's clock. `encoding` has the threads for large bodies; `accounts` takes what is
+    recorded of requests that have ended.
     """
 
     settings: EdgeSettings
@@ -187,6 +189,7 @@ class Edge:
     unix_time: Callable[[], float] = time.time
     now: Callable[[], float] = trio.current_time
     encoding: Encoding = field(default_factory=Encoding)
+    accounts: Accounts = field(default_factory=Accounts)
 
     @property
     def config(self) -> GatewayConfig:

@@ -215,16 +215,20 @@ class ClientAnswer:
             self.trace.first_at = self._edge.now()
 
     def _observe(self) -> None:
-        """Record the end of the request in its trace, the metrics and the rate limits."""
+        """The request has ended: record that at once in the rate limits, and later elsewhere."""
+        self.trace.usage = self.usage
+        if self.caller.charge is not None:
+            self.caller.charge.settle(self.trace)
+        self._edge.accounts.end(functools.partial(self._account, self._edge.now()))
+
+    def _account(self, ended_at: float) -> None:
+        """Record the end of the request in its trace and the metrics."""
         trace = self.trace
-        trace.model, trace.status, trace.usage = self._model(), self.status, self.usage
+        trace.model, trace.status, trace.ended_at = self._model(), self.status, ended_at
         trace.served_by = self.started.served_by if self.started else "none"
         trace.error = "" if self._error is None else self._error.code or self._error.type
-        trace.ended_at = self._edge.now()
         self._metrics.observe(trace)
         self._edge.traces.end(trace)
-        if self.caller.charge is not None:
-            self.caller.charge.settle(trace)
 
 
 class StreamedAnswer(ClientAnswer):

@@ -4,10 +4,11 @@ Owns which of them are silent. Must not know clocks (`now` is an argument) or fr
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from protocol.ids import WorkerId
+from protocol.messages import Retain
 
 SILENCE_S: Final = 1.0
 
@@ -15,7 +16,7 @@ SILENCE_S: Final = 1.0
 @dataclass(slots=True)
 class Peer:
     """One worker that has registered. `pong` is the nonce of the last ping that it answered. Its
-    engine `retains` if it takes `Retain`.
+    engine `retains` if it takes `Retain`; `expectations` go with the next frames for it.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Peer:
     is_welcome: bool = False
     pong: int = 0
     retains: bool = False
+    expectations: list[Retain] = field(default_factory=list)
 
 
 @final

@@ -3,6 +3,8 @@
 Owns the frames of submitted work until they are sent. Must not know sockets or what the frames
 mean.
 
+Accounts of requests that have ended in a cycle are written at its end, behind the frames.
+
 Requests that arrive together are placed one after the other in one cycle of trio's loop. Their
 frames are sent at the end of the cycle, all frames of a worker in one call, so that the worker
 wakes once. A request that is over by then needs no abort.
@@ -21,7 +23,7 @@ import outcome
 import trio
 
 from gateway.link.attempts import Attempt
-from gateway.runtime import Wakeup
+from gateway.runtime import Accounts, Wakeup
 from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES
 
@@ -43,8 +45,10 @@ class Submissions(trio.abc.Instrument):
         self,
         send: Callable[[WorkerId, list[bytes]], bool | None],
         waiting_bytes: Callable[[WorkerId], int],
+        accounts: Accounts | None = None,
     ) -> None:
         self._send = send
+        self._accounts = accounts or Accounts()
         self._waiting_bytes = waiting_bytes
         self._waiting: dict[Attempt, bytes] = {}
         self._is_held = True
@@ -62,6 +66,7 @@ class Submissions(trio.abc.Instrument):
     async def run(self) -> None:
         """Send submitted frames until cancelled. Raises what `send` raises."""
         trio.lowlevel.add_instrument(self)
+        self._accounts.start()
         try:
             while True:
                 if self._failure is not None:
@@ -74,11 +79,18 @@ class Submissions(trio.abc.Instrument):
                 await self._has_some.wait()
         finally:
             trio.lowlevel.remove_instrument(self)
+            self._accounts.stop()
 
-    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
+    def before_io_wait(self, timeout: float) -> None:
         """Called by trio when all tasks of a cycle of the loop have run."""
-        if self._is_held or not self._waiting:
-            return
+        if self._waiting and not self._is_held:
+            self._send_waiting()
+        if self._accounts.is_due:
+            self._accounts.write()
+            if timeout > 0 and trio.lowlevel.current_statistics().tasks_runnable:
+                self._wake()
+
+    def _send_waiting(self) -> None:
         # trio would log what an instrument raises, and never call it again.
         result = outcome.capture(self._send_all)
         if isinstance(result, outcome.Error):
@@ -86,7 +98,12 @@ class Submissions(trio.abc.Instrument):
         elif result.value:
             return
         self._is_held = True
-        # The loop has already computed how long it sleeps; wake it for the frames that are left.
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake the loop, which has already computed how long it sleeps, for the frames that are
+        left or for a task that an account has woken.
+        """
         trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
 
     def _send_all(self) -> bool:

@@ -24,7 +24,7 @@ from gateway.link.peers import Peer, Peers
 from gateway.link.relays import RelayAttempt, RelayMessage
 from gateway.link.submissions import Submissions
 from gateway.routing import Demand, Dispatcher
-from gateway.runtime import next_tick
+from gateway.runtime import Accounts, next_tick
 from gateway.telemetry import GatewayCounters
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
@@ -142,7 +142,8 @@ class WorkerLink:
 
     `step` is entered around the processing of each frame and gives the time on trio's clock.
     `gateways` are the addresses of the other gateway processes, which workers dial too. A Unix
-    socket takes processes of other users only if the link `admits_others`.
+    socket takes processes of other users only if the link `admits_others`. While it
+    runs it has the `accounts` of requests written.
     """
 
     def __init__(
@@ -172,9 +173,9 @@ class WorkerLink:
         self._refused: dict[str, str] = {}
         self._lied_at: dict[tuple[str, bytes], float] = {}
         self._attempts = Attempts(counters)
-        self._submissions = Submissions(self._send_frames, self._waiting_bytes)
+        self.accounts = Accounts()
+        self._submissions = Submissions(self._send_frames, self._waiting_bytes, self.accounts)
         self._step = step or _Now()
-        self._expectations: dict[WorkerId, list[bytes]] = {}
         self._requested_files: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
         files.on_false = self._refuse_false_files
@@ -260,7 +261,7 @@ class WorkerLink:
         """
         peer = self._peers.get(worker_id)
         if peer is not None and peer.retains:
-            self._expectations.setdefault(worker_id, []).append(encode(message))
+            peer.expectations.append(message)
 
     def waiting_bytes(self, attempt: Attempt) -> int:
         """Bytes that wait to be sent to the attempt's worker."""
@@ -510,7 +511,6 @@ class WorkerLink:
 
     def _forget(self, worker_id: WorkerId) -> Peer | None:
         """Forget the worker, with what waits for it or was asked of it. Returns what was known."""
-        self._expectations.pop(worker_id, None)
         self._forget_requests(worker_id)
         return self._peers.pop(worker_id, None)
 
@@ -529,8 +529,10 @@ class WorkerLink:
         """Send the frames, behind the expectations that wait. Returns True if the worker could not
         be reached and was disconnected.
         """
-        if (waiting := self._expectations.pop(worker_id, None)) is not None:
-            frames = [*waiting, *frames]
+        peer = self._peers.get(worker_id)
+        if peer is not None and peer.expectations:
+            frames = [*map(encode, peer.expectations), *frames]
+            peer.expectations.clear()
         try:
             self._router.send_all(worker_id, frames)
         except LinkFull as error:
@@ -556,6 +558,7 @@ class WorkerLink:
         while True:
             due = min(ping_at, max(judge_at, self._peers.silent_at()))
             await trio.sleep_until(due)
+            self.accounts.write()
             now = trio.current_time()
             if now - due > PING_S:
                 # This process was held up (a long call, a suspended machine), and libzmq's thread

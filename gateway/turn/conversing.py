@@ -16,7 +16,10 @@ import msgspec
 from config import Config, ConversationLimitsConfig, LoopsConfig
 from gateway.api import ApiError, ChatRequest, Message, Usage
 from gateway.conversations import (
+    MAX_CONVERSATIONS,
+    ClientNames,
     ConversationBook,
+    ConversationRow,
     ConversationVisit,
     KnownConversation,
     Loop,
@@ -32,6 +35,7 @@ from gateway.conversations import (
     tools_of,
 )
 from gateway.prompt import INSTRUCTIONS, ModelText, decode_raw
+from gateway.runtime import Accounts
 from gateway.spending import day_of
 from gateway.store import UseName, UseSums
 from gateway.telemetry import FleetEvent, Limited, LoopFound, RequestTrace
@@ -59,8 +63,9 @@ def _tell_nobody(_worker_id: WorkerId, _message: Retain) -> None:
 
 
 class Conversing:
-    """`publish` takes events, `record_use` takes usage.
-    `retain` takes what is expected of a conversation, for the worker that has its prefix.
+    """`publish` takes events, `record_use` takes usage. `accounts` takes what needs not be known
+    while a request begins, `retain` what is expected of a conversation, for the worker that has its
+    prefix.
     """
 
     def __init__(
@@ -70,11 +75,13 @@ class Conversing:
         record_use: Callable[[UseName, UseSums], None] = _forget,
     ) -> None:
         self._record_use = record_use
+        self.accounts = Accounts()
         self._publish = publish
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
         self.book = ConversationBook(self._doctor.forget)
-        self._visits: dict[int, ConversationVisit] = {}
+        self._visits: dict[int, ConversationVisit | None] = {}
+        """By the number of a request; None until its conversation is found."""
         self._returns = ReturnModel()
         self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
         self._sweeps_at = 0.0
@@ -93,27 +100,41 @@ class Conversing:
         """The request begins; returns what is asked in its place. Raises `ApiError` for a loop that
         the configuration ends.
         """
-        trace = caller.trace
+        trace, now = caller.trace, time.time()
         if trace.number in self._visits:
             return request  # a further prompt of the same request
         named = named_by(caller.sent, request)
         if self._repairs:
             request = self._mended(request, trace.client)
-        now = time.time()
-        visit = self.book.enter(named, caller.key, trace.client, request, now)
-        if visit is None:
-            return request
-        trace.conversation = visit.conversation.name
+        if trace.number:
+            self._visits[trace.number] = None
         limits = self._limits.get(caller.key, self._limit)
+        may_loop = self._first is not None and len(request.messages) >= 2 * self._first
+        if limits is None and not may_loop:
+            self.accounts.begin(partial(self._find, named, request, caller, now))
+            return request
+        self.accounts.write()
+        conversation = self._find(named, request, caller, now)
+        if conversation is None:
+            return request
         if limits is not None:
             trace.turn.limited = Limited(caller.key, trace.conversation, limits)
+        return self._without_loop(conversation, request, trace) if may_loop else request
+
+    def _find(
+        self, named: ClientNames, request: ChatRequest, caller: Caller, now: float
+    ) -> KnownConversation | None:
+        """The conversation of a request that began at `now`; None for one that belongs to none."""
+        trace = caller.trace
+        visit = self.book.enter(named, caller.key, trace.client, request, now)
+        if visit is None:
+            return None
+        trace.conversation = visit.conversation.name
         if trace.number:
             self._visits[trace.number] = visit
         else:  # prompts that are scored before an answer have a trace that never ends
             self.book.leave(visit, now, TurnEnd())
-        if self._first is not None and len(request.messages) >= 2 * self._first:
-            return self._without_loop(visit.conversation, request, trace)
-        return request
+        return visit.conversation
 
     def leave(self, trace: RequestTrace) -> None:
         """The request has ended. It must not raise: it is called for each request."""
@@ -142,8 +163,14 @@ class Conversing:
             self.book.sweep(now)
             self._returns.sweep(now)
 
+    def rows(self, name: str = "", most: int = MAX_CONVERSATIONS) -> list[ConversationRow]:
+        """See `ConversationBook.rows`."""
+        self.accounts.write()
+        return self.book.rows(name, most)
+
     def prefixes(self) -> tuple[PrefixRow, ...]:
         """What breaks the prefixes of prompts, by client."""
+        self.accounts.write()
         return self._doctor.rows()
 
     def _mended(self, request: ChatRequest, client: str) -> ChatRequest:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from gateway.link.attempts import STOPPED, Attempt
 from gateway.link.submissions import LOOK_AGAIN_S, ROOM_BYTES, Submissions
 from gateway.routing.lease import Lease
+from gateway.runtime import Accounts
 from protocol.ids import RequestId, WorkerId
 from protocol.transport import LocalDealer, LocalRouter
 from tests.fakes.links import fresh_id, until
@@ -58,6 +60,41 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
         nursery.cancel_scope.cancel()
     assert len(sent) == 10
     assert counts[5:] == [5] * 5
+
+
+async def test_accounts_of_a_cycle_are_written_behind_its_frames() -> None:
+    """Together, and before the next cycle; those of beginnings wait for an end."""
+    done: list[object] = []
+    accounts = Accounts()
+    submissions = Submissions(lambda _worker, frames: done.extend(frames), _nothing_waits, accounts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        accounts.begin(partial(done.append, "begun"))
+        await trio.lowlevel.checkpoint()
+        assert not done
+        accounts.end(partial(done.append, "ended"))
+        submissions.add(_attempt(1), b"1")
+        await trio.lowlevel.checkpoint()
+        assert done == [b"1", "begun", "ended"]
+        nursery.cancel_scope.cancel()
+    accounts.end(partial(done.append, "last"))
+    assert done[3:] == ["last"]
+
+
+async def test_a_task_that_an_account_wakes_runs_at_once() -> None:
+    """The loop was about to sleep, with nothing to wake it for a minute."""
+    woken, accounts = trio.Event(), Accounts()
+    submissions = Submissions(lambda _worker, _frames: None, _nothing_waits, accounts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        accounts.end(woken.set)
+        began_at = trio.current_time()
+        with trio.move_on_after(60):
+            await woken.wait()
+        assert trio.current_time() - began_at < 30
+        nursery.cancel_scope.cancel()
 
 
 async def test_they_leave_before_anything_else_is_done() -> None:

@@ -96,10 +96,11 @@ async def test_nothing_waits_for_a_worker_that_is_refused() -> None:
         await gateway.wait_state("ready")
         link, (worker_id,) = gateway.services.link, tuple(gateway.services.link._peers)
         link.retain(worker_id, Retain(RequestId(bytes(16)), 1, bytes(16), 0.5, 1.0))
-        assert link._expectations
+        (peer,) = link._peers.values()
+        assert peer.expectations
         other = Register(99, "w1", ("alpha",), "fake", "0", 1, worker.facts)
         link._on_frame(worker_id, encode(other))
-        assert not link._expectations
+        assert not link._peers
 
 
 async def test_a_refusal_that_quotes_a_huge_name_fits_into_a_frame() -> None:

@@ -59,6 +59,7 @@ CUT: Final = AnswerState.CUT
 ENDED: Final = AnswerState.ENDED
 CONTENT: Final = AnswerEvent.CONTENT
 FINISH: Final = AnswerEvent.FINISH
+REPLACE: Final = AnswerEvent.REPLACE
 END: Final = AnswerEvent.END
 
 

@@ -48,6 +48,7 @@ from gateway.http.answer_state import (
     ENDED,
     FINISH,
     OPEN,
+    REPLACE,
     REPLACED,
     SPEAKING,
     STREAMED,
@@ -180,7 +181,7 @@ class ClientAnswer:
         answer behind it.
         """
         self._error = self._error or error
-        self.state = TABLE[self.state, AnswerEvent.REPLACE]
+        self.state = TABLE[self.state, REPLACE]
 
     def _respond_with_failure(self) -> None:
         """Send the error, or else the body of a provider, as a whole response."""
@@ -308,7 +309,7 @@ class StreamedAnswer(ClientAnswer):
                 return b""
             case UpstreamBody():
                 self._foreign = event
-                self.state = TABLE[self.state, AnswerEvent.REPLACE]
+                self.state = TABLE[self.state, REPLACE]
                 return b""
             case UpstreamUsage():
                 self.usage = event.usage

@@ -30,10 +30,10 @@ from gateway.http.answer_state import (
     END,
     ENDED,
     FINISH,
+    REPLACE,
     REPLACED,
     TABLE,
     WHOLE,
-    AnswerEvent,
 )
 from gateway.http.error_responses import JSON_TYPE, error_of
 from gateway.http.sse_writer import ClientAnswer
@@ -88,7 +88,7 @@ class WholeAnswer(ClientAnswer):
                 self._respond()
         elif kind is UpstreamBody:
             self._foreign = event  # type: ignore[assignment] # as `kind` tells
-            self.state = TABLE[self.state, AnswerEvent.REPLACE]
+            self.state = TABLE[self.state, REPLACE]
         else:
             self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
 

@@ -7,7 +7,6 @@ which upstream is asked, or what it costs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -105,7 +104,7 @@ class _Counting:
         usage = await self._resumption.estimate(said_in(answer.body))
         if not is_translated:
             return answer
-        return replace(answer, body=with_usage(answer.body, usage))
+        return msgspec.structs.replace(answer, body=with_usage(answer.body, usage))
 
 
 async def ask_chat(

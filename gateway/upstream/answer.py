@@ -5,7 +5,6 @@ clients.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -77,8 +76,7 @@ class AnswerFiltered(HermaError):
     """The whole answer was passed on; a filter of the server ended it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderAnswer:
+class ProviderAnswer(msgspec.Struct, frozen=True):
     """A complete answer: a 200, or a 4xx that is about the request itself. `usage` and `made` are
     what a 200 reports and the calls of its first choice.
     """

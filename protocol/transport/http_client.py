@@ -15,11 +15,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 from urllib.parse import urlsplit
 
 import certifi
+import msgspec
 import trio
 
 from protocol.errors import (
@@ -60,8 +60,7 @@ sent before the request came.
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(msgspec.Struct, frozen=True):
     """Header names are in lower case. `body` is decompressed if it was gzip or deflate; reading it
     raises `ReadError` or `RemoteProtocolError`.
     """

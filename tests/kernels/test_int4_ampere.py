@@ -179,6 +179,8 @@ def test_an_emulated_card_sees_mistakes(
     inputs = int4_check.drawn(case, torch.bfloat16)
     faults = []
     for is_eager, is_back in ((False, False), (True, True)):
+        if any(faults):
+            break
         try:
             answer = emulated_ampere.product(
                 inputs.x,

@@ -35,6 +35,14 @@ def named_types(named: object) -> list[Any]:
     return named if isinstance(named, list) else [named]
 
 
+def types_of_both(one: object, two: object) -> list[Any]:
+    """The types that the values of two keywords `type` allow: an integer is a number."""
+    first, second = named_types(one), named_types(two)
+    found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
+    found += [kind for kind in second if kind == "integer" and "number" in first]
+    return list(dict.fromkeys(found))
+
+
 def type_of(value: object) -> str:
     """The type of a value; a number that is written as a whole one is an integer."""
     return _OF_PYTHON[type(value)]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
+from gateway.schemas.json_types import types_of_both
+
 Json = dict[str, Any]
 
 _OBJECT: Final = frozenset({"type", "properties", "required"})
@@ -147,7 +149,7 @@ class _Joiner:
                 return None
             properties[name] = narrower
         types = [part["type"] for part in (one, two) if "type" in part]
-        named = [kind for kind in _named(types[0]) if kind in _named(types[-1])] if types else []
+        named = types_of_both(types[0], types[-1]) if types else []
         if self._num_left < 0 or (types and not named):
             return None
         joined: Json = {"type": named[0] if len(named) == 1 else named} if types else {}
@@ -195,7 +197,3 @@ def _within(written: object) -> Iterable[object]:
     if isinstance(written, dict):
         return written.values()
     return written if isinstance(written, list) else ()
-
-
-def _named(types: str | Iterable[str]) -> Iterable[str]:
-    return [types] if isinstance(types, str) else types

@@ -417,7 +417,7 @@ def _other_arguments(function: Mapping[str, Any]) -> str:
 def _arguments(value: object) -> str:
     if not isinstance(value, str):
         # PHP writes an empty object as a list; another list is the model's fault, and no object.
-        return _encode(value).decode() if value else ""
+        return _encode(value).decode() if value or isinstance(value, dict) else ""
     is_twice = value[:_EMPTY_CHARS] == "{}" and value[_EMPTY_CHARS:].lstrip().startswith("{")
     return value[_EMPTY_CHARS:] if is_twice else value
 

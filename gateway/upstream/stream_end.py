@@ -310,7 +310,7 @@ def _says(part: object, found: CallPart) -> bool:
     given = part.get("function")
     function = given if isinstance(given, dict) else {}
     arguments, name = function.get("arguments"), function.get("name")
-    if (arguments or "") != found.arguments:
+    if ("" if arguments is None else arguments) != found.arguments:
         return False
     if found.id is None:
         return not name and not part.get("id")

@@ -9,7 +9,7 @@ grammars.
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from gateway.schemas import named_types, resolved
+from gateway.schemas import resolved, types_of_both
 
 Json = dict[str, Any]
 Tell = Callable[[str], object]
@@ -146,10 +146,7 @@ def _joined(one: object, two: object) -> object:
 
 
 def _types(one: object, two: object) -> list[str] | str:
-    first, second = named_types(one), named_types(two)
-    found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
-    found += [kind for kind in second if kind == "integer" and "number" in first]
-    found = list(dict.fromkeys(found))
+    found = types_of_both(one, two)
     return found[0] if len(found) == 1 else found
 
 

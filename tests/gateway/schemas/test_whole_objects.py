@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api import schema_source
@@ -141,7 +141,9 @@ LEAVES = st.sampled_from([{}, {"type": "string"}, {"const": "x"}, {"enum": ["x",
 OBJECTS = st.fixed_dictionaries(
     {},
     optional={
-        "type": st.sampled_from(["object", ["object", "null"]]),
+        "type": st.sampled_from(
+            ["object", ["object", "null"], ["integer", "object"], ["number", "object"]]
+        ),
         "properties": st.dictionaries(WORDS, LEAVES, max_size=3),
         "required": st.lists(WORDS, unique=True, max_size=2),
     },
@@ -168,11 +170,16 @@ ROOTS = st.builds(
     st.builds(lambda part: {"allOf": [{"$ref": "#/$defs/one"}, part]}, OBJECTS),
 )
 VALUES = st.one_of(
-    st.none(), st.just("x"), st.dictionaries(WORDS, st.sampled_from(["x", "y", 1]), max_size=3)
+    st.sampled_from([None, "x", 1, 1.5]),
+    st.dictionaries(WORDS, st.sampled_from(["x", "y", 1]), max_size=3),
 )
 
 
+COUNTED = {"type": ["number", "object"], "properties": {"a": {"const": "x"}}}
+
+
 @given(ROOTS, st.lists(VALUES, max_size=8))
+@example({"type": ["integer", "object"], "allOf": [COUNTED], "$defs": {}}, [1, 1.5, {}])
 def test_joined_schemas_allow_the_same(schema: dict[str, Any], values: list[Any]) -> None:
     """Whatever is joined."""
     _agree(schema, values)

@@ -35,6 +35,8 @@ def whole_calls(*calls: dict[str, Any], finish: str = "tool_calls") -> Any:
         ({"name": "get", "arguments": "", "input": OBJECT}, "{}"),
         ({"name": "get", "input": "words"}, "{}"),
         ({"name": "get", "arguments": []}, "{}"),
+        ({"name": "get", "arguments": {}}, "{}"),
+        ({"name": "get", "arguments": False}, "{}"),
         ({"name": "get", "arguments": ["1"]}, '["1"]'),
     ],
 )
@@ -42,7 +44,9 @@ def whole_calls(*calls: dict[str, Any], finish: str = "tool_calls") -> Any:
 def test_arguments_under_another_name(
     function: dict[str, Any], arguments: str, is_flat: bool
 ) -> None:
-    """Without them a tool would be called with none; what is no object is not left out either."""
+    """Without them a tool would be called with none; what is no object is not left out either. A
+    chunk never has arguments that are no text, which clients add up as one.
+    """
     call = {**FIRST, **function} if is_flat else {**FIRST, "function": function}
     found, error = passed(chunk(tool_calls=[call]), chunk("tool_calls"), DONE)
     assert error is None

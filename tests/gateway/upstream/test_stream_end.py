@@ -52,7 +52,8 @@ def calls_in(events: list[bytes]) -> list[dict[str, Any]]:
                 call = calls.setdefault(one["index"], {"id": "", "name": "", "arguments": ""})
                 call["id"] += one.get("id") or ""
                 call["name"] += one["function"].get("name") or ""
-                call["arguments"] += one["function"].get("arguments") or ""
+                arguments = one["function"].get("arguments")
+                call["arguments"] += "" if arguments is None else arguments
     return list(calls.values())
 
 

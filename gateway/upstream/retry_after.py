@@ -15,14 +15,15 @@ from typing import Final
 MAX_RETRY_AFTER_S: Final = 600
 
 _IN_BODY: Final = (
-    re.compile(rb'"retryDelay"\s*:\s*"(?P<time>[0-9.]{1,12}m?s)"'),
+    re.compile(rb'"retryDelay"\s*:\s*"(?P<time>[0-9.]{1,20}m?s)"'),
     re.compile(
         rb"(?i)\b(?:try(?:ing)? again|retry(?:ing)?) (?:in|after) (?:about )?(?P<time>(?:"
-        rb"[0-9.]{1,9} ?(?:ms|milliseconds?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
+        rb"[0-9.]{1,20} ?(?:ms|milliseconds?|h(?:ours?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)"
         rb"(?: ?and ?|,? )?){1,3})(?![a-z0-9])"
     ),
 )
-_PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?(ms|mil|[hms])")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|mil|[hms])")
+"""Google writes nanoseconds ("34.074824224s")."""
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "mil": 0.001}
 
 

@@ -151,6 +151,10 @@ async def test_other_refusals_stay_the_client_s(status: int, text: str) -> None:
 PAUSES: list[tuple[Any, int | None]] = [
     ([{"error": {"code": 429, "details": [{"@type": "x", "retryDelay": "31s"}]}}], 31),
     ([{"error": {"code": 429, "details": [{"retryDelay": "0.5s"}]}}], 1),
+    ([{"error": {"code": 429, "details": [{"retryDelay": "34.074824224s"}]}}], 35),
+    ([{"error": {"code": 429, "details": [{"retryDelay": "134.074824224s"}]}}], 135),
+    ({"error": {"code": 429, "message": "Please retry in 26.353781093s."}}, 27),
+    ({"error": {"code": 429, "message": "Please retry in 1h2m26.353781093s."}}, 600),
     ({"error": {"message": "Quota exceeded. Please retry in 31.53s."}}, 32),
     ({"error": {"message": "Rate limit reached. Please try again in 20s. Visit x."}}, 20),
     ({"error": {"message": "Please try again in 1m2.5s."}}, 63),

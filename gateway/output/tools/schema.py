@@ -17,6 +17,10 @@ _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 """A text as a JSON string, in quotes."""
 _MAX_DEPTH: Final = 4
+_MAX_PARTS: Final = 2**14
+"""Of the schemas of a request that are looked at, over and over where references lead back to them:
+some bytes can say more of them than there is time for. The rest stays as it is.
+"""
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
 _SIMPLE: Final = frozenset({"$ref", *_COMBINED})
 
@@ -41,14 +45,24 @@ def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]
     as far as the types of a parameter need it.
     """
     found: dict[str, Mapping[str, Any]] = {}
+    left = _parts_left()
     for tool in tools:
         function = tool["function"]
-        parameters = function.get("parameters")
-        found[function["name"]] = _parameters(parameters) if isinstance(parameters, dict) else {}
+        given = function.get("parameters")
+        found[function["name"]] = _parameters(given, left) if isinstance(given, dict) else {}
     return found
 
 
-def _parameters(root: dict[str, Any]) -> Mapping[str, Any]:
+def _parts_left() -> Iterator[int]:
+    return iter(range(_MAX_PARTS))
+
+
+def _is_over(left: Iterator[int]) -> bool:
+    """Whether no more schemas are looked at; else one more is."""
+    return next(left, None) is None
+
+
+def _parameters(root: dict[str, Any], left: Iterator[int]) -> Mapping[str, Any]:
     """The schemas of the properties that `root` names, also behind a reference and in parts of an
     `allOf`, `anyOf` or `oneOf`.
     """
@@ -57,19 +71,21 @@ def _parameters(root: dict[str, Any]) -> Mapping[str, Any]:
         own = properties
     else:
         own = {}
-        _gather(root, root, own, 0)
+        _gather(root, root, own, 0, left)
     if not [one for one in own.values() if type(one) is dict and not _SIMPLE.isdisjoint(one)]:
         return own
-    return {name: _plain(root, one, 0) for name, one in own.items()}
+    return {name: _plain(root, one, 0, left) for name, one in own.items()}
 
 
-def _gather(root: dict[str, Any], schema: object, own: dict[str, Any], depth: int) -> None:
-    schema = resolved(root, schema)
+def _gather(
+    root: dict[str, Any], schema: object, own: dict[str, Any], depth: int, left: Iterator[int]
+) -> None:
+    schema = {} if _is_over(left) else resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return
     for word in _COMBINED:
         for option in _listed(schema.get(word)):
-            _gather(root, option, own, depth + 1)
+            _gather(root, option, own, depth + 1, left)
     properties = schema.get("properties")
     for name, one in properties.items() if isinstance(properties, dict) else ():
         own[name] = {"allOf": [own[name], one]} if name in own else one
@@ -79,13 +95,15 @@ def _listed(options: object) -> list[Any]:
     return options if isinstance(options, list) else []
 
 
-def _plain(root: Mapping[str, Any], schema: object, depth: int) -> object:
+def _plain(root: Mapping[str, Any], schema: object, depth: int, left: Iterator[int]) -> object:
     """`schema` without references where its types are stated."""
+    if _is_over(left):
+        return schema
     schema = resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     combined = {
-        word: [_plain(root, one, depth + 1) for one in schema[word]]
+        word: [_plain(root, one, depth + 1, left) for one in schema[word]]
         for word in _COMBINED
         if isinstance(schema.get(word), list)
     }
@@ -97,12 +115,17 @@ def within(root: Mapping[str, Any], schema: object, key: str | None) -> object:
     `key` is None, also behind references and in parts of an `allOf`, `anyOf` or `oneOf`. None if
     nothing states it.
     """
-    found = list(_inner(root, schema, key, 0))
-    return _plain(root, found[0] if len(found) == 1 else {"anyOf": found}, 0) if found else None
+    left = _parts_left()
+    found = list(_inner(root, schema, key, 0, left))
+    if not found:
+        return None
+    return _plain(root, found[0] if len(found) == 1 else {"anyOf": found}, 0, left)
 
 
-def _inner(root: Mapping[str, Any], schema: object, key: str | None, depth: int) -> Iterator[Any]:
-    schema = resolved(root, schema)
+def _inner(
+    root: Mapping[str, Any], schema: object, key: str | None, depth: int, left: Iterator[int]
+) -> Iterator[Any]:
+    schema = {} if _is_over(left) else resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return
     if key is None:
@@ -114,43 +137,46 @@ def _inner(root: Mapping[str, Any], schema: object, key: str | None, depth: int)
         yield from (one for one in (stated,) if isinstance(one, dict))
     for word in _COMBINED:
         for option in _listed(schema.get(word)):
-            yield from _inner(root, option, key, depth + 1)
+            yield from _inner(root, option, key, depth + 1, left)
 
 
 def required_of(tools: tuple[dict[str, Any], ...]) -> dict[str, frozenset[str]]:
     """The parameters by tool that a call has to give."""
     found: dict[str, frozenset[str]] = {}
+    left = _parts_left()
     for tool in tools:
         function = tool["function"]
-        parameters = function.get("parameters")
-        names = _required(parameters, parameters, 0) if isinstance(parameters, dict) else ()
+        given = function.get("parameters")
+        names = _required(given, given, 0, left) if isinstance(given, dict) else ()
         found[function["name"]] = frozenset(name for name in names if isinstance(name, str))
     return found
 
 
-def _required(root: dict[str, Any], schema: object, depth: int) -> Iterator[object]:
-    schema = resolved(root, schema)
+def _required(
+    root: dict[str, Any], schema: object, depth: int, left: Iterator[int]
+) -> Iterator[object]:
+    schema = {} if _is_over(left) else resolved(root, schema)
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return
     yield from _listed(schema.get("required"))
     for part in _listed(schema.get("allOf")):
-        yield from _required(root, part, depth + 1)
+        yield from _required(root, part, depth + 1, left)
 
 
 def types_of(schema: object) -> frozenset[str]:
     """The JSON types that a schema allows; empty where it names none."""
-    return frozenset(SYNONYMS.get(name, name) for name in _types(schema, 0))
+    return frozenset(SYNONYMS.get(name, name) for name in _types(schema, 0, _parts_left()))
 
 
-def _types(schema: object, depth: int) -> list[str]:
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+def _types(schema: object, depth: int, left: Iterator[int]) -> list[str]:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH or _is_over(left):
         return []
-    named = [*_named_types(schema, depth)]
+    named = [*_named_types(schema, depth, left)]
     # OpenAPI 3.0; where no type is named, null is allowed already.
     return [*named, "null"] if named and schema.get("nullable") is True else named
 
 
-def _named_types(schema: dict[str, Any], depth: int) -> Iterator[str]:
+def _named_types(schema: dict[str, Any], depth: int, left: Iterator[int]) -> Iterator[str]:
     named = schema.get("type")
     if isinstance(named, str):
         yield named
@@ -166,7 +192,7 @@ def _named_types(schema: dict[str, Any], depth: int) -> Iterator[str]:
         yield "array"
     for word in _COMBINED:
         for option in _listed(schema.get(word)):
-            yield from _types(option, depth + 1)
+            yield from _types(option, depth + 1, left)
 
 
 def is_text(types: frozenset[str]) -> bool:

@@ -1,13 +1,15 @@
 """The types of parameters whose values models write as plain text."""
 
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from gateway.output.tools import TOOL_FORMATS, ToolParser
 from gateway.output.tools.minimax import PREFIX
-from gateway.output.tools.schema import required_of, schemas_of, to_json, types_of
+from gateway.output.tools.schema import required_of, schemas_of, to_json, types_of, within
 from tests.gateway.output.tools.test_answers import joined
 
 DEFS = {
@@ -22,6 +24,37 @@ COUNT = {"$ref": "#/$defs/count"}
 def _types(parameters: dict[str, Any], name: str = "x") -> frozenset[str]:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     return types_of(schemas_of((tool,))["f"].get(name))
+
+
+@pytest.mark.parametrize("word", ["anyOf", "allOf"])
+@pytest.mark.parametrize("num_ways", [2, 40])
+def test_ways_that_lead_back_are_looked_at_for_a_bounded_time(word: str, num_ways: int) -> None:
+    """40 references to the schema that they are in have 40 ** 5 ways, in a body of 1 KB."""
+    counted = [{"type": "integer"}, *[{"$ref": "#/$defs/ring"}] * num_ways]
+    ring = {word: counted, "properties": {"y": {"type": "boolean"}}, "required": ["y"]}
+    parameters = {"$defs": {"ring": ring}, "properties": {"x": {"$ref": "#/$defs/ring"}}}
+    spread = {**parameters, word: [{"$ref": "#/$defs/ring"}] * num_ways}
+    one, two = (
+        ({"type": "function", "function": {"name": "f", "parameters": given}},)
+        for given in (parameters, spread)
+    )
+    looked_at = 0
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal looked_at
+        looked_at += event == "call" and frame.f_code.co_name == "resolved"
+
+    sys.setprofile(look)
+    try:
+        own, of_parts = schemas_of(one)["f"], schemas_of(two)["f"]
+        required = required_of(two)["f"]
+        inner = within(parameters, own["x"], "y")
+    finally:
+        sys.setprofile(None)
+    assert looked_at < 100_000
+    assert {"object", "integer"} <= types_of(own["x"])
+    assert types_of(of_parts["y"]) == types_of(inner) == {"boolean"}
+    assert required == ({"y"} if word == "allOf" else set())
 
 
 @pytest.mark.parametrize(

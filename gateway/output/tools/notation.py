@@ -16,7 +16,7 @@ from gateway.output.tools.parameter_grammar import (
     decoded,
     pattern_of,
 )
-from gateway.output.tools.schema_parts import alternatives, flat, options
+from gateway.output.tools.schema_parts import SchemaParts, options
 from gateway.output.tools.value_tags import quoted, slashed
 from gateway.schemas import named_types, type_of
 
@@ -122,6 +122,7 @@ class _Rules:
         self._notation = notation
         self._rule = rule
         self._root = root
+        self._parts = SchemaParts(root)
         self._known: dict[str, str] = {}
         self._num_rules = 0
         self.lines: list[str] = []
@@ -131,7 +132,7 @@ class _Rules:
         """The arguments are an object in brackets of their own, whatever else the schema allows."""
         given = {key: value for key, value in self._root.items() if key not in {"$defs", OPTIONS}}
         names = self._notation.arguments
-        found = alternatives(given, self._root, lambda keyword: self._leave_out("", keyword))
+        found = self._parts.alternatives(given, lambda keyword: self._leave_out("", keyword))
         parts = [self._object(one, names, "") for one in found]
         self.lines.insert(0, f"{self._rule}: {' | '.join(parts) or self._object({}, names, '')}")
 
@@ -160,7 +161,7 @@ class _Rules:
         return self._known[key]
 
     def _expression(self, schema: object, at: str) -> str:
-        found = flat(schema, self._root, lambda keyword: self._leave_out(at, keyword))
+        found = self._parts.flat(schema, lambda keyword: self._leave_out(at, keyword))
         if not isinstance(found, dict):
             if not found:
                 self._leave_out(at, "not")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from gateway.output.tools.schema_parts import alternatives
+from gateway.output.tools.schema_parts import SchemaParts
 from gateway.output.tools.value_tags import ValueTags, slashed
 from gateway.schemas import FORMAT_PATTERNS, named_types, type_of
 
@@ -73,6 +73,7 @@ class _Rules:
         self._tags = tags
         self._rule = rule
         self._root = root
+        self._parts = SchemaParts(root)
         self._num_values = 0
         self.lines: list[str] = []
         self.limits: list[UnenforcedKeyword] = []
@@ -80,7 +81,7 @@ class _Rules:
     def write(self) -> None:
         """All rules; those of the arguments come first."""
         given = {key: value for key, value in self._root.items() if key not in _SHARED}
-        found = list(alternatives(given, self._root, partial(self._leave_out, "")))
+        found = list(self._parts.alternatives(given, partial(self._leave_out, "")))
         has_names = any(isinstance(one.get("properties"), dict) for one in found)
         says_more = [keyword for keyword in _WHOLE if keyword in self._root]
         whole = f"{self._rule}_json"
@@ -107,7 +108,7 @@ class _Rules:
             self._num_values += 1
             parts.append(part if name in required else f"{part}?")
             at = f"/properties/{name.replace('~', '~0').replace('/', '~1')}"
-            ways = list(alternatives(value, self._root, partial(self._leave_out, at)))
+            ways = list(self._parts.alternatives(value, partial(self._leave_out, at)))
             write = self._typed if self._tags.is_typed else self._untyped
             self.lines.append(f"{part}: {write(part, name, value, ways or [{}], at)}")
         return " ".join(parts) or _EMPTY

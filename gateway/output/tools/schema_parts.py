@@ -7,7 +7,7 @@ grammars.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, final
 
 from gateway.schemas import resolved, types_of_both
 
@@ -19,6 +19,7 @@ schema is kept.
 
 _MAX_DEPTH: Final = 32
 _MAX_OPTIONS: Final = 64
+_MAX_PARTS: Final = 2**14
 _LARGER: Final = frozenset(
     {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
 )
@@ -28,49 +29,62 @@ _SMALLER: Final = frozenset(
 _OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
 
 
-def flat(schema: object, root: Json, tell: Tell, depth: int = 0) -> Json | bool:
-    """The schema without `$ref` and `allOf`. `tell` is called with each keyword that cannot be
-    joined.
+@final
+class SchemaParts:
+    """The schema `root`, of which a bounded number of parts is looked at: references can lead to
+    the same part in more ways than there is time for.
     """
-    if isinstance(schema, bool):
-        return schema
-    if not isinstance(schema, dict):
-        return True
-    parts: list[Any] = []
-    own = {key: value for key, value in schema.items() if key not in {"$ref", "allOf", "$defs"}}
-    if "$ref" in schema:
-        target = resolved(root, {"$ref": schema["$ref"]})
-        is_found = isinstance(target, bool) or (isinstance(target, dict) and "$ref" not in target)
-        if is_found and depth < _MAX_DEPTH:
-            parts.append(target)
-        else:
-            tell("$ref")
-    found: Json | bool = own
-    for part in (*parts, *schema.get("allOf", ())):
-        if depth >= _MAX_DEPTH:
-            tell("allOf")
-            break
-        found = _both(found, flat(part, root, tell, depth + 1), tell)
-    return found
 
+    def __init__(self, root: Json) -> None:
+        self._root = root
+        self._num_left = _MAX_PARTS
 
-def alternatives(schema: object, root: Json, tell: Tell, depth: int = 0) -> Iterator[Json]:
-    """The flat schemas of which a value has to follow one: those of an `anyOf`, each with all that
-    stands beside it.
-    """
-    found = flat(schema, root, tell)
-    if not isinstance(found, dict):
-        if found:
-            yield {}
-        return
-    if "anyOf" not in found:
-        yield found
-        return
-    if depth >= _MAX_DEPTH or not found["anyOf"]:
-        tell("anyOf")
-        return
-    for one in options(found):
-        yield from alternatives(one, root, tell, depth + 1)
+    def flat(self, schema: object, tell: Tell, depth: int = 0) -> Json | bool:
+        """The schema without `$ref` and `allOf`. `tell` is called with each keyword that cannot be
+        joined.
+        """
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            return True
+        self._num_left -= 1
+        may_lead_on = depth < _MAX_DEPTH and self._num_left > 0
+        parts: list[Any] = []
+        own = {key: value for key, value in schema.items() if key not in {"$ref", "allOf", "$defs"}}
+        if "$ref" in schema:
+            target = resolved(self._root, {"$ref": schema["$ref"]})
+            is_found = isinstance(target, bool) or (
+                isinstance(target, dict) and "$ref" not in target
+            )
+            if is_found and may_lead_on:
+                parts.append(target)
+            else:
+                tell("$ref")
+        found: Json | bool = own
+        for part in (*parts, *schema.get("allOf", ())):
+            if not may_lead_on or self._num_left <= 0:
+                tell("allOf")
+                break
+            found = _both(found, self.flat(part, tell, depth + 1), tell)
+        return found
+
+    def alternatives(self, schema: object, tell: Tell, depth: int = 0) -> Iterator[Json]:
+        """The flat schemas of which a value has to follow one: those of an `anyOf`, each with all
+        that stands beside it.
+        """
+        found = self.flat(schema, tell)
+        if not isinstance(found, dict):
+            if found:
+                yield {}
+            return
+        if "anyOf" not in found:
+            yield found
+            return
+        if depth >= _MAX_DEPTH or not found["anyOf"] or self._num_left <= 0:
+            tell("anyOf")
+            return
+        for one in options(found):
+            yield from self.alternatives(one, tell, depth + 1)
 
 
 def options(schema: Json) -> list[Any]:

@@ -86,6 +86,7 @@ _READ_AS: Final[Mapping[str, frozenset[str]]] = {
 nothing to the model.
 """
 _MAX_SHOWN: Final = 64
+_SUMMARISE: Final = "summarize"
 _ONE_TURN: Final = "next_user_message"
 
 Block = dict[str, Any]
@@ -117,7 +118,9 @@ class ThinkingParam(msgspec.Struct):
 
 
 class CompactionParam(msgspec.Struct):
-    """The demand for a summary of the conversation, by other words if there are `instructions`."""
+    """`summarize` demands a summary of the conversation, by other words if there are
+    `instructions`.
+    """
 
     type: str
     instructions: str | None = None
@@ -202,7 +205,7 @@ def parse_messages(
 
 
 def _wanted(typed: MessagesBody) -> Wanted:
-    if typed.compaction is not None:
+    if typed.compaction is not None and typed.compaction.type == _SUMMARISE:
         return "summary"
     return "nothing" if typed.max_tokens == 0 else "answer"
 
@@ -239,6 +242,8 @@ def _ignored(
     ]
     if typed.thread is not None:
         fields.append(f"thread ({typed.thread.type[:_MAX_SHOWN]})")
+    if typed.compaction is not None and typed.compaction.type != _SUMMARISE:
+        fields.append(f"compaction ({typed.compaction.type[:_MAX_SHOWN]})")
     if len([stop for stop in typed.stop_sequences or () if stop]) > MAX_STOPS:
         fields.append(f"stop_sequences beyond {MAX_STOPS}")
     if typed.tool_choice is not None and typed.tool_choice.type in FORCED:

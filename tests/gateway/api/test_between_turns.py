@@ -247,6 +247,15 @@ def test_blocks_that_are_out_of_place_are_named(role: str, block: dict[str, Any]
     assert request.ignored == (f"messages ({role}: {block['type']})",)
 
 
+def test_a_compaction_of_another_kind_is_named_and_no_summary() -> None:
+    """A summary in the place of an answer is nothing that a client may get unasked."""
+    request = parsed(USER, compaction={"type": "auto"})
+    assert (request.wanted, request.ignored) == ("answer", ("compaction (auto)",))
+    assert len(request.messages) == 1
+    summary = parsed(USER, compaction={"type": "summarize"})
+    assert (summary.wanted, summary.ignored) == ("summary", ())
+
+
 @pytest.mark.parametrize("kind", ["fallback", "compaction", "text"])
 def test_a_role_that_does_not_exist_is_named_whatever_is_in_the_message(kind: str) -> None:
     with pytest.raises(ApiError, match=r"'messages\[0\]\.role' must be user, assistant or system"):

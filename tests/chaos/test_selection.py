@@ -60,7 +60,7 @@ async def test_bad_providers_cost_one_clear_error_at_most(tmp_path: Path) -> Non
         num_answers, problems = await run_bad_clouds(tmp_path / "f")
     late = [problem for problem in problems if ": took " in problem]
     assert [problem for problem in problems if problem not in late] == []
-    assert num_answers == 34
+    assert num_answers == 38
 
 
 async def test_cancelled_upstream_streams_lose_no_slot() -> None:

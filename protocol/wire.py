@@ -5,7 +5,9 @@ decoding fault into `WireError`. Must not know sockets. A frame starts with a Me
 header and the message's tag, so a relay can distinguish messages without decoding them.
 """
 
+import re
 import struct
+from collections.abc import Iterator
 from typing import Final, final
 
 import msgspec
@@ -16,6 +18,12 @@ from protocol.reading import FAULTS, decoded
 
 MAX_FRAME_BYTES: Final = 40 * 2**20
 """The largest message has the files of a model, up to 32 MiB."""
+
+MAX_SEARCHED_BYTES: Final = 2**18
+"""The tokens of one step, of 320 sequences with 20 log-probabilities each, take less."""
+
+_ID: Final = re.compile(rb"(?=\xc4\x10(.{16}))", re.DOTALL)
+"""MessagePack's header of 16 bytes, and those; also where two overlap."""
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: Final[msgspec.msgpack.Decoder[ToWorker]] = msgspec.msgpack.Decoder(ToWorker)
@@ -67,6 +75,13 @@ def tag_of(message_type: type[msgspec.Struct]) -> int:
     if not isinstance(tag, int):
         raise TypeError(f"{message_type.__name__} is not a message")
     return tag
+
+
+def named_ids(frame: bytes) -> Iterator[bytes]:
+    """What may be request ids in a frame that cannot be decoded: all that is encoded as 16 bytes in
+    its first `MAX_SEARCHED_BYTES`. Some may be other bytes that look so.
+    """
+    return (found[1] for found in _ID.finditer(frame, 0, MAX_SEARCHED_BYTES))
 
 
 def _no_message(frame: bytes) -> WireError:

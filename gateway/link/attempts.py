@@ -14,9 +14,11 @@ from gateway.link.silence import Silence
 from gateway.routing import Lease
 from gateway.runtime import Wakeup
 from gateway.telemetry import GatewayCounters
+from protocol.errors import WireError
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import (
     Accepted,
+    Bundle,
     Embedding,
     Finished,
     Rejected,
@@ -27,8 +29,10 @@ from protocol.messages import (
     Scored,
     SequenceAlive,
     TokenItem,
+    Tokens,
 )
 from protocol.tokens import TOKEN_BYTES
+from protocol.wire import named_ids, peek_tag, tag_of
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -45,6 +49,12 @@ class Overdue(msgspec.Struct, frozen=True):
 
 class StoppedByGateway(msgspec.Struct, frozen=True):
     """The gateway needs no more tokens, as after a stop string; the worker does not know it yet."""
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A frame of the worker that may have held a part of the answer could not be read."""
+
+    detail: str
 
 
 class Crashed(msgspec.Struct, frozen=True):
@@ -66,7 +76,13 @@ _AboutAttempt = (
     | RelayTaken
     | RelayEnd
 )
-Outcome = Finished | Rejected | Lost | Overdue | StoppedByGateway | Crashed
+_PARTS: Final = (Tokens, Embedding, Scored, Finished, Rejected)
+_OF_EXCHANGES: Final = (RelayHead, RelayData, RelayTaken, RelayEnd)
+_NEEDED: Final = frozenset([tag_of(kind) for kind in (*_PARTS, *_OF_EXCHANGES, Bundle)])
+"""Messages without which a request would wait in vain. An unknown tag is none of these: newer
+workers may send other messages.
+"""
+Outcome = Finished | Rejected | Lost | Overdue | StoppedByGateway | Unreadable | Crashed
 
 LOST: Final = Lost()
 OVERDUE: Final = Overdue()
@@ -307,6 +323,17 @@ class Attempts:
             self._moving.add(worker_id)
         attempt.end(message)
         return None
+
+    def unreadable(self, worker_id: WorkerId, frame: bytes, error: WireError) -> None:
+        """End the attempts of the worker that an unreadable frame names: it may have held their
+        tokens or their end, which are not sent again.
+        """
+        if peek_tag(frame) not in _NEEDED:
+            return
+        for request_id in named_ids(frame):
+            attempt = self._attempts.get(request_id)
+            if attempt is not None and attempt.worker_id == worker_id:
+                attempt.end(Unreadable(str(error)))
 
     def of(self, worker_id: WorkerId, message: _AboutAttempt) -> Attempt | None:
         """The live attempt that the message is for; None for other messages, which are counted."""

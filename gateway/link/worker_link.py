@@ -329,7 +329,7 @@ class WorkerLink:
         try:
             message = decode_from_worker(frame)
         except WireError as error:
-            self._count_garbage(worker_id, str(error))
+            self._take_garbage(worker_id, frame, error)
             return
         if worker_id not in self._peers and not isinstance(message, Register):
             # Either the worker has yet to register, which it does once it notices our silence, or
@@ -343,7 +343,10 @@ class WorkerLink:
         if kind is Tokens:
             gap = self._attempts.tokens(worker_id, message.items)  # type: ignore[union-attr] # as `kind` tells
         elif kind is Bundle:
-            self._unpack(worker_id, message, is_part=is_part)  # type: ignore[arg-type] # as `kind` tells
+            if is_part:
+                self._take_garbage(worker_id, frame, WireError("a bundle in a bundle"))
+            else:
+                self._unpack(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         elif kind is Accepted:
             self._attempts.accepted(worker_id, message)  # type: ignore[arg-type] # as `kind` tells
         elif kind is Finished:
@@ -401,18 +404,16 @@ class WorkerLink:
             self._attempts.note_answer(worker_id)
         return attempt.take(message)
 
-    def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
+    def _unpack(self, worker_id: WorkerId, bundle: Bundle) -> None:
         """Take each part as if it had come alone: garbage in one does not affect the others."""
-        if is_part:
-            self._count_garbage(worker_id, "a bundle in a bundle")
-            return
         for part in bundle.frames:
             self._take_frame(worker_id, part, is_part=True)
 
-    def _count_garbage(self, worker_id: WorkerId, why: str) -> None:
+    def _take_garbage(self, worker_id: WorkerId, frame: bytes, error: WireError) -> None:
         self._counters.frames_garbage += 1
         if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
-            _log.warning("garbage from %s: %s", self.worker_name(worker_id), why)
+            _log.warning("garbage from %s: %s", self.worker_name(worker_id), error)
+        self._attempts.unreadable(worker_id, frame, error)
 
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1

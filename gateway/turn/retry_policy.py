@@ -15,10 +15,18 @@ from typing import Final
 import trio
 
 from gateway.api import ApiError, connection_lost, poisoned_request
-from gateway.link import MOST_RENEWALS, SECOND_PLACE, Outcome, Overdue, Silence
+from gateway.link import (
+    MOST_RENEWALS,
+    SECOND_PLACE,
+    Crashed,
+    Outcome,
+    Overdue,
+    Silence,
+    Unreadable,
+)
 from gateway.routing import Dispatcher, Lease, RequestIdentity
 from gateway.telemetry import EventFeed, GatewayCounters, Rerouted, Resumed, RetryRefused
-from protocol.messages import Finished
+from protocol.messages import Finished, Rejected
 
 MAX_ERRORS: Final = 2
 """A sequence may survive this many errors of engines (out of memory in a step, say). The next one
@@ -179,7 +187,7 @@ def failed_there(outcome: Outcome) -> bool:
     another one can answer.
     """
     match outcome:
-        case Overdue() | Finished(reason="error"):
+        case Overdue() | Crashed() | Unreadable() | Finished(reason="error"):
             return True
         case _:
             return False
@@ -196,5 +204,9 @@ def loss_reason(lease: Lease, outcome: Outcome) -> str:
             return "no more tokens came in time"
         case Overdue():
             return "no first token came in time"
+        case Crashed() | Unreadable():
+            return "it broke the protocol"
+        case Rejected() if not lease.is_lost:
+            return "it refused the rest of an answer"
         case _:
             return lease.why_lost or "it is out of reach"

@@ -21,7 +21,7 @@ from gateway.api import (
     invalid,
     unavailable,
 )
-from gateway.link import Attempt, Crashed, Lost, Overdue, Silence, StoppedByGateway
+from gateway.link import Attempt, Crashed, Lost, Overdue, Silence, StoppedByGateway, Unreadable
 from gateway.output import (
     NO_STOPS,
     OutputPipeline,
@@ -63,7 +63,7 @@ from protocol.messages import (
 )
 from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
-_Loss = Lost | Overdue | Crashed | Rejected | Finished
+_Loss = Lost | Overdue | Unreadable | Crashed | Rejected | Finished
 """The outcomes of an attempt that leave the choice without a worker."""
 
 _log = logging.getLogger(__name__)
@@ -187,12 +187,13 @@ class SequenceRun(TryLoop):
         continue.
         """
         was_proven = self.state is TryState.PROVEN
-        self._judge(outcome, attempt.lease.ticket)
-        self.state = TABLE[self.state, TryEvent.LOSE]
+        self.state = TABLE[self.state, self._judge(outcome, attempt.lease.ticket)]
         if (end := self.output.complete_already()) is not None:
             self._emit_end(end)
             self.state = TABLE[self.state, TryEvent.SUFFICE]
             return
+        if self.state is TryState.DISTRUSTED and not self._may_go_elsewhere(attempt.worker_id):
+            raise connection_lost()
         self._note_loss(attempt.lease, outcome, self._worker_name, is_proven=was_proven)
         self._has_failed = self._has_failed or failed_there(outcome)
 
@@ -235,9 +236,22 @@ class SequenceRun(TryLoop):
             return connection_lost()
         return unavailable("The model was replaced while this request waited for it.", 1)
 
-    def _judge(self, outcome: _Loss, ticket: int) -> None:
-        """Report a failure of the worker to the dispatcher. Raises `ApiError` if the choice cannot
-        continue.
+    def _may_go_elsewhere(self, worker_id: WorkerId) -> bool:
+        """Whether another worker of the model has joined, or a provider may answer. Otherwise the
+        choice would wait for `worker_id` to be trusted again, and not be given to it.
+        """
+        dispatcher, job = self._services.dispatcher, self._job
+        joined = {one.worker_id for one in dispatcher.workers() if job.model in one.models}
+        if joined - self._distrusted - {worker_id}:
+            return True
+        view = dispatcher.model(job.model)
+        is_bound = job.request.stream and (self._is_text_sent or self.output.has_text)
+        may_use = self._cloud and self._caller.cloud and not is_bound
+        return may_use and view is not None and view.cloud and bool(view.fallback)
+
+    def _judge(self, outcome: _Loss, ticket: int) -> TryEvent:
+        """Report a failure of the worker to the dispatcher. Returns what it means for the choice.
+        Raises `ApiError` if the choice cannot continue.
         """
         failed = self._services.dispatcher.failed
         match outcome:
@@ -245,20 +259,21 @@ class SequenceRun(TryLoop):
                 pass  # This gateway did not abort it: the worker had lost its link to this gateway.
             case Finished(reason="grammar"):
                 raise self._grammar_refused(outcome.detail)
-            case Finished():
+            case Finished(detail=detail) | Unreadable(detail=detail):
                 failed(ticket, "its engine failed on a request")
-                self._policy().note_error(outcome.detail)
+                self._policy().note_error(detail)
             case Overdue():
                 failed(ticket, "it was silent about a request")
                 self._policy().note_silence(has_begun=self.output.num_tokens > 0)
             case Crashed(error=error):
-                raise self._error_of(error, ticket)
+                return self._after_crash(error, ticket)
             case Rejected(reason=reason) if reason in NO_ROOM:
                 pass  # the lease was lost as well, so `route_again` cannot be used
             case Rejected():
-                self._raise_rejected(outcome)
+                return self._after_refusal(outcome, ticket)
             case _:
                 assert_never(outcome)
+        return TryEvent.LOSE
 
     def _attempt_at(self, lease: Lease) -> Attempt:
         """Start an attempt on the worker of the lease."""
@@ -428,33 +443,41 @@ class SequenceRun(TryLoop):
             case "abort" | "error" | "grammar":
                 pass  # `_judge` decides whether another worker continues or the choice fails
 
-    def _error_of(self, error: Exception, ticket: int) -> Exception:
-        """The error to raise after processing tokens failed: `connection_lost` if the worker broke
-        the protocol, which is reported; else the failure of our own code.
+    def _after_crash(self, error: Exception, ticket: int) -> TryEvent:
+        """What it means that the tokens could not be processed. Raises the failure of our own code,
+        unless the worker broke the protocol, which is reported.
         """
         if not isinstance(error, WireError):
-            return error
+            raise error
         self._services.dispatcher.failed(ticket, "it broke the protocol")
         _log.error("worker %s broke the protocol: %s", self._worker_name, error)
-        return connection_lost()
+        return TryEvent.DISTRUST
 
-    def _raise_rejected(self, rejected: Rejected) -> None:
-        if self.output.packed and rejected.reason != "grammar":
-            # Another worker had accepted the request, so the request is not at fault.
-            raise connection_lost()
+    def _after_refusal(self, rejected: Rejected, ticket: int) -> TryEvent:
+        """What it means that the worker refused the request. Raises `ApiError` if the request is at
+        fault, which is not so if another worker has begun it.
+        """
+        if not self.output.packed or rejected.reason == "grammar":
+            raise self._refused(rejected)
+        # A worker may have a shorter context than the other one.
+        if rejected.reason != "too_long":
+            self._services.dispatcher.failed(ticket, "it refused the rest of an answer")
+        return TryEvent.DISTRUST
+
+    def _refused(self, rejected: Rejected) -> ApiError:
         match rejected.reason:
             case "too_long":
                 view = self._services.dispatcher.model(self._job.model)
                 window = view.context_length if view is not None else None
-                raise context_length_exceeded(
+                return context_length_exceeded(
                     window or 0, self._job.prompt_tokens, self._job.request.prompt_field
                 )
             case "grammar":
-                raise self._grammar_refused(rejected.detail)
+                return self._grammar_refused(rejected.detail)
             case "invalid":
-                raise invalid(None, f"The worker cannot run this request: {rejected.detail}")
+                return invalid(None, f"The worker cannot run this request: {rejected.detail}")
             case _:
-                raise ApiError(502, "The worker refused this request; its log has the cause.")
+                return ApiError(502, "The worker refused this request; its log has the cause.")
 
     def _grammar_refused(self, reason: str) -> ApiError:
         request = self._job.request

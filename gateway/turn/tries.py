@@ -29,6 +29,8 @@ class TryState(LifeEnum):
     """The place is lost. Another worker continues behind the tokens that have come."""
     ABSENT = auto()
     """The engine lacks the path or the model that is asked for."""
+    DISTRUSTED = auto()
+    """What the worker says of the request cannot be trusted. It does not get the request again."""
     CUT = auto()
     """The engine broke an answer of text off. Only one that can go on with it is asked."""
     COMPLETE = auto()
@@ -48,6 +50,7 @@ class TryEvent(LifeEnum):
     REJECT = "it has no room"
     LOSE = "the place is lost"
     LACK = "the engine has nothing there"
+    DISTRUST = "the worker breaks the protocol"
     BREAK = "the answer breaks off"
     ASK = "another place is asked for"
     SUFFICE = "nothing is missing"
@@ -57,7 +60,13 @@ class TryEvent(LifeEnum):
 
 WORKING: Final = (TryState.PREFILLING, TryState.BEGUN, TryState.PROVEN)
 """States in which a worker has the request."""
-UNPLACED: Final = (TryState.BUSY, TryState.LOST, TryState.ABSENT, TryState.CUT)
+UNPLACED: Final = (
+    TryState.BUSY,
+    TryState.LOST,
+    TryState.ABSENT,
+    TryState.DISTRUSTED,
+    TryState.CUT,
+)
 """A place was tried in vain, and another one is due."""
 OVER: Final = (TryState.COMPLETE, TryState.ENDED)
 """States in which nothing more is asked of any worker."""
@@ -85,6 +94,7 @@ def _table() -> LifeTable[TryState, TryEvent]:
             (s.PREFILLING, e.PART): s.BEGUN,
             (s.BEGUN, e.PROOF): s.PROVEN,
             (s.LOST, e.SUFFICE): s.ENDED,
+            (s.DISTRUSTED, e.SUFFICE): s.ENDED,  # what came before can be trusted
         }
     )
     # A worker's own order of messages is not trusted: it may reject what it has begun.
@@ -94,6 +104,7 @@ def _table() -> LifeTable[TryState, TryEvent]:
             (state, e.REJECT): s.BUSY,
             (state, e.LOSE): s.LOST,
             (state, e.LACK): s.ABSENT,
+            (state, e.DISTRUST): s.DISTRUSTED,
             (state, e.BREAK): s.CUT,
         }
     table |= {(state, e.ASK): s.ASKING for state in UNPLACED}

@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from gateway.api import connection_lost
 from gateway.link import Outcome
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import AttemptTrace
@@ -31,12 +32,14 @@ class TryLoop(ABC):
     bytes have the same `fingerprint`. `has_begun`: some worker has sent a part of the answer.
 
     Workers in `_excluded` are asked only if no other one is ready; if one of them has failed on the
-    request (`_has_failed`), only if no provider may answer either.
+    request (`_has_failed`), only if no provider may answer either. `_distrusted` ones, which broke
+    the protocol about it, are not asked again.
     """
 
     __slots__ = (
         "_caller",
         "_cloud",
+        "_distrusted",
         "_excluded",
         "_fingerprint",
         "_has_failed",
@@ -64,7 +67,7 @@ class TryLoop(ABC):
         self._retry_policy: RetryPolicy | None = None
         self._num_attempts = 0
         self._ticket: int | None = None
-        self._excluded = NO_WORKERS
+        self._excluded = self._distrusted = NO_WORKERS
         self._has_failed = False
         self._cloud = True
         self._why_busy: RejectReason = "busy"
@@ -123,10 +126,16 @@ class TryLoop(ABC):
         if tried is TryState.BUSY:
             self._services.counters.busy_requeued += 1
             self._note_end("busy")
-            return await self._after_busy(lease)
-        self._excluded = frozenset({lease.worker_id})
-        self._release()
-        return await self._services.dispatcher.route(self._request())
+            answer = await self._after_busy(lease)
+        else:
+            if tried is TryState.DISTRUSTED:
+                self._distrusted |= {lease.worker_id}
+            self._excluded = self._distrusted | {lease.worker_id}
+            self._release()
+            answer = await self._services.dispatcher.route(self._request())
+        if isinstance(answer, Lease) and answer.worker_id in self._distrusted:
+            raise connection_lost()  # no other worker is ready, and no provider may answer
+        return answer
 
     async def _after_busy(self, lease: Lease) -> Lease | UseProvider:
         """Another place for the same ticket."""

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from gateway.api import ApiError, unavailable
-from gateway.link.attempts import Lost
+from gateway.link.attempts import Crashed, Lost
 from gateway.routing import Lease, RouteRequest, UseProvider
 from gateway.telemetry import EventFeed, GatewayCounters
 from gateway.turn import RetryBudget, Services
 from gateway.turn.caller import Caller
 from gateway.turn.tries import TABLE, TryEvent, TryState
 from gateway.turn.try_loop import TryLoop
+from protocol.errors import WireError
 from protocol.ids import WorkerId
 
 NUM_WORKERS: Final = 3
@@ -117,9 +118,10 @@ class ScriptedTries(TryLoop):
         for event in self._script.pop(0):
             if isinstance(event, str):
                 raise ApiError(500, event)
-            if event is TryEvent.LOSE:
+            if event in (TryEvent.LOSE, TryEvent.DISTRUST):
                 is_proven = self.state is TryState.PROVEN
-                self._note_loss(lease, Lost(), name, is_proven=is_proven)
+                outcome = Lost() if event is TryEvent.LOSE else Crashed(WireError("torn"))
+                self._note_loss(lease, outcome, name, is_proven=is_proven)
             self.tokens += event in (TryEvent.PART, TryEvent.PROOF)
             self.state = TABLE[self.state, event]
         self.tried.append(self.state)

@@ -12,8 +12,25 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.errors import WireError
-from protocol.messages import FromWorker, Load, Ping, Pong, Progress, ToWorker
-from protocol.wire import MAX_FRAME_BYTES, decode_from_worker, decode_to_worker, encode, peek_tag
+from protocol.messages import (
+    FromWorker,
+    Load,
+    Ping,
+    Pong,
+    Progress,
+    TokenItem,
+    Tokens,
+    ToWorker,
+)
+from protocol.wire import (
+    MAX_FRAME_BYTES,
+    MAX_SEARCHED_BYTES,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+    named_ids,
+    peek_tag,
+)
 from tests.fakes.messages import FROM_WORKER, FROM_WORKER_TYPES, TO_WORKER, TO_WORKER_TYPES
 
 Decode = Callable[[bytes], msgspec.Struct]
@@ -70,6 +87,35 @@ def test_an_independent_encoder_is_understood(message: ToWorker) -> None:
 def test_the_tag_can_be_peeked(message: ToWorker | FromWorker) -> None:
     """The relay sees the tag of every message without decoding it."""
     assert peek_tag(encode(message)) == wire.tag_of(type(message))
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=8), st.data())
+def test_a_cut_frame_names_the_ids_before_the_cut(ids: list[bytes], data: st.DataObject) -> None:
+    """A frame that cannot be decoded names its requests, whatever else is in it."""
+    items = tuple(TokenItem(one, 1, 0, bytes(4)) for one in ids)
+    frame = encode(Tokens(1, items))
+    cut = data.draw(st.integers(0, len(frame)))
+    at = 0
+    whole = set()
+    for one in ids:
+        at = frame.index(b"\xc4\x10" + one, at) + 18
+        if at <= cut:
+            whole.add(one)
+    assert whole <= set(named_ids(frame[:cut]))
+
+
+@given(st.binary(max_size=100), st.binary(min_size=16, max_size=16), st.binary(max_size=100))
+def test_an_id_is_found_wherever_it_stands(before: bytes, one: bytes, after: bytes) -> None:
+    """Behind a byte that looks like the begin of another one, too."""
+    for start in (before, before + b"\xc4\x10", before + b"\xc4"):
+        assert one in set(named_ids(start + b"\xc4\x10" + one + after))
+
+
+def test_the_search_for_ids_is_bounded() -> None:
+    """Nothing is found, nor looked at, behind the bound."""
+    one = b"\xc4\x10" + bytes(16)
+    assert list(named_ids(bytes(MAX_SEARCHED_BYTES - 18) + one))
+    assert not list(named_ids(bytes(MAX_SEARCHED_BYTES - 17) + one))
 
 
 def test_tags_are_unique() -> None:

@@ -66,7 +66,7 @@ async def test_garbage_in_a_frame_takes_no_other_message_along() -> None:
                 b"",
                 tokens(submit, 0, one),
                 b"\x92\x7f",
-                bundle(tokens(submit, 1, two)),
+                bundle(Accepted(bytes(16), 1, 7)),
                 tokens(submit, 1, two),
                 finished(submit, 2),
             )

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.event_feed import EventFeed, Listener
 from gateway.turn.retry_policy import FLOOR_PER_S, MAX_ERRORS, MOST, PER_REQUEST, RetryBudget
-from protocol.messages import Abort, Bye, Finished, Submit
+from protocol.messages import Abort, Bye, Finished, Submit, TokenItem, Tokens
+from protocol.wire import encode
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
@@ -26,6 +27,13 @@ def finish(reason: Literal["abort", "error"]) -> Callable[[FakeWorker], None]:
         worker.say(Finished(submit.request_id, submit.attempt, reason, 0, 0, 3, detail="no memory"))
 
     return say
+
+
+def send_half_a_frame(worker: FakeWorker) -> None:
+    """Then whole ones."""
+    submit, offset = worker.all_of(Submit)[-1], worker.pause_after or 0
+    frame = encode(Tokens(1, (TokenItem(submit.request_id, submit.attempt, offset, bytes(99)),)))
+    worker.say_frame(frame[: len(frame) // 2])
 
 
 def restart(worker: FakeWorker) -> None:
@@ -47,6 +55,7 @@ def leave(worker: FakeWorker) -> None:
     [
         (finish("error"), "its engine failed on the request"),
         (finish("abort"), "it gave the work up"),
+        (send_half_a_frame, "it broke the protocol"),
         (restart, "its engine was restarted"),
         (FakeWorker.register, "its link was restarted"),
         (leave, "left: drained"),

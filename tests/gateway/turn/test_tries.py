@@ -17,6 +17,7 @@ IN_VAIN = {
     TryEvent.REJECT: "busy",
     TryEvent.LOSE: "lost",
     TryEvent.LACK: "absent",
+    TryEvent.DISTRUST: "distrusted",
     TryEvent.BREAK: "cut",
 }
 
@@ -43,9 +44,8 @@ class Flags:
         if self.is_over or self.is_whole:
             return events
         if self.failed:
-            return (
-                events | {TryEvent.ASK} | ({TryEvent.SUFFICE} if self.failed == "lost" else set())
-            )
+            may_be_whole = self.failed in ("lost", "distrusted")
+            return events | {TryEvent.ASK} | ({TryEvent.SUFFICE} if may_be_whole else set())
         if not self.has_place:
             return events | {TryEvent.PLACE, TryEvent.HAND_OVER}
         if not self.is_told:
@@ -87,6 +87,7 @@ def _agrees(state: TryState, flags: Flags) -> bool:
         TryState.BUSY: flags.failed == "busy",
         TryState.LOST: flags.failed == "lost",
         TryState.ABSENT: flags.failed == "absent",
+        TryState.DISTRUSTED: flags.failed == "distrusted",
         TryState.CUT: flags.failed == "cut",
         TryState.COMPLETE: flags.is_whole,
         TryState.ENDED: flags.is_over,

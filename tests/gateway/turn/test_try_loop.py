@@ -97,6 +97,38 @@ async def test_a_place_that_was_lost_is_asked_last(failed: list[Try]) -> None:
     assert ends[-1] == ("busy" if TryEvent.REJECT in failed[-1] else "it is out of reach")
 
 
+@settings(max_examples=max(100, settings().max_examples), deadline=None)
+@given(
+    ends=st.lists(
+        st.sampled_from((TryEvent.DISTRUST, TryEvent.LOSE, TryEvent.REJECT)), min_size=1, max_size=6
+    )
+)
+async def test_a_worker_that_broke_the_protocol_is_not_tried_again(ends: list[TryEvent]) -> None:
+    """It is asked last behind every later loss, too. If it is the one that is left, the request
+    ends.
+    """
+    places, tries, result = await _run([(TryEvent.SUBMIT, end) for end in ends], PROVIDERS)
+    distrusted, excluded = frozenset[bytes](), [frozenset[bytes]()]
+    num_tried = 0
+    for number, end in enumerate(ends):
+        worker = frozenset({bytes([number % NUM_WORKERS])})
+        if worker <= distrusted:
+            break
+        num_tried += 1
+        if end is TryEvent.DISTRUST:
+            distrusted |= worker
+        if end is not TryEvent.REJECT:
+            excluded.append(distrusted | worker)
+    assert [one.excluded for one in places.asked] == excluded
+    assert len(tries.tried) == num_tried
+    assert not places.held
+    if num_tried < len(ends):
+        assert isinstance(result, ApiError)
+        assert result.message == "upstream connection lost"
+    else:
+        assert not isinstance(result, ApiError)
+
+
 @pytest.mark.parametrize("cloud", [True, False])
 async def test_whether_providers_may_answer_is_said_with_each_place(cloud: bool) -> None:
     """Behind a loss as well."""

@@ -124,7 +124,8 @@ class StepCost:
         if seconds <= 0:
             return 0.0
         slope = self.token_s + self.context_s * start
-        root = slope + math.sqrt(slope * slope + 2 * self.context_s * seconds)
+        # Products of two of these numbers could be too small for a float.
+        root = slope + math.hypot(slope, math.sqrt(2 * self.context_s) * math.sqrt(seconds))
         return 2 * seconds / root if root > 0 else math.inf
 
     def add(self, chunks: Sequence[Chunk], num_prompt: int, duration_s: float) -> None:

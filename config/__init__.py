@@ -38,6 +38,7 @@ from config.tables import (
     INDEX_DRAFTERS,
     TEXT_ENGINE,
     AlertConfig,
+    AlertKind,
     AllLimitsConfig,
     CacheConfig,
     Config,

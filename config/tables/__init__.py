@@ -1,6 +1,6 @@
 """The tables of the file as frozen structs: names, defaults and bounds of every key."""
 
-from config.tables.alerts import AlertConfig, HostConfig
+from config.tables.alerts import AlertConfig, AlertKind, HostConfig
 from config.tables.conversations import (
     AllLimitsConfig,
     ConversationLimitsConfig,

@@ -1,4 +1,4 @@
-"""`[[alerts]]` and `[[hosts]]`: who is told of trouble, and which machines are woken or restarted.
+"""`[[alerts]]` and `[[hosts]]`: where alerts go, and which machines the gateway wakes or restarts.
 
 Must not know how an alert is sent.
 """
@@ -10,7 +10,7 @@ import msgspec
 from config.tables.values import ConfigTable, HardwareAddress, Hours, HttpUrl, Name, Port, Seconds
 
 AlertForm = Literal["json", "ntfy", "slack"]
-AlertKindName = Literal[
+AlertKind = Literal[
     "fallback",
     "spending",
     "worker",
@@ -22,7 +22,7 @@ AlertKindName = Literal[
     "turns",
     "store",
 ]
-_ALL_KINDS: Final[tuple[AlertKindName, ...]] = get_args(AlertKindName)
+_ALL_KINDS: Final[tuple[AlertKind, ...]] = get_args(AlertKind)
 
 
 class AlertConfig(ConfigTable, frozen=True):
@@ -39,7 +39,7 @@ class AlertConfig(ConfigTable, frozen=True):
     command: tuple[str, ...] = ()
     form: AlertForm = "json"
     token_env: str | None = None
-    kinds: tuple[AlertKindName, ...] = _ALL_KINDS
+    kinds: tuple[AlertKind, ...] = _ALL_KINDS
     per_hour: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 20
     quiet: Hours | None = None
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from config import AlertKind
 from gateway.telemetry import (
     BreakerOpen,
     ConversationRefused,
@@ -35,18 +36,6 @@ from gateway.telemetry import (
     WorkerUnproven,
 )
 
-AlertKind = Literal[
-    "fallback",
-    "spending",
-    "worker",
-    "crash loop",
-    "speed loss",
-    "provider",
-    "request",
-    "conversation",
-    "turns",
-    "store",
-]
 Level = Literal["good", "warning", "critical"]
 """Only `critical` alerts are sent in quiet hours."""
 

@@ -1,4 +1,4 @@
-"""`[[models]]`: a public name, who answers for it, and how its requests are rewritten.
+"""`[[models]]`: a model's public name, the providers behind it, and changes of its requests.
 
 Must not know the tables of its workers, which say by `serves` what they serve.
 """

@@ -102,7 +102,7 @@ class ApiError(HermaError):
     @property
     def is_lasting(self) -> bool:
         """Whether the limit ends later than any client waits. Then the error's text says when the
-        limit ends, and clients are told not to ask again.
+        limit ends, and the response tells clients not to ask again.
         """
         return self.code in _LIMITS and (self.retry_after_s or 0) > MAX_RETRY_AFTER_S
 
@@ -195,7 +195,7 @@ def stopping(*, has_begun: bool = False) -> ApiError:
 
 def as_unsent(error: ApiError, *, is_stopping: bool) -> ApiError:
     """The error for a client to which nothing of the answer was sent. If the gateway cuts the
-    answer because it stops, such a client is told that the gateway did not take the request.
+    answer because it stops, the error says that the gateway did not take the request.
     """
     return stopping() if is_stopping and error.code == _CUT_SHORT else error
 

@@ -3,13 +3,13 @@
 Owns the calls that write them, in their order, until they are made. Must not know what they do.
 
 What runs once for a request finds the processor's caches full of other code. Written together,
-accounts take half of the time. Who drives the loop (`gateway/link/submissions.py`) calls `write` at
-the end of a cycle in which a request has ended, behind what is sent and before anything else can
-arrive; and several times a second, for requests that only begin.
+accounts take half of the time. `gateway/link/submissions.py` calls `write` at the end of a loop
+cycle in which a request has ended, after the cycle's messages are sent and before the next ones are
+read, and several times a second for requests that have only begun.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, final
 
 import outcome
@@ -34,11 +34,11 @@ class Accounts:
         self._is_running = False
 
     def start(self) -> None:
-        """Somebody calls `write` from now on."""
+        """Let accounts wait for the next call of `write`."""
         self._is_running = True
 
     def stop(self) -> None:
-        """Nobody calls `write` any more."""
+        """Write the accounts that wait; write each later one at once."""
         self._is_running = False
         self.write()
 
@@ -62,11 +62,8 @@ class Accounts:
         """Write all that wait. One that fails is logged, and stops no other."""
         self.is_due = False
         while self._waiting:
-            due, self._waiting = iter(self._waiting), []
-            while isinstance(result := outcome.capture(_write, due), outcome.Error):
-                _log.error("an account failed; the others are written", exc_info=result.error)
-
-
-def _write(due: Iterator[Account]) -> None:
-    for account in due:
-        account()
+            due, self._waiting = self._waiting, []
+            for account in due:
+                result = outcome.capture(account)
+                if isinstance(result, outcome.Error):
+                    _log.error("an account failed; the others are written", exc_info=result.error)

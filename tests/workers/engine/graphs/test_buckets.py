@@ -49,6 +49,19 @@ def test_mixtures_have_larger_buckets() -> None:
     assert _most_rows(GPT_OSS, is_mixture=True) == 1024
 
 
+@pytest.mark.parametrize("places", [16, 64])
+def test_large_steps_are_padded_by_a_quarter(places: int) -> None:
+    """Beside the places for decodes: their time is that of their rows. Small ones may have twice
+    their rows.
+    """
+    buckets = graph_buckets(256, MOST, 1)
+    for segment_rows in range(512 - places, 1024 - places + 1):
+        for num_decodes in (0, places):
+            need = GraphBucket(num_decodes, segment_rows, 1)
+            taken = min(bucket.num_rows for bucket in buckets if bucket.holds(need))
+            assert 4 * taken <= 5 * (segment_rows + places)
+
+
 @pytest.mark.parametrize("max_rows", [1, 2, 8, 16, 100, 300])
 def test_buckets_fit_the_batch(max_rows: int) -> None:
     """None holds more sequences of a kind than can run, and none is another one with more rows."""

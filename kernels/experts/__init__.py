@@ -28,7 +28,7 @@ from kernels.experts.shapes import (
 )
 from kernels.fp8 import Fp8Weight, Weight
 from kernels.mxfp4 import Mxfp4Weight
-from kernels.rms_norm import rms_norm
+from kernels.rms_norm import bias_norm, rms_norm
 
 __all__ = [
     "DRAWN_TILES",
@@ -66,13 +66,18 @@ def norm_route(
     eps: float,
     weights: ExpertWeights,
     routing: Routing,
+    bias: Tensor | None = None,
     *,
     invariant: bool = False,
 ) -> tuple[Tensor, Routed]:
     """`rms_norm(x, norm, eps)` of x [T, hidden], and the experts of these rows as `route` chooses
-    them. Few rows are one launch. Raises `ValueError`.
+    them. Few rows are one launch. With a `bias` [hidden] x becomes `x + bias` first. Raises
+    `ValueError`.
     """
     check_router(x, weights, routing)
+    if bias is not None:
+        normed = bias_norm(x, bias, norm, eps)
+        return normed, route(normed, weights, routing, invariant=invariant)
     if uses_triton(x) and not invariant:
         from kernels.experts import choose, router
 

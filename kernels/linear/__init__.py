@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Op",
     "Weight",
+    "adds_bias_apart",
     "check_int4",
     "int4_verdict_on",
     "library_rows",
@@ -109,6 +110,21 @@ def linear_add(
     """
     epilogue = Epilogue(bias=bias, residual=residual)
     return _product(Op.LINEAR_ADD, x, weight, epilogue, invariant=invariant)
+
+
+def adds_bias_apart(x: Tensor, weight: Weight, bias: Tensor, *, invariant: bool = False) -> bool:
+    """Whether `linear_add` of x would read and write its residual once more for the bias: of many
+    rows on a card, as the library knows no product with both. Then whoever reads the sum next had
+    better add the bias (`kernels.rms_norm.bias_norm`).
+    """
+    if not uses_triton(x) or not isinstance(weight, Tensor | DualWeight):
+        return False
+    from kernels.linear import device
+
+    form = of_rows(weight, x)
+    return isinstance(form, Tensor) and device.goes_to_library(
+        Op.LINEAR_ADD, x, form, Epilogue(bias=bias), invariant=invariant
+    )
 
 
 def _product(op: Op, x: Tensor, weight: Weight, epilogue: Epilogue, *, invariant: bool) -> Tensor:

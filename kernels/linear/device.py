@@ -36,6 +36,13 @@ def chosen_product(
     return product(config, x, weight, epilogue)
 
 
+def goes_to_library(
+    op: Op, x: Tensor, weight: Tensor | Fp8Weight, epilogue: Epilogue, *, invariant: bool
+) -> bool:
+    """Whether the library multiplies these rows."""
+    return bool(x.shape[0]) and _chosen(op, x, weight, epilogue, invariant=invariant) is None
+
+
 def rounds_rows(
     op: Op, x: Tensor, weight: Fp8Weight, epilogue: Epilogue, *, invariant: bool
 ) -> bool:

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation, alone or with the residual sum behind it.
+"""Root-mean-square normalisation, alone, with a bias ahead of it or the residual sum behind it.
 
 Owns the checked entries.
 """
@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.choose import uses_triton
 from kernels.rms_norm import reference
 
-__all__ = ["norm_add", "rms_norm"]
+__all__ = ["bias_norm", "norm_add", "rms_norm"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, is_early: bool = False) -> Tensor:
@@ -27,6 +27,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, is_early: bool = False) -
 
         return kernel.rms_norm(x, weight, eps, is_early=is_early)
     return reference.rms_norm(x, weight, eps)
+
+
+def bias_norm(x: Tensor, bias: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm(x + bias, weight, eps)` in one pass, by which x [T, D] becomes `x + bias`, rounded
+    to its dtype; bias [D] in that dtype, weight as in `rms_norm`. Raises `ValueError`.
+    """
+    _check(x, weight)
+    if x.ndim != 2 or not x.is_contiguous() or bias.shape != x.shape[1:] or bias.dtype != x.dtype:
+        raise ValueError(f"bias {tuple(bias.shape)} {bias.dtype} for x {tuple(x.shape)} {x.dtype}")
+    if uses_triton(x):
+        from kernels.rms_norm import kernel
+
+        return kernel.bias_norm(x, bias, weight, eps)
+    return reference.bias_norm(x, bias, weight, eps)
 
 
 def norm_add(

@@ -1,4 +1,5 @@
-"""Triton root-mean-square normalisation, alone or with a sum behind it: one program per row.
+"""Triton root-mean-square normalisation, alone or with a sum ahead of it or behind it: one program
+per row.
 
 Owns the launches. Must not know layers.
 """
@@ -16,7 +17,8 @@ from kernels.launch import Launch
 
 @triton.jit
 def _rms_norm_kernel(
-    x_ptr,  # [T, num_columns]
+    x_ptr,  # [T, num_columns], to which the bias is added if BIASED
+    bias_ptr,  # [num_columns], read if BIASED
     residual_ptr,  # [T, num_columns], added behind the norm if ADDS
     weight_ptr,  # [weight_rows, num_columns], for rows by turns
     scale_ptr,  # one number, what the sum is multiplied with if SCALES
@@ -25,6 +27,7 @@ def _rms_norm_kernel(
     weight_rows,  # rows of the weight
     eps,  # added to the mean square
     BLOCK: tl.constexpr,  # the power of two from `num_columns` on
+    BIASED: tl.constexpr,  # whether there is a bias
     ADDS: tl.constexpr,  # whether there is a residual
     SCALES: tl.constexpr,  # whether there is a scale
     EARLY: tl.constexpr,  # whether the kernel behind may start at once
@@ -37,6 +40,8 @@ def _rms_norm_kernel(
     inside = columns < num_columns
     weight_at = (row % weight_rows) * num_columns + columns
     weight = tl.load(weight_ptr + weight_at, mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        bias = tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
         if not EARLY:
@@ -44,6 +49,10 @@ def _rms_norm_kernel(
     at = row * num_columns + columns
     dtype = out_ptr.dtype.element_ty
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        x = (x + bias).to(dtype)
+        tl.store(x_ptr + at, x, mask=inside)
+        x = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 0) / num_columns + eps)
     # The reference rounds before the weight. Arithmetic stays in float32: the interpreter knows
     # bfloat16 as storage only.
@@ -62,7 +71,16 @@ def rms_norm(
     """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, x, weight, None, out, eps, num_warps, adds=False, is_early=is_early)
+    _launch(x, None, None, weight, None, out, eps, num_warps, is_early=is_early)
+    return out
+
+
+def bias_norm(
+    x: Tensor, bias: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None
+) -> Tensor:
+    """See `kernels.rms_norm.bias_norm`."""
+    out = x.new_empty(x.shape)
+    _launch(x, bias, None, weight, None, out, eps, num_warps)
     return out
 
 
@@ -78,29 +96,32 @@ def norm_add(
     """See `kernels.rms_norm.norm_add`."""
     x, residual = x.contiguous(), residual.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, residual, weight, scale, out, eps, num_warps, adds=True)
+    _launch(x, None, residual, weight, scale, out, eps, num_warps)
     return out
 
 
 def _launch(
     x: Tensor,
-    residual: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
     weight: Tensor,
     factor: Tensor | None,
     out: Tensor,
     eps: float,
     num_warps: int | None,
     *,
-    adds: bool,
     is_early: bool = False,
 ) -> None:
     numbers = x.numel()
     if not numbers:
         return
     num_columns = x.shape[-1]
-    given = weight.numel() // num_columns, eps, num_warps, adds, factor is not None, is_early
+    parts = bias, residual, factor
+    has_parts = tuple([part is not None for part in parts])
+    given = weight.numel() // num_columns, eps, num_warps, *has_parts, is_early
     launch = _launch_of(x.device, num_columns, *given)
-    operands = x, residual, weight.contiguous(), x if factor is None else factor, out
+    bias, residual, factor = (x if part is None else part for part in parts)
+    operands = x, bias, residual, weight.contiguous(), factor, out
     launch((numbers // num_columns, 1, 1), operands)
 
 
@@ -111,6 +132,7 @@ def _launch_of(
     weight_rows: int,
     eps: float,
     num_warps: int | None,
+    is_biased: bool,
     adds: bool,
     scales: bool,
     is_early: bool,
@@ -123,6 +145,7 @@ def _launch_of(
             "weight_rows": weight_rows,
             "eps": eps,
             "BLOCK": block,
+            "BIASED": is_biased,
             "ADDS": adds,
             "SCALES": scales,
             "EARLY": is_early,

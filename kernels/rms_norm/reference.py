@@ -9,6 +9,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (F.rms_norm(x, x.shape[-1:], eps=eps) * weight).to(x.dtype)
 
 
+def bias_norm(x: Tensor, bias: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `kernels.rms_norm.bias_norm`."""
+    return rms_norm(x.add_(bias), weight, eps)
+
+
 def norm_add(
     x: Tensor, weight: Tensor, eps: float, residual: Tensor, scale: Tensor | None = None
 ) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 
 from kernels.rms_norm import reference as norm_reference
-from kernels.rms_norm.kernel import norm_add, rms_norm
+from kernels.rms_norm.kernel import bias_norm, norm_add, rms_norm
 from kernels.silu_mul import reference as gate_reference
 from kernels.silu_mul.kernel import sigmoid_mul, silu_mul
 
@@ -48,6 +48,22 @@ def test_the_sum_behind_the_norm_equals_the_reference(
     _assert_near(total, expected.double())
     assert torch.equal(inputs[0].cpu(), x)
     assert torch.equal(inputs[1].cpu(), residual)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 63), (100, 64), (7, 1025), (3, 2880)])
+def test_the_bias_ahead_of_the_norm_stays_in_the_rows(
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    """Rows become their sums with it, and the norm is that of the rounded sums."""
+    x, bias, weight = (torch.randn(shape).to(dtype) for _ in range(3))
+    sums = x.clone()
+    expected = norm_reference.bias_norm(sums, bias[0], weight[0], 1e-6)
+    rows = x.to(device, copy=True)
+    normed = bias_norm(rows, bias[0].to(device), weight[0].to(device), 1e-6)
+    _assert_near(rows, sums.double())
+    _assert_near(normed, expected.double())
+    assert torch.equal(normed, rms_norm(rows, weight[0].to(device), 1e-6))
 
 
 @DTYPES

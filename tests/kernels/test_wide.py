@@ -113,7 +113,11 @@ def test_what_it_cannot_compute_goes_elsewhere() -> None:
     compiles; see `wide_checks`.
     """
     run_uninterpreted(
-        "tests.kernels.wide_checks", "check_features", "check_addresses", "check_biases"
+        "tests.kernels.wide_checks",
+        "check_features",
+        "check_addresses",
+        "check_biases",
+        "check_biases_apart",
     )
 
 

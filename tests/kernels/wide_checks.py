@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.cuda import hopper
-from kernels.linear import linear, linear_add, norm_swiglu, wide
+from kernels.fp8 import FP8, Fp8Weight
+from kernels.linear import adds_bias_apart, linear, linear_add, norm_swiglu, wide
 from kernels.recorder import pretend_device, record_launches
 from tests.fakes.uninterpreted import run_checks
 
@@ -56,6 +57,19 @@ def check_biases() -> None:
     assert _is_wide(lambda: linear(_rows(DEPTH), WEIGHT, room[:FEATURES]))
     assert _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES), room[8:]))
     assert not _is_wide(lambda: linear(_rows(DEPTH), WEIGHT, room[4 : FEATURES + 4]))
+
+
+def check_biases_apart() -> None:
+    """Of many rows, which the library multiplies and adds to a residual, but to no bias as well."""
+    bias = torch.empty(FEATURES, dtype=torch.bfloat16, device=META)
+    many, few = (torch.empty(rows, DEPTH, dtype=torch.bfloat16, device=META) for rows in (300, 256))
+    assert adds_bias_apart(many, WEIGHT, bias)
+    assert not adds_bias_apart(few, WEIGHT, bias)
+    assert not adds_bias_apart(many[:0], WEIGHT, bias)
+    assert not adds_bias_apart(many, WEIGHT, bias, invariant=True)
+    in_8_bits = Fp8Weight(WEIGHT.to(FP8), torch.empty(FEATURES, device=META))
+    assert not adds_bias_apart(many, in_8_bits, bias)
+    assert not adds_bias_apart(torch.empty(300, 8), torch.empty(4, 8), torch.empty(4))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from kernels.experts import mix as mix_experts
 from kernels.experts import norm_route, route, takes_shared
 from kernels.latent import LATENT_EPS, LatentWeights
 from kernels.latent import attend as attend_latents
-from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
+from kernels.linear import (
+    Weight,
+    adds_bias_apart,
+    linear,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
+)
 from kernels.rms_norm import norm_add, rms_norm
 from kernels.silu_mul import sigmoid_mul
 from workers.engine.models.angles import cos_sin, query_scales
@@ -222,19 +229,36 @@ class Network:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
                 sides = None if sides is None else sides.index_select(0, rows)
-            hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
-            hidden = self._fed(hidden, layer, self._mlps[index])
+            bias, later = self._biases(mixed, layer, self._mlps[index])
+            hidden = self._added(hidden, mixed, layer.out, bias, layer.mixer_out_norm)
+            hidden = self._fed(hidden, layer, self._mlps[index], later)
             if layer.side is not None and sides is not None:
                 hidden = self._beside(hidden, layer, layer.side, sides[:, self._sides[index]])
             if taps is not None:
                 taps.take(index, hidden)
         return hidden
 
-    def _fed(self, hidden: Tensor, layer: LayerWeights, mlp: Dense | Experts) -> Tensor:
-        """`hidden` plus what its feed-forward network makes of it."""
+    def _biases(
+        self, mixed: Tensor, layer: LayerWeights, mlp: Dense | Experts
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The bias of the product behind `mixed`: added with it, or by the norm of a mixture."""
+        bias = layer.out_bias
+        if bias is None or self.ranks is not None or layer.mixer_out_norm is not None:
+            return bias, None
+        is_later = isinstance(mlp, Experts) and not mlp.apart
+        if is_later and adds_bias_apart(mixed, layer.out, bias, invariant=self.invariant):
+            return None, bias
+        return bias, None
+
+    def _fed(
+        self, hidden: Tensor, layer: LayerWeights, mlp: Dense | Experts, bias: Tensor | None
+    ) -> Tensor:
+        """`hidden`, plus the `bias` that a mixture still has to add, plus what the feed-forward
+        network makes of it.
+        """
         eps, invariant = self.config.rms_norm_eps, self.invariant
         if isinstance(mlp, Experts):
-            return self._mixed(hidden, layer, mlp)
+            return self._mixed(hidden, layer, mlp, bias)
         gated = norm_swiglu(
             hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=mlp.gate is Gate.GELU_TANH,
             invariant=invariant,
@@ -295,14 +319,16 @@ class Network:
         both = norm_add(made, norms.behind, eps, beside)
         return norm_add(both, layer.mlp_out_norm, eps, hidden, layer.scale)
 
-    def _mixed(self, hidden: Tensor, layer: LayerWeights, mlp: Experts) -> Tensor:
+    def _mixed(
+        self, hidden: Tensor, layer: LayerWeights, mlp: Experts, bias: Tensor | None
+    ) -> Tensor:
         """A mixture; the shared expert first."""
         if mlp.apart:
             return self._mixed_apart(hidden, layer, mlp)
         eps, invariant, experts = self.config.rms_norm_eps, self.invariant, layer.experts
         assert experts is not None
         normed, routed = norm_route(
-            hidden, layer.mlp_norm, eps, experts, mlp.routing, invariant=invariant
+            hidden, layer.mlp_norm, eps, experts, mlp.routing, bias, invariant=invariant
         )
         before, hidden = hidden, self._once(hidden)
         given = normed, layer.gate_up, layer.down, experts

@@ -71,7 +71,7 @@ class ModelFiles:
 
 
 NO_FILES: Final = ModelFiles(bytes(ID_BYTES), {})
-"""No files: those of a text-level engine, whose tokenizer the gateway does not need."""
+"""No files. A text-level engine has none, because the gateway does not need its tokenizer."""
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:
@@ -228,9 +228,9 @@ def read_vocab_size(model_dir: Path) -> int | None:
 
 
 def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
-    """The ids that end an answer, the usual one first: those of generation_config.json, else of
-    config.json, and the tokenizer's own; none if no file names any. -1 is none. Raises
-    `ConfigError`.
+    """The ids that end an answer, the usual one first: the ids in generation_config.json, else in
+    config.json, then the tokenizer's own; empty if no file names one. -1 in a file means no id.
+    Raises `ConfigError`.
     """
     path = model_dir / GENERATION_NAME
     ids = _stated_ids(path, read_json(path)) if path.exists() else ()
@@ -285,7 +285,7 @@ def _tables(raw: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def drafter_dir(drafter: str) -> Path | None:
-    """As `local_dir`, of a drafter."""
+    """Like `local_dir`, for a drafter."""
     if (found := builtin_drafters().get(drafter)) is not None:
         return found
     path = Path(drafter).expanduser()

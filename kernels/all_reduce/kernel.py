@@ -68,7 +68,7 @@ def _add_parts_kernel(  # noqa: C901, PLR0912 - device code is not cut into piec
                 mail = tl.load(parts_ptr + rank).to(tl.pointer_type(dtype))
                 mail = tl.multiple_of(mail, 16)
                 tl.store(mail + RANK * (2 * SLOTS * SLOT) + place, own, mask=inside)
-        tl.debug_barrier()  # all threads have pushed before one says so
+        tl.debug_barrier()  # all threads have pushed before one thread sets the flag
         for rank in tl.static_range(RANKS):
             if rank != RANK:
                 flags = tl.load(flags_ptr + rank).to(tl.pointer_type(tl.int32))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 GRAIN: Final = 16
-"""A part is a whole number of so many bytes."""
+"""The length of a part is a multiple of this many bytes."""
 
 SLOTS: Final = 512
 """Programs of a launch at most: each has its own place in a mail, its own flags and its count. Four
@@ -47,8 +47,8 @@ def mail_bytes(ranks: int) -> int:
 
 
 def mail_of(memory: Tensor, addresses: Sequence[int], rank: int) -> Mail:
-    """The mail of `rank`, whose own `memory` is uint8 [`mail_bytes`]; `addresses` are those of all
-    ranks' memories, as this rank reaches them.
+    """The mail of `rank`, whose own `memory` is uint8 [`mail_bytes`]; `addresses` has the address
+    of each rank's memory, as this rank reaches it.
     """
     ranks, device = len(addresses), memory.device
     parts = torch.tensor(addresses, dtype=torch.int64, device=device)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def add_parts(parts: Sequence[Tensor], residual: Tensor | None) -> Tensor:
-    """See `kernels.all_reduce.add_parts`; `parts` are those of all ranks, in their order."""
+    """See `kernels.all_reduce.add_parts`; `parts` has one part of each rank, in their order."""
     first, *others = parts
     total = first.to(torch.float32)
     for part in others:

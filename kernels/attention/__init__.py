@@ -193,9 +193,9 @@ def blocks_at(
     """The prepared plan of blocks of `num_rows` rows each, one after another. It also serves layers
     whose rows see ahead.
 
-    `positions` int32 [blocks] are those of the blocks' first rows, which the host need not know;
-    `NO_ROW` marks padding. `table_rows` int32 [blocks]; for padding a row that nothing reads. The
-    rest as in `prepared`.
+    `positions` int32 [blocks] has the position of each block's first row, which the host need not
+    know; `NO_ROW` marks padding. `table_rows` int32 [blocks]; for padding a row that nothing reads.
+    The other arguments are those of `prepared`.
     """
     steps = torch.arange(num_rows, dtype=torch.int32, device=positions.device)
     there = positions.unsqueeze(1) >= 0

@@ -63,7 +63,7 @@ def _block_work_kernel(
     num_rows = tl.minimum(TOKENS, ROWS - tile * TOKENS)
     piece = tl.arange(0, PIECES_2)
     used = piece < count
-    # What this program does not use of its PIECES lies behind all that is used.
+    # The pieces that this program does not use are written behind all pieces in use.
     before_unused = (block * TILES + tile) * PIECES - first - tile * count
     index = tl.where(used, first + tile * count + piece, total + before_unused + piece - count)
     begin = tl.where(used, piece * share, 0)
@@ -104,8 +104,8 @@ def block_work(
     config: PrefillConfig,
 ) -> PrefillWork:
     """The work of blocks of `num_rows` rows, one after another, for layers whose rows see ahead and
-    for others. `positions` int32 [blocks] are those of their first rows, `NO_ROW` for padding;
-    `table_rows` int32 [blocks]; `heads`: the numbers of query heads and key heads.
+    for others. `positions` int32 [blocks] has the position of each block's first row, `NO_ROW` for
+    padding; `table_rows` int32 [blocks]; `heads`: the numbers of query heads and key heads.
     """
     num_blocks, (num_heads, num_kv) = positions.shape[0], heads
     tokens = config.rows // (num_heads // num_kv)

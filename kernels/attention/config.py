@@ -62,11 +62,13 @@ class SharingCosts(NamedTuple):
     step: float
 
     def tiles(self, num_rows: int) -> float:
-        """The cost of a token that so many decodes read together."""
+        """The cost of a token that `num_rows` decodes read together."""
         return self.tile * -(-num_rows // self.tile_rows)
 
     def reading(self, num_rows: int) -> float:
-        """The lesser cost of a token for so many decodes: read together, or each by itself."""
+        """The cost of a token for `num_rows` decodes, read together or by each decode alone,
+        whichever is less.
+        """
         return min(num_rows, self.tiles(num_rows))
 
 

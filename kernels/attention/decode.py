@@ -206,7 +206,7 @@ def _publish(
     """A row's whole result, or a part of it: the last program to arrive merges the parts, and with
     SHARED the results of what the row shares.
     """
-    if WINDOW:  # a part may lie before it
+    if WINDOW:  # another part of the row may come before it
         total = tl.where(total == 0.0, 1.0, total)
     result = mixed / total[:, None]
     columns = tl.arange(0, BLOCK_D)
@@ -446,8 +446,8 @@ def _decode_kernel(
         position, table_row = next_position, next_table_row
         skipped = next_skipped
     if PDL:  # noqa: SIM102 - a constant
-        # Of padding alone no row has waited: this kernel would end ahead of the one before it,
-        # whose results are read by the one behind it.
+        # If all rows are padding, no row has waited for the previous kernel. This kernel would end
+        # before the previous one, and the next kernel would read results that are not complete.
         if number == 0:
             tl.extra.cuda.gdc_wait()
 
@@ -465,8 +465,8 @@ def decode(
     scope: Scope | None = None,
     sinks: Tensor | None = None,
 ) -> None:
-    """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`. What
-    they share, `prefill` has attended to.
+    """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`.
+    `prefill` has already attended to the tokens that decodes share.
 
     Writes their keys and values. Launches on one device share counters: one stream at a time.
     Raises `ValueError` for more rows than counters, and for a plan whose `shares` are not those of

@@ -269,7 +269,7 @@ def prefill(
 
 
 def merge_programs(num_merges: int, num_heads: int) -> int:
-    """Programs for each head that merge so many rows."""
+    """The programs for each head that merge the partial results of `num_merges` rows."""
     return max(-(-num_merges // _MERGED_ROWS), min(num_merges, _MERGING // num_heads))
 
 

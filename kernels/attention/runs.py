@@ -62,7 +62,7 @@ def run_slots(runs: Sequence[SharedRun], share: int, num_decodes: int, first_slo
         if not open_runs:
             roots.append(_Root(run))
         before.append(open_runs[-1][1] if open_runs else 0)
-        end = before[-1] - (run.begin - run.end) // share  # a piece more for what is left
+        end = before[-1] - (run.begin - run.end) // share  # one more piece for the remainder
         open_runs.append((run, end))
         of_run.append(roots[-1])
         roots[-1].num_pieces = max(roots[-1].num_pieces, end)

@@ -27,7 +27,9 @@ SHARE_NUMBERS = 5
 
 @triton.jit
 def row_cost(position, TILE: tl.constexpr, START: tl.constexpr):
-    """What a row that reads so many cached tokens takes; no row stands at a negative position."""
+    """The cost of a row that reads `position` cached tokens; 0 for a negative position, which is
+    padding.
+    """
     return tl.where(position < 0, 0, tl.maximum(tl.cdiv(position, TILE), 1) + START)
 
 
@@ -41,8 +43,9 @@ def row_parts(row_begin, cost, share, START: tl.constexpr, SLACK: tl.constexpr):
 
 @triton.jit
 def _beginning(ends, at, START: tl.constexpr, SLACK: tl.constexpr):
-    """Where the program that would begin at `at` begins: (place, row, how much of the row lies
-    before). It begins outside a row's START, and outside its first and last SLACK tiles.
+    """Where a program begins whose equal share would begin at `at`: (place, row, the part of the
+    row's cost before the place). It begins outside a row's START, and outside its first and last
+    SLACK tiles.
     """
     total = tl.max(ends, 0)
     at = tl.minimum(at, total)

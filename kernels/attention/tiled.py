@@ -53,8 +53,8 @@ def _attend_tile(
     scope: Scope,
     sinks: Tensor | None,
 ) -> Tensor:
-    """[QUERY_ROWS, H, V] of up to so many; keys and values [tiles, KV, KEY_ROWS, D or V], of which
-    rows that see ahead see `context` positions.
+    """The result [QUERY_ROWS, H, V] of at most QUERY_ROWS rows of queries. Keys and values are
+    [tiles, KV, KEY_ROWS, D or V]; rows that see ahead see the first `context` positions of them.
     """
     num_rows, num_heads, head_dim = queries.shape
     num_kv, group = keys.shape[1], num_heads // keys.shape[1]

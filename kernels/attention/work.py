@@ -220,8 +220,9 @@ def _run_tiles(runs: Sequence[SharedRun], tokens: int) -> tuple[IntArray, EndArr
 def num_partials_of(
     num_rows: int, num_decodes: int, num_heads: int, num_kv: int, config: PrefillConfig
 ) -> int:
-    """How many slots for partial results a step with so many segment rows and sharing decodes
-    needs. Pieces of runs become longer until their results fit, down to one piece for each run.
+    """How many slots for partial results a step needs, by its numbers of segment rows and of
+    decodes that share tokens. Pieces of runs become longer until their results fit, down to one
+    piece for each run.
     """
     num_slots = config.cut_slots(num_heads, num_kv) + num_rows + num_decodes
     return max(num_slots, MAX_LEVELS * num_decodes)
@@ -230,10 +231,10 @@ def num_partials_of(
 def _share(ends: EndArray, num_kv: int, config: PrefillConfig) -> int:
     """How many keys a piece has, a multiple of `config.tile`; with fixed cuts `config.piece`.
 
-    Of the lengths that make up to `config.waves` times as many programs as run at once, it is the
-    one whose last program ends first. An example on 132 places: 10 tiles of 8 key heads are 80
-    programs uncut; in halves they are 160, as slow as uncut; in thirds they are 240 and take three
-    quarters of that time.
+    Among the lengths that make up to `config.waves` times as many programs as run at once, the
+    function returns the length at which the last program ends first. An example on 132 places: 10
+    tiles of 8 key heads are 80 programs uncut; in halves they are 160, as slow as uncut; in thirds
+    they are 240 and take three quarters of that time.
     """
     if config.fixed:
         return config.piece

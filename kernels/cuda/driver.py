@@ -126,9 +126,10 @@ def box_map(
     line_bytes: int = 0,
     cached_bytes: int = 128,
 ) -> Any:  # noqa: ANN401
-    """How what has these `sizes` and `strides`, from the innermost on and in bytes, is read in
-    boxes of `COLUMNS` bfloat16 by `box`, swizzled; with `line_bytes` of so many bytes, as they lie.
-    Dimensions may overlap. See `tile_map`.
+    """The map by which the copy engine reads a tensor of these `sizes` and `strides` (innermost
+    first, strides in bytes) in boxes of `COLUMNS` bfloat16 by `box`, swizzled. With `line_bytes`,
+    boxes have lines of that many bytes and are not swizzled. Dimensions may overlap. See
+    `tile_map`.
     """
     return _map(address, sizes, box, strides, line_bytes=line_bytes, cached_bytes=cached_bytes)
 
@@ -176,7 +177,7 @@ def launch(
     *,
     is_early: bool = True,
 ) -> None:
-    """Launch so many programs: parameters are the maps, then addresses, then 32-bit integers.
+    """Launch a grid of programs: parameters are the maps, then addresses, then 32-bit integers.
 
     If `is_early` it may begin before the kernel ahead of it has ended (`griddepcontrol`, since
     Hopper). Raises `DriverError`.

@@ -104,8 +104,8 @@ def system_kernel(
 
 @triton.jit
 def place_of(offset, number, CHUNK: tl.constexpr):
-    """Where the chunks of the `number`-th span lie, whose first row is `offset`: behind those of
-    the spans ahead, each of which may end in one that is not full.
+    """The index of the first chunk of span `number`, whose first row is `offset`. The chunks of
+    earlier spans come before it, and the last chunk of each of them may be partial.
     """
     return (offset // CHUNK + number).to(tl.int64)
 
@@ -271,7 +271,7 @@ def _scanned(
 
 @triton.jit
 def _loaded(at, inside, ALL: tl.constexpr):
-    """What lies there, 0 where not `inside`. No mask costs nothing."""
+    """The loaded numbers, 0 where not `inside`. With ALL there is no mask, which is cheaper."""
     if ALL:
         return tl.load(at)
     else:  # noqa: RET505 - what follows a return is compiled all the same

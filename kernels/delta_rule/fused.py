@@ -55,7 +55,9 @@ class FusedTiles(NamedTuple):
 
 @triton.jit
 def _mixed(window, conv_at, inside, dtype: tl.constexpr):
-    """Behind the convolution, rounded as rows are: of [taps, columns] the columns."""
+    """The output of the convolution, rounded as rows are: [columns] from a window of [taps,
+    columns].
+    """
     sums = tl.sum(window.to(tl.float32) * tl.load(conv_at, inside, 0.0).to(tl.float32), 0)
     return silu(sums, dtype).to(tl.float32)
 
@@ -207,7 +209,9 @@ def _advance(  # noqa: PLR0915 - device code is not cut to a length
     ROUNDS: tl.constexpr,  # whether the norm's weights have the rows' dtype
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
-    """The values from `first` on of a head; rows, gates, out and so on are those of its span."""
+    """The values of a head from `first` on. Pointers to rows, gates, output and the like point to
+    the span's first row.
+    """
     dtype: tl.constexpr = out_at.dtype.element_ty
     keys, values = _blocked(BLOCK_K, LANES), _blocked(BLOCK_V, COLUMNS) + first
     has_value, taps = values < V, tl.arange(0, TAPS)[:, None]

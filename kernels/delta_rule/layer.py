@@ -99,7 +99,7 @@ def verify(
         ring.gates[slot, : end - begin] = gates[begin:end]
     whole = rows.new_zeros((len(rows), sizes.num_value_heads, sizes.value_dim))
     whole[given] = torch.cat(read)
-    # Of rows that lie in a row of more, torch rounds each by itself.
+    # torch rounds each row by itself if rows are slices of longer rows.
     out[given] = gated_norm(whole, rows[:, columns:], weights.norm, eps)[given]
     return out
 

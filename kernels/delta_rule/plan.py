@@ -55,7 +55,7 @@ class DeltaPlan(NamedTuple):
 
 class VerifyPlan(NamedTuple):
     """The spans of a `DeltaPlan` that are verified: computed row by row, without chunks. All rows
-    of such a span but the first may be taken back. All tensors are int32 [S].
+    of a verified span except the first may be taken back. All tensors are int32 [S].
 
     `starts` are those of `DeltaPlan`, below 0 for all other spans. `folds`: how many rows of its
     ring are folded into a span's state before its own rows. `firsts`: the sum of `folds` of the

@@ -297,8 +297,9 @@ def _launches(
 
 
 def _stages(device: torch.device, dtype: torch.dtype, keys: int, values: int, most: int) -> int:
-    """As many as the card's shared memory has room for, beside 32 KiB to exchange. Products of
-    Hopper read what they multiply there until they have ended, others copy it before.
+    """As many stages as fit into the card's shared memory beside 32 KiB for exchanges. On Hopper a
+    product reads its operands from shared memory until it ends; on other cards it copies them to
+    registers first.
     """
     if not is_card(device):
         return 1

@@ -37,10 +37,9 @@ class RowTiles(NamedTuple):
     """How a step's rows are cut.
 
     `lanes` threads of a warp share columns of a head's state, of which a warp has 128 / `lanes`: 4,
-    16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their way.
-    `streams`: states leave the card's cache first. `group`: so many rows of a span are prepared at
-    once, by half as many warps. Warps of a program that advances states, at most as many as a head
-    has columns for.
+    16 bytes, for each thread. Registers of a thread; `stages` - 1 rows are on their way. `streams`:
+    states leave the card's cache first. `group` rows of a span are prepared at once, by half as
+    many warps. Warps of a program that advances states, at most as many as a head has columns for.
     """
 
     lanes: int = 8
@@ -62,7 +61,7 @@ _FEW: Final = 8
 
 
 def row_tiles(num_spans: int) -> RowTiles:
-    """The tiles for so many spans; states come out the same to the bit."""
+    """The tiles for `num_spans` spans. States are equal to the bit whatever the tiles."""
     return FEW_ROW_TILES if num_spans <= _FEW else MANY_ROW_TILES
 
 
@@ -78,7 +77,9 @@ class Prepared(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where spans lie, int32: `VerifyPlan` and `DeltaPlan` say how."""
+    """The places of spans, int32, with the meaning of the same fields of `VerifyPlan` and
+    `DeltaPlan`.
+    """
 
     starts: Tensor
     folds: Tensor
@@ -89,8 +90,8 @@ class Places(NamedTuple):
 
 @triton.jit
 def _own_keys(BLOCK_K: tl.constexpr, LANES: tl.constexpr, NEAR: tl.constexpr):
-    """The keys of each thread that shares columns, [K / LANES, LANES]. `NEAR` of them lie side by
-    side, then come its neighbour's: so a thread reads 16 bytes of a key at once.
+    """The keys of each thread that shares columns, [K / LANES, LANES]. A thread has NEAR adjacent
+    keys, then its neighbour's keys follow, so a thread reads 16 bytes of a key at once.
     """
     own = tl.arange(0, BLOCK_K // LANES)[:, None]
     return own // NEAR * (LANES * NEAR) + tl.arange(0, LANES)[None, :] * NEAR + own % NEAR
@@ -106,8 +107,9 @@ def _dealt(x, LANES: tl.constexpr, NEAR: tl.constexpr):
 
 @triton.jit
 def _state_at(state_ptr, slots_ptr, span, within, STATE: tl.constexpr):
-    """Where a program's part of a state lies. Volatile: the slot is asked for beside all else, and
-    again for the store, because addresses that wait for it would take registers.
+    """The address of a program's part of a state. The slot is read by a volatile load, once for the
+    loads and again for the stores, because addresses kept from the first read would occupy
+    registers.
     """
     return state_ptr + tl.load(slots_ptr + span, volatile=True).to(tl.int64) * STATE + within
 

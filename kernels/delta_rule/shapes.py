@@ -66,8 +66,9 @@ class DeltaState(NamedTuple):
     """The states of a layer, by slot.
 
     `matrices` float32 [slots, HV, K, V]; `tails` [slots, W - 1, C], the last rows that went into
-    the convolution, as they came in, oldest first, in the rows' dtype. A slot is contiguous; slots
-    may lie further apart than they are large, because all layers of a slot lie together.
+    the convolution, as they came in, oldest first, in the rows' dtype. A slot is contiguous. The
+    distance between two slots may exceed the size of a slot, because all layers of a slot are
+    stored together.
     """
 
     matrices: Tensor
@@ -75,10 +76,10 @@ class DeltaState(NamedTuple):
 
 
 class DeltaRing(NamedTuple):
-    """The rows of each sequence's last `verify` that may be taken back, by slot: `rows`
-    [slots, R, C] as they came into the convolution, and `gates` [slots, R, 2 HV], both in the rows'
-    dtype. A step has at most R such rows of one sequence. As with states, slots may lie further
-    apart than they are large.
+    """The rows of each sequence's last `verify` that may be taken back, by slot: `rows` [slots, R,
+    C] as they came into the convolution, and `gates` [slots, R, 2 HV], both in the rows' dtype. A
+    step has at most R such rows of one sequence. As with states, the distance between two slots may
+    exceed the size of a slot.
     """
 
     rows: Tensor

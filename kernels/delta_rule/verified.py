@@ -201,7 +201,7 @@ def _prepare_kernel(
     first = tl.load(offsets_ptr + span).to(tl.int64)
     total = num_folds + (tl.load(offsets_ptr + span + 1) - first).to(tl.int32)
     slot = tl.load(slots_ptr + span).to(tl.int64)
-    # Where the folded rows and the new ones lie among what is prepared.
+    # The places of the folded rows and of the new rows among the prepared rows.
     folded, new = num_rows + tl.load(firsts_ptr + span), first - num_folds
     if PDL:
         tl.extra.cuda.gdc_wait()

@@ -101,7 +101,7 @@ class DualWeight:
         return self.dense.nbytes + self.fp8.nbytes
 
     def of_rows(self, num_rows: int) -> Tensor | Fp8Weight:
-        """The form for a product of so many rows."""
+        """The form for a product of `num_rows` rows."""
         return self.fp8 if num_rows >= DUAL_ROWS else self.dense
 
 

@@ -36,9 +36,10 @@ from kernels.launch import Launch, scratch
 _LOG2_E: Final = 1.4426950408889634
 _MOST_PARTS: Final = 128
 _ONE_ROUND: Final = 16
-"""With up to this many programs for each part all programs run at once, one on a multiprocessor. On
-an H200 8 rows behind 32k tokens take 141 us in 16 parts and 152 in 32, one row 39.9 in 128 and 44.8
-in 64. Of more there are twice as many, because contexts differ.
+"""With up to this many programs for each part, all programs run at once, one on a multiprocessor.
+On an H200 8 rows behind 32k tokens take 141 us in 16 parts and 152 in 32; one row takes 39.9 in 128
+parts and 44.8 in 64. With more programs for each part, there are twice as many parts as run at
+once, because contexts differ.
 """
 _HEADS: Final = 32
 """The most heads of a program: its sums are as many rows of float32."""
@@ -226,8 +227,8 @@ def attend_rows(
     scale: float,
     num_parts: int | None = None,
 ) -> Tensor:
-    """What the first rows of the plan, as many as queries [rows, H, N + T], make of the latents:
-    [rows, H, R]. `num_parts`, a power of two, is chosen by the number of rows.
+    """The attention over latents of the first rows of the plan, as many rows as queries [rows, H, N
+    + T] has: [rows, H, R]. `num_parts`, a power of two, is chosen by the number of rows.
     """
     plain = weights.key_up.shape[1]
     queries = queries.contiguous()
@@ -237,8 +238,8 @@ def attend_rows(
 
 
 class _Parts(NamedTuple):
-    """What rows make of the latents: `whole` [rows, H, R] if they are not cut, else `partial`
-    results and their `lse` in scratch memory, of so many `parts`, by tiles of `tile` tokens.
+    """The attention of rows over latents: `whole` [rows, H, R] if rows are not cut; else `partial`
+    results and their `lse` in scratch memory, in `parts` parts, by tiles of `tile` tokens.
     """
 
     whole: Tensor
@@ -349,7 +350,7 @@ def _row_tile(num_rows: int) -> int:
 
 
 def _parts(programs: int) -> int:
-    """Into how many parts rows are cut that have so many programs without."""
+    """Into how many parts rows are cut that have `programs` programs if they are not cut."""
     rounds = 1 if programs <= _ONE_ROUND else 2
     wanted = min(_MOST_PARTS, rounds * MULTIPROCESSORS // max(1, programs))
     return 1 << max(0, wanted.bit_length() - 1)

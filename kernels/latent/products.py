@@ -189,8 +189,8 @@ def absorb_kernel(
     DOT: tl.constexpr,  # dtype of products
     PDL: tl.constexpr,  # whether it may start while the kernel ahead ends
 ):
-    """Program (tile of latents' numbers, head, tile of rows): the queries of these. Behind the last
-    tile stand programs that write what the rows cache, each some rows.
+    """Program (tile of latents' numbers, head, tile of rows): the queries of these. Programs after
+    those of the last tile write the cached keys and latents, each for some rows.
     """
     head, tile = tl.program_id(1), tl.program_id(2)
     if tl.program_id(0) < tl.num_programs(0) - 1:

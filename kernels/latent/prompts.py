@@ -36,8 +36,8 @@ def attend_by(
     start: int,
     scale: float,
 ) -> Tensor:
-    """As `attend_segment`, by `form`. Heads whose keys and values differ in size are padded with
-    zeros to the larger one, which the library wants equal.
+    """Like `attend_segment`, in the given `form`. If the keys and values of a head differ in size,
+    the smaller is padded with zeros, because the library needs equal sizes.
     """
     num_heads, num_values, rank = weights.value_up.shape
     latents, turned = cached[:, :rank], cached[:, rank:]

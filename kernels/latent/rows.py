@@ -138,8 +138,8 @@ def _merged(
     partial_ptr, lse_ptr, row, head, position, H: tl.constexpr, RANK: tl.constexpr,
     RANK_PAD: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """What one head of one row makes of the latents, float32 [RANK_PAD]: of those parts that have
-    tokens, always in the same order.
+    """The attention of one head of one row over the latents, float32 [RANK_PAD]: the parts that
+    have tokens, merged always in the same order.
     """
     num_parts = tl.cdiv(position + 1, _share_of(position + 1, PARTS, TILE))
     parts, columns = tl.arange(0, PARTS), tl.arange(0, RANK_PAD)
@@ -242,7 +242,7 @@ def merge_pieces_kernel(
     RANK_PAD: tl.constexpr,  # the power of two from RANK on
     PIECE: tl.constexpr,  # tokens of a part; 0: as many as make PARTS
 ):
-    """As `merge_kernel`, of as many parts as the row's position says."""
+    """Like `merge_kernel`, where the row's position gives the number of parts."""
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     position = tl.load(positions_ptr + row)
     if position < 0:

@@ -24,9 +24,10 @@ rows and multiplies at the rate of 16 bits; the library first costs 5 bytes of t
 """
 
 TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 160, 208, 256)
-"""The numbers of rows that are measured. Others use the configuration of the next larger one, which
-has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs. Of 5 to 16 rows, which
-all are multiplied as 16, large products are measured with 8."""
+"""The numbers of rows that are measured. Other numbers of rows use the configuration of the next
+larger number, which has the same padding up to 128 rows. 160 and 208 are sizes of decode graphs. 5
+to 16 rows are all multiplied as 16; large products are measured with 8 of them.
+"""
 
 TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
 """The numbers of rows that are measured for weights in 8 bits."""
@@ -82,7 +83,7 @@ _HEAD_ROWS: Final = 2**15
 
 _LONG_DEPTH: Final = 2048
 _LONG_PADDING: Final = 32
-"""If more than one row in so many is padding, `_LONG` loses what it gains."""
+"""If more than one row in this many is padding, the padding costs more than `_LONG` gains."""
 
 _EIGHT_BIT_TILES: Final = {
     16: ((64, 512, 4, 3), (64, 256, 4, 3), (128, 256, 8, 3)),
@@ -97,8 +98,9 @@ _MOST_SPLITS: Final = 4
 _SM_BYTES: Final = 227 * 1024
 
 _FEW_WEIGHT_ROWS: Final = 128
-"""Up to so many weight rows make two tiles. Then the time of one program counts, not the number of
-bytes that all programs read."""
+"""A weight of at most this many rows makes two tiles. Then the time of one program counts, not the
+number of bytes that all programs read.
+"""
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -191,8 +193,8 @@ def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
 def _choose_blocked(
     op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int
 ) -> Config | None:
-    """What was measured, else the configuration of scales by row, in tiles that lie within one
-    scale's block. The library would widen the whole weight.
+    """The measured configuration, else the configuration for scales by row, with tiles that do not
+    cross a scale's block. The library would widen the whole weight.
     """
     if num_rows > MAX_BLOCKED_ROWS:
         return None
@@ -217,8 +219,8 @@ def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
 
 
 def _at_once(op: Op, num_weight_rows: int) -> Wide | None:
-    """The tiles with the most programs that still run at once, or nearly so many by fewer splits;
-    None if none do. A SwiGLU is not cut along its columns.
+    """The tiles with the most programs that still run at once, or with nearly as many programs and
+    fewer splits; None if no tiles qualify. A SwiGLU is not cut along its columns.
     """
     fitting = {
         _FEW._replace(groups=groups, splits=splits): programs

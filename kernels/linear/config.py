@@ -57,7 +57,7 @@ class Skinny(NamedTuple):
     waits: bool = False
 
     def tile_rows(self, num_rows: int) -> int:
-        """Rows of x in a tile, of so many: a power of two, at least 16."""
+        """The rows of x in a tile, if x has `num_rows` rows: a power of two, at least 16."""
         if self.pads_rows:
             return self.block_rows
         padded = max(16, 1 << (num_rows - 1).bit_length())
@@ -83,10 +83,10 @@ class Wide(NamedTuple):
 
     - `splits` programs of a cluster share the columns of a tile and add up in a fixed order.
     - `reads_once`: weights may leave the cache first.
-    - `band`: for more rows of x than a tile has, so many tiles of rows are computed side by side.
-    - `rows`: a tile has at most so many rows of x, and all tiles have the same number.
-    - `stages`: up to so many tiles of columns are on their way at once, as far as shared memory
-      holds them. Their weights are requested before the kernel ahead has ended.
+    - `band`: if x has more rows than a tile, this many tiles of rows are computed side by side.
+    - `rows`: the most rows of x in a tile; all tiles have the same number.
+    - `stages`: the most tiles of columns that are loaded ahead, as far as shared memory holds them.
+      Their weights are requested before the kernel ahead has ended.
     - `cached_bytes`: how much of a weight's row the cache fetches at once, 128 or 256 bytes; a tile
       has 128.
     - `programs`: a multiprocessor holds so many, which share its memory and registers. 182 programs

@@ -34,7 +34,7 @@ class EpilogueForm(NamedTuple):
         return {name: int(value) for name, value in self.constants().items()}
 
     def num_out(self, num_weight_rows: int) -> int:
-        """Columns of the result by a weight of so many rows."""
+        """The columns of the result if the weight has `num_weight_rows` rows."""
         return num_weight_rows // 2 if self.swiglu else num_weight_rows
 
 

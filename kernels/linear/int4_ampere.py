@@ -113,7 +113,7 @@ def suits(x: Tensor, weight: Int4Weight) -> bool:
 
 @cache
 def fits(depth: int, group: int, card_bytes: int) -> bool:
-    """Whether the scales of a program lie in shared memory, however many rows x has."""
+    """Whether a program's scales fit into shared memory, for any number of rows of x."""
     shares = [config._replace(splits=_MAX_SPLITS) for config in configs_on(card_bytes)]
     return all(used_bytes(config, depth, group) <= card_bytes for config in shares)
 
@@ -282,5 +282,7 @@ def tiles_of(config: Int4Ampere, num_rows: int, num_out: int, *, swiglu: bool) -
 
 
 def scratch_numbers(config: Int4Ampere, tiles: int) -> int:
-    """Float32 numbers that the programs of so many tiles leave for each other."""
+    """The float32 numbers of scratch memory through which the programs of `tiles` tiles exchange
+    partial sums.
+    """
     return tiles * config.splits * 8 * config.eights * (config.tile + 1)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 MOST_ENDED: Final = 3
-"""After so many checks in a row that were ended from outside, none is made."""
+"""After this many checks in a row that were ended from outside, the kernel is not checked any more.
+"""
 
 _BEGUN: Final = "begun"
 

@@ -36,7 +36,7 @@ _BLOCK: Final = 64
 
 _BARRIER_BYTES: Final = 16
 _DIGIT_BYTES: Final = 4
-"""Bytes of a number of a row of x that lies whole in shared memory."""
+"""The bytes of one number, in a row of x that is kept whole in shared memory."""
 _FOUND_BYTES: Final = 8
 """What a warp has found of its part of such a row."""
 _OTHER_SUMS: Final = 5

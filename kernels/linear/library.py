@@ -1,9 +1,10 @@
 """The products by torch's matrix library (cuBLAS), with our small kernels around them.
 
 Owns the path of many rows, where the library reaches the tensor cores' rate and a separate pass
-over the rows costs little beside it. Of a weight in 8 bits by row the rows of x are quantised too:
-1,401 TFLOP/s on an H200 against 794. By block it is widened first: 5 bytes of traffic per weight,
-0.23 ms per layer of Qwen3-8B (193 M weights), where 16,384 rows take 8 ms.
+over the rows costs little beside it. For a weight in 8 bits with scales by row, the rows of x are
+quantised too: 1,401 TFLOP/s on an H200 against 794. A weight with scales by block is widened first:
+5 bytes of traffic per weight, 0.23 ms per layer of Qwen3-8B (193 M weights), where 16,384 rows take
+8 ms.
 """
 
 import torch

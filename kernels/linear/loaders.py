@@ -114,7 +114,7 @@ def numbers_added(
     if NORM:
         squares += x * x
         x *= held[1].to(tl.float32)
-    # Eight neighbours lie in one thread: their sum costs no exchange.
+    # One thread holds eight neighbours, so their sum needs no exchange between threads.
     x = x[None, :]
     if SCALE_BLOCK > 1:
         x = x * held[2]
@@ -138,8 +138,9 @@ def _blocks_along(
     scale_ptr, tile, columns, num_out,
     K: tl.constexpr, BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
-    """What the weights in `columns` are scaled by, [1 or BLOCK_N, columns]: a program's rows lie in
-    one block, with SWIGLU by turns in that of the gates and that of the ups.
+    """The scales of the weights in `columns`, [1 or BLOCK_N, columns]. A program's rows are within
+    one block; with SWIGLU its rows are alternately in a block of the gates and in a block of the
+    ups.
     """
     at = tl.minimum(columns, K - 1) // SCALE_BLOCK
     width: tl.constexpr = (K + SCALE_BLOCK - 1) // SCALE_BLOCK
@@ -263,8 +264,8 @@ def _block_of(
     scale_ptr, tile, column, num_out, depth,
     BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
-    """What a tile of weights from `column` on is scaled by, [BLOCK_N, 1]: it lies in one block,
-    with SWIGLU by turns in that of the gates and that of the ups.
+    """The scales of a tile of weights from `column` on, [BLOCK_N, 1]. The tile is within one block;
+    with SWIGLU its rows are alternately in a block of the gates and in a block of the ups.
     """
     width = tl.cdiv(depth, SCALE_BLOCK)
     scale_ptr += column // SCALE_BLOCK

@@ -12,7 +12,8 @@ import triton.language as tl
 def weight_rows(tile, num_out, BLOCK_N: tl.constexpr, SWIGLU: tl.constexpr) -> tl.tensor:
     """The weight rows of a program, int64 [BLOCK_N]; `num_out` outputs in all.
 
-    Rows past the end repeat the last one: loads need no mask, and what comes of them is not stored.
+    Rows past the end repeat the last row, so loads need no mask; the results of these rows are not
+    stored.
     """
     places = tl.arange(0, BLOCK_N)
     if SWIGLU:

@@ -1,6 +1,6 @@
 """Plain torch definitions of the fused products; the CPU path.
 
-A weight of 8 or 4 bits is widened for every product: exact, and slow. Of one that has both forms
+A weight of 8 or 4 bits is widened for every product: exact, and slow. If a weight has both forms,
 many rows are rounded to 8 bits too, as on a card. Invariant products are taken of `TILE_ROWS` rows
 at a time, the last ones padded: matrix libraries choose their order of summation by the number of
 rows.

@@ -161,7 +161,7 @@ def _residual(
 
 @triton.jit
 def _places(tile, first_row, num_rows, num_out, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Where a tile's results lie, [SIZE, ROWS], and which there are."""
+    """The places of a tile's results, [SIZE, ROWS], and which of them exist."""
     columns, rows = tile * SIZE + tl.arange(0, SIZE), first_row + tl.arange(0, ROWS)
     inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
     return columns[:, None] + rows[None, :].to(tl.int64) * num_out, inside

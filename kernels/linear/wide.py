@@ -55,7 +55,7 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
     for part in range(parts):
         # One tile of x behind the other, in 16 bytes.
         behind = f"x + {part * n * _COLUMNS * 2 // 16}"
-        # Of 16 bits either side could be transposed.
+        # In 16 bits either operand could be transposed.
         kind, tail = (E4M3, "1, 1, 1") if constants["FP8"] else (BF16, "1, 1, 1, 0, 0")
         calls.append(wgmma(n, part * n // 2, ["weights"], behind, tail=tail, kind=kind))
     signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
@@ -88,8 +88,8 @@ def wide(
     *,
     x_scales: Tensor | None = None,
 ) -> Tensor:
-    """The product with a bias and a residual, or a SwiGLU: x [T, K], weight [N, K], bfloat16. Of a
-    weight in 8 bits x is quantised too, `x_scales` float32 [T] are its rows'.
+    """The product with a bias and a residual, or a SwiGLU: x [T, K], weight [N, K], bfloat16. For a
+    weight in 8 bits x is quantised too; `x_scales` float32 [T] has the scale of each row of x.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
     `DriverError`, and `ValueError` for other parts of an epilogue, a SwiGLU in splits, or more rows
@@ -138,7 +138,7 @@ def wide(
 def _parts(
     x: Tensor, weight: Tensor | Fp8Weight, x_scales: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(the weight's values, its scales, those of x). Raises `ValueError`."""
+    """(the weight's values, its scales, the scales of x). Raises `ValueError`."""
     if isinstance(weight, Tensor):
         return weight, None, None
     if x.dtype != weight.values.dtype or x_scales is None or weight.is_blocked:

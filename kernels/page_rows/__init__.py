@@ -1,7 +1,7 @@
 """Blocks of keys and values to and from rows that hold a block each, with their checksums.
 
-A block lies in as many pieces as there are layers and sides. Owns the checked entries. Must not
-know what is copied when, nor where a row goes.
+A block has one piece for the keys and one for the values of each layer. Owns the checked entries.
+Must not know what is copied when, nor where a row goes.
 """
 
 from torch import Tensor

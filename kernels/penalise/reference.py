@@ -11,7 +11,7 @@ from torch import Tensor
 class Penalties:
     """Which rows are penalised, and how, in tensors at fixed addresses; every one is [penalised].
 
-    `rows` int64 are those of the logits, `slots` int64 those of the counts, all of them there.
+    `rows` int64 are rows of the logits, `slots` int64 rows of the counts; all of them exist.
     float32: `repetition` (1: none), `frequency` and `presence` (0: none).
     """
 

@@ -1,4 +1,5 @@
-"""Philox4x32-10 for a few numbers in the host's memory, with numpy; they are those of `reference`.
+"""Philox4x32-10 for a few numbers in the host's memory, with numpy; the numbers are equal to those
+of `reference`.
 
 A round is a product of 64 bits whose halves are read in place, and two exclusive ors: three calls
 of numpy, where torch, which has no such product of 32-bit words, needs sixteen. For a row of 151

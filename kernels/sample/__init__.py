@@ -51,8 +51,9 @@ def best_tokens(logits: Tensor) -> tuple[Tensor, Tensor]:
     """(ids int64 [rows], probabilities float32 [rows]) of logits [rows, vocab] of any float dtype,
     contiguous.
 
-    The first of several that are equal; the softmax is in float32. Of a row that holds a NaN or has
-    no finite best the probability is NaN, and the id any in the vocabulary. Raises `ValueError`.
+    Among equal logits the first one counts; the softmax is in float32. If a row holds a NaN or has
+    no finite maximum, its probability is NaN, and its id is any id of the vocabulary. Raises
+    `ValueError`.
     """
     if logits.dim() != 2 or not logits.shape[1]:
         raise ValueError(f"logits {tuple(logits.shape)}")

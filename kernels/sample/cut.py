@@ -47,7 +47,9 @@ def order_key(logits, UNUSED: tl.constexpr):
 
 @triton.jit
 def is_kept(logits, keys, rank, cut, ties, floor):
-    """Whether the filters keep these logits; `rank` counts those of the cut's key by rising id."""
+    """Whether the filters keep these logits; `rank` counts the logits whose key equals the cut's,
+    by rising id.
+    """
     return ((keys > cut) | ((keys == cut) & (rank < ties))) & (logits >= floor)
 
 

@@ -99,7 +99,9 @@ class EngineClient:
         return await self._ask("GET", target, b"", ASK_S)
 
     async def found(self, targets: Iterable[str]) -> dict[str, bytes]:
-        """The bodies of those of `targets` that answer a GET with 200. Raises `HttpError`."""
+        """The bodies of the `targets` that answer a GET with status 200, by target. Raises
+        `HttpError`.
+        """
         answers = {target: await self.get(target) for target in targets}
         return {target: body for target, (status, body) in answers.items() if status == _OK}
 

@@ -225,9 +225,9 @@ class _Service:
     async def _until_proven(
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
     ) -> tuple[Sequences | Relays, StartSpeed]:
-        """As `_proven_work`. An attached engine that gives no tokens is tried again without a time
-        limit, because only a launched engine can be started again. Raises `ConfigError` or
-        `EngineBroken`.
+        """Like `_proven_work`, but an attached engine that gives no tokens is tried again without a
+        time limit, because a worker can restart only an engine that it launched. Raises
+        `ConfigError` or `EngineBroken`.
         """
         while True:
             try:

@@ -191,7 +191,9 @@ def _load(
 def _load_ranks(
     config: WorkerConfig, report: Reporter, channel: EngineChannel
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None, EngineTier | None]:
-    """As `_load`, for the first of several ranks. Those of this host import torch beside it."""
+    """Like `_load`, for the first of several ranks. The other ranks of this host import torch at
+    the same time.
+    """
     processes = RankProcesses(config) if config.group is None else None
     with uncollected():
         from workers.engine import runner

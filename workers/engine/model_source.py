@@ -73,9 +73,9 @@ class ModelSource:
         return self.shape if self.ranks is None else config_of(self.shape, self.ranks.share)
 
     def load(self, report: Report) -> ModelWeights:
-        """Load the weights, or a rank's share of them, to their device. Those in 4 bits have the
-        kernels checked that multiply them there, which must happen outside captures. Raises
-        `ConfigError`.
+        """Load the weights, or a rank's share of them, to their device. For weights in 4 bits this
+        also checks the kernels that multiply them on the device, because a check cannot run inside
+        a capture. Raises `ConfigError`.
         """
         with phase_of(report, "load", self.config.model):
             change = self._change()
@@ -101,7 +101,7 @@ class ModelSource:
     def drafter_sleeps_with(
         self, sleep: DeviceSleep | NoSleep, model: Network, drafter: Drafter | None
     ) -> None:
-        """Let the drafter's weights sleep with those of its target."""
+        """Let the drafter's weights sleep together with the target's weights."""
         if drafter is not None:
             again = partial(self._drafter, model, _untold)
             sleep.adopt(tensors_of(drafter), lambda: copy_into(drafter, again()))

@@ -243,9 +243,9 @@ def probe_facts(
     room_tokens: int | None = None,
     max_seqs: int | None = None,
 ) -> EngineFacts:
-    """The facts before the number of blocks is known: blocks for one window, or for as much of it
-    as `kv_tokens` allows. `max_seqs` None: as many sequences as `room_tokens` tokens, which all
-    memory could hold, are good for (None: no bound).
+    """The facts before the number of blocks is known: blocks for one window, or for the part of the
+    window that `kv_tokens` allows. `max_seqs` None: as many sequences as `room_tokens` tokens,
+    which all memory could hold, are good for (None: no bound).
     """
     context = window(config, model.config)
     longest = min(context, config.kv_tokens or context)

@@ -89,7 +89,7 @@ def load_script(path: Path) -> Script:
 
 
 def parse_script(text: str, source: str, *, is_json: bool = False) -> Script:
-    """As `load_script`, from `text`; `source` names it in errors."""
+    """Like `load_script`, but reads `text`; `source` names it in errors."""
     try:
         raw: object = json.loads(text) if is_json else tomllib.loads(text)
     except ValueError as error:

@@ -479,8 +479,8 @@ class BlockManager:
 
 
 def _num_equal(these: tuple[object, ...], those: tuple[object, ...]) -> int:
-    """How many leading items of `these` equal those of `those`. All of them, unless digests have
-    collided, so one comparison of the whole comes first.
+    """How many leading items of the two sequences are equal. All are, unless digests have collided,
+    so one comparison of the whole comes first.
     """
     if these == those[: len(these)]:
         return len(these)

@@ -31,8 +31,9 @@ from workers.scheduler.tier import EntryKind, HostTier, Name, TierEntry
 from workers.scheduler.tier.host_tier import TierLoad
 
 _LEAST_TOKENS: Final = 64
-"""A load must spare so many, or two blocks if these are fewer. An 8B on an H200 computes them in
-the time of a step that reads its weights anyway, and a load takes at least one step too."""
+"""A load must spare this many tokens, or two blocks if those have fewer. An 8B on an H200 computes
+them in the time of a step that reads its weights anyway, and a load takes at least one step too.
+"""
 
 _MOST_LOADS: Final = 2
 """The most loads of one sequence between two starts: what it loaded may be evicted before it

@@ -32,7 +32,7 @@ class StepMeter:
         self._by_size: dict[int, float] = {}
 
     def add(self, duration_s: float, num_tokens: int, prefill_tokens: int, now: float) -> None:
-        """A step of `num_tokens` ended at `now`; `prefill_tokens` are those of long chunks."""
+        """A step of `num_tokens` ended at `now`; `prefill_tokens` of them are in long chunks."""
         self._by_size[num_tokens.bit_length()] = duration_s
         if now - self._window_at >= _WINDOW_S:
             self._previous_longest_s, self._longest_s = self._longest_s, 0.0

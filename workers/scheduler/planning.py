@@ -157,9 +157,9 @@ def _save_along(
 
 
 def _grow(queues: Queues, blocks: BlockManager, sequence: Sequence, start: int, end: int) -> int:
-    """Give a sequence the blocks of its next positions [start, end), and let it go what these no
-    longer see. A prompt has all its blocks, and of layers with a window as many as let it go on.
-    Returns how many sequences were preempted, perhaps this one too.
+    """Give a sequence the blocks of its next positions [start, end), and release the blocks that
+    these positions no longer see. A prompt has all its blocks; in layers with a window it has the
+    blocks that it needs to go on. Returns how many sequences were preempted, perhaps this one too.
     """
     windows = blocks.windows
     windows.pass_by(sequence.table.window, start)

@@ -1,6 +1,6 @@
 """The budget of the prompts of one step: tokens, and seconds if decodes wait for the step.
 
-Owns what is left of both. Must not know sequences or their shares.
+Owns the remainder of both. Must not know sequences or their shares.
 """
 
 from __future__ import annotations

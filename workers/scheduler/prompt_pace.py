@@ -1,4 +1,4 @@
-"""Which steps take prompts, and how much of them.
+"""Decides which steps compute prompts, and how many tokens of them.
 
 Owns the turns of prompts and decodes where decodes are many. Must not know sequences, nor how
 prompts share what they get.

@@ -83,8 +83,8 @@ def value(expected: ReturnClass, age_s: float) -> float:
 
 @final
 class EvictionMeter:
-    """What evictions cost later. Of the blocks evicted last, `most` at a time, those are remembered
-    that were not computed again.
+    """The later cost of evictions. The meter remembers the blocks that were evicted last, at most
+    `most`, until they are computed again.
     """
 
     __slots__ = ("_gone", "_most", "num_again", "num_evicted")

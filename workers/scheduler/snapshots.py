@@ -58,9 +58,9 @@ answers. With 0.5 it evicted ends: twelve agents lost 0.63 points of what full a
 
 
 class SnapshotPlace(Enum):
-    """Where a snapshot lies: at the `END` of a prompt or a junction, `WITHIN` a prompt, behind the
-    `WHOLE` prompt, or in an `ANSWER`. When a sequence begins from one of the last two, it becomes
-    an `END`.
+    """The place of a snapshot: at the `END` of a prompt or a junction, `WITHIN` a prompt, behind
+    the `WHOLE` prompt, or in an `ANSWER`. When a sequence begins from one of the last two, it
+    becomes an `END`.
     """
 
     END = 1

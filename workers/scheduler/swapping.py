@@ -1,4 +1,4 @@
-"""Which preempted sequences lie in the host's memory, and in which of its pages.
+"""The preempted sequences that are kept in the host's memory, and their pages.
 
 Owns the pages of swapped sequences, and the copies to make before the next step. Must not know when
 a sequence is preempted or begins again, nor tensors.

@@ -4,7 +4,7 @@ Owns these blocks, their holders, and which of them a sequence lets go as it adv
 tensors, nor when a snapshot is made or evicted: it is asked to keep blocks for one, and asks for
 blocks of the least one when none are free.
 
-A network has two groups of layers then. Those that see everything have the blocks of
+Such a network has two groups of layers. The layers that see everything use the blocks of
 `BlockManager`. Those with a window have blocks of a pool of their own, and a sequence has a second
 table for them. A prefix can be gone on from only where the last blocks of the window were kept, so
 these are the snapshot of a prefix, found and evicted as the recurrent states of a hybrid are
@@ -167,7 +167,9 @@ class WindowPool:
             table.first = first
 
     def pass_later(self, table: WindowTable, start: int) -> None:
-        """As `pass_by`, but at `pass_all`: a chunk of this plan still reads these blocks."""
+        """Like `pass_by`, but takes effect at `pass_all`: a chunk of this plan still reads these
+        blocks.
+        """
         self._passing.append((table, start))
 
     def pass_all(self) -> None:

@@ -34,9 +34,10 @@ every 96 steps is 1.4 % of the time."""
 
 _DEEPER_EVERY: Final = 64
 _UNKNOWN_EVERY: Final = 8
-"""One of so many steps with drafts has the next greater depth than the one that seems best; one of
-`_UNKNOWN_EVERY` has a greater depth whose rows are more than were ever measured, if that may
-pay."""
+"""One in this many steps with drafts has the next greater depth than the depth that seems best; one
+of `_UNKNOWN_EVERY` has a greater depth whose rows are more than were ever measured, if that may
+pay.
+"""
 
 _MAY_PAY: Final = 0.9
 """The share of the best pace that a depth of unknown rows must promise to be tried. Their time is a
@@ -50,7 +51,7 @@ doubles each time, up to `_MOST_BARE_EVERY`. The first of these steps verifies t
 the second waits for its tokens."""
 
 _STAYS: Final = 1.01
-"""The depth changes only if the other one promises so many times the pace of the last one."""
+"""The depth changes only if the new depth promises this many times the pace of the present one."""
 
 
 def depths_up_to(most: int) -> tuple[int, ...]:
@@ -60,8 +61,8 @@ def depths_up_to(most: int) -> tuple[int, ...]:
 
 @final
 class DraftTimes:
-    """Seconds of draft passes by sequences and depth. `known`: those of an earlier engine, as
-    `export` returned them.
+    """Seconds of draft passes by sequences and depth. `known` are the times of an earlier engine,
+    as `export` returned them.
     """
 
     def __init__(self, known: Mapping[int, Mapping[int, float]] | None = None) -> None:

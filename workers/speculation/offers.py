@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, final
 from workers.speculation.texts import TextMatch
 
 LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Matches of up to so many tokens have a rate of their own."""
+"""The bounds of the classes of matches by length; each class has its own rate."""
 
 _INDEX: Final = tuple(
     [
@@ -34,7 +34,7 @@ _MEMORY: Final = 1000.0
 """Drafts after which older ones count half."""
 
 _OWN_TRIES: Final = 4.0
-"""After so many drafts of a sequence, its own rate counts as much as the common one."""
+"""After this many drafts of a sequence, its own rate counts as much as the common rate."""
 
 _LEAST_FACTOR: Final = 0.05
 _MOST_FACTOR: Final = 1.25

@@ -24,7 +24,9 @@ FINE_SIZES: Final = (
     *range(544, 1025, 32),
     *range(1152, 4097, 128),
 )
-"""The sizes of a table where nothing is captured: passes of up to so many rows count together."""
+"""The sizes of a table where no graph is captured: all passes between two sizes count as the larger
+one.
+"""
 
 _KEPT: Final = 7
 _HOPED_SLOPE: Final = 0.002
@@ -67,7 +69,7 @@ class TimeTable:
         return dict(self._known)
 
     def add(self, rows: int, seconds: float) -> None:
-        """A pass of so many rows took so long."""
+        """Record that a pass of `rows` rows took `seconds`."""
         at = self._index(rows)
         seen = self._seen.setdefault(at, deque(maxlen=_KEPT))
         seen.append(seconds)
@@ -76,9 +78,10 @@ class TimeTable:
         self._known[at] = self._decide(seen)
 
     def seconds(self, rows: int) -> float | None:
-        """The expected time of a pass of so many rows: as measured; between two known sizes on a
-        parabola below the straight line, and beyond the largest a little more, because a size that
-        seems fast is tried and then known. None while nothing is known.
+        """The expected time of a pass of `rows` rows. For a measured size it is the measured time.
+        Between two measured sizes it is on a parabola below the straight line, and beyond the
+        largest it is a little more than the largest, because a size that seems fast is tried and
+        then measured. None before the first measurement.
         """
         places = self._places
         if not places:
@@ -98,17 +101,17 @@ class TimeTable:
         return self._known[low] + share * share * (self._known[high] - self._known[low])
 
     def least_seconds(self, rows: int) -> float | None:
-        """The least time of so many rows: that of the next smaller size that was measured."""
+        """The least time of a pass of `rows` rows: the time of the next smaller measured size."""
         at, places = self._index(rows), self._places
         right = bisect_left(places, at + 1)
         return self._known[places[max(0, right - 1)]] if places else None
 
     def num_seen(self, rows: int) -> int:
-        """How many of the last passes of so many rows are kept, with the earlier engine's."""
+        """How many of the last passes of `rows` rows are kept, the earlier engine's included."""
         return len(self._seen.get(self._index(rows), ()))
 
     def spans(self, rows: int) -> bool:
-        """Whether the time of so many rows was measured, or that of fewer and of more."""
+        """Whether the time of `rows` rows was measured, or both a smaller and a larger size."""
         at, places = self._index(rows), self._places
         return bool(places) and places[0] <= at <= places[-1]
 

@@ -13,11 +13,12 @@ _FIRST_RATE: Final = 0.7
 _FIRST_TRIES: Final = 8.0
 _MEMORY: Final = 200.0
 FADED_TRIES: Final = 24.0
-"""What was learned of a place before a change counts as so many drafts."""
+"""The rate of a place that was learned before a change of texts counts as this many drafts."""
 
 _CHANGE: Final = 4.0
-"""Texts have changed where the accepted drafts differ from the expected ones by so many standard
-deviations."""
+"""Texts have changed if the number of accepted drafts differs from the expected number by this many
+standard deviations.
+"""
 
 _LATE: Final = 60.0
 """The variance after which that comparison begins again: some hundred drafts."""
@@ -30,7 +31,7 @@ _MOST_FACTOR: Final = 1.2
 @final
 class PlaceOdds:
     """The chance of the draft at each of `depth` places, if all before it are right. Each sequence
-    has a factor of its own. `rates` are those of an earlier engine, as `export` returned them.
+    has a factor of its own. `rates` are the rates of an earlier engine, as `export` returned them.
     """
 
     def __init__(self, depth: int, rates: list[Rate] | None = None) -> None:

@@ -14,8 +14,9 @@ from workers.speculation.depth import DepthChoice, choose_depths
 from workers.speculation.pass_cost import TimeTable
 
 MARGIN: Final = 1.02
-"""Drafts must promise so many times the pace of a step without drafts, because chances and times
-are estimates."""
+"""Drafts must promise this many times the pace of a step without drafts, because chances and times
+are estimates.
+"""
 
 _BARE_EVERY: Final = 192
 _BARE_STEPS: Final = 3
@@ -23,15 +24,17 @@ _BARE_STEPS: Final = 3
 not counted, because its time begins behind one with drafts."""
 
 _TRIAL_EVERY: Final = 96
-"""After so many steps that had offers and verified none, one verifies some."""
+"""After this many steps that had offers and verified none, one step verifies some."""
 
 _EXPLORES_EVERY: Final = 32
-"""One of so many steps with drafts explores: it assumes the least possible time for sizes that were
-never measured, up to twice the usual number of drafts."""
+"""One in this many steps with drafts explores: it assumes the least possible time for sizes that
+were never measured, up to twice the usual number of drafts.
+"""
 
 _TRUST: Final = 2
-"""A step may have so many times the rows of the largest one that was measured, so larger steps are
-measured by doubling."""
+"""A step may have this many times the rows of the largest measured step, so larger steps are
+measured by doubling.
+"""
 
 _FEW: Final = 8
 """Drafts of a trial, or of a quarter of the sequences if they are many."""
@@ -152,15 +155,18 @@ class SpeculationPolicy:
         return choose_depths(chances, num_sequences, room, worst_s, seconds, sizes)
 
     def knows_bare(self, num_sequences: int) -> bool:
-        """Whether steps of so many sequences without drafts were measured often enough, or those of
-        fewer and of more: beyond the largest number a guess decides nothing.
+        """Whether steps of `num_sequences` sequences without drafts were measured often enough, or
+        both steps of fewer and of more sequences were. Beyond the largest measured number the
+        policy does not guess.
         """
         num_seen = self.ahead.num_seen(num_sequences)
         least = _BARE_SEEN if self._parts_bare else 1
         return num_seen >= least or (not num_seen and self.ahead.spans(num_sequences))
 
     def trusted_room(self, num_sequences: int) -> int:
-        """How many drafts a step of so many sequences may verify by what was measured so far."""
+        """How many drafts a step of `num_sequences` sequences may verify, by the sizes measured so
+        far.
+        """
         known = max(num_sequences, self.awaiting.largest)
         return max(_FEW, _TRUST * known - num_sequences)
 
@@ -171,7 +177,7 @@ class SpeculationPolicy:
         return self._drafting_s(self.ahead.seconds(num_sequences) or 0.0, rows)
 
     def planned(self, num_drafts: int, *, had_offers: bool) -> None:
-        """A step with so many drafts was planned."""
+        """Record that a step with `num_drafts` drafts was planned."""
         if num_drafts:
             self._num_drafts = num_drafts
             self._num_in_vain = 0

@@ -1,4 +1,4 @@
-"""What the scheduler asks for drafts: offers of a source, as many of them as pay.
+"""What the scheduler asks for drafts: the offers of a source, as many drafts as raise the pace.
 
 Owns which offers were made for the next step, and what is learned from each step. Must not know
 tables of times, nor where drafts come from.
@@ -41,10 +41,10 @@ _ANY_ROOM: Final = 4096
 
 @final
 class Speculation:
-    """`workers.scheduler.Proposer` over one `source` of drafts. `depth` None: as many as pay; else
-    so many of each sequence. `draft_depth` says for a source that drafts behind steps how many, and
-    `taking_in` behind which sequences; None: behind all. `promised`: tokens of a pass as the
-    drafter's makers found them.
+    """`workers.scheduler.Proposer` over one `source` of drafts. `depth` is the number of drafts of
+    each sequence; None: the number that gives the best pace. `draft_depth` says for a source that
+    drafts behind steps how many, and `taking_in` behind which sequences; None: behind all.
+    `promised`: tokens of a pass as the drafter's makers found them.
     """
 
     def __init__(

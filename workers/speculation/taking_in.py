@@ -23,15 +23,16 @@ _MEMORY: Final = 16.0
 """Observations after which older ones count half: answers, and prompts of 256 rows."""
 
 _BESIDE: Final = 1.5
-"""A prompt's rows cost so many times the drafter's own pass, where the target must compute its last
-layer for all of them: of herma-tiny on a Xeon 1.55."""
+"""A prompt's rows cost this many times the drafter's own pass, because the target must compute its
+last layer for all of them: 1.55 for herma-tiny on a Xeon.
+"""
 
 _TRIAL_SHARE: Final = 0.005
 """The share of all time that trials may take: sequences that are taken in although that does not
 seem to pay, to measure whether it does."""
 
 _TRIAL_EVERY: Final = 8
-"""At most one of so many sequences is a trial."""
+"""At most one in this many sequences is a trial."""
 
 _LATELY_S: Final = 300.0
 """The share of trials is taken over the last 300 to 600 s."""
@@ -128,8 +129,9 @@ class TakingIn:
         return seq in self._awake
 
     def planned(self, chunks: Sequence[Chunk], *, is_resting: bool) -> bool:
-        """Whether the drafter takes in a step of these chunks: all of them if any, because a pass
-        over some costs as much. `is_resting`: drafts do not pay now.
+        """Whether the drafter takes in a step of these chunks: all sequences or none, because a
+        pass over some of them costs as much as a pass over all. `is_resting`: drafts do not pay
+        now.
         """
         self._num_dozing = self._num_dozing + 1 if is_resting else 0
         if self._num_dozing >= _DOZES_AFTER:

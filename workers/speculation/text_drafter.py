@@ -27,7 +27,7 @@ _SCANNED_TOKENS: Final = 2**18
 """Tokens of own text that a step looks through: 0.1 ms."""
 
 _SEARCHES: Final = 12
-"""Matches that a step looks for again: 12 x 50 us. Those that go on as they were are free."""
+"""The most matches that a step searches anew: 12 x 50 us. A match that continues costs nothing."""
 
 _OFFERS: Final = 32
 """Sequences that get drafts in a step: 32 x 20 us."""
@@ -64,8 +64,8 @@ class TextDrafter:
         self._searches = 0
 
     def start(self, seq: int, tokens: array[int], shared_from: int | None) -> None:
-        """A sequence runs, whose `tokens` grow. Those from `shared_from` on are the fleet's when it
-        is over; None: none are.
+        """A sequence runs, whose `tokens` grow. At its end its tokens from `shared_from` on enter
+        the text that all sequences share; None: no token does.
         """
         self._texts[seq] = OwnText(tokens)
         if shared_from is not None and self._fleet is not None:
@@ -105,7 +105,7 @@ class TextDrafter:
         return found
 
     def _matches(self, text: OwnText) -> Iterator[tuple[int, TextMatch]]:
-        """Matches of the text, as many as this step may still look for."""
+        """The matches of the text, as many as this step may still search."""
         own = None
         if text.follows or (self._searches > 0 and self._scanned > 0):
             if not text.follows:

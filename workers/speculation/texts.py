@@ -229,7 +229,7 @@ class FleetText:
 
 
 def _bucket(key: list[int]) -> int:
-    """As `FleetText._link` calculates it."""
+    """The bucket of a key, as `FleetText._link` calculates it."""
     found = 0
     for token_id in key:
         found = (found + token_id + 1) * _MULTIPLIER & (2**64 - 1)

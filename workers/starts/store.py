@@ -102,8 +102,9 @@ def claim_record(path: Path, file: str) -> None:
 
 
 def _record_name(worker: str, file: str) -> str:
-    """With "@", which a quoted name has not, before what stands for the file. `herma up` makes a
-    file of its words for each start: it stands for nothing.
+    """The name of the record of `worker` in `file`. "@", which no quoted name contains, separates
+    the worker from the file. The file that `herma up` makes of its options at each start has no
+    part in the name.
     """
     file = lasting(file)
     of_file = f"@{hashlib.sha256(file.encode()).hexdigest()[:_ID_CHARS]}" if file else ""

@@ -57,8 +57,7 @@ class Guard:
     def __init__(self, group: int) -> None:
         """Start the guard's process. Raises `OSError`."""
         self._process = subprocess.Popen(
-            # Isolated and without site-packages: the guard needs nothing of them, and starts
-            # sooner.
+            # Isolated and without site-packages: the guard does not need them, and starts sooner.
             [sys.executable, "-I", "-S", str(_SCRIPT), str(group)],
             # Close-on-exec in this process, so that no other child keeps the pipe open.
             stdin=subprocess.PIPE,

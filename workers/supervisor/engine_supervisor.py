@@ -361,8 +361,9 @@ class EngineSupervisor:
 
     def _give_place_up(self, *, is_wanted: bool = False, again_s: float = 0.0) -> None:
         """Let a worker without a process wait for its next turn, if it takes turns: another worker
-        may have its memory of the card. No request can wait for a held worker, so the next turn of
-        such a one is asked for here, as it is for one that `is_wanted`. It comes after `again_s`.
+        may have its memory of the card. No request can wait for a held worker, so this method
+        itself asks for the next turn of a held worker, as of one that `is_wanted`. The turn comes
+        after `again_s`.
         """
         if self.sleeper is None or not self.sleeper.turns.is_on_demand:
             return

@@ -329,7 +329,7 @@ class FrameRelay:
             case Drain(deadline_s=deadline_s):
                 self._on_drain(deadline_s)
             case Distrust(epoch=epoch, why=why):
-                # Of several gateways each may say so; the first one ends the engine.
+                # Each of several gateways may report it; the first report ends the engine.
                 if epoch == self.epoch and self._facts is not None:
                     self._log.info(f"gateway {link.address} gets no answers: {why}")
                     self._on_distrust(why)

@@ -95,8 +95,8 @@ _MAX_NAMED: Final = 8
 
 @final
 class GpuMemory:
-    """The memory of one worker's GPU, or of those of its ranks together. Each of `devices` is auto,
-    cuda or cuda:N. `is_own`: the GPU is reserved for the worker.
+    """The memory of one worker's GPU, or the memory of its ranks' GPUs together. Each of `devices`
+    is auto, cuda or cuda:N. `is_own`: the GPU is reserved for the worker.
     """
 
     def __init__(self, *devices: str, is_own: bool = False, proc: Path = PROC) -> None:

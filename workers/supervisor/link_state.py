@@ -24,7 +24,7 @@ class LinkState(LifeEnum):
     message.
     """
     LOST = auto()
-    """As `DROPPED`, and there is no connection."""
+    """Like `DROPPED`, but without a connection."""
 
 
 class LinkEvent(LifeEnum):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 def selected_cards(devices: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """As `selected_gpus`, of all cards of a worker: nvidia-smi takes several."""
+    """Like `selected_gpus`, for all cards of a worker: nvidia-smi takes several."""
     found = [selected_gpus(device, environ) for device in devices]
     known = [each for each in found if each is not None]
     return ",".join(known) if len(known) == len(found) else None

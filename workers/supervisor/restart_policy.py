@@ -22,8 +22,8 @@ class RestartPolicy:
 
     An engine that becomes ready and dies again is restarted without limit, with growing delays. An
     engine that never becomes ready is given up, because each try may leave something behind. A try
-    of an attached one leaves nothing: once it has been ready, it is tried again without limit,
-    because what stands in front of it may refuse for minutes, as proxies do while it restarts.
+    of an attached engine leaves nothing behind. Once it has been ready, it is tried again without
+    limit, because a proxy in front of it may refuse for minutes while the engine restarts.
     """
 
     def __init__(self, first_delay_s: float = FIRST_DELAY_S) -> None:

@@ -90,7 +90,9 @@ class Sleeper:
             await trio.sleep_forever()
 
     def take(self, change: Change) -> None:
-        """Carry out an order. One that does not fit the state is left: the table is told of it."""
+        """Carry out an order. One that does not fit the state is left: the table of turns gets the
+        measurement.
+        """
         state, life = self._lifecycle.state, self.life
         if change == "wake" and state is EngineState.ASLEEP:
             self._began_at = trio.current_time()
@@ -253,7 +255,7 @@ class Sleeper:
     async def _wake(self, life: EngineLife) -> None:
         """Let the process take its memory back. One that cannot is killed, and another starts."""
         way = self._way_of(life)
-        # A native engine tries at once: if memory lacks, it says so and sleeps on.
+        # A native engine tries at once: if memory lacks, it reports the lack and stays asleep.
         has_room = way == NATIVE_SLEEP or await self._has_room()
         if (
             not has_room
@@ -354,8 +356,8 @@ class Sleeper:
         return False
 
     async def _is_taken(self, life: EngineLife) -> bool:
-        """Whether others hold memory that the engine needs: that it does not wake shows nothing of
-        its way to sleep then.
+        """Whether other processes hold memory that the engine needs. If they do, a failed wake says
+        nothing about the engine's way to sleep.
         """
         need, own = self.turns.record.awake_bytes, await self.turns.memory.held_by(life.process.pid)
         reading = await self.turns.memory.read()

@@ -113,7 +113,9 @@ class TurnTable:
         self._changed.set()
 
     async def _dismiss(self, number: int, why: str) -> None:
-        """Take the seat of a worker that does not listen. What it holds counts as others'."""
+        """Remove the seat of a worker that does not listen. The memory that it holds counts as
+        memory of other programs.
+        """
         seat = self._seats[number]
         assert seat.member is not None
         self._log(f"{seat.member.name} has no turns until it comes again: {why}")

@@ -47,8 +47,9 @@ from workers.turns import (
 AGAIN_S: Final = 5.0
 """The pause after a change that failed."""
 TRIAL_IDLE_S: Final = 5.0
-"""After this time without work, once, an engine that can sleep without an end is tried: it falls
-asleep, and wakes if its place is free. What it cannot do is so found out under no request.
+"""After this time without work, once, the sleep without an end is tried: the engine falls asleep,
+and wakes if its place is free. So a sleep or wake that does not work is found while no request
+waits.
 """
 _DIAL_AGAIN_S: Final = 0.1
 _USED_EVERY_S: Final = 0.05
@@ -347,7 +348,7 @@ class TurnTaker:
                 await trio.sleep(_DIAL_AGAIN_S)
 
     async def _host(self, lock: Path, address: Path) -> None:
-        """Open the table if nobody else has it, and once its holder is gone."""
+        """Open the table if no other worker has it open, or once the worker that has it is gone."""
         said = ""
         while True:
             pause_s = _DIAL_AGAIN_S

@@ -27,7 +27,7 @@ _SAME_S: Final = 1e-6
 class _Watched:
     """A model. `rested_at`: when its last work ended, None while it has some or had none yet.
     `stayed`: it has been awake since. `is_last`: no other model has ended work since. `is_early`:
-    that work was sent to its engine, and nobody has said yet that there is some.
+    the work was sent to the engine before any gateway reported it.
     """
 
     counts: tuple[float, ...] = ()
@@ -48,7 +48,7 @@ class PauseWatch:
     served, says nothing of when work comes to it by itself, and does not count.
 
     Gateways say some tenths of a second late that a model has work, or never if it was soon done.
-    That something was sent to its engine is known at once: `uses` counts it.
+    The supervisor knows at once that something was sent to the engine: `uses` counts it.
     """
 
     def __init__(self) -> None:

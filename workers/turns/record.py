@@ -24,7 +24,7 @@ _NOT_THE_ENGINES: Final = frozenset((
     "name", "serves", "gateways", "residency", "idle_s", "stall_s", "drain_s", "prepare",
     "curve_secret_file", "curve_server_key", "insecure_local", "owns_gpu", "kv_events",
 ))  # fmt: skip
-"""Keys that change nothing of the memory that an engine takes."""
+"""Keys that do not change how much memory an engine takes."""
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -32,10 +32,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 class TurnRecord(msgspec.Struct, frozen=True):
     """What is known of the worker `worker` of the configuration file `file` on `device` (of
-    `total_bytes`). `engine` stands for the keys of its engine: with other keys nothing is known.
-    `way` is how it sleeps and `wake_s` the time of its wake by it, `refusals` say why by no better
-    way. `start_s` is the time of a start, `host_bytes` what a process that sleeps without an end
-    keeps in the host's memory beyond what it has there awake.
+    `total_bytes`). `engine` is a digest of the keys of its engine: a record with another digest is
+    not used. `way` is how it sleeps, `wake_s` the time of a wake from that, and `refusals` says why
+    each better way does not work. `start_s` is the time of a start, `host_bytes` what a process
+    that sleeps without an end keeps in the host's memory beyond what it has there awake.
     """
 
     worker: str

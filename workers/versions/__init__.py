@@ -1,6 +1,6 @@
 """Versions of Herma and of foreign engines on this host, beside one another.
 
-Owns the folder of an installation, its links and records, and what stands for `{version}` in a
+Owns the folder of an installation, its links and records, and the value of `{version}` in a
 worker's launch. Must not install, start or judge anything.
 """
 

@@ -1,7 +1,6 @@
-"""What stands for `{version}` in a worker's launch.
-
-Owns the placeholder, and what of a launch this host lacks. The version is looked up at each start
-of an engine, so an engine that is started again runs what is current then.
+"""The value of `{version}` in a worker's launch. Owns the placeholder, and the check for parts of a
+launch that this host lacks. The version is looked up at each start of an engine, so an engine that
+is started again runs what is current then.
 """
 
 import shutil

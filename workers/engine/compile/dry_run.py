@@ -213,7 +213,7 @@ def _weights(config: WorkerConfig, shape: ModelDescription, dtype: torch.dtype) 
     )  # fmt: skip
     if not by_block:
         return weights
-    # As `weights.py` reads them from a checkpoint of this kind.
+    # The formats are the ones in which `weights.py` reads a checkpoint of this kind.
     layers = tuple([with_products(layer, _blocks) for layer in weights.layers])
     return replace(weights, layers=layers)
 

@@ -60,7 +60,8 @@ class _Size(NamedTuple):
 
 
 Pass: TypeAlias = Callable[[Taken, Blocks, int], Drafted]
-"""Takes in rows, and makes so many drafts, possibly 0, behind each anchor of `Blocks`."""
+"""Takes in rows, and makes the given number of drafts, possibly 0, behind each anchor of `Blocks`.
+"""
 
 
 @final
@@ -159,7 +160,7 @@ class CapturedDrafts:
         return self._ids
 
     def _fill(self, num_seqs: int, blocks: Blocks | None, plan: PagedPlan) -> None:
-        """Fill the inputs of `num_seqs` sequences: those of `blocks`, then padding."""
+        """Fill the inputs of `num_seqs` sequences: the sequences of `blocks`, then padding."""
         count = 0 if blocks is None else blocks.anchors.shape[0]
         if count < num_seqs:
             anchors, positions, table_rows, rows = [part[count:num_seqs] for part in self._held]

@@ -41,7 +41,8 @@ def draft_demand(
 def _weights(shape: Shape, target: ModelDescription, *, fp8: bool, copies: bool) -> int:
     """`copies`: drafts are chosen by a copy of the target's head in 8 bits."""
     network, hidden = shape.network, shape.network.hidden_size
-    # An MTP head of a checkpoint in 4 bits is mostly in 16, and no list of modules says so.
+    # The MTP head of a 4-bit checkpoint is mostly in 16 bits, and no list of modules in the
+    # checkpoint names it.
     form = "fp8" if fp8 or network.stored.is_fp8 else "bfloat16"
     layers = sum(layer_bytes(network, layer, form, NOTHING_KEPT, 0) for layer in network.layers)
     match shape:

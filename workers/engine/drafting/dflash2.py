@@ -52,7 +52,7 @@ class BranchConv:
         return self._apply(1, x)
 
     def _apply(self, side: int, x: Tensor) -> Tensor:
-        """Each channel with those of the rows before it, as far as the block goes."""
+        """The convolution: mixes each channel with its values in earlier rows of the same block."""
         blocks = x.view(-1, self._num_rows, x.shape[1])
         weights = self._weights[:, :, side]
         out = weights[:, :, 0] * blocks

@@ -51,8 +51,8 @@ def read_mtp(path: Path, shape: MtpShape, target: Network) -> MtpWeights:
 
 
 def share_of_mtp(shape: MtpShape, weights: MtpWeights, share: Share) -> tuple[MtpShape, MtpWeights]:
-    """What one rank computes of a head: its layer is cut as those of its target. The product that
-    joins embedding and state is whole on each rank. Raises `ConfigError`.
+    """The part of an MTP head that one rank computes: its layer is cut like the layers of its
+    target. The product that joins embedding and state is whole on each rank. Raises `ConfigError`.
     """
     cut = LayerCut(shape.network, share)
     layers = tuple([cut(layer) for layer in weights.model.layers])

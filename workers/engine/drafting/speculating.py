@@ -124,7 +124,7 @@ def kept_speculation(
 
 
 def _promised(config: WorkerConfig, chosen: SpeculationConfig) -> float | None:
-    """The promised tokens of a pass: those of the configuration, else those that
+    """The promised tokens per pass: the number in the configuration, else the one that
     `training.drafters` wrote into the drafter's config.json.
     """
     if chosen.promised is not None:

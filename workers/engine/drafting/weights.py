@@ -60,7 +60,7 @@ class DrafterReader(WeightReader):
         return found[0]
 
     def prefix(self, probe: str) -> str:
-        """What stands before the names of tensors; `probe` is one of them."""
+        """The prefix of the names of tensors; `probe` is one such name without its prefix."""
         return next((each for each in _PREFIXES if each + probe in self._checkpoint.names), "")
 
     def beside_target(self, prefix: str, first: int, norm: str) -> ModelWeights:

@@ -1,7 +1,5 @@
-"""Where one sequence stands in its grammar.
-
-Owns the matcher of one sequence and where its grammar begins. Must not know logits or devices: a
-mask is a row of bits on the host.
+"""The state of one sequence's grammar. Owns the matcher of one sequence and the position at which
+its grammar begins. Must not know logits or devices: a mask is a row of bits on the host.
 """
 
 from __future__ import annotations
@@ -196,7 +194,7 @@ class SequenceGrammar:
         del self._taken[:-MAX_TAKEN_BACK]
 
     def _take_back(self, outputs: array[int]) -> None:
-        """Forget the last tokens as far as they are not those of `outputs`."""
+        """Take back the last tokens from the matcher until its tokens are a prefix of `outputs`."""
         taken, first = self._taken, self._num_seen - len(self._taken)
         num_same = 0
         for token_id, one in zip(outputs[first : self._num_seen], taken, strict=False):

@@ -183,7 +183,7 @@ def drafts_of(
     mixed_step: MixedStep,
     states: States,
 ) -> DeviceDrafts | NoDrafts:
-    """The draft passes of an engine whose forward passes are those of `draft_pass`."""
+    """The draft passes of an engine, by the forward passes of `draft_pass`."""
     if isinstance(draft_pass, NoDraftPass):
         return NoDrafts(draft_pass)
     is_hybrid = states.has_any

@@ -65,8 +65,8 @@ _ONE_TILE_BYTES: Final = 128 * 2**20
 
 
 class _Work(NamedTuple):
-    """What is left of a step once its network is launched: the draw of its tokens, and the draft
-    pass behind them.
+    """The work of a step that follows the launch of its network: the sampling of its tokens, then
+    the draft pass.
     """
 
     draw: Callable[[], Picked]
@@ -483,8 +483,8 @@ def _short_contexts(model: Network, cache: KvCache) -> dict[int, tuple[int, ...]
 
 
 def _read_bytes(model: Network, num_rows: int) -> int:
-    """Bytes of all layers' products that so many rows read: of a mixture those of the experts that
-    they choose, each by itself.
+    """The bytes of weights that `num_rows` rows read in all layers. In a mixture only the chosen
+    experts count, and each row is taken to choose its experts independently.
     """
     total = 0.0
     for layer, weights in zip(model.config.layers, model.weights.layers, strict=True):

@@ -35,11 +35,11 @@ class FileStream:
         self._piece_bytes = piece_bytes
         self._threads = ThreadPoolExecutor(num_threads, "weights")
         self._own = threading.local()
-        # As many as the pieces of a checkpoint: a thousand small objects for 16 GB.
+        # One entry for each piece of the checkpoint: a thousand small objects for 16 GB.
         self._pieces: list[Future[int]] = []
 
     def put(self, descriptor: int, offset: int, dtype: torch.dtype, out: Tensor) -> None:
-        """Copy what lies at `offset` of a file, elements of `dtype`, into the contiguous `out`."""
+        """Copy elements of `dtype` from `offset` of a file into the contiguous `out`."""
         flat, launched = out.view(-1), self._launched()
         step = self._piece_bytes // dtype.itemsize
         for start in range(0, flat.numel(), step):

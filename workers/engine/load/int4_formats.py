@@ -121,8 +121,9 @@ def read_gptq(module: Module, *, is_v2: bool = False) -> Read:
     values = _numbers(words.t().contiguous(), bits).reshape(rows, depth)
     zeros = _numbers(module.take("qzeros", groups, rows * bits // _WORD_BITS), bits)
     zeros = zeros.reshape(groups, rows).t()
-    # AutoRound has also written symmetric weights with the one subtracted under the name of the
-    # format without. Of zero points that were chosen one by one, not all are alike.
+    # AutoRound has also written symmetric weights whose zero points are less by one, under the name
+    # of the format in which they are not. Zero points that are all equal reveal it, because zero
+    # points that were chosen for each group differ.
     if not is_v2 or bool((zeros == middle - 1).all()):
         zeros = (zeros + 1) & (2 * middle - 1)
     scales = module.take("scales", groups, rows).t()

@@ -66,8 +66,8 @@ class StoredFormat(StrEnum):
         return ".weight_scale_inv" if self is StoredFormat.FP8_BLOCKS else ".weight_scale"
 
     def scale_suffix_of(self, names: Collection[str]) -> str:
-        """As `scale_suffix`, in a checkpoint of these tensors: of scales by tensor their names
-        alone tell, which exporters spell in two ways.
+        """Like `scale_suffix`, for a checkpoint with tensors of these `names`. The suffix of scales
+        by tensor depends on the exporter and is found in the names.
         """
         inverse = StoredFormat.FP8_BLOCKS.scale_suffix.replace(".weight", "")
         if self is StoredFormat.FP8_TENSORS and any(name.endswith(inverse) for name in names):

@@ -1,8 +1,8 @@
 """Memory of the host that an engine holds beside its card's: one pool of an explicit size.
 
-Owns the region and what is left of it. On a machine with a card it is page-locked, so that copies
-to and from the card go by its bus alone and in the order of its stream. Must not know what is kept
-there.
+Owns the region and the count of its free bytes. On a machine with a card it is page-locked, so that
+copies to and from the card go by its bus alone and in the order of its stream. Must not know what
+is kept there.
 """
 
 from ctypes import c_uint8

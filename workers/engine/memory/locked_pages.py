@@ -1,7 +1,7 @@
 """Pages of the host that the driver locks, so that a card copies them by itself.
 
-Owns the calls. Must not know what lies there, nor who says that it failed, because each user tells
-another setting to lower. All addresses and sizes are in bytes.
+Owns the calls. Must not know what the pages hold, nor the wording of errors: each user names the
+setting to lower. All addresses and sizes are in bytes.
 """
 
 import ctypes

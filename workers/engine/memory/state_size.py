@@ -7,9 +7,11 @@ what a state holds, nor which prefix has one (`workers.scheduler`).
 from typing import Final, NamedTuple
 
 SHARE: Final = 0.125
-"""The share of what weights leave for the states of running sequences, and again for those of
-prefixes; the rest is for keys and values. A 27B in bfloat16 leaves 80 GiB of an H200's 141 GB: 64
-sequences and 64 prefixes of 148 MiB each, and keys and values of a million tokens."""
+"""The share of the memory beside the weights that the states of running sequences take; the states
+of prefixes take an equal share, and keys and values the rest. A 27B in bfloat16 leaves 80 GiB of an
+H200's 141 GB: 64 sequences and 64 prefixes of 148 MiB each, and keys and values of a million
+tokens.
+"""
 
 LEAST_SEQS: Final = 4
 CPU_SNAPSHOTS: Final = 64

@@ -24,7 +24,7 @@ LEAST_WINDOWS: Final = 2
 """One of a running sequence, and one of a prefix."""
 
 _SLOTS: Final = 4
-"""Snapshots for each whole window: those of one prompt share most of their blocks."""
+"""Snapshots for each whole window. The snapshots of one prompt share most of their blocks."""
 
 
 class WindowDemand(NamedTuple):

@@ -32,8 +32,8 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     `factor` stretches the window of `original` tokens that the model was first trained with; llama3
     and YaRN blend between the bounds `low` and `high`. longrope has a divisor for each pair, and
     `long_divisors` for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
-    Queries are multiplied by 1 + `growth` ln(1 + floor(position / `original`)). Of a proportional
-    one, whose `dim` is the whole head, the first `pairs` turn, the others stand still.
+    Queries are multiplied by 1 + `growth` ln(1 + floor(position / `original`)). In a proportional
+    rotation `dim` is the whole head, only the first `pairs` pairs turn, and the other pairs do not.
     """
 
     dim: int
@@ -501,7 +501,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active_weights(self) -> int:
-        """As `layer_weights`, but those by which one token is multiplied."""
+        """Like `layer_weights`, but counts only the weights that multiply one token."""
         idle = [
             (mlp.num_experts - mlp.routing.num_active) * 3 * mlp.width * self.hidden_size
             for mlp in self.mixtures

@@ -157,8 +157,9 @@ class MatrixReader:
     def _int4_product(
         self, depth: int, modules: tuple[tuple[str, int], ...], suffix: str, read: Format
     ) -> Weight:
-        """As `product`, of a checkpoint in 4 bits. Modules that it leaves in 16 bits stay so.
-        Where those of one matrix are not alike, all become 16 bits.
+        """Like `product`, for a checkpoint in 4 bits. Modules that the checkpoint leaves in 16 bits
+        stay in 16 bits. If the modules that are merged into one matrix differ in format, the whole
+        matrix is widened to 16 bits.
         """
         quantised = {name for name, _ in modules if name + suffix in self._checkpoint.names}
         if not quantised:

@@ -30,8 +30,8 @@ def mixture(file: ConfigFile, *, renormalises: bool, **features: Any) -> Experts
 
 
 def mixture_layers(file: ConfigFile) -> tuple[bool, ...]:
-    """Which layers have a mixture, the others being dense: every `decoder_sparse_step`-th, but
-    those of `mlp_only_layers`.
+    """For each layer, whether it has a mixture: every `decoder_sparse_step`-th layer has one,
+    except the layers in `mlp_only_layers`. The others are dense.
     """
     count, step = file.count("num_hidden_layers"), file.count("decoder_sparse_step", 1)
     dense = file.raw.get("mlp_only_layers") or []

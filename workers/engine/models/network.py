@@ -166,7 +166,7 @@ class Network:
         return torch.cat((hidden, own.mul_(self._side_scale(self.weights.sides))), dim=1)
 
     def embed_last(self, table_rows: Tensor, last_token: Tensor) -> Tensor:
-        """As `embed`, of the tokens `last_token[table_rows]`, int32 both."""
+        """Like `embed`, for the tokens `last_token[table_rows]`; both tensors are int32."""
         weights = self.weights
         hidden = embed_rows(table_rows, last_token, weights.embedding, self.embedding_scale)
         if weights.sides is None:

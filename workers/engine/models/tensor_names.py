@@ -26,7 +26,9 @@ def prefix_of(names: Collection[str], prefixes: tuple[str, ...]) -> str:
 
 
 def foreign_prefix(names: Collection[str], prefixes: tuple[str, ...]) -> str | None:
-    """What stands before all of `prefixes`, where the model was saved within another one."""
+    """The prefix that comes before each of `prefixes`, if the model was saved as a part of another
+    model; else None.
+    """
     if f"{prefix_of(names, prefixes)}{EMBEDDING}" in names:
         return None
     found = next((name for name in sorted(names) if name.endswith(f".{EMBEDDING}")), None)

@@ -1,7 +1,7 @@
 """The embedding and the head, which have a row for each token: where and in which form they are.
 
-Owns the change from what a checkpoint holds. Must not know files, layers, nor what is left of a
-device's memory.
+Owns the change from what a checkpoint holds. Must not know files, layers or the free memory of a
+device.
 """
 
 from dataclasses import dataclass

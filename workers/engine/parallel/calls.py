@@ -1,4 +1,4 @@
-"""What the first rank tells the others: each call of its runner, in order.
+"""The frames by which the first rank sends each call of its runner to the other ranks, in order.
 
 Owns the frames on the connection between two processes of one engine. All run the same code, and
 the others trust the first rank, so Python's own pickling carries plans. The first rank trusts
@@ -63,8 +63,8 @@ class DigestReport(NamedTuple):
 
 
 class TransferredReport(NamedTuple):
-    """From a follower: the transfer `number` is over; `sums` are those of its pages, one after the
-    other.
+    """From a follower: the transfer `number` is over; `sums` are the checksums of its pages, in the
+    order of the pages.
     """
 
     number: int

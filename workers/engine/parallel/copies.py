@@ -3,8 +3,8 @@
 Owns when a transfer is over, which is when it is over at each rank, and the checksum of pages that
 lie in parts at all ranks. Must not know what is copied, nor processes.
 
-The first rank keeps the books. Every rank has a region of its own with as many pages, and page N of
-each is its share of the same block or state.
+The first rank keeps the record of pages. Every rank has a region of its own with as many pages, and
+page N of each is its share of the same block or state.
 """
 
 import queue
@@ -97,7 +97,9 @@ class RanksCopies:
 
 
 def joined_sum(parts: Sequence[int]) -> int:
-    """One checksum, of 64 bits with a sign, of those of a page's parts in the order of ranks."""
+    """The checksum of a page, a signed 64-bit integer, from the checksums of its parts in the order
+    of ranks.
+    """
     mixed = 0
     for part in parts:
         mixed = (mixed * _ODD + part) % _WORD

@@ -46,7 +46,8 @@ _NOTICED_S: Final = 0.5
 """How long a rank that has lost another waits for the end of that process."""
 
 CHECKED_STEPS: Final = 100
-"""After so many steps a follower's tokens are compared with the first rank's."""
+"""A follower's tokens are compared with the first rank's tokens each time this many steps have run.
+"""
 
 
 class OtherRanks(ABC):
@@ -203,8 +204,8 @@ class LeadingRunner:
 
     @property
     def tier(self) -> EngineTier | None:
-        """See `ModelRunner`. Moves are parts of plans, and each rank moves its share; its copies
-        are those of all ranks.
+        """See `ModelRunner`. Moves are parts of plans, and each rank moves its share. The copies of
+        this tier are done when all ranks have done them.
         """
         return self._runner.tier
 
@@ -234,7 +235,7 @@ class LeadingRunner:
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """See `ModelRunner`. What is left to prepare is the same on all ranks."""
+        """See `ModelRunner`. All ranks have the same preparations left."""
         if not self.has_pending_captures and (pending_only or self._is_prepared):
             return False
         self._followers.tell(PrepareCall(pending_only))

@@ -274,9 +274,9 @@ def _attention(weights: LayerWeights, mixer: Attention, share: Share) -> LayerWe
 
 
 def _latent(weights: LayerWeights, mixer: Latent, share: Share) -> LayerWeights:
-    """Each rank has the queries of its heads and what makes their keys and values of latents. The
-    latents are those of all heads, so what makes and caches them is whole on each rank, as is the
-    product that makes the queries' latents.
+    """Each rank has the queries of its heads and what makes their keys and values of latents. All
+    heads share the latents, so the weights that make and cache them are whole on each rank, as is
+    the product that makes the queries' latents.
     """
     latent = weights.latent
     assert latent is not None

@@ -58,9 +58,9 @@ def load_leading(
     wait_s: float = MEET_S,
     processes: RankProcesses | None = None,
 ) -> LeadingRunner:
-    """Meet the other ranks, and load this process as the first. Those of this host are started
-    unless `processes` are. `part` ends this process with a cause, from any thread. Raises
-    `ConfigError`, and `RankAbsent` if a rank of another host does not come within `wait_s`.
+    """Meet the other ranks, and load this process as the first. Starts the other ranks of this host
+    unless their `processes` are given. `part` ends this process with a cause, from any thread.
+    Raises `ConfigError`, and `RankAbsent` if a rank of another host does not come within `wait_s`.
     """
     if config.group is not None:
         return _lead_hosts(config, report, part, wait_s)

@@ -72,7 +72,7 @@ def begun_sleep(runner: ModelRunner) -> DeviceSleep | NoSleep:
 
 
 def room_beside(region: HostRegion | None) -> MemoryRoom:
-    """What the host leaves, without what the host cache takes of it yet."""
+    """The free memory of the host, less what the host cache has yet to take."""
     room = host_room()
     coming = 0 if region is None else region.num_coming
     return room._replace(num_bytes=max(0, room.num_bytes - coming))

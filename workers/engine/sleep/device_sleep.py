@@ -87,8 +87,8 @@ class DeviceSleep:
         return weights + self._rows_store.num_bytes
 
     def adopt(self, weights: Iterable[Tensor], reload: Reload) -> None:
-        """Move these weights here, in place. Those of another device stay where they are. `reload`
-        fills them again.
+        """Move the memory of these weights into this one, in place. Weights of another device stay
+        where they are. `reload` fills them again.
         """
         self._reloads.append(reload)
         self._weights.adopt([one for one in weights if one.device == self._device])

@@ -60,7 +60,7 @@ class HostStore:
         return len(self._pieces) * self._piece_bytes
 
     def want(self, num_bytes: int) -> None:
-        """Begin to make `num_bytes` ready, or as many as there may be."""
+        """Begin to make `num_bytes` ready, or as many as the bound allows."""
         most = self.most_bytes // self._piece_bytes * self._piece_bytes
         wanted = min(-(-num_bytes // self._piece_bytes) * self._piece_bytes, most)
         if wanted <= self._wanted or self.trouble:

@@ -33,6 +33,8 @@ def read_again(
 
 
 def copy_into(kept: ModelWeights | LayerWeights | Drafter, found: object) -> None:
-    """Copy all tensors of `found` into those of `kept`, which was made alike."""
+    """Copy each tensor of `found` into the tensor of `kept` at the same place; both have the same
+    structure.
+    """
     for mine, other in zip(tensors_of(kept), tensors_of(found), strict=True):
         mine.copy_(other)

@@ -279,8 +279,8 @@ def _timing(
 
 
 def anchor_rows(picked: Picked) -> Tensor:
-    """The row of `picked` with each sequence's last new token, int64 [S]: the one behind its
-    accepted drafts.
+    """The row of `picked` with each sequence's last new token, int64 [S]: the row behind the
+    sequence's accepted drafts.
     """
     num_seqs, device = len(picked.seqs), picked.ids.device
     if picked.ends is not None:

@@ -54,8 +54,8 @@ class MaskTable:
         self, states: Sequence[SequenceState], seen: Sequence[tuple[int, ...]] = ()
     ) -> list[int] | None:
         """Set row i to the tokens that may follow in `states[i]`; without a grammar any may. Row i
-        stands behind the drafts `seen[i]`, if given, which its grammar allows. Returns the tokens
-        if every row can have only one, else None.
+        follows the drafts `seen[i]`, if given, which its grammar allows. Returns the tokens if
+        every row can have only one, else None.
 
         A row whose grammar cannot be followed has no token: its draw gives -1.
         """

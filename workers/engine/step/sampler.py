@@ -99,7 +99,8 @@ class Sampler:
         else:
             members = [state for state in states if is_adjusted(state)]
             self._drawn_apart.arrange(members)
-            # All rows are drawn, and those of `members` again: selecting the others costs more.
+            # All rows are drawn, then the rows of `members` again: to select the other rows would
+            # cost more.
             ids = self._pick(logits, positions)
             own = self._pick_adjusted(
                 logits, members, adjusted, self._drawn_apart, positions[adjusted]

@@ -166,7 +166,7 @@ class KeptStates:
         return np.array([max(0, self.folds_of(chunk)) for chunk in chunks], np.int32)
 
     def verifiable(self, chunk: Chunk, *, saves: bool) -> Chunk:
-        """The chunk with those of its drafts that a step verifies: none if it `saves` a state."""
+        """The chunk with only the drafts that a step verifies: none if it `saves` a state."""
         most = 0 if saves else MOST_TAKEN_BACK
         return msgspec.structs.replace(chunk, drafts=chunk.drafts[:most])
 
@@ -223,7 +223,7 @@ class KeptStates:
         return self.step(first, rooms[0].verified(sent[0]), tuple(stops))
 
     def host_step(self, chunks: Sequence[Chunk], slot_of: SlotOf) -> StateStep:
-        """The states that a step on a host updates, whose rows are those of `chunks`."""
+        """The states that a step on a host updates. The step has the rows of `chunks`."""
         spans, rests = spans_of(chunks, slot_of, self.dummy_slot, self.folds_of)
         self.computed(chunks)
         stops = [

@@ -37,8 +37,8 @@ class EngineSteps(Protocol):
 
     @property
     def verified_rows(self) -> tuple[int, ...]:
-        """The sizes, rising, of the graphs for steps with drafts: steps of up to so many rows take
-        as long as one of that size. Beyond the last, and if empty, time grows with each row.
+        """The sizes, rising, of the graphs for steps with drafts: a step takes as long as one of
+        the next size. Beyond the last, and if empty, time grows with each row.
         """
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -97,7 +97,7 @@ class EngineSteps(Protocol):
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A launched step. `done` is None if its tokens are there already. `drafting` returns the draft
-    pass that lies within the time to these tokens; call it when they are there.
+    pass whose time is part of the time to these tokens; call it after the tokens have arrived.
     """
 
     picked: Picked

@@ -61,7 +61,7 @@ class TableRow:
         self.block_ids = self._changed(self.block_ids, block_ids, updates)
 
     def change_window(self, window_ids: tuple[int, ...], updates: array[int]) -> None:
-        """As `change`, for the table of layers that keep only their window."""
+        """Like `change`, for the table of layers that keep only their window."""
         self.window_ids = self._changed(self.window_ids, window_ids, updates)
 
     def _changed(
@@ -149,7 +149,7 @@ class SequenceTables:
         write_tables(updates, self.block_tables)
 
     def write_windows(self, updates: Tensor) -> None:
-        """As `write`, to the tables of layers that keep only their window."""
+        """Like `write`, for the tables of layers that keep only their window."""
         assert self.window_tables is not None
         write_tables(updates, self.window_tables)
 

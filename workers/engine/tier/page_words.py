@@ -154,8 +154,8 @@ class Checksums:
 
 
 def hash_of(tensors: Iterable[Tensor]) -> bytes:
-    """A hash of shapes, dtypes and all bytes of tensors, which may lie on several devices: of each
-    piece the checksum, as a card finds that at the speed of its memory.
+    """A hash of shapes, dtypes and all bytes of tensors, which may be on several devices. It hashes
+    the checksum of each piece, which a card computes at the speed of its memory.
     """
     digest = hashlib.sha256()
     known: dict[torch.device, tuple[Checksums, Tensor]] = {}

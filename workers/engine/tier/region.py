@@ -76,7 +76,9 @@ class HostRegion:
         return self._num_to_lock * self.layout.page_bytes
 
     def open(self, first: Iterable[int] = ()) -> None:
-        """Begin to open the pages, those of `first` before the others. Only the first call does."""
+        """Begin to open the pages, the pages of `first` before the others. Further calls do
+        nothing.
+        """
         if self._has_begun:
             return
         self._has_begun = True

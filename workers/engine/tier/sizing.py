@@ -132,8 +132,8 @@ def _is_integrated(device: torch.device) -> bool:
 
 def _model_hash(config: WorkerConfig, runner: ModelRunner) -> bytes:
     """A hash of what the numbers of a prefix depend on, shapes aside: the network, and how it is
-    computed. Of the weights it has what the device holds, not their files: these can change behind
-    a path, and an index chooses among them.
+    computed. It covers the weights as the device holds them, not their files: files can change
+    behind a path, and an index file chooses among them.
     """
     model = runner.model
     numerics = [config.prefill, str(config.invariant), model.device.type, config.dtype]

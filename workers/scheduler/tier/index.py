@@ -61,7 +61,7 @@ class TierLayout(NamedTuple):
 
 
 class PageRecord(NamedTuple):
-    """What one page holds: part `part` of `num_parts` of the entry (`kind`, `digest`).
+    """The content of one page: part `part` of `num_parts` of the entry (`kind`, `digest`).
 
     `parent` is the digest of the block before it (of a first block the root's), `proof` a
     cryptographic hash of all tokens up to its end, `depth` the number of blocks up to its end,
@@ -116,7 +116,7 @@ class Index:
         self._region[at : at + _SEAL.size] = _SEAL.pack(_seal(body))
 
     def retract(self, page: int) -> None:
-        """Say nothing of a page any more, before it is written again."""
+        """Remove the record of a page, before the page is written again."""
         at = self._at(page)
         self._region[at : at + _SEAL.size] = _BROKEN
 

@@ -1,4 +1,4 @@
-"""What stands in the place of the host tier where there is none: the card is the only tier.
+"""The null object for an engine without a host tier: the card is the only tier.
 
 Owns nothing. Must not know the host tier.
 """

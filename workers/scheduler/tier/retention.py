@@ -30,8 +30,8 @@ _SPARE_QUEUE: Final = 64
 
 @final
 class _Chain:
-    """What one sequence has left: the digests of its prefix, and what is expected of it. It is the
-    last user of `num_blocks` of them.
+    """The cached prefix of an ended sequence: its digests, and when it is expected to be used
+    again. This sequence is the last user of `num_blocks` of its blocks.
     """
 
     __slots__ = ("digests", "expected", "name", "num_blocks")

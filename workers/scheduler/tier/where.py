@@ -1,8 +1,8 @@
 """Where a block of the prefix cache lies, and what may happen to it there.
 
-Owns the table of states: every pair of a state and an event has a next state or is refused. A state
-of a recurrent layer lies in a slot of the card where a block of keys and values lies in a block;
-both follow this table. Must not know pages, sequences or copies.
+Owns the table of states: every pair of a state and an event has a next state or is refused. A
+recurrent state occupies a slot of the card as keys and values occupy a block; both follow this
+table. Must not know pages, sequences or copies.
 """
 
 from enum import Enum

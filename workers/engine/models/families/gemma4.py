@@ -60,7 +60,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 """What transformers has where a file says nothing."""
 
 _PATTERN: Final = 6
-"""Every so many layers one has no window, where the file names no kinds."""
+"""Where the file does not name the kinds of layers, one layer in this many has no window."""
 
 """What a file with towers says beside the table of its text model."""
 
@@ -120,7 +120,7 @@ def describe(file: ConfigFile) -> ModelDescription:
 
 
 def _text_of(file: ConfigFile) -> ConfigFile:
-    """The text model's table, with what the file says beside it and what is left out."""
+    """The text model's table, with the keys beside that table and the defaults of absent keys."""
     text = file.table("text_config") if file.raw.get("model_type") in _TOWERS else file
     kind = {"model_type": file.raw["model_type"]}
     said = {**file.outer(), **text.stated, **tied_by(file, text), **kind}

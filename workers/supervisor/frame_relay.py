@@ -143,6 +143,8 @@ class FrameRelay:
             return
         self._is_known = True
         self.broadcast(self._registration())
+        if self._residency is not None:
+            self.broadcast(self._residency)
 
     def engine_slower(self, figures: tuple[str, ...], num_changes: int) -> None:
         """Report that the engine is over 10 % slower than at its last good start, or no longer, to
@@ -195,11 +197,15 @@ class FrameRelay:
 
     def resides(self, state: ResidencyState, due_s: float, trouble: str) -> None:
         """Report to every gateway, also to those that join later, whether a worker that takes
-        turns is awake, asleep or between both.
+        turns is awake, asleep or between both. That it is awake follows the registration of its
+        engine: a gateway that heard it before would take the worker for one without an engine, and
+        send the requests that wait for it to providers.
         """
         said = Residency(self.epoch, state, due_s, trouble[:MAX_WHY_CHARS])
-        if said != self._residency:
-            self._residency = said
+        if said == self._residency:
+            return
+        self._residency = said
+        if state != "awake" or self._facts is not None or self._lifecycle.hold.is_on:
             self.broadcast(said)
 
     def reconfigured(self, identity: WorkerIdentity) -> None:

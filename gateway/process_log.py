@@ -1,7 +1,7 @@
 """The log of the gateway process on stderr.
 
-Owns the form of its lines and what is left out below a level, events included. Must not know what
-is logged.
+Owns the form of its lines and the level below which lines, events included, are left out. Must not
+know what is logged.
 """
 
 import logging
@@ -49,8 +49,8 @@ class _EventsInWords(logging.Formatter):
 
 
 def start_log(label: str, style: LogStyle) -> None:
-    """Write the log of this process, `label` among several, to stderr. Without a form lines are
-    text, and those of events JSON objects.
+    """Write the log of this process, `label` among several, to stderr. If the style names no form,
+    lines are text, except that events are JSON objects.
     """
     least = logging.getLevelNamesMapping()[style.level.upper()]
     text = f"%(asctime)s %(levelname)s{label} %(message)s"

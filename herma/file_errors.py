@@ -1,6 +1,6 @@
 """Errors of the files that a command reads and writes, in one line each.
 
-Owns which errors of the system are a file's, and what is said of them. Must not know commands.
+Owns which system errors are about a file, and their wording. Must not know commands.
 """
 
 import errno

@@ -1,8 +1,6 @@
-"""`herma plan --formats`: in which formats models of which families load, and what is in the way of
-others.
-
-Owns the text. What loads is read from the engine's own tables, and what is said of a format that
-does not is what a start says of it.
+"""`herma plan --formats`: in which formats models of which families load, and why others do not.
+Owns the text. Which formats load is read from the engine's own tables, and the reason for a format
+that does not load is the error that a start would report.
 """
 
 from collections.abc import Iterator

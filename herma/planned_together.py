@@ -48,7 +48,7 @@ class TogetherSet(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """What they take together."""
+        """The memory that the models take together."""
         return sum(one.num_bytes for one in self.forms)
 
 

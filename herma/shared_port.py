@@ -49,7 +49,8 @@ class SharedPort:
         self._on.discard(pid)
         self._off[pid] = listeners_of(pid, self._port)
         for listener in self._off[pid]:
-            # It stays bound, so that it can listen again; both descriptors are the same socket.
+            # The socket stays bound, so that it can listen again; both descriptors are the same
+            # socket.
             listener.shutdown(socket.SHUT_RD)
 
     def forget(self, pid: int) -> None:

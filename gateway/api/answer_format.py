@@ -1,7 +1,7 @@
 """The field `response_format` of a chat: its check, its instruction and its grammar.
 
-Owns which types of formats there are, those of other servers among them. Must not know the other
-fields of a request.
+Owns the types of formats, those of other servers included. Must not know the other fields of a
+request.
 """
 
 from typing import Any, Final
@@ -17,7 +17,7 @@ _FOREIGN_FORMATS: Final = {"regex": "regex", "grammar": "gbnf", "structural_tag"
 """Types of formats that Together, Fireworks, TGI and vLLM have, and what they are."""
 _PATTERNS: Final = ("regex", "pattern", "value")
 _SCHEMAS: Final = ("schema", "value")
-"""Where a schema stands beside the type: in llama.cpp's form, and in TGI's."""
+"""The field with the schema, beside the type: llama.cpp's name, then TGI's."""
 _JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
 
 _ANY_OBJECT: Final = {"type": "object"}

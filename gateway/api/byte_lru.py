@@ -42,7 +42,7 @@ class ByteLru(Generic[_K, _V]):
         return list(map(self._entries.get, keys))
 
     def put(self, entries: Iterable[tuple[_K, _V]]) -> None:
-        """Keep values; those of known keys count as used now."""
+        """Keep values. Known keys count as used now."""
         for key, value in entries:
             if key in self._entries:
                 self._entries.move_to_end(key)

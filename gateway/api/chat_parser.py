@@ -61,7 +61,8 @@ Moonshot, which is an object with a `type`.
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
 """Fields that become variables of the template."""
 TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "think"})
-"""The fields of `_KWARGS` that clients send at the other APIs too. None of them belongs to an API.
+"""The fields of `_KWARGS` that clients send in requests of the other APIs too. No API defines
+them.
 """
 CONTINUE: Final = "continue_final_message"
 BEGUN: Final = frozenset({"prefix", "partial"})
@@ -266,8 +267,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
 
 
 def _begun(request: ChatRequest, last: dict[str, Any]) -> ChatRequest:
-    """`request` with its last message as the beginning of the answer if that message says so. If an
-    answer cannot begin so, the mark is named as ignored.
+    """`request` with its last message as the beginning of the answer, if the message is marked as
+    one. If an answer cannot begin with this message, the mark is named as ignored.
     """
     mark = next((name for name in BEGUN if last.get(name) is True), None)
     if mark is None or last.get("role") != "assistant":
@@ -282,8 +283,8 @@ def _begun(request: ChatRequest, last: dict[str, Any]) -> ChatRequest:
 def translated_chat(
     raw: dict[str, Any], fingerprint: bytes, num_bytes: int, form: str, *, may_load: bool = False
 ) -> ChatRequest:
-    """As `chat_request`, of a body that was written from that of another API, whose field for the
-    form of the answer is `form`: errors name that field.
+    """Like `chat_request`, for a body that was translated from another API's body. Errors about the
+    form of the answer name the field `form`.
     """
 
     def renamed(text: str) -> str:

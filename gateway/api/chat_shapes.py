@@ -113,8 +113,8 @@ def _choice(choice: Fields) -> Fields | str:
 
 
 def _with_tools(messages: list[Any]) -> list[Any]:
-    """`messages` with calls of functions as calls of tools, and their results as those of tools.
-    They have no ids: each result is that of the call before it.
+    """`messages` with calls of functions as calls of tools, and their results as results of tools.
+    These calls have no ids: each result belongs to the call before it.
     """
     if not any(isinstance(one, dict) and one.get("role") == "function" for one in messages):
         return messages

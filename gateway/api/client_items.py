@@ -44,7 +44,7 @@ def is_run_by_client(tool: Item) -> bool:
 
 
 def function_of(tool: Item) -> dict[str, Any]:
-    """The description and the parameters of the function that stands for the tool."""
+    """The description and the parameters of the function that represents the tool."""
     text, parameters = _FUNCTIONS[tool["type"]]
     given = tool.get("environment")
     skills = [

@@ -1,8 +1,8 @@
 """Tools of Anthropic's API that the client runs and the server describes -> functions.
 
-Owns their descriptions and parameters, by the kind in their type (`bash_20250124`); later versions
-of a kind have those of the last that is known here. Models elsewhere were not trained with these
-tools, so they need both. Must not know requests.
+Owns their descriptions and parameters, by the kind in their type (`bash_20250124`); a later version
+of a kind has those of the latest version in this file. Other models than Anthropic's were not
+trained with these tools, so they need both. Must not know requests.
 """
 
 import re

@@ -68,8 +68,8 @@ _NOT_SERVED: Final = fields_of_others(CompletionBody)
 class Completions(msgspec.Struct, frozen=True):
     """One request per prompt, otherwise equal. The choices of prompt i are i*n to i*n + n - 1.
 
-    `echo`: each choice begins with its prompt. `num_top`: so do its log-probabilities, with so many
-    likeliest tokens. `is_echo_only`: no token is generated.
+    `echo`: each choice begins with its prompt. `num_top`: its log-probabilities begin with the
+    prompt's, each with this many likeliest tokens. `is_echo_only`: no token is generated.
     """
 
     requests: tuple[ChatRequest, ...]

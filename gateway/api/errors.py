@@ -131,8 +131,8 @@ def invalid(param: str | None, message: str, *, code: str | None = "invalid_valu
 def context_length_exceeded(
     context_length: int, prompt_tokens: int, param: str = "messages", *, is_least: bool = False
 ) -> ApiError:
-    """400: the prompt alone, in `param`, is larger than the window (both in tokens). `is_least`: it
-    has at least so many tokens.
+    """400: the prompt alone, in `param`, is larger than the window (both in tokens). `is_least`:
+    the prompt has at least this many tokens.
 
     OpenAI clients know this wording, and Hermes Agent and qwen-code parse the window from it.
     """

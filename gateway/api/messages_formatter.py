@@ -101,8 +101,8 @@ BlockKind = Literal["thinking", "text", "tool_use", "compaction"]
 
 
 class MessageUsage(msgspec.Struct):
-    """Tokens; those of the prompt that were found in a cache are not among `input_tokens`.
-    `is_estimate`: the upstream has counted nothing.
+    """Counts of tokens. `input_tokens` leaves out the prompt tokens that were found in a cache.
+    `is_estimate`: the upstream did not report counts.
     """
 
     input_tokens: int
@@ -181,9 +181,9 @@ def messages_format(
     wanted: Wanted = "answer",
 ) -> ApiFormat:
     """The Messages API for one request, whose message has the digits of `request_id`. Clients that
-    do not ask for thinking (`shows_thinking`) take the first block for the answer, so what a model
-    thinks all the same is left out. `context_edits` are reported if the client asked for some. Of a
-    summary that is `wanted` the message has the text alone, and if nothing is, no content.
+    do not ask for thinking (`shows_thinking`) take the first block for the answer, so reasoning of
+    the model is left out. `context_edits` are reported if the client asked for some. `wanted` is
+    the content of the message: the whole answer, the text of a summary alone, or nothing.
     """
     context = UNSET if context_edits is None else ContextManagement(context_edits)
     stream = MessageStream if wanted == "answer" else ApartStream

@@ -374,7 +374,9 @@ def _output(typed: MessagesBody) -> dict[str, Any]:
 
 
 def _compacted(message: MessageParam) -> str | None:
-    """The summary that stands for all before it, if a server has compacted the conversation."""
+    """The summary that replaces all earlier messages, if a server has compacted the
+    conversation.
+    """
     blocks = _blocks(message)
     texts = [block.get("content") for block in blocks if block.get("type") == "compaction"]
     return next((text for text in reversed(texts) if isinstance(text, str) and text), None)
@@ -500,8 +502,8 @@ def _is_for_servers(message: MessageParam) -> bool:
 
 
 def _num_first(typed: MessagesBody) -> int:
-    """How many system messages stand before the conversation: tools that these define are like
-    those of the request.
+    """How many system messages come before the conversation. Tools that they define are treated
+    like tools of the request.
     """
     return len(list(takewhile(lambda one: one.role in _INSTRUCTING, typed.messages)))
 

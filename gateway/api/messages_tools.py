@@ -19,8 +19,8 @@ FORCED: Final = frozenset({"any", "required", *_NAMED})
 """Choices that ask for a call."""
 _CHOICES: Final = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
 _OUR_TOOLS: Final = frozenset({None, "custom"})
-"""Types of tools that the client describes. It runs those of `client_tools.py` too; a server would
-run the others.
+"""Types of tools that the client describes and runs. The client also runs the tools of
+`client_tools.py`; Anthropic's server runs all other types.
 """
 _SEARCH: Final = "tool_search_tool_"
 """Begins the types of a search that the server would run. No search runs here, so the tools that

@@ -1,7 +1,7 @@
 """Fields of a request that are not read, although an answer would depend on them.
 
-Owns which those are: fields of other engines, and at each API those of the others. A client finds
-their names in a header of the answer. Must not know bodies of an API.
+Owns the list of them: fields of other engines, and at each API the fields of the other APIs. A
+client finds their names in a header of the answer. Must not know bodies of an API.
 """
 
 from collections.abc import Mapping

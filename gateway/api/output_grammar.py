@@ -22,7 +22,9 @@ MAX_DEPTH: Final = 64
 MAX_CHOICES: Final = 4096
 
 _OPTIONS: Final = "x-guidance"
-"""The key by which a schema gives options to llguidance. Those of clients are replaced."""
+"""The key by which a schema gives options to llguidance. Options that a client sends are
+replaced.
+"""
 
 _WHITE_SPACE: Final = r"( {0,2}|\r?\n[ \t]{0,40})"
 """Between the tokens of JSON: spaces, or a line break and an indentation. Without a bound a small
@@ -103,9 +105,9 @@ def schema_grammar(
 def schema_source(
     schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
 ) -> SchemaSource:
-    """What of a JSON schema can be enforced. `is_strict`: objects have no properties that it does
-    not name. `is_lenient`: the client can do without what is left out, and the engine may leave
-    out the rest. Raises `ApiError` 400 for one that is too large or too deep.
+    """The part of a JSON schema that can be enforced. `is_strict`: objects have no properties that
+    the schema does not name. `is_lenient`: the client accepts that keywords are left out, and the
+    engine may leave out more. Raises `ApiError` 400 for one that is too large or too deep.
     """
     _check_depth(schema, field)
     try:

@@ -29,8 +29,8 @@ _MAX_COUNT: Final = 1_000
 
 
 def charged_by(path: str) -> ChargedBy:
-    """What a request to `path` is charged by. Of a path that the operator has added nothing is
-    known, so that only the request itself can be counted.
+    """The unit by which a request to `path` is charged. For a path that the operator has added it
+    is the request, because nothing else about such a path is known.
     """
     return PASSED_ON.get(path, "request")
 

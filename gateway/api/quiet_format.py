@@ -1,7 +1,7 @@
 """Answers without the reasoning, for clients that ask for none of it.
 
-Owns the fields by which they ask, and the formats around those of a chat. A model may think all the
-same: what it thinks counts as tokens of the answer. Must not know any other format.
+Owns the fields by which they ask, and the formats around those of a chat. The model may reason
+nevertheless, and its reasoning counts as tokens of the answer. Must not know any other format.
 """
 
 from collections.abc import Mapping

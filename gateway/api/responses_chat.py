@@ -1,8 +1,8 @@
 """Items of the Responses API -> the messages and tools of a chat.
 
-Owns what each item and part means. Those that Herma cannot serve are dropped and named, and no
-history makes a request fail, whatever arguments its calls have. Must not know the other fields of a
-request.
+Owns the meaning of each item and part. Items and parts that Herma cannot serve are dropped and
+named. No history makes a request fail, whatever the arguments of its calls. Must not know the other
+fields of a request.
 """
 
 from collections.abc import Iterable, Iterator

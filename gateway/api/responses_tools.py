@@ -18,7 +18,7 @@ from protocol.reading import objects_in
 
 NAMESPACE_SEPARATOR: Final = "__"
 SEARCH: Final = "tool_search"
-"""The function that stands for a search of tools by the client."""
+"""The function by which the model asks the client to search for tools."""
 
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 

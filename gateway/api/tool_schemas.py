@@ -105,8 +105,8 @@ def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class ToolSchemas:
-    """Tools and lists of tools by their bytes; at most 2 MiB of either. Those of
-    large bodies are read beside the event loop, so it needs a `guard` there.
+    """Tools and lists of tools by their bytes; at most 2 MiB of either. A thread beside the event
+    loop reads the tools of large bodies, so the class needs a `guard`.
     """
 
     def __init__(self) -> None:

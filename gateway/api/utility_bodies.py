@@ -88,8 +88,8 @@ class TokenizerInfo(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All model names: those of the models first, which are their own `root`, then the aliases.
-    codex wants the array `models`, of a form of its own, and takes an empty one.
+    """All model names: first the models' own names, each of which is its own `root`, then the
+    aliases. codex wants the array `models`, of a form of its own, and takes an empty one.
     """
 
     object: Literal["list"]

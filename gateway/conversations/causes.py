@@ -1,7 +1,6 @@
-"""Causes: what it was that made a prompt differ from the one before.
-
-Owns the kinds, and how a changed line is told from another. It sees a few lines around the first
-difference and keeps nothing of them. Must not know tokens or conversations.
+"""Causes: what made a prompt differ from the previous prompt of its conversation. Owns the kinds of
+causes and the rules that recognise them. It gets a few lines around the first difference and does
+not keep them. Must not know tokens or conversations.
 """
 
 import re
@@ -65,7 +64,7 @@ MIN_MOVED: Final = 4
 
 
 def is_summary(text: str) -> bool:
-    """Whether a message says that it stands for earlier ones."""
+    """Whether a message says that it is a summary of earlier messages."""
     return _SUMMARY.search(text[:2000]) is not None
 
 
@@ -91,8 +90,8 @@ def cause_of_line(before: str, after: str) -> Kind | None:
 
 
 def is_mark(before: str, after: str, later: str) -> bool:
-    """Whether something that stood in `before` is gone from `after` and stands in the text `later`,
-    or is a mark by its form.
+    """Whether a text that was in `before` is missing in `after` and appears in the text `later`, or
+    has the form of a mark.
     """
     one, other = _changed_parts(before, after)
     if not other.strip() and _MARK.search(one):

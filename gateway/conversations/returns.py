@@ -1,4 +1,4 @@
-"""When a conversation comes back: learned from the pauses of those before.
+"""When a conversation comes back: learned from the pauses of earlier conversations.
 
 Owns the counts of pauses by the tool that an answer called, by key and by client, and what follows
 from them for one conversation. Must not know workers, caches or tokens. The time is an argument.

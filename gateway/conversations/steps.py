@@ -136,7 +136,9 @@ class StepReader:
         return [step for group in reversed(groups) for step in group]
 
     def answers(self, messages: Sequence[Message], most: int) -> list[AgentStep]:
-        """As `latest`, for a conversation without tools: what was said, and what came back."""
+        """Like `latest`, for a conversation without tools: each step is what the model said and the
+        reply to it.
+        """
         steps: list[AgentStep] = []
         back = ""
         for message in reversed(messages[-MAX_LOOKED_AT:]):

@@ -138,8 +138,8 @@ def _ended_at(row: RequestRow) -> float:
 
 
 def _totals(every: Sequence[Totals], rows: Iterable[RequestRow]) -> Totals:
-    """The totals of all processes: sums, except the times to the first token, which are those of
-    the requests that are shown.
+    """The totals of all processes: sums, except the times to the first token, which are computed
+    from the requests that are shown.
     """
     names = (
         "open", "queued", "tokens_per_s", "ended", "failed", "by_cloud", "prompt_tokens",

@@ -80,8 +80,8 @@ class Gatekeeper:
             raise ApiError(403, _ADMINS_ONLY)
 
     def check_page(self, scope: Scope) -> None:
-        """As `check_admin`, for data that a web page reads, whose host may also be an allowed
-        origin.
+        """Like `check_admin`, for data that a web page reads. The page may also come from an
+        allowed origin.
         """
         if _is_local(scope, dict(scope["headers"])):
             return

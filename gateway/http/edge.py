@@ -209,9 +209,9 @@ class Edge:
         parse: Callable[[bytes, Rewrite | None], T],
         field: PromptField | None = None,
     ) -> T:
-        """What `parse` makes of `body` and the rewriting rules of aliases, in a thread if that
-        takes long. Raises `ApiError` 400 for absurdly many values, for a prompt in `field` that is
-        certainly too long (None: none is answered), and those of `parse`.
+        """The result of `parse` for `body` and the rewriting rules of aliases, in a thread if that
+        takes long. Raises `ApiError` 400 for too many values and for a prompt in `field` that is
+        certainly too long (None: the body has no prompt), and the errors of `parse`.
         """
         if len(body) <= SMALL_BYTES or is_quickly_read(body):
             return parse(body, self.rewrite)

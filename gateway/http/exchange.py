@@ -59,7 +59,7 @@ class Exchange:
         self.gate.check_admin(self.scope)
 
     def check_page(self) -> None:
-        """As `check_admin`, for data that a web page reads."""
+        """Like `check_admin`, for data that a web page reads."""
         self.gate.check_page(self.scope)
 
     @property
@@ -92,7 +92,7 @@ class Exchange:
         return {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
 
     async def body(self) -> bytes:
-        """The body, of at most `[gateway] max_body_bytes`; call it once. Raises those of
+        """The body, of at most `[gateway] max_body_bytes`; call it once. Raises the errors of
         `read_body`.
         """
         max_bytes = self.edge.config.max_body_bytes
@@ -101,7 +101,7 @@ class Exchange:
     # The answer.
 
     def add_headers(self, *headers: Header) -> None:
-        """Add `headers` to those of the answer, whatever it will be."""
+        """Add `headers` to the headers of the answer, also if the answer is an error."""
         self.writer.extra_headers = (*self.writer.extra_headers, *headers)
 
     def name_ignored(self, request: ChatRequest) -> None:

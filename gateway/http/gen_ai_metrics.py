@@ -57,8 +57,8 @@ class GenAiMetrics(Collector):
         self._by_key: dict[tuple[str, str, str, int], _Series] = {}
 
     def observe(self, trace: RequestTrace) -> None:
-        """Count one request that is over. First tokens and times per token are those of requests
-        that went well.
+        """Count one request that is over. Times to the first token and per token are counted for
+        successful requests only.
         """
         went_well = trace.status == _OK
         key = (trace.api, trace.served_by, trace.model, trace.status)

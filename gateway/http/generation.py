@@ -60,7 +60,7 @@ BYTES_PER_TOKEN: Final = 4
 
 
 class Generation:
-    """The three endpoints; `take` and `pass_through` serve those of other APIs too."""
+    """The three endpoints. Endpoints of other APIs use `take` and `pass_through` too."""
 
     def __init__(self, edge: Edge, metrics: Metrics) -> None:
         self._edge = edge
@@ -172,7 +172,8 @@ class Generation:
 
     async def take(self, exchange: Exchange) -> tuple[Caller, bytes]:
         """The caller and the body. Returns when the admission pacer lets the request start. Raises
-        `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and those of the body.
+        `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and the errors of the
+        body.
         """
         caller = exchange.gate.identify(exchange.scope)
         if self._edge.draining():

@@ -15,8 +15,8 @@ from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 
 
 async def answer_plainly(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let `app` answer with a writer over `send`. What it raises becomes the response, as on our
-    own server.
+    """Let `app` answer with a writer over `send`. An error that it raises becomes the response, as
+    on our own server.
     """
     async with trio.open_nursery() as nursery:
         writer = SendingWriter(send, nursery)

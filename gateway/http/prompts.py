@@ -63,8 +63,8 @@ class EachPrompt:
 
 
 class PromptScoring:
-    """Log-probabilities of prompts, before the answers that begin with them. `scores` are those of
-    each prompt by its number.
+    """Log-probabilities of prompts, before the answers that begin with them. `scores` has the
+    scores of each prompt by its number.
     """
 
     def __init__(self, run_turn: RunTurn) -> None:

@@ -34,8 +34,8 @@ class ResponseWriter(Protocol):
     """The response of one request, and the request's body if it has arrived. A response is sent
     either by these methods or by ASGI, never by both.
 
-    `wrote_at` is when `write` was called last, on trio's clock. `extra_headers` are added to those
-    of any response.
+    `wrote_at` is when `write` was called last, on trio's clock. `extra_headers` are added to the
+    headers of any response.
     """
 
     wrote_at: float
@@ -74,7 +74,7 @@ class ResponseWriter(Protocol):
 
     def write(self, chunk: bytes) -> bool:
         """Send `chunk`, or keep what the socket does not take. Never waits. Returns False if the
-        peer is gone or more than `MAX_PENDING_BYTES` would wait; then nothing of it is kept.
+        peer is gone or more than `MAX_PENDING_BYTES` would wait; then the chunk is dropped.
         """
         ...
 

@@ -404,8 +404,8 @@ async def _metrics(metrics: Metrics, exchange: Exchange) -> None:
 
 
 async def _conversations(exchange: Exchange) -> None:
-    """Send the conversations of this process, the last used one first; with `?name=` only those of
-    that name and those that they began.
+    """Send the conversations of this process, the last used one first; with `?name=` only the
+    conversations of that name and their subconversations.
     """
     exchange.check_admin()
     edge, name = exchange.edge, exchange.query.get("name", "")

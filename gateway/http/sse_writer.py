@@ -177,8 +177,8 @@ class ClientAnswer:
         return (*ours, *passed_on(started.headers, self._head.id, has_limits=has_limits))
 
     def _fail(self, error: ApiError) -> None:
-        """End the answer with `error`. The client gets the first error only, and nothing of the
-        answer behind it.
+        """End the answer with `error`. The client gets the first error only, and no part of the
+        answer after it.
         """
         self._error = self._error or error
         self.state = TABLE[self.state, REPLACE]
@@ -416,9 +416,9 @@ class StreamedAnswer(ClientAnswer):
             self._writer.end(self._ending())
 
     def _breaks_off(self, error: ApiError) -> bool:
-        """Whether the connection breaks instead of telling the failure. Behind an `error` event
+        """Whether to break the connection instead of reporting the failure. After an `error` event
         Claude Code asks again without a stream, which it gives up after 300 s, and Cline ends its
-        task; behind a broken connection both ask for a stream again.
+        task; after a broken connection both ask for a stream again.
         """
         return error.may_pass and self._is_one_of(self._edge.config.break_streams_of)
 

@@ -51,9 +51,9 @@ class _Entry:
 
 
 class ModelTexts:
-    """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over
-    100 ms. `on_built` is called with each that was built, `on_false` with the sender and digest of
-    files that do not fit it, which are dropped. Neither must wait or raise.
+    """A map from digest to `ModelText`. `run` builds each in a thread: a tokenizer takes over 100
+    ms. `on_built` is called with each built `ModelText`, `on_false` with the sender and the digest
+    of files that do not match the digest, which are dropped. The callbacks must not wait or raise.
     """
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ class ModelTexts:
     async def text_while(
         self, digest: bytes, is_coming: Callable[[], bool], template: str | None = None
     ) -> ModelText | None:
-        """As `text`, with this template if one is given, but returns None once `is_coming` returns
-        False: no worker will send them.
+        """Like `text`, with this template if one is given, but returns None once `is_coming`
+        returns False, because then no worker will send the files.
         """
         entry = self._entry(digest)
         with trio.move_on_after(WAIT_S):

@@ -19,7 +19,7 @@ from typing import Final
 
 MOST_RENEWALS: Final = 10
 SECOND_PLACE: Final = 4.0
-"""The bounds are so many times longer at a second place. A sequence moves for silence once: where a
+"""The bounds are this many times longer at a second place. Silence moves a sequence only once: if a
 prompt takes long, every further move would compute it from the beginning.
 """
 

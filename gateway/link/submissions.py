@@ -36,9 +36,9 @@ LOOK_AGAIN_S: Final = 0.002
 
 @final
 class Submissions(trio.abc.Instrument):
-    """`send` is called for each worker with those of its frames, in order, that its link has room
-    for; it returns True if the worker could not be reached and was disconnected. `waiting_bytes`
-    returns how many bytes wait on a worker's link.
+    """`send` is called for each worker with the frames, in order, for which its link has room; it
+    returns True if the worker could not be reached and was disconnected. `waiting_bytes` returns
+    how many bytes wait on a worker's link.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Detokenizer(Protocol):
 
 
 class TokenBytes(Protocol):
-    """What single tokens stand for."""
+    """The texts of single tokens."""
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a token, special ones too; b"" for an unknown id."""
@@ -247,7 +247,7 @@ def special_ids(tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> frozense
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's table: printable bytes stand for themselves, the rest for U+0100 and on."""
+    """GPT-2's table: printable bytes map to themselves, the other bytes to U+0100 and on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {

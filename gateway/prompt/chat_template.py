@@ -367,7 +367,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a shorter check of what templates read most."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401
-        """See Jinja's sandbox. Of immutable values it forbids only names with an underscore, and
+        """See Jinja's sandbox. On immutable values this forbids only names with an underscore, and
         wraps only the methods that format.
         """
         if type(obj) in _IMMUTABLE_TYPES and attribute[:1] != "_" and attribute not in _WRAPPED:

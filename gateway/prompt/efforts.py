@@ -1,6 +1,6 @@
 """Reasoning efforts for templates that know fewer of them than the APIs.
 
-Owns the order of the efforts and which one stands in for another. Must not know templates.
+Owns the order of the efforts and the replacements for each. Must not know templates.
 """
 
 from collections.abc import Iterator, Mapping

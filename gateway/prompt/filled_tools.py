@@ -1,6 +1,6 @@
 """Tools with the fields that APIs leave to the client and some templates demand.
 
-Owns what stands for a missing field. Must not know templates.
+Owns the defaults of missing fields. Must not know templates.
 """
 
 import json

@@ -37,8 +37,8 @@ def paired_turns(turns: Sequence[Turn], *, fills: bool = False) -> list[Turn]:
 
 
 def single_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """The conversation where a turn has one call, with its result behind it. Of a turn with several
-    the first has the text.
+    """The conversation with one call in each turn, followed by its result. A turn with several
+    calls is split, and the first part has the turn's text.
     """
     results = _results(turns)
     moved: set[int] = set()
@@ -61,9 +61,9 @@ def single_calls(turns: Sequence[Turn]) -> list[Turn]:
 
 def ordered_results(turns: Sequence[Turn]) -> list[Turn]:
     """The conversation for a template that does not write whose result a result is: results stand
-    behind the turn of their calls, in its order, as mistral-common writes them from v11 on. Before
-    the result of a later call, an earlier call without one has an empty one. Beside the results of
-    a turn's calls, one of no call and a second one of the same call say so.
+    behind the turn of their calls, in its order, as mistral-common writes them from v11 on. An
+    earlier call without a result gets an empty one before the result of a later call. A result of
+    no call, or a second result of one call, has a line that says so.
     """
     calls: Sequence[Turn] = ()
     number = 0
@@ -152,7 +152,9 @@ def _by_id(calls: Sequence[Turn], places: Sequence[_Place]) -> dict[str, list[_P
 
 
 def _by_name(turns: Sequence[Turn], places: Sequence[_Place], result: Turn) -> Sequence[_Place]:
-    """Those of the places whose calls are of the function that the result names, else all."""
+    """The places whose calls are of the function that the result names; all places if there is
+    none.
+    """
     name = result.get("name")
     named = [
         (at, number)

@@ -1,7 +1,7 @@
 """Whether a prompt may be encoded segment by segment.
 
-Owns the rule for when the ids of a prompt are exactly those of its segments, one after the other,
-if it is cut in front of control tokens. A tokenizer finds its added tokens first and treats every
+Owns the rule that decides whether the ids of a prompt equal the joined ids of its segments, if the
+prompt is cut in front of control tokens. A tokenizer finds its added tokens first and treats every
 stretch between them by itself, so cutting changes nothing unless
 
 - an added token depends on what is beside it (lstrip, rstrip, single_word), or could match across a

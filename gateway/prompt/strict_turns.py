@@ -33,30 +33,33 @@ def settled_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def answered_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `settled_turns`, where results stand behind the turn of their calls. A call without a
+    """Like `settled_turns`, with results placed after the turn of their calls. A call without a
     result has an empty one, and a result without a call is the user's text.
     """
     return settled_turns(paired_turns(turns, fills=True))
 
 
 def alternating_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `answered_turns`, where the user begins, neighbours of one role are one turn, and the
-    assistant says something between two turns of the user, if only that it was interrupted. Ids of
-    calls have nine letters and digits, as those of Mistral's models; another server's are longer.
+    """Like `answered_turns`, but the user begins, neighbours of one role are merged into one turn,
+    and between two turns of the user the assistant says at least that it was interrupted. Ids of
+    calls have nine letters and digits, as Mistral's templates demand; ids from other servers are
+    longer.
     """
     return list(_alternating(_without_neighbours(answered_turns(turns))))
 
 
 def spoken_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `alternating_turns` for a template that has no turns for calls and results: a call is text
-    of the assistant and a result text of the user, in the tags of Hermes' models, whose format is
-    the one read from models without a format of their own.
+    """Like `alternating_turns`, for a template that has no turns for calls and results: a call is
+    text of the assistant and a result text of the user, in the tags of Hermes' models, whose format
+    is the one read from models without a format of their own.
     """
     return alternating_turns(all_text(turns))
 
 
 def instructed_turns(turns: Sequence[Turn]) -> list[Turn]:
-    """As `alternating_turns`, behind a system turn, with nothing in it if there was none."""
+    """Like `alternating_turns`, after a system turn, which is empty if the conversation has
+    none.
+    """
     found = alternating_turns(turns)
     has_system = bool(found) and found[0]["role"] == "system"
     return found if has_system else [{"role": "system", "content": ""}, *found]

@@ -96,11 +96,11 @@ _DEVELOPERS: Final = (
 
 
 class Traits(NamedTuple):
-    """`forms` are applied to every conversation, in this order. `no_tools` stands for none.
-    `is_usable`: it takes a question. `shows_calls`: calls of earlier turns are in a prompt, and
-    `spells_calls` if they are in it as text; `shows_questions`: all that users have said is.
-    `shows_tools`: the names of tools are. `loses_developers`: a turn of the developer's has to be
-    one of the system's.
+    """`forms` are applied to every conversation, in this order. `no_tools` is the value of the
+    variable for no tools. `is_usable`: the template renders a question. `shows_calls`: a prompt
+    contains the calls of earlier turns, with `spells_calls` as text. `shows_questions`: a prompt
+    contains all that users have said. `shows_tools`: a prompt contains the names of tools.
+    `loses_developers`: a turn of the developer has to be rendered as a turn of the system.
     """
 
     forms: tuple[Form, ...] = ()
@@ -325,7 +325,7 @@ def silent_calls(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def silent_text_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """As `silent_calls` and `text_arguments`."""
+    """Like `silent_calls` and `text_arguments` together."""
     return silent_calls(text_arguments(turns))
 
 
@@ -342,7 +342,7 @@ def said_first(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def thought_first(turns: Sequence[Turn]) -> list[Turn]:
-    """As `said_first`, where that turn has the thoughts too: the model wrote these first of all."""
+    """Like `said_first`, but that turn has the thoughts too, because the model wrote them first."""
     first: list[Turn] = []
     for turn in turns:
         if "tool_calls" in turn and turn["content"]:

@@ -64,7 +64,8 @@ class TokenBound(NamedTuple):
 
     def fewest_in_json(self, texts: Iterable[memoryview], enough: int) -> int:
         """`fewest_tokens` of texts that are strings of JSON in UTF-8, by their letters and digits.
-        Those of an escape are not the text's: at most five behind each backslash.
+        The letters and digits of an escape, at most five after each backslash, do not count as
+        text.
         """
         num_word_bytes = fewest = 0
         for data in _json_parts(texts):

@@ -195,7 +195,7 @@ class Archive:
     async def find(
         self, call: Callable[[*Arguments], T | None], *arguments: *Arguments
     ) -> T | None:
-        """As `ask`, but if several processes share the file, a missing result is looked for again:
+        """Like `ask`, but if several processes share the file, a missing result is looked up again:
         another process may have answered its client just before it writes.
         """
         found = await self.ask(call, *arguments)

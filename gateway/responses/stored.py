@@ -91,7 +91,7 @@ class StoredResponses:
         return may_store and self._archive.is_kept
 
     def record(self, origin: ResponseOrigin) -> ResponseRecord | None:
-        """The record of an answer; None if nothing of it is to be stored."""
+        """The record of an answer; None if the answer is not stored."""
         if not origin.is_stored and origin.conversation_id is None:
             return None
         return ResponseRecord(self._archive, origin)

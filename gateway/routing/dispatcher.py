@@ -218,8 +218,8 @@ class Dispatcher:
         return await self._answer(ticket, waiter)
 
     async def route_again(self, placement: Lease, reason: RejectReason) -> Answer:
-        """As `route`, for a ticket whose worker had no room, which does not count as a failure.
-        Raises `ValueError` for a place that is lost.
+        """Like `route`, for a ticket whose worker had no room. The refusal does not count as a
+        failure. Raises `ValueError` for a place that is lost.
         """
         if placement.is_lost:
             raise ValueError(f"{placement} has no place to give back")

@@ -100,8 +100,9 @@ class Fallback:
     def probe_ended(
         self, serial: int, result: ProbeResult, worker: str, reason: str, now: float
     ) -> list[Effect]:
-        """The result of the probe with the number `serial`; those of old probes are ignored. A late
-        probe has failed, unless other requests had all places meanwhile: then the worker was busy.
+        """The result of the probe with the number `serial`; results of old probes are ignored. A
+        late probe has failed, unless other requests had all places meanwhile: then the worker was
+        busy.
         """
         if self._probed is None or serial != self._serial:
             return []

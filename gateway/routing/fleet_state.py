@@ -183,7 +183,8 @@ class FleetState:
         if message.engine is not None:
             effects += self._engine_ready(worker, message.engine, previous, now)
         elif not worker.is_asleep:
-            # Behind a fault the supervisor waits, up to 30 s: the first progress is the start.
+            # After a fault the supervisor waits, up to 30 s; its first report of progress is the
+            # start.
             if previous is not None and (previous.fault or was_due):
                 self._start_due.add(worker_id)
             else:

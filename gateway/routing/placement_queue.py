@@ -412,7 +412,7 @@ class PlacementQueue:
             return True
         if request.resumed:
             return False
-        # As many requests as there are free places wait only for their turn to prefill.
+        # The first requests, as many as there are free places, wait only for their turn to prefill.
         ready = self._fleet.ready(model)
         num_free = sum(worker.num_free_places for worker in ready)
         return model.queue.num_sequences - num_free > queue_limit(ready, self._max_queue)

@@ -1,7 +1,7 @@
 """The prefix index: which worker holds which blocks, and which states behind them, exactly.
 
-Owns a table of blocks, one of those that lie on a host alone, one of states, and one part per
-engine run: its bit in each table and the number of its last event. A gap in the numbers empties the
+Owns a table of blocks, a table of blocks that only a host holds, a table of states, and for each
+engine run its bit in each table and the number of its last event. A gap in the numbers empties the
 part and leads to a request for a snapshot, because after a missed `BlocksDropped` the index would
 promise blocks that are gone. Must not know loads, costs or placed requests: `worker_view.py` has
 the blocks of prompts that run.
@@ -123,8 +123,8 @@ class PrefixIndex:
         """Apply one event. After `GAP` the caller asks the worker for a snapshot.
 
         Events that arrive before an expected snapshot are stale: the snapshot includes them,
-        because a link keeps the order. Repeated events and those of a worker without an engine are
-        stale too.
+        because a link keeps the order. Repeated events, and events of a worker without an engine,
+        are stale too.
         """
         part = self._parts.get(worker_id)
         self._num_changes += 1
@@ -237,7 +237,9 @@ class PrefixIndex:
         return parts[worker_id].num_on_host if worker_id in parts else 0
 
     def num_distinct(self) -> int:
-        """How many blocks the fleet holds, with those of lost workers that are not swept yet."""
+        """How many blocks the fleet holds, including blocks of lost workers that are not
+        swept yet.
+        """
         return len(self._table)
 
     def num_bytes(self) -> int:
@@ -313,7 +315,9 @@ class HolderTable:
         self._is_churned = False
 
     def __len__(self) -> int:
-        """The number of distinct blocks, including those of closed holders not swept yet."""
+        """The number of distinct blocks, including blocks of closed holders that are not
+        swept yet.
+        """
         return sum(map(len, self._shards))
 
     def num_bytes(self) -> int:

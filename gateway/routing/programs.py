@@ -1,7 +1,7 @@
 """Which conversations keep their place when not all of them fit into the workers' memory.
 
-Owns the conversations that work in turns, which of them are resident, and the line of those that
-are not. Must not know workers, prefixes or costs: capacity and times are arguments.
+Owns the conversations that take turns, which of them are resident, and the queue of the others.
+Must not know workers, prefixes or costs: capacity and times are arguments.
 
 An agent's conversation is a program: a request for each turn, and nearly all of its prompt is that
 of the turn before. If the conversations that work at the same time need more memory than there is,
@@ -35,8 +35,9 @@ import msgspec
 
 MAX_PROGRAMS: Final = 4096
 SWITCHES: Final = 40.0
-"""A quantum is so many times the prefill of the whole prefix, unless `max_pause_s` is shorter, so a
-switch takes at most a fortieth of a resident's time (docs/routing-benchmark.md has 20, too).
+"""A quantum is this many times the prefill time of the whole prefix, unless `max_pause_s` is
+shorter, so a switch takes at most a fortieth of a resident's time (docs/routing-benchmark.md has
+20, too).
 """
 LEAST_QUANTUM_S: Final = 5.0
 PATIENCE_S: Final = 10.0

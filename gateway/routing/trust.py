@@ -143,7 +143,7 @@ class Trust:
     def probe_ended(
         self, serial: int, result: ProbeResult, now: float, *, is_moving: bool, is_idle: bool
     ) -> bool:
-        """The result of the probe with that number; those of old probes are ignored. `is_moving`:
+        """The result of the probe with that number; results of old probes are ignored. `is_moving`:
         the engine has worked for other requests meanwhile, so that a late probe means nothing. True
         if the state has changed.
         """

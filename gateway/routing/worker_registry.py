@@ -1,7 +1,7 @@
 """The fleet: which models and workers there are, and which workers may join.
 
-Owns the models by name (those of the configuration and those that only workers name), the workers
-by identity and by name, and the rules of joining. Must not know requests.
+Owns the models by name (models of the configuration, and models that only workers name), the
+workers by identity and by name, and the rules of joining. Must not know requests.
 """
 
 import re

@@ -175,9 +175,10 @@ class PrefillRateEstimator:
 
 class PlaceReservation(msgspec.Struct, eq=False):
     """A ticket's place, asked for at `asked_at`; its prefill should be over at `done_at`. Its key
-    was charged `charged` in advance, for `expected_output` tokens. Of its KV space it shares
-    `private_tokens` with none. `is_beside`: its prefill runs beside a long one's. `arrival` orders
-    it if it waits again. `is_proof`: it counted as its worker's success. `host_tokens`: to load.
+    was charged `charged` in advance, for `expected_output` tokens. `private_tokens` of its KV space
+    are not shared with other sequences. `is_beside`: its prefill runs beside a long one's.
+    `arrival` orders it if it waits again. `is_proof`: it counted as its worker's success.
+    `host_tokens`: to load.
     """
 
     request: RouteRequest

@@ -15,7 +15,7 @@ from typing import Final, final
 import outcome
 
 MOST: Final = 16
-"""With so many that wait, they are due even if no request ends."""
+"""With this many waiting accounts, they are written even if no request ends."""
 
 Account = Callable[[], object]
 

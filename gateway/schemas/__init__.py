@@ -1,7 +1,6 @@
-"""JSON schemas: what of one can be enforced token by token, and where its references lead.
-
-Owns the forms in which engines get schemas and patterns, and what is left out of them. Must not
-know requests, tools or engines' grammars.
+"""JSON schemas: which parts can be enforced token by token, and where references lead. Owns the
+forms in which engines get schemas and patterns, and which keywords are left out. Must not know
+requests, tools or engines' grammars.
 """
 
 from gateway.schemas.enforceable import CLOSED, LeftOut, enforceable

@@ -1,8 +1,8 @@
 """Whether two schemas have no value in common.
 
 Owns the comparison, which finds most of what people write as alternatives: other types, other
-constants, objects with another constant in one property. Must not know other drafts' words: the
-schemas are those of `enforceable`.
+constants, objects with another constant in one property. Must not know the keywords of older
+drafts: its schemas come from `enforceable`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Json = dict[str, Any]
 
 _MAX_DEPTH: Final = 16
 _MAX_STEPS: Final = 500_000
-"""Names and values that are compared for one request: those of 400 small alternatives. It takes
-about a second.
+"""The most names and values that are compared for one request: enough for 400 small alternatives.
+Comparing them takes about a second.
 """
 _OF_OBJECTS: Final = frozenset(
     {
@@ -108,7 +108,7 @@ def _speaks_of_objects(definitions: Mapping[str, Any], part: Json | bool) -> boo
 
 
 def _typed(option: Json | bool, beside: Json) -> Json | bool:
-    """The option with the type that stands beside it, where it has none."""
+    """The option with the type of its parent schema, if it has no type itself."""
     if isinstance(option, bool) or "$ref" in option or "type" not in beside:
         return option
     return {"type": beside["type"], **option}

@@ -1,9 +1,10 @@
 """A JSON schema of any draft -> the schema that an engine can enforce, and what it leaves out.
 
-Owns the meaning of keywords as far as engines do not know it: words that change nothing go, words
-of older drafts become those of 2020-12, bounds that are too large become smaller ones, references
-become those of one list. A keyword that cannot be enforced is left out and reported with its place.
-The result never allows more than the given schema but for what is reported. Must not know who asks.
+Owns the meaning of keywords that engines do not know: keywords that change nothing are removed,
+keywords of older drafts become those of 2020-12, bounds that are too large become smaller, and all
+references lead into one list of definitions. A keyword that cannot be enforced is left out and
+reported with its place. The result never allows more than the given schema but for what is
+reported. Must not know who asks.
 
 llguidance 1.9.1 refuses some of what is changed here (bounds over 2^63, `maxLength: 10.0`,
 `uniqueItems: false`), and xgrammar 0.2.8 drops some of it in silence (`uniqueItems`, `not`, `if`).
@@ -43,7 +44,7 @@ _MOST_WAYS: Final = 16
 """Alternatives that one `minProperties` or `oneOf` may become."""
 
 CLOSED: Final = "x-herma-closed"
-"""Beside the properties of an object that has no others only because its schema is strict."""
+"""Marks an object that allows no further properties only because its schema is strict."""
 
 _PLAIN: Final = f"{string.ascii_letters}{string.digits}_ "
 _REFERENCE: Final = frozenset({"$ref", "$recursiveRef", "$dynamicRef"})
@@ -127,7 +128,7 @@ class _Mender:
                 self.leave_out(at, "oneOf", "a value may be valid for two of its schemas")
 
     def open_rings(self, mended: Json) -> None:
-        """Leave out what stands beside a reference to a schema that is written out with it."""
+        """Leave out the keywords beside each reference in a ring of references."""
         why = "it stands beside a reference to a schema that has it within"
         while opened := open_rings(mended, self.definitions):
             for one in opened:

@@ -182,7 +182,7 @@ class _Reader:
         return _Repeat(node, least, most)
 
     def _escape(self) -> _Node:
-        """What stands behind a backslash outside of a set."""
+        """Parse an escape outside of a set, from after its backslash."""
         char = self._next()
         if char.lower() in _SETS:
             return _One(f"[{'^' if char.isupper() else ''}{_set_text(_SETS[char.lower()])}]")
@@ -206,7 +206,7 @@ class _Reader:
         return f"\\{char}{{{found[2]}}}"
 
     def _character(self, char: str) -> str:
-        """The character that an escape stands for; `char` stands behind the backslash."""
+        """The character that an escape denotes; `char` follows the backslash."""
         if char in _CONTROL:
             return _CONTROL[char]
         if char == "c" and (letter := self._pattern[self.at : self.at + 1]).isalpha():

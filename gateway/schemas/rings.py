@@ -1,8 +1,9 @@
 """Schemas that contain themselves, beside other keywords.
 
-Owns the search for references in a ring whose every member has keywords beside it, and what of
-those is left out: llguidance writes a reference with keywords beside it out, which never ends in
-such a ring. The schemas are those of `enforceable`; must not know other drafts' words.
+Owns the search for rings of references that all have keywords beside them, and the choice of the
+keywords that are left out: llguidance expands a reference with keywords beside it, and the
+expansion of such a ring never ends. Its schemas come from `enforceable`; must not know the keywords
+of older drafts.
 """
 
 from __future__ import annotations

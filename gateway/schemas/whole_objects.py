@@ -1,9 +1,9 @@
-"""What several schemas demand of one object -> one schema, where that says the same.
+"""Several schemas for one object -> one equivalent schema, where there is one.
 
 xgrammar 0.2.8 drops an object's own properties beside `allOf`, `anyOf` or `$ref`, so that its
 grammar forbids every valid value (`findings/xgrammar-forbids-an-objects-own-properties.sh`). Owns
-which schemas can be joined. The schemas are those of `enforceable`; must not know other drafts'
-words.
+which schemas can be joined. Its schemas come from `enforceable`; must not know the keywords of
+older drafts.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from gateway.schemas.json_types import types_of_both
 Json = dict[str, Any]
 
 _OBJECT: Final = frozenset({"type", "properties", "required"})
-"""Words of an object that may have other properties, which hold together with those of another."""
+"""The keywords of an open object; such keywords of two schemas can be joined."""
 _IN_PLACE: Final = frozenset({"$ref", "allOf", "anyOf"})
 _VALUES: Final = frozenset({"const", "enum"})
 
 _MAX_STEPS: Final = 2**16
-"""Values that are compared and written for one request. A schema of some kilobytes has parts that
-can be joined without an end: what is left then stays as it is.
+"""The most values that are compared and written for one request. A schema of some kilobytes can
+have parts whose joining never ends; parts beyond the bound stay as they are.
 """
 _MAX_LEVELS: Final = 32
-"""Of references that lead to each other, and of a joined schema."""
+"""The most levels of references that lead to each other, and of a joined schema."""
 
 
 def join_objects(root: Json, definitions: dict[str, Json | bool], closed: dict[int, Json]) -> None:
-    """Write objects whose demands are spread over several schemas as whole ones. `closed`: by their
-    ids, those of a strict schema, of which only the whole may have no other properties.
+    """Write each object whose demands are spread over several schemas as one whole schema. `closed`
+    has the objects of a strict schema by their ids; only the whole object may be closed to further
+    properties.
     """
     joiner = _Joiner(definitions, closed)
     # Most definitions lead to later ones, which are whole before they become part of another.

@@ -23,8 +23,8 @@ PART_TOKENS: Final = 32_768
 """The most tokens of an image, a sound or a file, which its address does not show."""
 
 LONG_TOKENS: Final = 1_048_576
-"""The most tokens of a film, and of a file that only its address or id stands for: windows of a
-million tokens take hours of one and hundreds of pages of the other.
+"""The most tokens of a video, and of a file that is given by its address or id alone: a window of a
+million tokens takes hours of video or hundreds of pages.
 """
 
 CAP_TOKENS: Final = 48

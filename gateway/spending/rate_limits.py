@@ -107,8 +107,8 @@ class Charge:
             bucket.level -= self._tokens
 
     def settle(self, trace: RequestTrace) -> None:
-        """Replace the estimate by what was used, at the end. If that is unknown the estimate
-        stands, or nothing of it if no answer has begun.
+        """Replace the estimate by the actual use, at the end. If the use is unknown, the estimate
+        counts, or 0 if no answer has begun.
         """
         used = 0 if trace.first_at is None else self._tokens
         if trace.usage is not None:
@@ -131,7 +131,7 @@ class Charge:
         return account, unit
 
     def headers(self) -> list[Header]:
-        """What is left, in OpenAI's spelling, of the limit that leaves least."""
+        """The remainder of the limit that leaves least, as OpenAI's headers."""
         headers: list[Header] = []
         units: tuple[Unit, ...] = ("requests", "tokens")
         for unit in units:

@@ -35,7 +35,9 @@ def cloud_prices(config: Config, listed: ListPrices | None = None) -> dict[str, 
 
 @final
 class LocalUse:
-    """Tokens by model of this month; those of earlier ones are dropped. `prices` may change."""
+    """The tokens of this month by model; tokens of earlier months are dropped. `prices` may
+    change.
+    """
 
     def __init__(self, prices: Mapping[str, CloudPrice]) -> None:
         self.prices = prices

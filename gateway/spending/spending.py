@@ -124,12 +124,14 @@ class Bill:
         return worst.is_bounded and not worst.unpriced
 
     def counted_in(self, trace: TurnTrace) -> "Bill":
-        """This bill; what it comes to is also added to the `trace` of its turn."""
+        """This bill; its amount is also added to the `trace` of its turn."""
         self._trace = trace
         return self
 
     def note_usage(self, usage: Usage) -> None:
-        """Keep what the provider has counted so far. What it only estimates pays no bill."""
+        """Keep what the provider has counted so far. An estimate of the provider does not settle
+        the bill.
+        """
         if not usage.is_estimate:
             self._usage = usage
 
@@ -332,7 +334,9 @@ class Spending:
         request: ChatRequest,
         charged_by: ChargedBy = "answer",
     ) -> Bill | ApiError:
-        """As `open_bill`, for a request of a conversation whose limit of money counts too."""
+        """Like `open_bill`, for a request of a conversation that has a limit of money of its
+        own.
+        """
         bill = await self.open_bill(key, model, target, request, charged_by)
         if limited is None or limited.limits.money is None or isinstance(bill, ApiError):
             return bill

@@ -1,7 +1,6 @@
-"""Which shares of the spending limits were passed since the last look.
-
-Owns what was said of each window. Must not know receivers. A window that begins again, or a
-gateway that starts with money spent, says nothing of the past.
+"""Which shares of the spending limits were passed since the last check. Owns which shares of each
+window were reported. Must not know receivers. A window that begins again, or a gateway that starts
+with money spent, says nothing of the past.
 """
 
 from collections.abc import Iterable, Sequence

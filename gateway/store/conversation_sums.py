@@ -1,8 +1,8 @@
 """What conversations have used, by all gateway processes of one ledger.
 
-Owns three tables beside those of the ledger: sums and holds of conversations with limits, and the
-usage of all conversations by day. Each change belongs into a transaction of the ledger. Must not
-know why a conversation has a limit.
+Owns three tables in the ledger's file: sums and holds of conversations with limits, and the usage
+of all conversations by day. Each change belongs into a transaction of the ledger. Must not know why
+a conversation has a limit.
 """
 
 import sqlite3

@@ -16,7 +16,7 @@ from gateway.store.sqlite_file import BUSY_S, FileKind
 from protocol.errors import ConfigError
 
 MAX_GATEWAYS: Final = 128
-"""Twice as many as there may be processes on one port: those that drain keep theirs."""
+"""Twice the most processes on one port, because processes that drain keep their slots."""
 
 _RETRY_S: Final = 0.01
 

@@ -1,8 +1,8 @@
 """A ledger whose disk was full when the gateway started: it is opened once there is room.
 
-Owns when that is tried: at each write and look, which fail until then, as those of a ledger whose
-disk becomes full later do. So a host that starts with a full disk serves with its own workers, and
-sends nothing that a limit has to count. Must not know limits or prices.
+Owns when opening is tried: at each write and each read. Until it succeeds they fail, like those of
+a ledger whose disk becomes full later. So a host that starts with a full disk serves with its own
+workers, and sends no request that a limit has to count. Must not know limits or prices.
 """
 
 from __future__ import annotations

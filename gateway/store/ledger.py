@@ -375,8 +375,8 @@ class LedgerStore:
         return beyond
 
     def _begin(self) -> None:
-        """Begin a transaction when those of other processes have ended. SQLite's own wait sleeps
-        for up to 100 ms between its tries, although a commit takes 5 ms.
+        """Begin a transaction when the transactions of other processes have ended. SQLite's own
+        wait sleeps for up to 100 ms between its tries, although a commit takes 5 ms.
         """
         ends_at = time.monotonic() + BUSY_S
         self._connection.execute("PRAGMA busy_timeout = 0")
@@ -434,7 +434,7 @@ class LedgerStore:
         self._connection.execute("DELETE FROM reservations WHERE id BETWEEN ? AND ?", span)
 
     def _release(self, ends: dict[int, LedgerEntry | None]) -> list[LedgerEntry]:
-        """Delete these reservations. Returns the usage of those that existed."""
+        """Delete these reservations. Returns the usage of the requests that existed."""
         if not ends:
             return []
         first = self._id(0)

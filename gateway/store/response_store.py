@@ -324,7 +324,7 @@ class ResponseStore:
         return found
 
     def inputs(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]]:
-        """As `chain`, but without responses that are gone, and without counting as a use."""
+        """Like `chain`, but skips responses that are gone, and does not count as a use."""
         rows = self._read(_CHAIN_READ, {"id": response_id, "owner": owner})
         return [(_unpack(given), _unpack(made)) for given, made, _ in rows]
 
@@ -535,7 +535,7 @@ class ResponseStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, or nothing of it. Raises `ResponseStoreError`."""
+        """Run the block in one transaction; an error rolls it back. Raises `ResponseStoreError`."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection

@@ -154,8 +154,8 @@ def words_of_failure(error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """What an operator does about an error of the disk or of SQLite, behind a colon; "" if its text
-    says so itself.
+    """The remedy for an error of the disk or of SQLite, after a colon; "" if the error's text names
+    the remedy itself.
     """
     if isinstance(error, FileNotFoundError):
         return ": put the file back, or restart all gateways that have it"

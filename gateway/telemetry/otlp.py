@@ -29,9 +29,9 @@ _parent_of: Final = TraceContextTextMapPropagator().extract
 
 @final
 class OtlpSender:
-    """Sends to `endpoint`. Of requests whose client names no span, `sample` is the share that is
-    recorded; of the others, those that the client's flag says. `process` is the index of this
-    process, if there are several.
+    """Sends to `endpoint`. `sample` is the recorded share of requests whose client names no span. A
+    request whose client names a span is recorded if the client's flag is set. `process` is the
+    index of this process, if there are several.
     """
 
     def __init__(

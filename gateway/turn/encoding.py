@@ -40,8 +40,8 @@ class Encoding:
 
     @contextmanager
     def visit(self, caller: Caller, num_bytes: int) -> Iterator[LineVisit]:
-        """Count a request with so much text among those of its key while the block runs. Raises
-        `ApiError` 429 for a long text while many wait.
+        """Count a request with `num_bytes` of text among the requests of its key while the block
+        runs. Raises `ApiError` 429 for a long text while many wait.
         """
         if not self._line.has_room(num_bytes):
             raise busy("Many long requests wait to be read; ask again soon.", _RETRY_AFTER_S)

@@ -156,11 +156,9 @@ async def ask_chain(
     resumption: Resumption | None = None,
 ) -> ApiError | None:
     """Ask the providers of the chain in order until one answers; the caller's key and `model` are
-    charged. `path` is below the API's root; None: a chat. Behind a cut only those are asked that go
-    on with the answer.
-
-    Returns the client's error if none did. Raises `ApiError` when an answer was cut after its
-    beginning.
+    charged. `path` is below the API's root; None: a chat. After a cut only providers are asked that
+    can go on with the answer. Returns the client's error if no provider answered. Raises `ApiError`
+    when an answer was cut after its beginning.
     """
     caller.trace.turn.model = model
     failures: list[ProviderUnavailable] = []
@@ -231,7 +229,9 @@ def _asked(
     target: FallbackConfig,
     resumption: Resumption | None,
 ) -> ChatRequest | None:
-    """What a provider is asked; None if the answer was cut, and this one does not go on with it."""
+    """The request to a provider; None if the answer was cut, and this one does not go on with
+    it.
+    """
     if resumption is None or not resumption.is_cut:
         return request
     return resumption.asked_of_provider(provider.config, target)
@@ -296,7 +296,7 @@ def _note_failure(
 
 
 def _for_operators(error: ProviderUnavailable, name: str) -> str:
-    """The failure, and what an operator does about it. Clients learn nothing of our account."""
+    """The failure and its remedy, for operators. Clients do not see details of our account."""
     text = f"{error}: {error.inner}" if error.inner else error.told
     remedy = "" if error.status is None else _REMEDIES.get(error.status, "")
     return f"{text}: {remedy.format(name)}" if remedy else text

@@ -93,8 +93,8 @@ class HealthProbes:
         self._report(probe, attempt.outcome, has_tokens=num_tokens > 0)
 
     async def _run_chat(self, probe: Probe, facts: RelayFacts) -> None:
-        """As `_run_probe`, for a text-level engine: a chat in one piece, then, if trust depends on
-        it, a streamed one, for an engine may fail in one of both ways only.
+        """Like `_run_probe`, for a text-level engine: a chat in one piece, then, if trust depends
+        on it, a streamed chat, because an engine may fail in only one of the two.
         """
         result: ProbeResult = "late"
         limit_s = min(PROBE_S, self._limit_s())

@@ -283,9 +283,10 @@ def _grammar(
 def _sampling(
     request: ChatRequest, text: ModelText, form: AnswerFormat, max_tokens: int
 ) -> tuple[SamplingParams, frozenset[int]]:
-    """How an engine samples, and the stop tokens that it is not told: those that are text where the
-    model may reason, because an engine cannot know where the reasoning ends. Behind a control
-    token, such as the end of a turn, no model has learned to go on.
+    """The sampling parameters for an engine, and the stop tokens that the engine does not get:
+    tokens that are text, if the model may reason, because an engine does not know where the
+    reasoning ends. A stop at a control token, such as the end of a turn, is safe: no model has
+    learned to go on after one.
     """
     sampling = request.sampling(max_tokens, text.sampling_defaults)
     if not request.stop_token_ids or form.reasoning is None:

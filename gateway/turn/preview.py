@@ -1,7 +1,7 @@
 """The route preview: where a request would go now, for operators.
 
-Owns the `RouteRequest` that stands for the request, for engines that take tokens and for text-level
-ones. Must not place anything, nor know HTTP.
+Owns the `RouteRequest` made of a request, for engines that take tokens and for text-level ones.
+Must not place anything, nor know HTTP.
 """
 
 from typing import Final

@@ -124,9 +124,9 @@ class RelayRun(TryLoop):
         raise self._resumption.lost()
 
     async def _after_busy(self, lease: Lease) -> Lease | UseProvider:
-        """Another place: the worker of `lease` has no room. Of several workers another one is
-        asked. Engines that refuse for `resume_wait_s` are not waited for any longer: a provider
-        answers, or the client is told when to ask again. Raises `ApiError` 429.
+        """Another place: the worker of `lease` has no room. If the model has several workers,
+        another one is asked. Engines that refuse for `resume_wait_s` are not waited for any longer:
+        a provider answers, or the client is told when to ask again. Raises `ApiError` 429.
         """
         self._trace.ticket = lease.ticket
         dispatcher, now = self._services.dispatcher, trio.current_time()

@@ -170,7 +170,7 @@ class _RelayedChat:
     def _asked(
         self, provider: Provider, target: FallbackConfig, lease: Lease, table: ModelConfig
     ) -> ChatRequest:
-        """What the engine is asked. Raises `ProviderUnavailable` if it cannot resume an answer."""
+        """The request to the engine. Raises `ProviderUnavailable` if it cannot resume an answer."""
         if not self._resumption.is_cut:
             return self._request
         form = self._services.dispatcher.prefill_form(lease.worker_id)

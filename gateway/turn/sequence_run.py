@@ -444,8 +444,8 @@ class SequenceRun(TryLoop):
                 pass  # `_judge` decides whether another worker continues or the choice fails
 
     def _after_crash(self, error: Exception, ticket: int) -> TryEvent:
-        """What it means that the tokens could not be processed. Raises the failure of our own code,
-        unless the worker broke the protocol, which is reported.
+        """The event that follows from an error in the processing of tokens. Raises the failure of
+        our own code, unless the worker broke the protocol, which is reported.
         """
         if not isinstance(error, WireError):
             raise error
@@ -454,8 +454,8 @@ class SequenceRun(TryLoop):
         return TryEvent.DISTRUST
 
     def _after_refusal(self, rejected: Rejected, ticket: int) -> TryEvent:
-        """What it means that the worker refused the request. Raises `ApiError` if the request is at
-        fault, which is not so if another worker has begun it.
+        """The event that follows from the worker's refusal. Raises `ApiError` if the request is at
+        fault; it is not at fault if another worker has begun it.
         """
         if not self.output.packed or rejected.reason == "grammar":
             raise self._refused(rejected)

@@ -94,7 +94,7 @@ class Resumption:
     def asked(
         self, form: PrefillForm | None, params: ParamsConfig, reasoning_field: str | None
     ) -> ChatRequest | None:
-        """What an upstream that goes on in `form` is asked; None if it does not go on."""
+        """The request to an upstream that continues in `form`; None if it does not go on."""
         if form is None or needs_dropped(form, params.drop):
             return None
         made = continued(self._request.raw, self.sent, form, reasoning_field)
@@ -105,8 +105,8 @@ class Resumption:
     def asked_of_provider(
         self, table: ProviderConfig, target: FallbackConfig
     ) -> ChatRequest | None:
-        """What a provider is asked; None if it does not go on. Of known providers only one with the
-        same model does; `continues` in its table says that it has.
+        """The request to a provider; None if the provider cannot go on with the answer. A known
+        provider can only if it has the same model; `continues` in its table says that it has.
         """
         form: PrefillForm | None
         if table.continues == "auto":

@@ -18,7 +18,7 @@ class TryState(LifeEnum):
     PLACED = auto()
     """The try has a place, and the worker has not been told yet."""
     PREFILLING = auto()
-    """A worker has it, and nothing of the answer has come from there."""
+    """A worker has the request, and has not sent any part of the answer."""
     BEGUN = auto()
     """A part of the answer has come from the worker."""
     PROVEN = auto()

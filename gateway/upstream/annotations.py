@@ -28,7 +28,9 @@ class Annotations:
         self._new: list[Annotation] = []
 
     def read(self, answer: dict[str, Any], said: dict[str, Any]) -> None:
-        """Note those of a chunk or whole answer, whose choice has `said`."""
+        """Note the annotations of a chunk or of a whole answer; `said` is its choice's delta or
+        message.
+        """
         given = said.get("annotations")
         found = _of_message(objects_in(given)) if given else _beside_choices(answer)
         for one in found:

@@ -28,10 +28,10 @@ class ProviderUnavailable(HermaError):
     """The provider sent no part of an answer, so another provider can be asked. `status` is that of
     its response, if there was one, or what its words mean. `may_be_charged` is False if the request
     did not reach the provider or was refused. `was_kept`: a kept-alive connection ended before the
-    response, so the request may succeed on a new one. `words` are those of the server, if it said
-    why; `inner` are those about our account there, which no client reads. `filtered` is what it
-    answered when its own filter ended the answer before the first content: an answer in one piece,
-    or whole events. That is for the client if no other provider answers.
+    response, so the request may succeed on a new one. `words` are the server's explanation, if it
+    gave one; `inner` is its explanation about our account, which no client reads. `filtered` is its
+    answer if its own filter ended the answer before the first content: an answer in one piece, or
+    whole events. That is for the client if no other provider answers.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class ProviderUnavailable(HermaError):
 
 
 class ProviderCut(HermaError):
-    """The answer broke off after a part of it was passed on to the client. `words` are those of the
-    server, if it said why.
+    """The answer broke off after a part of it was passed on to the client. `words` are the server's
+    explanation, if it gave one.
     """
 
     def __init__(self, text: str, *, words: str = "") -> None:

@@ -44,7 +44,7 @@ _ENDS: Final = {
         End.LENGTH,
     ),
     **dict.fromkeys(("tool_calls", "function_call", "tool_use", "tool_call"), End.CALLS),
-    # The second is Z.ai's, the others those of Gemini behind some proxies.
+    # The second word is Z.ai's; the others are Gemini's behind some proxies.
     **dict.fromkeys(
         (
             "content_filter", "sensitive", "safety", "recitation", "refusal", "content_filtered",

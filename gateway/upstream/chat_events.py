@@ -54,7 +54,7 @@ class _Call:
 
 
 class ChatEvents:
-    """Takes the events of a turn. Those of a worker pass unchanged to `emit`; a provider's answer
+    """Takes the events of a turn. A worker's events pass unchanged to `emit`; a provider's answer
     is emitted as the same kinds of events. Only the first choice counts.
 
     Annotations of the text follow it, before a call or the end. The first tool call is passed on as
@@ -208,7 +208,7 @@ class ChatEvents:
         self._has_answer = False
         end, flaw = end_of(self._reason), self._parts.flaw()
         is_cut = end is End.LENGTH or (end is End.FILTERED and bool(flaw))
-        if flaw and not is_cut:  # of a call in the older form, which nobody has looked at before
+        if flaw and not is_cut:  # a call in the older form is unchecked so far
             self._emit(Failed(connection_lost(flaw)))
             return
         for part in () if is_cut else self._parts.end():
@@ -236,8 +236,8 @@ class ChatEvents:
             self._emit(ToolCallEnd(0, number, is_whole=is_whole))
 
     def _make_objects(self, *, is_cut: bool) -> bool:
-        """Whether the arguments of every call are a JSON object, or can be made one; those of a
-        last call that was cut at least begin as one.
+        """Whether the arguments of every call are a JSON object, or can be made one; the arguments
+        of a last call that was cut need only begin as one.
         """
         for number, call in self._calls.items():
             text = "".join(call.arguments)

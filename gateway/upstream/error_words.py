@@ -174,7 +174,7 @@ def error_of(status: int, body: bytes) -> ApiError | None:
 
 
 def error_in(status: int, value: object) -> ApiError | None:
-    """As `error_of`, of a decoded body or event."""
+    """Like `error_of`, for a decoded body or event."""
     message = _message(value)
     if not message:
         return None
@@ -196,7 +196,7 @@ def error_in(status: int, value: object) -> ApiError | None:
 class Told(NamedTuple):
     """What an error in an answer with status 200 says: its `words`, or as `inner` those about our
     account there, the `status` that it names, the error as `refusal` if it refuses the request, and
-    for how long it asks to be left alone if it is a limit. One that `is_late` stands behind a part
+    for how long it asks to be left alone if it is a limit. An error that `is_late` follows a part
     of the answer, so the request was not refused.
     """
 
@@ -229,7 +229,7 @@ def told_in(error: object) -> Told:
 
 
 def ours_of(status: int, body: bytes) -> str | None:
-    """As `ours_in`, of the body of a refusal, which may be a text."""
+    """Like `ours_in`, for the body of a refusal, which may be a text."""
     value = _value_in(body)
     if value is not _NO_JSON:
         return ours_in(value)
@@ -238,7 +238,7 @@ def ours_of(status: int, body: bytes) -> str | None:
 
 
 def without_credit_in(body: bytes) -> str | None:
-    """As `without_credit`, of the body of a 429."""
+    """Like `without_credit`, for the body of a 429."""
     return without_credit(_value_in(body))
 
 
@@ -253,8 +253,8 @@ def ours_in(value: object) -> str | None:
 
 
 def without_credit(value: object) -> str | None:
-    """The words of a 429 that no waiting ends, as of an account without credit; None for any
-    other. Those of a limit that name a time are about that limit, whatever else they say.
+    """The words of a 429 that waiting does not cure, such as an account without credit; None for
+    any other. An error with the code of a rate limit is about that limit, whatever its words say.
     """
     return None if _is_limit(value) else ours_in(value)
 

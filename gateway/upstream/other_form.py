@@ -32,8 +32,8 @@ def is_stream(body: bytes) -> bool:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether the first bytes of a body that should be a stream are not those of one: they are of a
-    JSON object, or the white space by which some servers keep a connection alive before it.
+    """Whether a body that should be a stream is a whole answer, by its first bytes: a JSON object,
+    or the white space that some servers send before one to keep the connection alive.
     """
     begun = _begun(data)
     return begun.startswith(b"{") or not begun

@@ -59,8 +59,8 @@ _NO_CREDIT: Final = 402
 
 @final
 class ProviderFailures:
-    """Those of the provider `name`. With `is_engine` it is a text-level engine behind a worker,
-    which knows no account.
+    """The failures of the provider `name`. With `is_engine` it is a text-level engine behind a
+    worker, which knows no account.
     """
 
     def __init__(self, name: str, redaction: Redaction, *, is_engine: bool) -> None:
@@ -116,8 +116,9 @@ class ProviderFailures:
     async def note_words(
         self, failed: ProviderUnavailable, response: HttpResponse
     ) -> ApiError | None:
-        """Put the words of a 5xx into `failed`: those of others would be about our account. Of a
-        429 they may say for how long, or that our account has no credit, which is a 402.
+        """Put the words of a 5xx into `failed`; the words of other refusals may be about our
+        account. The words of a 429 may name a pause, or say that our account has no credit, which
+        becomes a 402.
         """
         is_limit = response.status == 429 and failed.retry_after_s is None
         has_words = response.status >= 500 or (is_limit and not self._is_engine)
@@ -220,7 +221,7 @@ class ProviderFailures:
 
 
 async def first_bytes(response: HttpResponse) -> bytes:
-    """What comes of a body within `WORDS_S`."""
+    """The part of a body that arrives within `WORDS_S`."""
     body = bytearray()
     with trio.move_on_after(WORDS_S):
         try:

@@ -46,7 +46,7 @@ _MEAN_CONTENT: Final = frozenset({HELD, RelayState.MESSAGES})
 class BadStream(HermaError):
     """The stream contains an error, garbage or an end that is none; clients may read the text.
 
-    `words` are those of the server, if it said why. `told` is what an error in the stream says.
+    `words` are the server's explanation, if it gave one. `told` is the error in the stream.
     `filtered` is the whole stream if a filter of the server ended the answer before its first
     content.
     """
@@ -173,8 +173,8 @@ class StreamRelay:
         return (steady[0] in data or steady[1] in data) and data.count(b'"function"') == 1
 
     def take(self, events: bytes) -> None:
-        """Pass events on; none after a mere part of one. Raises `BadStream` at the first error or
-        garbage, and at an end that is none. Of what follows the end only the usage counts.
+        """Pass events on, only whole ones. Raises `BadStream` at the first error or garbage, and at
+        an end that is not valid. After the end only the usage counts.
         """
         self._latest = b""
         self._end.has_waiting = False
@@ -308,7 +308,7 @@ class StreamRelay:
         return is_read and not has_choices and not may_contain_usage(event)
 
     def note_rest(self, rest: bytes) -> None:
-        """Keep the words of what stands behind the last event, for an end that is none."""
+        """Keep the words after the last event, for the error of a stream without a valid end."""
         if (error := error_of(400, rest)) is not None:
             self._words = quoted(error.message)
 

@@ -27,7 +27,7 @@ class RelayState(LifeEnum):
 
 
 class RelayEvent(LifeEnum):
-    """What comes of a stream."""
+    """An event of a provider's stream."""
 
     CONTENT = "its first content is a text"
     PARTS = "its first content is in parts"

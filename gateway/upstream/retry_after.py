@@ -41,7 +41,7 @@ def retry_after_s(headers: Mapping[bytes, bytes]) -> int | None:
 
 
 def retry_after_in(body: bytes) -> int | None:
-    """As `retry_after_s`, of the body of a refusal."""
+    """Like `retry_after_s`, for the body of a refusal."""
     found = next((match for sign in _IN_BODY if (match := sign.search(body)) is not None), None)
     if found is None:
         return None

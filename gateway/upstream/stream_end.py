@@ -23,8 +23,8 @@ MAX_KEPT_BYTES: Final = 2**23
 
 
 class BrokenEnd(HermaError):
-    """The answer is not whole; clients may read the text. `words` are those of the server, if it
-    said why.
+    """The answer is not whole; clients may read the text. `words` are the server's explanation, if
+    it gave one.
     """
 
     def __init__(self, text: str, words: str = "") -> None:

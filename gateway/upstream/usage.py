@@ -142,7 +142,7 @@ def usage_of(body: bytes) -> Usage | None:
 
 
 def usage_in(answer: Mapping[str, Any]) -> Usage | None:
-    """As `usage_of`, of an answer that was decoded already."""
+    """Like `usage_of`, for a decoded answer."""
     return _of_answer(answer.get("usage"), answer.get("choices"))
 
 

@@ -58,8 +58,7 @@ class RouterSocket:
 
     `on_frame(peer, frame)` and `on_unroutable(peer)` are synchronous and must not block; they may
     call `send`. With `keys`, only peers with a configured public key can connect; `on_refused` is
-    told of others.
-    `run` owns the socket and closes it when it ends.
+    called for each other peer. `run` owns the socket and closes it when it ends.
     """
 
     def __init__(

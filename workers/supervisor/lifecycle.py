@@ -58,7 +58,7 @@ class EngineState(LifeEnum):
 
 
 class LifeEvent(LifeEnum):
-    """What happens to an engine, or is asked of it."""
+    """An event of an engine's life: what happens to it, or what its supervisor asks for."""
 
     START = "a process is spawned"
     LOADED = "its model is loaded"

@@ -23,9 +23,9 @@ WAIT_S: Final = 30.0
 
 
 class BodyHold:
-    """What one body has taken. `resume` is called once it may read on. `length` is what its head
-    announces, None for a chunked body. `waits_since` is when it was told to wait, None while it may
-    read.
+    """The share of the budget that one body holds. `resume` is called once the body may be read
+    further. `length` is what its head announces, None for a chunked body. `waits_since` is when it
+    was told to wait, None while it may read.
     """
 
     __slots__ = ("_budget", "is_over", "is_small", "num_bytes", "peer", "resume", "waits_since")

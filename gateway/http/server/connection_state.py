@@ -32,7 +32,7 @@ class ConnectionState(LifeEnum):
 
 
 class ConnectionEvent(LifeEnum):
-    """What happens to a connection, or is asked of it."""
+    """An event of a connection: what happens to it, or what its owner asks for."""
 
     REQUEST = "a request is taken"
     ANSWERED = "its answer lets another follow"

@@ -55,9 +55,9 @@ class ArgumentsWriter:
     ) -> Read[Path]:
         """Read the value of a parameter up to one of `paths`; returns which one.
 
-        `types` are those of its schema; None for a value that is JSON itself. One `skip` at its
-        start is not part of it. `begun` is how it begins, read already. The value may hold an
-        `example` of a call.
+        `types` are the types in its schema; None for a value that is JSON itself. One `skip` at the
+        start does not belong to the value. `begun` is the beginning of the value that was read
+        already. The value may hold an `example` of a call.
         """
         comma = ", " if self._num_values else ""
         key = f"{comma}{schema.quote(name)}: "

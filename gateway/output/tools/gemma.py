@@ -37,7 +37,7 @@ V4: Final = GemmaTags("<|tool_call>", "<tool_call|>", '<|"|>')
 OPEN, CLOSE, ESCAPE = V3
 PREFIX: Final = "call:"
 _FOLLOWS: Final = frozenset(",}]")
-"""What may stand behind a value."""
+"""The characters that may follow a value."""
 
 
 def read(calls: CallSink, marker: str) -> Read[None]:
@@ -139,7 +139,7 @@ def _pieces(
     follows: Collection[str] = _FOLLOWS,
     run: TextRun | None = None,
 ) -> Read[str]:
-    """As `_text`, where `write` gets the text in pieces, but for what `run` takes."""
+    """Like `_text`, but `write` gets the text in pieces, without the text that `run` takes."""
     scan, run = TagScan((escape,)), run or TextRun(escape[0])
     while True:
         run.is_held = bool(scan.rest)

@@ -26,7 +26,7 @@ from gateway.output.tools.value_end import NAME, ExampleCall, Path
 
 
 class GlmTags(NamedTuple):
-    """The tags of a format; `behind_name` is "" where none stands behind the name."""
+    """The tags of a format; `behind_name` is "" in a format without a tag after the name."""
 
     open: str
     close: str

@@ -62,8 +62,8 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 
 def _code(calls: CallSink, name: str, first: str) -> Read[None]:
-    """A call whose arguments are code, as those of the model's own tool `python`: they are one
-    text.
+    """A call whose arguments are code, such as a call of the model's own tool `python`: the
+    arguments are one text.
     """
     parameter = next(iter(calls.parameters(name)), _CODE)
     scan = TagScan((CALL, END, RETURN))

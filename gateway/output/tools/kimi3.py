@@ -50,7 +50,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
 
 
 def _call(calls: CallSink) -> Read[None]:
-    """One call behind the beginning of its tag."""
+    """One call, from after the beginning of its tag."""
     name = (yield from _attributes()).get("tool", "")
     if not is_name(name) and not calls.is_tool(name):
         raise NotACall

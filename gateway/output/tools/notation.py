@@ -43,8 +43,8 @@ keywords.
 
 class Quotes(NamedTuple):
     """The quotes around a text: `opening` and `closing` in Lark; regular expressions of one `char`
-    between them, of a character that stands for itself (`plain`), and of what no text may hold
-    (`never`). `escapes` are characters with what is written for them.
+    between them, of a character that is written as itself (`plain`), and of texts that may not
+    occur (`never`). `escapes` maps characters to their escaped forms.
     """
 
     opening: str
@@ -64,8 +64,8 @@ class Quotes(NamedTuple):
 
 
 class ObjectNotation(NamedTuple):
-    """The brackets of an object, and its names: as they stand (`bare`, a regular expression), or in
-    quotes; `after` stands behind a name, in Lark.
+    """The brackets of an object, and its names: without quotes (`bare`, a regular expression), or
+    in quotes. `after` follows a name, in Lark.
     """
 
     opening: str
@@ -83,8 +83,9 @@ class ObjectNotation(NamedTuple):
 
 
 class Notation(NamedTuple):
-    """`arguments` are those of a call, `objects` are values. `words` are what stands for null, true
-    and false. With `is_sorted` the names of an object come in their alphabetical order.
+    """`arguments` is the notation of a call's arguments, `objects` that of objects in values.
+    `words` are the words for null, true and false. With `is_sorted` the names of an object come in
+    their alphabetical order.
     """
 
     arguments: ObjectNotation
@@ -99,7 +100,7 @@ class Notation(NamedTuple):
         return _compiled(self, rule, schema)[0]
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
-        """What the rules of such a schema leave out."""
+        """The keywords that the rules of this schema leave out."""
         return _compiled(self, "limits", schema)[1]
 
 

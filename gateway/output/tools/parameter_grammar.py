@@ -52,7 +52,7 @@ class Parameters(NamedTuple):
         return _compiled(self.tags, rule, schema)[0]
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
-        """What the rules of such a schema leave out."""
+        """The keywords that the rules of this schema leave out."""
         return _compiled(self.tags, "limits", schema)[1]
 
 
@@ -79,7 +79,7 @@ class _Rules:
         self.limits: list[UnenforcedKeyword] = []
 
     def write(self) -> None:
-        """All rules; those of the arguments come first."""
+        """Write all rules, the rules of the arguments first."""
         given = {key: value for key, value in self._root.items() if key not in _SHARED}
         found = list(self._parts.alternatives(given, partial(self._leave_out, "")))
         has_names = any(isinstance(one.get("properties"), dict) for one in found)

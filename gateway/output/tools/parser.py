@@ -24,11 +24,12 @@ ToolEvent = TextDelta | ToolCallEvent
 class ToolParser:
     """Tool calls of one choice.
 
-    `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
-    `past_ids` are those of the conversation's calls; no call of the answer has one of them.
-    With `is_single` everything behind the first call is dropped, and the parser `is_full` then.
-    While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
-    `broke_off`: the arguments of a call are no whole JSON, which is certain after `flush`.
+    `draw(n)` returns n random bytes. `tools` are the request's tools. `index` is the index of the
+    choice. `past_ids` are the ids of earlier calls in the conversation; no call of the answer gets
+    one of them. With `is_single` everything behind the first call is dropped, and the parser
+    `is_full` then. While `is_quiet`, text without any of `marks` passes unchanged unless it ends in
+    white space. `broke_off`: the arguments of a call are no whole JSON, which is certain after
+    `flush`.
     """
 
     __slots__ = (

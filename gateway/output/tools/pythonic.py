@@ -154,8 +154,8 @@ def _string(mark: str) -> Read[tuple[str, str]]:
 
 
 def _pieces(mark: str, write_any: Callable[[str], object], run: TextRun) -> Read[str]:
-    """As `_string`, where the text goes to `write_any` in pieces, but for what `run` takes; that in
-    three quotes at once.
+    """Like `_string`, but `write_any` gets the text in pieces, without the text that `run` takes. A
+    text in three quotes is written at once.
     """
 
     def write(text: str) -> None:

@@ -18,8 +18,9 @@ quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 """A text as a JSON string, in quotes."""
 _MAX_DEPTH: Final = 4
 _MAX_PARTS: Final = 2**14
-"""Of the schemas of a request that are looked at, over and over where references lead back to them:
-some bytes can say more of them than there is time for. The rest stays as it is.
+"""The most parts of a request's schemas that are visited, counting each visit of a part that
+references lead back to: a short schema can demand more visits than there is time for. Parts that
+are not visited stay as they are.
 """
 _COMBINED: Final = ("anyOf", "oneOf", "allOf")
 _SIMPLE: Final = frozenset({"$ref", *_COMBINED})

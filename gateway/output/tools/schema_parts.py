@@ -1,9 +1,8 @@
 """A schema that refers to others, or is several at once -> one flat schema.
 
-Owns how keywords of two schemas become those of one that both allow, and the alternatives of a
-value. Parts below properties and
-items are joined only when they are looked at, because references may lead in circles. Must not know
-grammars.
+Owns how the keywords of two schemas are joined into one schema that allows what both allow, and the
+alternatives of a value. Parts below properties and items are joined only when they are looked at,
+because references may lead in circles. Must not know grammars.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,8 +68,8 @@ class SchemaParts:
         return found
 
     def alternatives(self, schema: object, tell: Tell, depth: int = 0) -> Iterator[Json]:
-        """The flat schemas of which a value has to follow one: those of an `anyOf`, each with all
-        that stands beside it.
+        """The flat schemas of which a value has to follow one: the options of an `anyOf`, each
+        joined with the keywords beside the `anyOf`.
         """
         found = self.flat(schema, tell)
         if not isinstance(found, dict):
@@ -88,7 +87,7 @@ class SchemaParts:
 
 
 def options(schema: Json) -> list[Any]:
-    """The alternatives of an `anyOf`, each with all that stands beside it."""
+    """The alternatives of an `anyOf`, each joined with the keywords beside the `anyOf`."""
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     return [{"allOf": [rest, one]} if rest else one for one in schema["anyOf"]]
 

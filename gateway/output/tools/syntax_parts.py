@@ -36,8 +36,9 @@ class Channels(NamedTuple):
         return self._behind(f"{self.before} ({text} | {calls})", is_thinking=is_thinking)
 
     def form(self, content: str, more: str | None, *, is_thinking: bool) -> str:
-        """A text that follows the rule `content`, or calls; None for `more` allows no calls. Texts
-        before calls are not allowed: the beginning of such a one and of `content` are alike.
+        """A text that follows the rule `content`, or calls; None for `more` allows no calls. A text
+        before calls is not allowed, because its beginning cannot be told from the beginning of
+        `content`.
         """
         found = f"{self.final} {content} {self.over}"
         if more is not None:
@@ -60,7 +61,7 @@ class Arguments(Protocol):
         ...
 
     def limits(self, schema: str) -> tuple[UnenforcedKeyword, ...]:
-        """What the rules of such a schema leave out."""
+        """The keywords that the rules of this schema leave out."""
         ...
 
 

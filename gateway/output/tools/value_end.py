@@ -168,9 +168,9 @@ class ValueEnd:
         return text
 
     def _take(self, text: str, path: Path) -> str:
-        """Take `text`, which is a whole path; returns the part of it that is text of the value.
-        Behind the end of an example the text is held until it is known whether the value goes on:
-        if the output ends there, the path ended the value and not the example.
+        """Take `text`, which is a whole path; returns the part of it that belongs to the value.
+        After the end of an example the text is held until it is known whether the value goes on: if
+        the output ends there, the path ended the value and not the example.
         """
         self._held, self._begun = "", []
         example = self._example

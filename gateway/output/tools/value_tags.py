@@ -1,4 +1,4 @@
-"""What stands around the values of a call that are written one by one, in llguidance's Lark.
+"""The tags around the values of a call that are written one by one, in llguidance's Lark.
 
 Owns how a text between tags begins and ends, so that the reader of the format takes it back letter
 by letter. Must not know schemas.

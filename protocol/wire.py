@@ -61,6 +61,12 @@ def decode_from_worker(frame: bytes) -> FromWorker:
         raise WireError(f"not a message from a worker: {error}") from error
 
 
+def check_frame_size(frame: bytes) -> None:
+    """Raise `WireError` for a frame so large that the peer would close the connection."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")
+
+
 def peek_tag(frame: bytes) -> int | None:
     """The tag of a frame without decoding it; None if it cannot be a message.
 

@@ -1,6 +1,6 @@
 """The admission queue: which requests wait, in which order, and when a refused client may retry.
 
-Owns the waiting requests of one model. Must not know the limits of workers (`worker_view.py`) or
+Owns the waiting requests of one model. Must not know the limits of workers (`worker.py`) or
 which worker is best (`placement_cost.py`).
 """
 

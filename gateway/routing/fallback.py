@@ -12,7 +12,7 @@ from typing import Final
 
 from config import ModelConfig
 from gateway.routing.effects import Effect, Notice, Probe, ProbeResult
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.telemetry import FallbackOff, FallbackOn, HealthProbeFailed
 from protocol.ids import WorkerId
 

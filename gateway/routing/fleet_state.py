@@ -27,8 +27,8 @@ from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
 from gateway.routing.shown_worker import WorkerView
 from gateway.routing.sleepers import Sleepers
+from gateway.routing.worker import Worker
 from gateway.routing.worker_registry import RECOVERY_PROBES, Models, ModelView, WorkerRegistry
-from gateway.routing.worker_view import Worker
 from gateway.telemetry import (
     EngineFault,
     HealthProbeFailed,

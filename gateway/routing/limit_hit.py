@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.routing.effects import RouteRequest
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 
 LEAST_QUEUE: Final = 256
 """Without `max_queue`, at least this many sequences may wait for a model."""

@@ -27,7 +27,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.routing.worker_view import PRIOR_TOKENS_PER_S, STEPS_AHEAD, Worker
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S
+from gateway.routing.worker import STEPS_AHEAD, Worker
 from gateway.telemetry import CandidateWorker
 from protocol.ids import WorkerId
 

@@ -33,8 +33,8 @@ from gateway.routing.queue_pick import Pick, eligible, first_that_fits, kv_capac
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
+from gateway.routing.worker import PlaceReservation, Worker
 from gateway.routing.worker_registry import Model, Models, WorkerRegistry
-from gateway.routing.worker_view import PlaceReservation, Worker
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
 

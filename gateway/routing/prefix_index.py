@@ -3,7 +3,7 @@
 Owns a table of blocks, a table of blocks that only a host holds, a table of states, and for each
 engine run its bit in each table and the number of its last event. A gap in the numbers empties the
 part and leads to a request for a snapshot, because after a missed `BlocksDropped` the index would
-promise blocks that are gone. Must not know loads, costs or placed requests: `worker_view.py` has
+promise blocks that are gone. Must not know loads, costs or placed requests: `worker.py` has
 the blocks of prompts that run.
 """
 

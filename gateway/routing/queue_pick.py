@@ -21,8 +21,8 @@ from gateway.routing.placement_cost import (
 )
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.programs import Claim
+from gateway.routing.worker import Worker
 from gateway.routing.worker_registry import Model
-from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 
 LOOKED_AT: Final = 16

@@ -13,8 +13,8 @@ from gateway.routing.effects import RouteRequest
 from gateway.routing.placement_cost import PlacementScore
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide
+from gateway.routing.worker import Worker
 from gateway.routing.worker_registry import Model
-from gateway.routing.worker_view import Worker
 from gateway.telemetry import CandidateWorker
 
 Outcome = Literal["placed", "waits", "provider", "held"]

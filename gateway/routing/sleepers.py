@@ -5,8 +5,8 @@ or who decides about it: that is for the supervisors.
 """
 
 from gateway.routing.effects import Demand, Effect, Effects, Notice
+from gateway.routing.worker import Worker
 from gateway.routing.worker_registry import Models, WorkerRegistry
-from gateway.routing.worker_view import Worker
 from gateway.telemetry import SleepTrouble, TurnsThrash, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import Residency, ResidencyState
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.api import errors
 from gateway.routing.admission_queue import retry_after_s, start_retry_after_s
-from gateway.routing.worker_view import ATTACHING, Worker
+from gateway.routing.worker import ATTACHING, Worker
 
 DOWN_RETRY_AFTER_S: Final = 10
 """Retry-After while no worker serves the model and none starts: only an operator can help."""

@@ -24,12 +24,8 @@ import msgspec
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.chain_tree import ChainTree
 from gateway.routing.fair_shares import FairShares, cost_of
-from gateway.routing.worker_view import (
-    PRIOR_TOKENS_PER_S,
-    STEPS_AHEAD,
-    PrefillRateEstimator,
-    Worker,
-)
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S, PrefillRateEstimator
+from gateway.routing.worker import STEPS_AHEAD, Worker
 
 REFRESH_S: Final = 0.25
 """A simulation is used for this time: one of 256 requests on 16 workers takes 10 ms."""

@@ -22,7 +22,7 @@ from gateway.routing.missed import Missed
 from gateway.routing.programs import Programs
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, SCORES_PROMPTS, Fault, Register, SpeedLoss

@@ -6,8 +6,7 @@ Owns the bound on the frames of one link. Must not know sockets.
 from collections import deque
 from typing import Final, final
 
-from protocol.errors import LinkFull, WireError
-from protocol.wire import MAX_FRAME_BYTES
+from protocol.errors import LinkFull
 
 MAX_BACKLOG_BYTES: Final = 8 * 2**20
 """Per link: about 130 prompts of 15k tokens, or minutes of token frames."""
@@ -50,9 +49,3 @@ class Backlog:
         self._frames.clear()
         self.num_bytes = 0
         return num_dropped
-
-
-def check_frame_size(frame: bytes) -> None:
-    """Raise `WireError` for a frame so large that the peer would close the connection."""
-    if len(frame) > MAX_FRAME_BYTES:
-        raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")

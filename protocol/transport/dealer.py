@@ -13,10 +13,11 @@ import zmq
 from protocol.errors import ConfigError, PeerUnknown
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import sockets
-from protocol.transport.backlog import Backlog, check_frame_size
+from protocol.transport.backlog import Backlog
 from protocol.transport.curve import CurveClient
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, receive_rest
+from protocol.wire import check_frame_size
 
 _RECONNECT_MS: Final = 50
 _REDIAL_CHECK_S: Final = 0.25

@@ -18,10 +18,10 @@ import outcome
 import trio
 
 from protocol.errors import PeerUnknown, WireError
-from protocol.transport.backlog import Backlog, check_frame_size
+from protocol.transport.backlog import Backlog
 from protocol.transport.inline_reads import InlineReads, inline_reads
 from protocol.transport.pump import BURST_S
-from protocol.wire import LengthDecoder
+from protocol.wire import LengthDecoder, check_frame_size
 
 _RECEIVE_BYTES: Final = 1 << 18
 _INLINE_BYTES: Final = 1 << 14

@@ -15,9 +15,10 @@ from housekeeping.processes import is_stopped
 from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket
-from protocol.transport.backlog import Backlog, check_frame_size
+from protocol.transport.backlog import Backlog
 from protocol.transport.dealer import DealerStatistics
 from protocol.transport.frame_stream import FrameStream
+from protocol.wire import check_frame_size
 
 _RECONNECT_S: Final = 0.05
 _NO_GATEWAY: Final = "the process that answers is no gateway, or one of another version"

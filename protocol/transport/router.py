@@ -15,10 +15,11 @@ import zmq
 from protocol.errors import PeerUnknown
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import sockets
-from protocol.transport.backlog import Backlog, check_frame_size
+from protocol.transport.backlog import Backlog
 from protocol.transport.curve import CurveServer, FailedHandshakes, ZapHandler
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, NOBLOCK_MORE, receive_rest
+from protocol.wire import check_frame_size
 
 OnRefused = Callable[[str, str], None]
 """A callback that gets a name of the refused peer, by which repetitions are recognised, and a

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from gateway.routing.placement_cost import Option, PlacementWork, choose
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from protocol.ids import WorkerId
 from tests.chaos.engine import Orders
 from tests.chaos.fleet import Event, parse_event

@@ -14,7 +14,7 @@ from config import KeyConfig, hash_api_key
 from gateway.dashboard import page
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.telemetry import FallbackOn, WorkerLost
 from protocol.messages import Fault, Progress
 from tests.fakes.browser import Browser, Page, needs_browser, open_browser

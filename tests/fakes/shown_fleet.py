@@ -21,7 +21,7 @@ from gateway.dashboard import Dashboard
 from gateway.http.edge import Edge
 from gateway.http.routes import edge_app
 from gateway.routing import QueuePosition, WorkerView
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.spending.limits import Account, LimitWindow, Saving, SpendingFigures
 from gateway.telemetry import (
     AttemptTrace,

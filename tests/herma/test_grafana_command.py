@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.routing import WorkerView
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.spending.limits import Account, LimitWindow, SpendingFigures
 from gateway.telemetry import GatewayCounters
 from herma.cli import main

@@ -10,7 +10,7 @@ from gateway.api import Usage
 from gateway.dashboard import Overview, OverviewSource, condition_of, event_row, overview_of
 from gateway.dashboard.overview import MAX_REQUESTS, away_since
 from gateway.routing import QueuePosition, with_refusals
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.telemetry import AttemptTrace, EventFeed, FallbackOn, RequestTrace, WorkerLost
 from protocol.messages import CacheUse, Load, Progress
 from tests.fakes.asgi import model_view

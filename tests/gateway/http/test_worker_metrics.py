@@ -4,7 +4,7 @@ import msgspec
 
 from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.telemetry import RequestTrace
 from protocol.messages import CacheUse, DraftResults, Fault, Load
 from tests.fakes.fleet import W1, facts, hello

@@ -16,7 +16,7 @@ from gateway.routing.quarantine import (
     PROBATION_STRIKES,
     Quarantine,
 )
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker import Worker
 from gateway.telemetry.fleet_events import (
     BreakerClosed,
     BreakerOpen,

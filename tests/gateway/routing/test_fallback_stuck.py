@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.routing.effects import Effects, Notice, Probe
 from gateway.routing.fleet_state import FleetState
-from gateway.routing.worker_view import STUCK_AFTER_S, STUCK_STEPS
+from gateway.routing.worker import STUCK_AFTER_S, STUCK_STEPS
 from gateway.telemetry.fleet_events import FleetEvent, HealthProbeFailed
 from tests.fakes.fleet import CLOUD, W1, dispatch, facts, hello, load, only, request
 

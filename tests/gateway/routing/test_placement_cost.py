@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gateway.routing.placement_cost import Option, PlacementWork, choose
-from gateway.routing.worker_view import PlaceReservation, Worker
+from gateway.routing.worker import PlaceReservation, Worker
 from protocol.ids import WorkerId
 from protocol.messages import DraftResults, Fault
 from tests.fakes.fleet import BLOCK, W1, W2, W3, facts, hello, load, request

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.worker_view import PrefillRateEstimator
+from gateway.routing.prefill_rate import PrefillRateEstimator
 
 TOKEN_S, CONTEXT_S = 20e-6, 1e-9
 

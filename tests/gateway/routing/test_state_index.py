@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
-from gateway.routing.worker_view import PlaceReservation, Worker
+from gateway.routing.worker import PlaceReservation, Worker
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
     BlockEvent,

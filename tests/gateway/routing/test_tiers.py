@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.routing.effects import Assign
 from gateway.routing.placement_cost import Option, PlacementWork, choose
 from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
-from gateway.routing.worker_view import LEAST_LOAD_BYTES_PER_S, PRIOR_LOAD_BYTES_PER_S, Worker
+from gateway.routing.worker import LEAST_LOAD_BYTES_PER_S, PRIOR_LOAD_BYTES_PER_S, Worker
 from protocol import wire
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored, CacheUse, Load, Tier

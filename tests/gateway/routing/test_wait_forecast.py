@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.fair_shares import FairShares
+from gateway.routing.prefill_rate import PrefillRateEstimator
 from gateway.routing.wait_forecast import ForecastPrompt, Lane, WaitForecast, passed_s, starts
-from gateway.routing.worker_view import PrefillRateEstimator, Worker
+from gateway.routing.worker import Worker
 from tests.fakes.fleet import W1, dispatch, facts, hello, load, placed, request
 
 RATE = 10_000.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.routing.effects import RouteRequest
-from gateway.routing.worker_view import PlaceReservation, Worker
+from gateway.routing.worker import PlaceReservation, Worker
 from protocol.messages import Fault
 from tests.fakes.fleet import BLOCK, W1, chain, facts, hello, load, request
 

@@ -52,7 +52,7 @@ _NO_SUMMARY: Final = "The model wrote no summary of the conversation; nothing wa
 class _Open:
     """The item that is being written; `texts` are its content so far."""
 
-    __slots__ = ("annotations", "fields", "index", "kind", "logprobs", "texts")
+    __slots__ = ("annotations", "fields", "index", "is_refusal", "kind", "logprobs", "texts")
 
     def __init__(self, kind: str, index: int, fields: Fields) -> None:
         self.kind = kind
@@ -61,6 +61,7 @@ class _Open:
         self.texts: list[str] = []
         self.logprobs: list[TokenLogprob] = []
         self.annotations: list[Annotation] = []
+        self.is_refusal = False
 
     @property
     def place(self) -> Fields:
@@ -83,6 +84,8 @@ class AnswerItems:
         if self._asked.compacts:
             return self._summary(event)
         match event:
+            case TextDelta(is_refusal=True):
+                return self._refusal(event.text)
             case TextDelta():
                 events = self._text(event) if event.text or event.logprobs else []
                 return [*events, *self._annotated(event.annotations)]
@@ -123,6 +126,11 @@ class AnswerItems:
                 item.fields.pop("status")
                 self.done.append(item.fields)
                 return [_item_done(item)]
+            case "message" if item.is_refusal:
+                item.fields["content"] = [part := _refusal_part(text)]
+                place = {**item.place, "content_index": 0}
+                said = {**place, "refusal": text}
+                events = [("response.refusal.done", said), _part_event("done", place, part)]
             case "message":
                 part = _text_part(text, item.logprobs, item.annotations)
                 item.fields["content"] = [part]
@@ -161,7 +169,7 @@ class AnswerItems:
         """The events of a compaction: the text of the answer is the summary, and all other content
         is dropped.
         """
-        if not isinstance(event, TextDelta) or not event.text:
+        if not isinstance(event, TextDelta) or not event.text or event.is_refusal:
             return []
         events: list[Event] = []
         item = self._open
@@ -175,7 +183,7 @@ class AnswerItems:
     def _message(self) -> tuple[_Open, list[Event]]:
         """The open message, and the events that opened it if none was."""
         item = self._open
-        if item is not None and item.kind == "message":
+        if item is not None and item.kind == "message" and not item.is_refusal:
             return item, []
         fields = {"role": "assistant", "content": []}
         return self._begin("message", fields, _text_part("", [], []))
@@ -187,6 +195,17 @@ class AnswerItems:
         item.logprobs += logprobs
         delta = {**item.place, "content_index": 0, "delta": event.text, "logprobs": logprobs}
         return [*opening, ("response.output_text.delta", delta)]
+
+    def _refusal(self, text: str) -> list[Event]:
+        """The events for more of a refusal, which is a message of its own."""
+        item, opening = self._open, list[Event]()
+        if item is None or not item.is_refusal:
+            fields = {"role": "assistant", "content": []}
+            item, opening = self._begin("message", fields, _refusal_part(""))
+            item.is_refusal = True
+        item.texts.append(text)
+        delta = {**item.place, "content_index": 0, "delta": text}
+        return [*opening, ("response.refusal.delta", delta)]
 
     def _annotated(self, annotations: tuple[Annotation, ...]) -> list[Event]:
         """The events for the sources that the open text refers to. In this API a source has a place
@@ -275,6 +294,10 @@ def _part_event(verb: str, place: Fields, part: Fields) -> Event:
 def _text_part(text: str, logprobs: list[TokenLogprob], annotations: list[Annotation]) -> Fields:
     said = {"text": text, "annotations": annotations, "logprobs": logprobs}
     return {"type": "output_text", **said}
+
+
+def _refusal_part(text: str) -> Fields:
+    return {"type": "refusal", "refusal": text}
 
 
 def _item_added(item: _Open) -> Event:

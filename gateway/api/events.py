@@ -62,13 +62,15 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 @final
 class TextDelta(_Event, frozen=True, gc=False):
     """More text of a choice; `logprobs` of its tokens, None if the client did not ask.
-    `annotations` are the annotations of the choice's text so far that no earlier event had.
+    `annotations` are the annotations of the choice's text so far that no earlier event had. By a
+    text that `is_refusal` the model declines to answer.
     """
 
     index: int
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
     annotations: tuple[Annotation, ...] = ()
+    is_refusal: bool = False
 
 
 @final

@@ -254,6 +254,7 @@ class MessageStream:
         self._num_blocks = 0
         self._open: BlockKind | None = None
         self._has_arguments = False
+        self._is_refusal = False
         self._thoughts: list[str] = []
 
     def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - this API has one choice
@@ -276,6 +277,7 @@ class MessageStream:
         """See `StreamFormatter`."""
         match event:
             case TextDelta():
+                self._is_refusal = self._is_refusal or event.is_refusal
                 said = self._text(event.text) if event.text else b""
                 return said + self._cited(event.annotations)
             case ReasoningDelta():
@@ -308,7 +310,7 @@ class MessageStream:
         """The end of the message, with its reason and the usage."""
         closing = self._close()
         rest: dict[str, object] = {
-            "delta": _stop(self._finished, self._wanted),
+            "delta": _stop(self._finished, self._wanted, is_refusal=self._is_refusal),
             "usage": MessageUsage.of(self._usage, self._wanted),
         }
         if self._context is not UNSET:
@@ -376,7 +378,7 @@ class ApartStream(MessageStream):
     def format(self, event: ChoiceEvent) -> bytes:
         """See `StreamFormatter`."""
         if isinstance(event, TextDelta):
-            self._summary += event.text
+            self._summary += "" if event.is_refusal else event.text
         elif isinstance(event, ChoiceFinished):
             return self._summed() if self._wanted == "summary" else b""
         elif isinstance(event, Usage | Started):
@@ -412,12 +414,16 @@ def _text_in(annotation: Annotation, name: str) -> str:
     return text if isinstance(text := annotation.get(name), str) else ""
 
 
-def _stop(finished: ChoiceFinished | None, wanted: Wanted) -> dict[str, str | None]:
-    """Why the message ended."""
+def _stop(
+    finished: ChoiceFinished | None, wanted: Wanted, *, is_refusal: bool
+) -> dict[str, str | None]:
+    """Why the message ended. `is_refusal`: by its text the model declines to answer."""
     if wanted != "answer":
         return {"stop_reason": _ENDS_APART[wanted], "stop_sequence": None}
     if finished is None:
         return {"stop_reason": "end_turn", "stop_sequence": None}
+    if is_refusal and finished.reason == "stop":
+        return {"stop_reason": "refusal", "stop_sequence": None}
     if finished.stop is not None and finished.reason == "stop":
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
     return {"stop_reason": _REASONS[finished.reason], "stop_sequence": None}
@@ -443,16 +449,13 @@ class MessageBuilder:
         self._blocks: list[tuple[Literal["thinking", "text"] | ToolCallStart, list[str]]] = []
         self._cited: dict[int, list[dict[str, Any]]] = {}
         self._finished: ChoiceFinished | None = None
+        self._is_refusal = False
 
     def add(self, event: ContentEvent) -> None:
         """See `BodyBuilder`."""
         match event:
             case TextDelta():
-                if event.text:
-                    self._last("text").append(event.text)
-                if self._blocks and self._blocks[-1][0] == "text":
-                    cited = self._cited.setdefault(len(self._blocks) - 1, [])
-                    cited += _citations(event.annotations)
+                self._add_text(event)
             case ReasoningDelta():
                 if self._shows_thinking:
                     self._last("thinking").append(event.text)
@@ -467,9 +470,19 @@ class MessageBuilder:
             case _:
                 assert_never(event)
 
+    def _add_text(self, event: TextDelta) -> None:
+        if event.is_refusal and self._wanted == "summary":
+            return  # a summary that the model declines to write is none
+        self._is_refusal = self._is_refusal or event.is_refusal
+        if event.text:
+            self._last("text").append(event.text)
+        if self._blocks and self._blocks[-1][0] == "text":
+            cited = self._cited.setdefault(len(self._blocks) - 1, [])
+            cited += _citations(event.annotations)
+
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`."""
-        stop = _stop(self._finished, self._wanted)
+        stop = _stop(self._finished, self._wanted, is_refusal=self._is_refusal)
         message = MessageObject(
             id=self._head.id,
             type="message",

@@ -133,8 +133,10 @@ class ChatEvents:
             self._annotations.read(answer, said)
             if thought := thought_of(said):
                 self._emit(ReasoningDelta(0, thought))
-            if text := text_of(said.get("content")) + text_of(said.get("refusal")):
+            if text := text_of(said.get("content")):
                 self._take_text(text, scores_in(choice.get("logprobs")) or None)
+            if refusal := text_of(said.get("refusal")):
+                self._take_refusal(refusal)
             given = said.get("tool_calls") or self._legacy_call(said.get("function_call"), data)
             if given:
                 for part in self._parts.take(given):
@@ -165,6 +167,15 @@ class ChatEvents:
             self._late_scores = (self._late_scores or ()) + scores
         if self._has_text and not self._calls:
             self._tell_text()
+
+    def _take_refusal(self, text: str) -> None:
+        """Emit a refusal behind the text so far; behind a call it is text."""
+        if self._calls:
+            self._take_text(text, None)
+            return
+        self._has_text = True
+        self._tell_text()
+        self._emit(TextDelta(0, text, is_refusal=True))
 
     def _drop_text(self) -> None:
         """Drop white space in front of a call."""

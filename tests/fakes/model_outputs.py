@@ -72,6 +72,9 @@ def model_outputs(draw: st.DrawFn, names: Sequence[str] = ("book", "look_up")) -
     if not (is_cut and num_calls):
         events += draw(_texts(TEXTS, 3))
         events += [TextDelta(0, "", annotations=draw(ANNOTATIONS))]
+        if not num_calls:
+            refusals = draw(st.lists(TEXTS, max_size=2))
+            events += [TextDelta(0, text, is_refusal=True) for text in refusals]
     if draw(st.booleans()):
         events.insert(draw(st.integers(0, len(events))), STARTED)
     reason: StopReason = "length" if is_cut else "tool_calls" if num_calls else "stop"

@@ -59,6 +59,7 @@ class ResponsesChecker:
         self._commands: list[str] = []
         self._is_text_done = False
         self._has_part = False
+        self._part = ""
         self._is_over = False
         self._rest = b""
 
@@ -142,20 +143,23 @@ class ResponsesChecker:
         self._check(item["status"] in {"completed", "incomplete"}, f"the status {item['status']}")
         self._check(self._is_text_done and not self._has_part, "an end before that of its content")
         _, name = TEXTS[item["type"]]
-        whole = item[name][0]["text"] if name == "content" else item[name]
+        whole = _said(item[name][0]) if name == "content" else item[name]
         self._check(whole == self._sum, f"{whole!r} is not the sum of the deltas")
         self.items.append(item)
         self._open = None
 
     def _take_part(self, name: str, fields: dict[str, Any]) -> None:
         item = self._of_open(fields["item_id"], fields["output_index"])
-        kind = "output_text" if item["type"] == "message" else "reasoning_text"
-        self._check(item["type"] in {"message", "reasoning"}, f"a part in {item['type']}")
-        self._check(fields["part"]["type"] == kind and fields["content_index"] == 0, f"{fields}")
+        kinds = {"message": ("output_text", "refusal"), "reasoning": ("reasoning_text",)}
+        self._check(item["type"] in kinds, f"a part in {item['type']}")
+        self._check(fields["part"]["type"] in kinds[item["type"]], f"{fields}")
+        self._check(fields["content_index"] == 0, f"{fields}")
         is_added = name == "content_part.added"
         self._check(self._has_part != is_added, f"{name} at the wrong place")
         self._check(is_added or self._is_text_done, "a part that ends before its text")
-        self._check(fields["part"]["text"] == self._sum, "a part that is not its text")
+        self._check(_said(fields["part"]) == self._sum, "a part that is not its text")
+        self._check(is_added or fields["part"]["type"] == self._part, "a part of another type")
+        self._part = fields["part"]["type"]
         told = fields["part"].get("annotations", [])
         self._check(told == self._annotations, "a part with other annotations than came")
         self._has_part = is_added
@@ -185,6 +189,7 @@ class ResponsesChecker:
             return
         kind, verb = name.rsplit(".", 1)
         own, field = TEXTS[item["type"]]
+        own = self._part if field == "content" else own
         self._check(kind == own, f"{name} in an item of type {item['type']}")
         self._check(not self._is_text_done, f"{name} behind the text's end")
         self._check(self._has_part == (field == "content"), f"{name} outside of its part")
@@ -195,7 +200,7 @@ class ResponsesChecker:
             self.text += fields["delta"] if kind == "output_text" else ""
             return
         self._check(verb == "done", f"an event {name}")
-        whole = fields["text" if field == "content" else field]
+        whole = _said(fields) if field == "content" else fields[field]
         self._check(whole == self._sum, f"{whole!r} is not the sum of the deltas")
         self._is_text_done = True
 
@@ -208,6 +213,12 @@ class ResponsesChecker:
     def _check(self, holds: bool, fault: str) -> None:
         if not holds:
             raise StreamFault(f"event {len(self.kinds)}: {fault}")
+
+
+def _said(fields: dict[str, Any]) -> str:
+    """The text of a part, or the refusal."""
+    said: str = fields["text"] if "text" in fields else fields["refusal"]
+    return said
 
 
 def check_responses(data: bytes) -> ResponsesChecker:

@@ -9,6 +9,7 @@ import pytest
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.responses_checker import check_responses
 from tests.fakes.running_gateway import chain_of, open_gateway
 from tests.fakes.served import Reply, ask, served
 
@@ -103,6 +104,40 @@ async def test_a_filter_is_each_api_s_refusal(
     reply = await asked(api, FakeProvider(words=words, finish="content_filter"), stream=stream)
     ends = {"chat": "content_filter", "messages": "refusal", "responses": "content_filter"}
     assert last_of(api, reply, stream=stream) == ends[api]
+
+
+class Declining(FakeProvider):
+    """A provider whose model declines, as OpenAI's do where a schema is demanded."""
+
+    def events(self, model: str, usage: dict[str, Any] | None = None) -> list[bytes]:
+        """The words are those of the refusal."""
+        told = super().events(model, usage)
+        return [event.replace(b'"content"', b'"refusal"') for event in told]
+
+    def whole(self, model: str) -> bytes:
+        """The words are those of the refusal."""
+        told = super().whole(model)
+        return told.replace(b'"content"', b'"content": null, "refusal"')
+
+
+@each_way
+async def test_an_answer_that_declines_is_each_api_s_refusal(stream: bool) -> None:
+    """The words of a refusal are never taken for the object that the client asked for: Responses
+    have a part of their own for them, Messages a reason of the end.
+    """
+    reply = await asked("chat", Declining(), stream=stream)
+    assert (b'"refusal": "Hello' in reply.body, last_of("chat", reply, stream=stream)) == (
+        True,
+        "stop",
+    )
+    reply = await asked("messages", Declining(), stream=stream)
+    assert last_of("messages", reply, stream=stream) == "refusal"
+    reply = await asked("responses", Declining(), stream=stream)
+    body = check_responses(reply.body).response if stream else reply.json
+    assert body is not None
+    (item,) = body["output"]
+    assert body["status"] == item["status"] == "completed"
+    assert item["content"] == [{"type": "refusal", "refusal": "Hello from afar"}]
 
 
 FULL = b'{"error": {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096, "message": "request (5000 tokens) exceeds the available context size (4096 tokens)"}}'  # noqa: E501

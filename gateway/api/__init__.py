@@ -78,6 +78,12 @@ from gateway.api.events import (
     UpstreamUsage,
     Usage,
 )
+from gateway.api.json_body import (
+    decode_object,
+    guard_tools,
+    typed_body,
+    without_halves,
+)
 from gateway.api.long_texts import LONG_BODY_BYTES, LongTexts, PromptField, long_texts
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
@@ -97,11 +103,7 @@ from gateway.api.request import (
     MAX_SESSION_CHARS,
     ChatRequest,
     Message,
-    decode_object,
-    guard_tools,
     session_of,
-    typed_body,
-    without_halves,
 )
 from gateway.api.response_items import (
     PAGE,

@@ -18,6 +18,7 @@ from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools
 from gateway.api.errors import ApiError, invalid
+from gateway.api.json_body import decode_object, typed_body
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.quiet_format import QUIET_FIELDS, hides_reasoning
 from gateway.api.request import (
@@ -30,10 +31,8 @@ from gateway.api.request import (
     ToolCall,
     ToolChoice,
     continued,
-    decode_object,
     may_continue,
     request_of,
-    typed_body,
 )
 from gateway.api.text_files import named_text
 from gateway.api.tool_schemas import ToolSchema

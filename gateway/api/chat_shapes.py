@@ -16,7 +16,8 @@ import msgspec
 from gateway.api.client_functions import function_fields
 from gateway.api.content_parts import call_of, kind_of, parts_of, user_messages
 from gateway.api.custom_tools import arguments_of, custom_function, wrapped_input
-from gateway.api.request import cached_tools, text_of_result
+from gateway.api.json_body import cached_tools
+from gateway.api.request import text_of_result
 
 _ANTHROPIC_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 OTHER_PARTS: Final = frozenset(

@@ -12,14 +12,13 @@ from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite
 from gateway.api.errors import ApiError, invalid
+from gateway.api.json_body import decode_object, typed_body
 from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.request import (
     ChatRequest,
     SamplingBody,
     TokenId,
-    decode_object,
     request_of,
-    typed_body,
 )
 from protocol.sampling import MAX_LOGPROBS
 

@@ -18,7 +18,8 @@ from gateway.api.api_format import AnswerHead, ApiFormat, StreamFormatter
 from gateway.api.chat_parser import Rewrite
 from gateway.api.completions_parser import Prompt, prompts_of
 from gateway.api.events import ContentEvent, Embedded, Started, Usage
-from gateway.api.request import ChatRequest, TokenId, decode_object, session_of, typed_body
+from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request import ChatRequest, TokenId, session_of
 
 MAX_INPUTS: Final = 2048
 """As in OpenAI's API."""

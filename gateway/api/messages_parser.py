@@ -31,6 +31,7 @@ from gateway.api.context_edits import EditedContext, edited_context
 from gateway.api.deferred_tools import may_refer
 from gateway.api.errors import NO_THREADS, invalid
 from gateway.api.events import Wanted
+from gateway.api.json_body import cached_tools, decode_object, typed_body
 from gateway.api.messages_tools import (
     FORCED,
     ToolChoiceParam,
@@ -45,11 +46,8 @@ from gateway.api.request import (
     MAX_STOP_CHARS,
     MAX_STOPS,
     ChatRequest,
-    cached_tools,
     continued,
-    decode_object,
     may_continue,
-    typed_body,
 )
 from gateway.api.signatures import Signer
 from gateway.api.tool_changes import (

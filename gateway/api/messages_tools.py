@@ -12,7 +12,7 @@ from msgspec import Meta
 from gateway.api.client_functions import function_fields
 from gateway.api.client_tools import client_tool
 from gateway.api.errors import invalid
-from gateway.api.request import typed_body
+from gateway.api.json_body import typed_body
 
 _NAMED: Final = frozenset({"tool", "function"})
 FORCED: Final = frozenset({"any", "required", *_NAMED})

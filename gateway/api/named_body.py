@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
-from gateway.api.request import decode_object
+from gateway.api.json_body import decode_object
 
 _BOUNDARY: Final = re.compile(r'boundary="?([^";,]{1,200})"?')
 _PART_NAMES: Final = {

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.errors import ApiError
-from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, OtherPart, ToolCall
+from gateway.api.request import (
+    MAX_SESSION_CHARS,
+    ChatRequest,
+    OtherPart,
+    ToolCall,
+)
 
 TOOL = {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}
 

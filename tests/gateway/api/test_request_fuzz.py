@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from gateway.api.chat_parser import chat_request, parse_chat_request
 from gateway.api.completions_parser import parse_completions
 from gateway.api.errors import ApiError
-from gateway.api.request import ChatRequest, Message, decode_object, typed_body
+from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request import ChatRequest, Message
 from gateway.api.utility_bodies import TokenizeBody
 from gateway.prompt import encode_raw
 from gateway.prompt.model_text import ModelText

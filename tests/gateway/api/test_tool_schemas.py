@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.request import decode_with_tools
+from gateway.api.json_body import decode_with_tools
 from gateway.api.tool_schemas import JsonForm, ToolSchema, ToolSchemas, json_text
 
 JSON = st.recursive(

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.api.chat_parser import ChatBody
 from gateway.api.errors import ApiError
-from gateway.api.request import decode_object, typed_body
+from gateway.api.json_body import decode_object, typed_body
 
 
 @pytest.mark.parametrize(

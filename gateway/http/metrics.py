@@ -375,7 +375,7 @@ class _Rates(Collector):
 
 
 class _Spending(Collector):
-    """Reads the books at each scrape."""
+    """Reads the spending at each scrape."""
 
     def __init__(self, figures: Callable[[], SpendingFigures]) -> None:
         self._figures = figures
@@ -424,7 +424,7 @@ class _Spending(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Describe nothing: registering must not read the books."""
+        """Describe nothing: registering must not read the spending."""
         return iter(())
 
 

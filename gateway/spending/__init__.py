@@ -1,4 +1,4 @@
-"""Spending: what requests cost and may cost (books, prices, limits, ledger writer); rate limits.
+"""Spending: what requests cost and may cost (totals, prices, limits, ledger writer); rate limits.
 
 Must not know SQL (`gateway.store`) or HTTP.
 """

@@ -1,6 +1,6 @@
 """Spending limits: what may still be spent.
 
-Owns the books in memory: what every provider and every key has spent in the UTC day and month, and
+Owns the totals in memory: what every provider and every key has spent in the UTC day and month, and
 what running requests have reserved. A request is admitted only if its worst case fits every limit
 that applies, so that no order of events can exceed a limit. Amounts of other processes count as
 they were last read; the ledger checks again, by the same limits. Must not know disks, clocks or
@@ -157,7 +157,7 @@ class Saving(msgspec.Struct, frozen=True):
 
 
 class SpendingFigures(msgspec.Struct, frozen=True):
-    """The books at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
+    """The totals at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
     and period) count from the start of the process, and so does `unpriced`, the requests by
     provider whose cost no price says.
     """
@@ -181,7 +181,7 @@ class _Sums:
         self.reserved = 0
 
 
-class Books:
+class SpendingTotals:
     """What this process has spent and reserved, in memory, and what others had when the ledger was
     last read. It has one owner. `limits` come from the configuration.
     """
@@ -348,8 +348,8 @@ class Books:
         kept = month_before(day)
         self._caps_by.clear()
         self._sums_by.clear()  # the sums of these windows stay in `_sums`
-        books: tuple[dict[BalanceKey, Any], ...] = self._sums, self._elsewhere
-        for one in books:
+        totals: tuple[dict[BalanceKey, Any], ...] = self._sums, self._elsewhere
+        for one in totals:
             for place in [place for place in one if window_of("monthly", place.window) < kept]:
                 del one[place]
         self._reported = {one for one in self._reported if window_of("monthly", one[1]) >= kept}

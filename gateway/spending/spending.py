@@ -1,6 +1,6 @@
 """The spending actor: what requests may cost and what they did cost.
 
-Owns the books and the order of the steps: reserve in memory, reserve on the disk, send, settle.
+Owns the totals and the order of the steps: reserve in memory, reserve on the disk, send, settle.
 `Spending` is all that turns know of money. Must not know HTTP or SQL.
 """
 
@@ -19,11 +19,11 @@ from gateway.spending.conversation_limits import limit_error, most_of, word_of
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
     Account,
-    Books,
     MoneyReservation,
     Refusal,
     SpendingFigures,
     SpendingLimits,
+    SpendingTotals,
     Unbounded,
     WorstCase,
     day_of,
@@ -189,10 +189,10 @@ class Bill:
 
 
 class Spending:
-    """The books of one gateway, with the ledger that `run` writes.
+    """The totals of one gateway, with the ledger that `run` writes.
 
     `publish` takes events for operators, `unix_time` returns seconds since 1970, `environ` gives
-    the ledger's default path. Other processes may keep books by the same ledger.
+    the ledger's default path. Other processes may share the ledger.
     """
 
     def __init__(
@@ -205,12 +205,12 @@ class Spending:
         self._environ = environ
         self._publish = publish
         self._tables = dict(config.providers)
-        self._books = Books(_limits_of(config))
+        self._totals = SpendingTotals(_limits_of(config))
         self._listed = list_prices(config.ledger)
         self._local = LocalUse(cloud_prices(config, self._listed))
         self._trouble = StoreTrouble("ledger", publish)
         self._writer = LedgerWriter(
-            lambda: self._books.watched(time.time()), self._books.see, self._trouble
+            lambda: self._totals.watched(time.time()), self._totals.see, self._trouble
         )
         self._tariffs: dict[tuple[str, str], Tariff] = {}
         self._is_kept = False
@@ -236,7 +236,7 @@ class Spending:
             task_status.started()
 
     def refusal_of(self, config: Config) -> str | None:
-        """Why the books cannot take `config`; None if they can."""
+        """Why the totals cannot take `config`; None if they can."""
         if self._is_kept or not config.providers:
             return None
         return "providers need a ledger, which could not be opened at the start: see the log"
@@ -253,7 +253,7 @@ class Spending:
         self._config = config
         self._tables.update(config.providers)
         self._tariffs.clear()
-        self._books.set_limits(_limits_of(config))
+        self._totals.set_limits(_limits_of(config))
         self._writer.look_soon()
         try:
             self._listed = list_prices(config.ledger)
@@ -278,7 +278,7 @@ class Spending:
         if charged_by == "request":
             price = None if worst.cost is None else FixedPrice(worst.cost)
         for _ in range(_MOST_TRIES):
-            answer = self._books.reserve(worst, time.time())
+            answer = self._totals.reserve(worst, time.time())
             if not isinstance(answer, MoneyReservation):
                 self._report(answer)
                 output = 0
@@ -379,9 +379,9 @@ class Spending:
                 "configuration are too low",
                 worst.provider,
             )
-        self._books.settle(reservation, cost)
+        self._totals.settle(reservation, cost)
         if entry is not None and not entry.is_priced:
-            self._books.count_unpriced(worst.provider)
+            self._totals.count_unpriced(worst.provider)
         if worst.cost is not None:
             self._writer.settle(Settlement(reservation.id, entry))
         elif entry is not None:
@@ -403,12 +403,12 @@ class Spending:
 
     def figures(self) -> SpendingFigures:
         now = time.time()
-        figures = self._books.figures(self._config.ledger.currency, now)
+        figures = self._totals.figures(self._config.ledger.currency, now)
         return msgspec.structs.replace(figures, savings=self._local.savings(day_of(now)))
 
     def refuses_all(self, chain: Iterable[FallbackConfig]) -> bool:
         """Whether a limit that is reached keeps each of these providers from what costs money."""
-        spent = self._books.exhausted(time.time())
+        spent = self._totals.exhausted(time.time())
         return all(
             target.provider in spent and not self._tariff(target).is_free for target in chain
         )
@@ -460,23 +460,23 @@ class Spending:
         self, reservation: MoneyReservation, price: Price | FixedPrice
     ) -> Bill | ApiError | None:
         """The bill of a reservation that is on the disk. None if another process has taken what
-        was left, which the books then know.
+        was left, which the totals then include.
         """
         try:
             worst = reservation.worst
             bound = Usage(worst.prompt_tokens, 0, worst.completion_tokens)
             entry = _entry(reservation, bound, worst.cost or 0, is_settled=False, is_priced=True)
-            claim = ReservationClaim(reservation.id, entry, self._books.caps_of(reservation))
+            claim = ReservationClaim(reservation.id, entry, self._totals.caps_of(reservation))
             is_reserved = await self._writer.reserve(claim)
         except (LedgerError, LedgerFull) as failure:
-            self._books.settle(reservation, 0)
+            self._totals.settle(reservation, 0)
             return _unrecorded(failure.cause)
         except _CUT_OFF:
             self.settle(reservation, None)
             raise
         if is_reserved:
             return Bill(self, reservation, price)
-        self._books.settle(reservation, 0)
+        self._totals.settle(reservation, 0)
         return None
 
 

@@ -45,7 +45,7 @@ class _Counting:
     """The usage of one answer on its way to the client. If the upstream reports none, the end of a
     stream is held until the usage has come behind it, or is estimated. The client gets it if it
     asked for the usage, or by an API whose answers always have it; a chat in one piece passes
-    unchanged. For the books of our own workers (`is_ours`) the estimate is made in any case.
+    unchanged. For the usage of our own workers (`is_ours`) the estimate is made in any case.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The books: windows, refusals and the errors for clients."""
+"""The totals: windows, refusals and the errors for clients."""
 
 import re
 from datetime import UTC, datetime
@@ -15,11 +15,11 @@ from gateway.spending.limits import (
     MAX_RETRY_AFTER_S,
     OPEN_RETRY_AFTER_S,
     Account,
-    Books,
     LimitWindow,
     MoneyReservation,
     OverLimit,
     SpendingLimits,
+    SpendingTotals,
     Unbounded,
     WorstCase,
 )
@@ -47,87 +47,87 @@ def worst(cost: int | None = 4, *, provider: str = "cloud", bounded: bool = True
     )
 
 
-def reserved(books: Books, cost: int, now: float = NOON) -> MoneyReservation:
-    answer = books.reserve(worst(cost), now)
+def reserved(totals: SpendingTotals, cost: int, now: float = NOON) -> MoneyReservation:
+    answer = totals.reserve(worst(cost), now)
     assert isinstance(answer, MoneyReservation)
     return answer
 
 
-def refused(books: Books, cost: int = 4, now: float = NOON) -> OverLimit:
-    answer = books.reserve(worst(cost), now)
+def refused(totals: SpendingTotals, cost: int = 4, now: float = NOON) -> OverLimit:
+    answer = totals.reserve(worst(cost), now)
     assert isinstance(answer, OverLimit)
     return answer
 
 
 def test_only_what_fits_is_reserved() -> None:
     """Two of 4 fit into 10, a third does not, and 2 more do."""
-    books = Books({CLOUD: SpendingLimits(daily=10)})
-    reserved(books, 4)
-    reserved(books, 4)
-    refused(books)
-    reserved(books, 2)
-    refused(books, 1)
-    reserved(books, 0)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=10)})
+    reserved(totals, 4)
+    reserved(totals, 4)
+    refused(totals)
+    reserved(totals, 2)
+    refused(totals, 1)
+    reserved(totals, 0)
 
 
 def test_what_was_not_spent_is_free_again() -> None:
     """Settling for less than was reserved makes room; what was spent stays spent."""
-    books = Books({CLOUD: SpendingLimits(daily=10)})
-    first = reserved(books, 10)
-    books.settle(first, 3)
-    reserved(books, 7)
-    refused(books, 1)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=10)})
+    first = reserved(totals, 10)
+    totals.settle(first, 3)
+    reserved(totals, 7)
+    refused(totals, 1)
 
 
 @pytest.mark.parametrize("account", [CLOUD, ALICE])
 def test_a_limit_of_either_account_holds(account: Account) -> None:
     """The provider's and the key's limits are kept apart, and the refusal says which it is."""
-    books = Books({account: SpendingLimits(monthly=5)})
-    reserved(books, 5)
-    refusal = refused(books)
+    totals = SpendingTotals({account: SpendingLimits(monthly=5)})
+    reserved(totals, 5)
+    refusal = refused(totals)
     assert (refusal.window.account, refusal.window.period) == (account, "monthly")
 
 
 def test_another_provider_may_have_room() -> None:
     """The provider's limit does not bind others; the key's does."""
-    books = Books({CLOUD: SpendingLimits(daily=5), ALICE: SpendingLimits(daily=8)})
-    reserved(books, 5)
-    assert isinstance(books.reserve(worst(4, provider="other"), NOON), OverLimit)
-    assert isinstance(books.reserve(worst(3, provider="other"), NOON), MoneyReservation)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=5), ALICE: SpendingLimits(daily=8)})
+    reserved(totals, 5)
+    assert isinstance(totals.reserve(worst(4, provider="other"), NOON), OverLimit)
+    assert isinstance(totals.reserve(worst(3, provider="other"), NOON), MoneyReservation)
 
 
 def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
     """A day ends at midnight and a month with its last day, in UTC; a request counts on the day on
     which it was reserved.
     """
-    books = Books({CLOUD: SpendingLimits(daily=5, monthly=9)})
-    late = reserved(books, 5)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=5, monthly=9)})
+    late = reserved(totals, 5)
     tomorrow = NOON + DAY_S
-    reserved(books, 4, tomorrow)
-    assert refused(books, 1, tomorrow).window.period == "monthly"
-    books.settle(late, 0)
-    assert refused(books, 2, tomorrow).window.period == "daily"
-    reserved(books, 5, NOON + 10 * DAY_S)
+    reserved(totals, 4, tomorrow)
+    assert refused(totals, 1, tomorrow).window.period == "monthly"
+    totals.settle(late, 0)
+    assert refused(totals, 2, tomorrow).window.period == "daily"
+    reserved(totals, 5, NOON + 10 * DAY_S)
 
 
 def test_the_retry_waits_for_the_window_but_not_for_ever() -> None:
     """Open reservations may come free at once; a window is waited for an hour at the most."""
-    books = Books({CLOUD: SpendingLimits(daily=5)})
-    open_one = reserved(books, 5)
-    assert refused(books).retry_after_s == OPEN_RETRY_AFTER_S
-    books.settle(open_one, 5)
-    assert refused(books).retry_after_s == MAX_RETRY_AFTER_S
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=5)})
+    open_one = reserved(totals, 5)
+    assert refused(totals).retry_after_s == OPEN_RETRY_AFTER_S
+    totals.settle(open_one, 5)
+    assert refused(totals).retry_after_s == MAX_RETRY_AFTER_S
     just_before = datetime(2026, 11, 21, 23, 59, 30, tzinfo=UTC).timestamp()
-    refusal = refused(books, now=just_before)
+    refusal = refused(totals, now=just_before)
     assert refusal.retry_after_s == 30
     assert refusal.resets_at == datetime(2026, 11, 22, tzinfo=UTC)
 
 
 def test_a_limit_is_news_once_per_window() -> None:
     """The event comes again the next day."""
-    books = Books({CLOUD: SpendingLimits(daily=0)})
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=0)})
     days = [NOON, NOON, NOON + DAY_S, NOON + DAY_S]
-    assert [refused(books, now=now).is_news for now in days] == [True, False, True, False]
+    assert [refused(totals, now=now).is_news for now in days] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -144,59 +144,65 @@ def test_a_limit_is_reached_by_what_is_spent_not_by_a_large_request(
     """What could cost more than was spent says nothing of the limit, and leaves the alarm to what
     comes after it.
     """
-    books = Books({CLOUD: SpendingLimits(daily=limit)})
-    books.settle(reserved(books, 0), spent)
-    assert refused(books, cost).is_news == is_news
-    books.settle(reserved(books, 0), limit - spent)
-    assert refused(books, 1).is_news == (not is_news)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=limit)})
+    totals.settle(reserved(totals, 0), spent)
+    assert refused(totals, cost).is_news == is_news
+    totals.settle(reserved(totals, 0), limit - spent)
+    assert refused(totals, 1).is_news == (not is_news)
 
 
 def test_requests_under_way_do_not_reach_a_limit() -> None:
     """Requests under way do not reach a limit, because they may end without cost."""
-    books = Books({CLOUD: SpendingLimits(daily=10)})
-    books.settle(reserved(books, 5), 5)
-    open_one = reserved(books, 5)
-    assert not refused(books, 4).is_news
-    books.settle(open_one, 5)
-    assert refused(books, 4).is_news
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=10)})
+    totals.settle(reserved(totals, 5), 5)
+    open_one = reserved(totals, 5)
+    assert not refused(totals, 4).is_news
+    totals.settle(open_one, 5)
+    assert refused(totals, 4).is_news
 
 
 def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
     """What fits into it fits into all; of equals the one that lasts longer."""
-    books = Books({CLOUD: SpendingLimits(daily=5, monthly=5), ALICE: SpendingLimits(daily=3)})
-    told = refused(books, 6)
+    totals = SpendingTotals(
+        {CLOUD: SpendingLimits(daily=5, monthly=5), ALICE: SpendingLimits(daily=3)}
+    )
+    told = refused(totals, 6)
     assert (told.window.account, told.window.period, told.left) == (ALICE, "daily", 3)
-    books.see(balances([("2026-11-21", "bob", "cloud", 4)]))
-    told = refused(books, 2)
+    totals.see(balances([("2026-11-21", "bob", "cloud", 4)]))
+    told = refused(totals, 2)
     assert (told.window.account, told.window.period, told.left) == (CLOUD, "monthly", 1)
 
 
 def test_what_is_waited_for_in_vain_is_told_first() -> None:
     """The month has less left, but no day would ever hold it."""
-    books = Books({CLOUD: SpendingLimits(daily=5, monthly=50)})
-    books.see(balances([("2026-11-20", "bob", "cloud", 48)]))
-    assert refused(books, 5).window.period == "monthly"
-    told = refused(books, 6)
+    totals = SpendingTotals({CLOUD: SpendingLimits(daily=5, monthly=50)})
+    totals.see(balances([("2026-11-20", "bob", "cloud", 48)]))
+    assert refused(totals, 5).window.period == "monthly"
+    told = refused(totals, 6)
     assert (told.window.period, told.left) == ("daily", 2)
 
 
 def test_without_price_or_bound_a_limit_refuses() -> None:
     """What cannot be counted is not sent; without a limit it is, and what is free always is."""
-    limited = Books({ALICE: SpendingLimits(monthly=5)})
+    limited = SpendingTotals({ALICE: SpendingLimits(monthly=5)})
     assert limited.reserve(worst(None), NOON) == Unbounded(ALICE, "price", 5)
     assert limited.reserve(worst(9, bounded=False), NOON) == Unbounded(ALICE, "output", 5)
     assert isinstance(limited.reserve(worst(0, bounded=False), NOON), MoneyReservation)
-    assert isinstance(Books({}).reserve(worst(None, bounded=False), NOON), MoneyReservation)
+    assert isinstance(
+        SpendingTotals({}).reserve(worst(None, bounded=False), NOON), MoneyReservation
+    )
 
 
 def test_what_an_earlier_run_spent_counts() -> None:
     """What an earlier run spent on this day and in this month counts, by key and by provider."""
-    books = Books({CLOUD: SpendingLimits(daily=10, monthly=12), ALICE: SpendingLimits(daily=100)})
+    totals = SpendingTotals(
+        {CLOUD: SpendingLimits(daily=10, monthly=12), ALICE: SpendingLimits(daily=100)}
+    )
     earlier = ("2026-11-20", "bob", "cloud", 5), ("2026-11-21", "alice", "cloud", 4)
-    books.see(balances(earlier))
-    assert refused(books, 4).window.period == "monthly"
-    assert reserved(books, 3)
-    figures = books.figures("EUR", NOON)
+    totals.see(balances(earlier))
+    assert refused(totals, 4).window.period == "monthly"
+    assert reserved(totals, 3)
+    figures = totals.figures("EUR", NOON)
     assert [(w.account, w.period, w.spent, w.reserved) for w in figures.windows] == [
         (CLOUD, "daily", 4, 3),
         (CLOUD, "monthly", 9, 3),
@@ -205,21 +211,21 @@ def test_what_an_earlier_run_spent_counts() -> None:
 
 
 def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
-    """The books do not grow with time; a settlement over the month's end still counts right."""
-    books = Books({CLOUD: SpendingLimits(monthly=10)})
-    over = reserved(books, 6, datetime(2026, 11, 30, 23, 59, tzinfo=UTC).timestamp())
+    """The totals do not grow with time; a settlement over the month's end still counts right."""
+    totals = SpendingTotals({CLOUD: SpendingLimits(monthly=10)})
+    over = reserved(totals, 6, datetime(2026, 11, 30, 23, 59, tzinfo=UTC).timestamp())
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-    reserved(books, 10, december)
-    books.settle(over, 6)
-    refused(books, 1, december)
+    reserved(totals, 10, december)
+    totals.settle(over, 6)
+    refused(totals, 1, december)
     for month in range(40):
-        books.settle(reserved(books, 1, december + (month + 1) * 31 * DAY_S), 1)
-    assert len(books._sums) <= 12
+        totals.settle(reserved(totals, 1, december + (month + 1) * 31 * DAY_S), 1)
+    assert len(totals._sums) <= 12
 
 
 def test_no_bound_is_asked_for_where_none_would_help() -> None:
     """A limit that leaves less than the smallest answer refuses the request."""
-    spent = Books({ALICE: SpendingLimits(monthly=LEAST - 1)})
+    spent = SpendingTotals({ALICE: SpendingLimits(monthly=LEAST - 1)})
     answer = spent.reserve(worst(9, bounded=False), NOON)
     assert isinstance(answer, OverLimit)
     assert answer.cost == LEAST

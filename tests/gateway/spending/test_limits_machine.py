@@ -1,7 +1,7 @@
-"""The books under any order of reservations, settlements, losses and crashes.
+"""The totals under any order of reservations, settlements, losses and crashes.
 
 The model is the content of a ledger: settled amounts by day, and open reservations. A crash takes
-the books away; what was open then counts as spent.
+the totals away; what was open then counts as spent.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.spending.limits import (
     Account,
-    Books,
     MoneyReservation,
     OverLimit,
     SpendingLimits,
+    SpendingTotals,
     WorstCase,
     day_of,
 )
@@ -47,7 +47,7 @@ class BooksMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = START
-        self.books = Books(LIMITS)
+        self.totals = SpendingTotals(LIMITS)
         self.open: list[MoneyReservation] = []
         self.billed: list[tuple[str, str, str, int]] = []
 
@@ -61,7 +61,7 @@ class BooksMachine(RuleBasedStateMachine):
         """Many at once, with no settlement between: all must see each other."""
         for _ in range(count):
             case = WorstCase(key, "m", provider, 10, 10, is_bounded=True, cost=worst, least_cost=1)
-            answer = self.books.reserve(case, self.now)
+            answer = self.totals.reserve(case, self.now)
             if isinstance(answer, MoneyReservation):
                 self.open.append(answer)
             else:
@@ -82,8 +82,8 @@ class BooksMachine(RuleBasedStateMachine):
         for one in self.open:
             self._bill(one, one.cost)
         self.open.clear()
-        self.books = Books(LIMITS)
-        self.books.see(balances(self.billed))
+        self.totals = SpendingTotals(LIMITS)
+        self.totals.see(balances(self.billed))
 
     @rule(hours=st.integers(1, 30))
     def wait(self, hours: int) -> None:
@@ -100,13 +100,13 @@ class BooksMachine(RuleBasedStateMachine):
     @invariant()
     def the_figures_agree(self) -> None:
         """What metrics show is what the ledger would."""
-        for window in self.books.figures("USD", self.now).windows:
+        for window in self.totals.figures("USD", self.now).windows:
             day = day_of(self.now)
             span = day if window.period == "daily" else day[:7]
             assert window.spent + window.reserved == self._at_most(window.account, span)
 
     def _end(self, one: MoneyReservation, cost: int) -> None:
-        self.books.settle(one, cost)
+        self.totals.settle(one, cost)
         self._bill(one, cost)
 
     def _bill(self, one: MoneyReservation, cost: int) -> None:

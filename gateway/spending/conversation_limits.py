@@ -8,7 +8,7 @@ from typing import Final
 from config import ConversationLimitsConfig
 from gateway.api import ApiError, ChatRequest, busy
 from gateway.spending.prices import prompt_bound, show_amount, to_micro
-from gateway.store import Most, SumReached
+from gateway.store import ConversationLimits, SumReached
 
 UNCAPPED_TOKENS: Final = 8192
 """The longest answer of a request without a cap in a conversation with a limit of tokens: without
@@ -17,9 +17,9 @@ one nothing would bound what it may use.
 _RETRY_S: Final = 5
 
 
-def most_of(limits: ConversationLimitsConfig) -> Most:
+def ledger_limits(limits: ConversationLimitsConfig) -> ConversationLimits:
     """The limits in the units of the ledger."""
-    return Most(
+    return ConversationLimits(
         tokens=limits.tokens,
         cost=None if limits.money is None else to_micro(limits.money),
         turns=limits.turns,

@@ -15,7 +15,7 @@ import trio
 
 from config import Config, FallbackConfig, ledger_path, list_prices, secret_of
 from gateway.api import ApiError, ChargedBy, ChatRequest, Usage, spending_limit_reached, unavailable
-from gateway.spending.conversation_limits import limit_error, most_of, word_of
+from gateway.spending.conversation_limits import ledger_limits, limit_error, word_of
 from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.limits import (
     Account,
@@ -305,8 +305,8 @@ class Spending:
             return _unrecorded()
         number = self._next_hold
         self._next_hold += 1
-        most = most_of(limited.limits)
-        given = limited.key, limited.name, time.time(), most, tokens, cost, turns
+        limits = ledger_limits(limited.limits)
+        given = limited.key, limited.name, time.time(), limits, tokens, cost, turns
         try:
             reached = await self._writer.hold(SumHold(number, *given))
         except (LedgerError, LedgerFull) as failure:

@@ -4,7 +4,14 @@ of the Responses API: responses, the events of their streams, conversations.
 
 from gateway.store.balances import NOTHING, Balance, BalanceKey, Balances, Cap, add_cost, places_of
 from gateway.store.common_limits import CommonLimits, StoreUnreachable
-from gateway.store.conversation_sums import HoldEnd, Most, SumHold, SumReached, UseName, UseSums
+from gateway.store.conversation_sums import (
+    ConversationLimits,
+    HoldEnd,
+    SumHold,
+    SumReached,
+    UseName,
+    UseSums,
+)
 from gateway.store.late_ledger import LateLedger
 from gateway.store.ledger import (
     LedgerEntry,

@@ -56,7 +56,7 @@ INSERT INTO conversation_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT
 """
 
 
-class Most(NamedTuple):
+class ConversationLimits(NamedTuple):
     """The limits of a conversation; None: none. `cost` in micro-units."""
 
     tokens: int | None = None
@@ -67,14 +67,14 @@ class Most(NamedTuple):
 
 class SumHold(NamedTuple):
     """What a request may use at most, to be held for the conversation `name` of `key`, unless that
-    exceeds `most`. `turns` count at once. `now` in Unix seconds.
+    exceeds `limits`. `turns` count at once. `now` in Unix seconds.
     """
 
     number: int
     key: str
     name: str
     now: float
-    most: Most
+    limits: ConversationLimits
     tokens: int = 0
     cost: int = 0
     turns: int = 0
@@ -133,12 +133,12 @@ class ConversationSums:
         row = self._connection.execute(_SUMS, named).fetchone()
         began, turns, tokens, cost = row if row is not None else (hold.now, 0, 0, 0)
         held_tokens, held_cost = self._connection.execute(_HELD, named).fetchone()
-        most = hold.most
+        limits = hold.limits
         for what, limit, used, held, wanted in (
-            ("seconds", most.seconds, hold.now - began, 0, 0),
-            ("turns", most.turns, turns, 0, hold.turns),
-            ("tokens", most.tokens, tokens, held_tokens, hold.tokens),
-            ("cost", most.cost, cost, held_cost, hold.cost),
+            ("seconds", limits.seconds, hold.now - began, 0, 0),
+            ("turns", limits.turns, turns, 0, hold.turns),
+            ("tokens", limits.tokens, tokens, held_tokens, hold.tokens),
+            ("cost", limits.cost, cost, held_cost, hold.cost),
         ):
             is_asked = wanted > 0 or what == "seconds"
             if limit is not None and is_asked and used + held + wanted > limit:

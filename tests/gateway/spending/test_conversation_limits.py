@@ -13,9 +13,9 @@ import trio
 from config import AllLimitsConfig, ConversationLimitsConfig, KeyConfig
 from gateway.spending.conversation_limits import limit_error
 from gateway.store import (
+    ConversationLimits,
     HoldEnd,
     LedgerStore,
-    Most,
     OfConversations,
     SumHold,
     SumReached,
@@ -23,7 +23,7 @@ from gateway.store import (
 )
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
 
-MOST = Most(tokens=1000, cost=500, turns=10, seconds=60)
+MOST = ConversationLimits(tokens=1000, cost=500, turns=10, seconds=60)
 
 
 def open_store(path: Path) -> LedgerStore:
@@ -91,7 +91,7 @@ def test_what_a_killed_process_held_counts_as_used(tmp_path: Path) -> None:
         "import os, signal, sys; from pathlib import Path\n"
         "from gateway.store import *\n"
         "store = LedgerStore(Path(sys.argv[1]), 'USD')\n"
-        "most = Most(tokens=1000)\n"
+        "most = ConversationLimits(tokens=1000)\n"
         "held = [SumHold(at, 'k', 'talk', 100.0, most, tokens=100) for at in range(7)]\n"
         "store.write((), (), (), OfConversations(holds=held))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -185,7 +185,7 @@ async def ask_chain(
                 await exchange(provider, target, sent, bill)
             services.health.succeeded(target)
         except ProviderUnavailable as error:
-            step.fail(trio.current_time(), error.told)
+            step.fail(trio.current_time(), error.with_words)
             if _may_ask_again(error, failures):
                 targets.appendleft(target)
             else:
@@ -297,7 +297,7 @@ def _note_failure(
 
 def _for_operators(error: ProviderUnavailable, name: str) -> str:
     """The failure and its remedy, for operators. Clients do not see details of our account."""
-    text = f"{error}: {error.inner}" if error.inner else error.told
+    text = f"{error}: {error.inner}" if error.inner else error.with_words
     remedy = "" if error.status is None else _REMEDIES.get(error.status, "")
     return f"{text}: {remedy.format(name)}" if remedy else text
 
@@ -422,7 +422,7 @@ def _none_answered(
     if refusals and not failures:
         return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
-    text = "No provider could answer: " + "; ".join(one.told for one in failures) + "."
+    text = "No provider could answer: " + "; ".join(one.with_words for one in failures) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))

@@ -212,7 +212,7 @@ class RelayRun(TryLoop):
         except ProviderUnavailable as error:
             if self._resumption is not None and self._resumption.is_cut:
                 self._note_end("it did not go on with the answer")
-                _log.warning("worker %s does not go on with an answer: %s", name, error.told)
+                _log.warning("worker %s does not go on with an answer: %s", name, error.with_words)
                 self.state = TABLE[self.state, TryEvent.BREAK]
             else:
                 event = self._judge(error, client, lease, name, facts.model)
@@ -260,7 +260,7 @@ class RelayRun(TryLoop):
                 self._policy().note_silence(has_begun=False)
             else:
                 # The engine's probes were chats, so it has the path: it has another model now.
-                why = f"{name} has no model `{model}` any more" if is_gone else error.told
+                why = f"{name} has no model `{model}` any more" if is_gone else error.with_words
                 dispatcher.failed(lease.ticket, "its engine failed on a request")
                 self._policy().note_error(why)
                 outcome = Finished(

@@ -13,7 +13,7 @@ from gateway.api import Usage
 from gateway.upstream.answer_end import CUT_ENDS, End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
-from gateway.upstream.error_words import Told, error_in, quoted, told_in, words_in
+from gateway.upstream.error_words import ReportedError, error_in, quoted, reported_in, words_in
 from gateway.upstream.forwarded_headers import Header
 from gateway.upstream.kept_calls import CallsMade, reasoning_in
 from gateway.upstream.mended_json import mended
@@ -56,7 +56,7 @@ class ProviderUnavailable(HermaError):
         self.filtered = filtered
 
     @property
-    def told(self) -> str:
+    def with_words(self) -> str:
         """The failure with the server's own words behind it, if it sent any."""
         text, words = str(self), self.words
         return f"{text}: {words}" if words and words not in text else text
@@ -93,13 +93,15 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class NotAnAnswer(HermaError):
-    """A response body is not an answer. The text may be shown to clients. `told` is what an error
-    in it says.
+    """A response body is not an answer. The text may be shown to clients. `reported` is the error in
+    it.
     """
 
-    def __init__(self, text: str, *, words: str = "", told: Told | None = None) -> None:
-        self.told = told or Told(words)
-        super().__init__(f"{text}: {self.told.words}" if self.told.words else text)
+    def __init__(
+        self, text: str, *, words: str = "", reported: ReportedError | None = None
+    ) -> None:
+        self.reported = reported or ReportedError(words)
+        super().__init__(f"{text}: {self.reported.words}" if self.reported.words else text)
 
 
 class CheckedAnswer(msgspec.Struct, frozen=True):
@@ -140,8 +142,8 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     is_changed = sum(map(give_text if raw is None else give_message, choices)) > 0
     is_changed |= answer.pop("error", None) is not None
     if not choices or not all(map(_has_content, choices)):
-        if not choices and (told := error_in(400, answer)) is not None:
-            raise NotAnAnswer(_INSTEAD, words=quoted(told.message))
+        if not choices and (found := error_in(400, answer)) is not None:
+            raise NotAnAnswer(_INSTEAD, words=quoted(found.message))
         raise NotAnAnswer("sent an answer without a message")
     ids, is_filtered = CallIds(raw), False
     for choice in choices:
@@ -229,9 +231,9 @@ def _told(value: object, *, is_late: bool = False) -> NotAnAnswer:
     """The failure for an error in an answer with status 200, of which a part was made if it
     `is_late`.
     """
-    told = told_in(value)
+    reported = reported_in(value)
     text = "sent an error behind a part of its answer" if is_late else _INSTEAD
-    return NotAnAnswer(text, told=told.late() if is_late else told)
+    return NotAnAnswer(text, reported=reported.late() if is_late else reported)
 
 
 def _says_something(choices: list[Any]) -> bool:
@@ -269,10 +271,10 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
         text = f"ended its answer with finish_reason {str(reason)[:64]!r}"
         raise NotAnAnswer(text, words=words_in(choice.get("error")))
     message = choice.get("message")
-    told = message.get("tool_calls") if isinstance(message, dict) else None
-    given = [told] if isinstance(told, dict) else told
-    if isinstance(told, str):
-        given = read_json(told)
+    sent = message.get("tool_calls") if isinstance(message, dict) else None
+    given = [sent] if isinstance(sent, dict) else sent
+    if isinstance(sent, str):
+        given = read_json(sent)
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
         if end is End.CALLS and isinstance(message, dict) and not message.get("function_call"):
             if not (message.get("content") or message.get("refusal")):

@@ -193,7 +193,7 @@ def error_in(status: int, value: object) -> ApiError | None:
     )
 
 
-class Told(NamedTuple):
+class ReportedError(NamedTuple):
     """What an error in an answer with status 200 says: its `words`, or as `inner` those about our
     account there, the `status` that it names, the error as `refusal` if it refuses the request, and
     for how long it asks to be left alone if it is a limit. An error that `is_late` follows a part
@@ -207,25 +207,25 @@ class Told(NamedTuple):
     retry_after_s: int | None = None
     is_late: bool = False
 
-    def late(self) -> "Told":
+    def late(self) -> "ReportedError":
         """The same, of an error behind a part of the answer."""
         return self._replace(refusal=None, is_late=True)
 
 
-def told_in(error: object) -> Told:
+def reported_in(error: object) -> ReportedError:
     """What an error object in an answer or event with status 200 says."""
     found, status = error_in(400, error), _status_in(error)
     if found is None:
-        return Told(status=status)
+        return ReportedError(status=status)
     if status == _LIMIT or _is_limit(error):
         pause_s = retry_after_in(msgspec.json.encode(error))
         if pause_s is None and (inner := without_credit(error)) is not None:
-            return Told(inner=inner, status=_NO_CREDIT)
-        return Told(quoted(found.message), status=_LIMIT, retry_after_s=pause_s)
+            return ReportedError(inner=inner, status=_NO_CREDIT)
+        return ReportedError(quoted(found.message), status=_LIMIT, retry_after_s=pause_s)
     if found.code != OVERFLOW and ((inner := ours_in(error)) or status in _OURS_STATUSES):
-        return Told(inner=inner or quoted(found.message), status=status)
+        return ReportedError(inner=inner or quoted(found.message), status=status)
     refuses = found.code == OVERFLOW or status in _REQUEST_STATUSES
-    return Told(quoted(found.message), "", status, found if refuses else None)
+    return ReportedError(quoted(found.message), "", status, found if refuses else None)
 
 
 def ours_of(status: int, body: bytes) -> str | None:
@@ -233,8 +233,8 @@ def ours_of(status: int, body: bytes) -> str | None:
     value = _value_in(body)
     if value is not _NO_JSON:
         return ours_in(value)
-    told = _of_text(status, body)
-    return None if told is None else ours_in(told.message)
+    error = _of_text(status, body)
+    return None if error is None else ours_in(error.message)
 
 
 def without_credit_in(body: bytes) -> str | None:

@@ -97,7 +97,7 @@ def whole_of(body: bytes, raw: Mapping[str, Any] | None = None) -> bytes:
     except BadStream as error:
         if error.filtered is None:
             if relay.has_begun:
-                error.told = error.told.late()
+                error.reported = error.reported.late()
             raise
         return _folded(error.filtered)
     if not relay.has_begun:

@@ -430,8 +430,8 @@ class Provider:
         try:
             check_other_answer(path, kind, bytes(first), is_whole=is_whole)
         except NotAnAnswer as error:
-            if error.told.refusal is not None:
-                raise BadStream(str(error), told=error.told) from error
+            if error.reported.refusal is not None:
+                raise BadStream(str(error), reported=error.reported) from error
             raise self._failures.no_answer(error, response.status) from error
         rest = WholeBody(b"") if is_whole else response.body
         return HttpResponse(response.status, response.headers, BegunBody(bytes(first), rest))
@@ -502,9 +502,9 @@ class Provider:
             try:
                 whole = whole_of(whole, raw)
             except BadStream as error:
-                if error.told.refusal is None:
+                if error.reported.refusal is None:
                     raise
-                return self._failures.refusal(error.told.refusal)
+                return self._failures.refusal(error.reported.refusal)
         return self._answer(response, whole, raw)
 
     def _add(self, body: bytearray, data: bytes) -> None:
@@ -530,7 +530,7 @@ class Provider:
         try:
             checked = check_answer(status, whole, raw)
         except NotAnAnswer as error:
-            refusal = error.told.refusal or self._failures.plain_refusal(status, whole)
+            refusal = error.reported.refusal or self._failures.plain_refusal(status, whole)
             if refusal is not None:
                 return self._failures.refusal(refusal)
             raise self._failures.no_answer(error, status) from error

@@ -18,7 +18,7 @@ from gateway.upstream.answer import (
 )
 from gateway.upstream.error_words import (
     UNSEEN,
-    Told,
+    ReportedError,
     error_of,
     ours_of,
     quoted,
@@ -147,25 +147,25 @@ class ProviderFailures:
     def no_answer(self, error: NotAnAnswer, status: int) -> ProviderUnavailable:
         return ProviderUnavailable(
             self._redaction.of(f"{self._name} {error}".encode()).decode(),
-            status=self._told_status(error.told) or status,
-            retry_after_s=self._told_pause(error.told),
-            may_be_charged=not (is_refusal(status) or _is_refused(error.told)),
-            words=self.shown(self._words_in(error.told)),
-            inner=self.shown(error.told.inner),
+            status=self._status_of(error.reported) or status,
+            retry_after_s=self._pause_of(error.reported),
+            may_be_charged=not (is_refusal(status) or _is_refused(error.reported)),
+            words=self.shown(self._words_in(error.reported)),
+            inner=self.shown(error.reported.inner),
         )
 
-    def _words_in(self, told: Told) -> str:
+    def _words_in(self, reported: ReportedError) -> str:
         """What clients may read of the words of an error. A worker's engine knows no account."""
-        return told.words if not self._is_engine else told.words or told.inner
+        return reported.words if not self._is_engine else reported.words or reported.inner
 
-    def _told_status(self, told: Told) -> int | None:
+    def _status_of(self, reported: ReportedError) -> int | None:
         """The status that a provider's error in an answer with status 200 names, as those of busy
         ones do that have sent comments before. A worker's engine is judged by its responses.
         """
-        return told.status if not self._is_engine else None
+        return reported.status if not self._is_engine else None
 
-    def _told_pause(self, told: Told) -> int | None:
-        return told.retry_after_s if not self._is_engine else None
+    def _pause_of(self, reported: ReportedError) -> int | None:
+        return reported.retry_after_s if not self._is_engine else None
 
     def shown(self, words: str) -> str:
         """A server's own words, as clients and operators may read them."""
@@ -181,14 +181,14 @@ class ProviderFailures:
         failed = self.failure(error)
         if has_begun:
             raise ProviderCut(str(failed), words=failed.words) from failed
-        if not isinstance(error, BadStream) or error.told.refusal is None:
+        if not isinstance(error, BadStream) or error.reported.refusal is None:
             raise failed from error
-        return error.told.refusal
+        return error.reported.refusal
 
     def failure(self, error: HermaError) -> ProviderUnavailable:
         """The failure for an error of the HTTP client, whose own text may name addresses."""
         name, may_be_charged, was_kept = self._name, True, False
-        words, filtered, told = "", None, Told()
+        words, filtered, reported = "", None, ReportedError()
         match error:
             case ProviderUnavailable():
                 return error
@@ -200,9 +200,9 @@ class ProviderFailures:
                 text = f"{name} was silent for too long"
             case BadStream():
                 text = self._redaction.of(f"{name} {error}".encode()).decode()
-                filtered, told = error.filtered, error.told
-                may_be_charged = not _is_refused(told)
-                words = self._words_in(told) if told.inner else error.words
+                filtered, reported = error.filtered, error.reported
+                may_be_charged = not _is_refused(reported)
+                words = self._words_in(reported) if reported.inner else error.words
                 words = self.shown(words)
             case KeptConnectionClosed():
                 text, was_kept = f"{name} ended the connection", True
@@ -210,12 +210,12 @@ class ProviderFailures:
                 text = f"{name} broke the exchange off ({type(error).__name__})"
         return ProviderUnavailable(
             text,
-            status=self._told_status(told),
-            retry_after_s=self._told_pause(told),
+            status=self._status_of(reported),
+            retry_after_s=self._pause_of(reported),
             may_be_charged=may_be_charged,
             was_kept=was_kept,
             words=words,
-            inner=self.shown(told.inner),
+            inner=self.shown(reported.inner),
             filtered=filtered,
         )
 
@@ -239,8 +239,8 @@ def is_refusal(status: int | None) -> bool:
     return status is not None and 400 <= status < 500
 
 
-def _is_refused(told: Told) -> bool:
+def _is_refused(reported: ReportedError) -> bool:
     """Whether an error in an answer with status 200 is a refusal by its status or words: these are
     free, unless a part of the answer was made before.
     """
-    return not told.is_late and (bool(told.inner) or is_refusal(told.status))
+    return not reported.is_late and (bool(reported.inner) or is_refusal(reported.status))

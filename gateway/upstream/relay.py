@@ -15,7 +15,7 @@ from gateway.upstream.choice_forms import (
     with_deltas,
     with_texts,
 )
-from gateway.upstream.error_words import Told, error_of, quoted, told_in
+from gateway.upstream.error_words import ReportedError, error_of, quoted, reported_in
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.relay_state import HELD, OVER, TABLE, USUAL, RelayEvent, RelayState
 from gateway.upstream.said_roles import SaidRoles
@@ -46,7 +46,7 @@ _MEAN_CONTENT: Final = frozenset({HELD, RelayState.MESSAGES})
 class BadStream(HermaError):
     """The stream contains an error, garbage or an end that is none; clients may read the text.
 
-    `words` are the server's explanation, if it gave one. `told` is the error in the stream.
+    `words` are the server's explanation, if it gave one. `reported` is the error in the stream.
     `filtered` is the whole stream if a filter of the server ended the answer before its first
     content.
     """
@@ -56,12 +56,12 @@ class BadStream(HermaError):
         text: str,
         *,
         words: str = "",
-        told: Told | None = None,
+        reported: ReportedError | None = None,
         filtered: bytes | None = None,
     ) -> None:
-        self.told = told or Told(words)
-        super().__init__(f"{text}: {self.told.words}" if self.told.words else text)
-        self.words = self.told.words or text
+        self.reported = reported or ReportedError(words)
+        super().__init__(f"{text}: {self.reported.words}" if self.reported.words else text)
+        self.words = self.reported.words or text
         self.filtered = filtered
 
 
@@ -355,7 +355,7 @@ def _failure(event: bytes, kind: EventKind) -> BadStream:
     """What an event that is no part of an answer says."""
     if kind is EventKind.GARBAGE:
         return BadStream("sent what is no JSON object")
-    return BadStream("sent an error in its stream", told=told_in(error_of_event(event)))
+    return BadStream("sent an error in its stream", reported=reported_in(error_of_event(event)))
 
 
 def _says_end(event: bytes) -> bool:

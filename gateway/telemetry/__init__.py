@@ -59,10 +59,10 @@ from gateway.telemetry.request_span import (
     span_of,
 )
 from gateway.telemetry.request_traces import (
+    AnsweredAttempt,
     AttemptTrace,
     CandidateWorker,
     Decision,
-    Left,
     Limited,
     RequestTrace,
     RequestTraces,

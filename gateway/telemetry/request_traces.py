@@ -106,9 +106,9 @@ class Limited(msgspec.Struct, frozen=True):
     limits: ConversationLimitsConfig
 
 
-class Left(msgspec.Struct, frozen=True, gc=False):
-    """Whose prefix cache has the prompt of an answered request: the request's name there, and the
-    tool that its answer called last ("": none).
+class AnsweredAttempt(msgspec.Struct, frozen=True, gc=False):
+    """The attempt that answered a request: its worker has the prompt in its prefix cache. `tool` is
+    the tool that the answer called last ("": none).
     """
 
     worker_id: WorkerId
@@ -124,7 +124,7 @@ class TurnTrace(msgspec.Struct):
     ids and `text` that by which they can be read. `cost` is what providers charge for it so far,
     in micro-units, `spent_tokens` are those of all answers that were paid for or computed, with
     their prompts. It is held for `hold_s` before it begins. Its conversation may have
-    limits. `left` is None unless a worker has answered.
+    limits. `answered` is None unless a worker has answered.
     """
 
     number: int = 0
@@ -142,7 +142,7 @@ class TurnTrace(msgspec.Struct):
     spent_tokens: int = 0
     hold_s: float = 0.0
     limited: Limited | None = None
-    left: Left | None = None
+    answered: AnsweredAttempt | None = None
 
     @property
     def output_tokens(self) -> int:

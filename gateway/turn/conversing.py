@@ -186,13 +186,13 @@ class Conversing:
         conversation = visit.conversation
         owner = conversation.owner
         self._returns.returned(owner, trace.unix_time)
-        left, request = trace.turn.left, visit.request
-        if left is None or request is None:
+        answered, request = trace.turn.answered, visit.request
+        if answered is None or request is None:
             return
         chance, within_s = self._returns.ended(
             owner,
             now,
-            tool=left.tool,
+            tool=answered.tool,
             key=conversation.key,
             client=trace.client,
             hint=hint_of(request.raw),
@@ -201,8 +201,8 @@ class Conversing:
             named = "\0".join(owner).encode("utf-8", "surrogatepass")
             conversation.digest = blake2b(named, digest_size=16).digest()
         self.retain(
-            left.worker_id,
-            Retain(left.request_id, left.attempt, conversation.digest, chance, within_s),
+            answered.worker_id,
+            Retain(answered.request_id, answered.attempt, conversation.digest, chance, within_s),
         )
 
     def _record(self, name: str, provider: str, trace: RequestTrace, now: float) -> None:

@@ -32,7 +32,7 @@ from gateway.output import (
 )
 from gateway.output.tools import ARGUMENTS, ToolParser
 from gateway.routing import PROOF_TOKENS, Lease, RouteRequest
-from gateway.telemetry import Left
+from gateway.telemetry import AnsweredAttempt
 from gateway.turn.preparation import Job
 from gateway.turn.retry_policy import failed_there
 from gateway.turn.services import Services
@@ -145,7 +145,9 @@ class SequenceRun(TryLoop):
         self.output.finish(end)
         if self._index == 0 and self.worker_id is not None:
             tool = self.output.last_tool
-            self._trace.left = Left(self.worker_id, self._request_id, self._num_attempts, tool)
+            self._trace.answered = AnsweredAttempt(
+                self.worker_id, self._request_id, self._num_attempts, tool
+            )
         if self.on_end is not None:
             self.on_end(self)
 

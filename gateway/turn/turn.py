@@ -168,7 +168,7 @@ class Turn:
             return
         view = self._services.dispatcher.model(name)
         is_down = view is None or view.state == "down"
-        is_gone = is_down and not self._services.dispatcher.is_missed(name)
+        is_gone = is_down and not self._services.dispatcher.is_awaited(name)
         is_final = self._is_unsupported or is_gone
         try:
             if is_final or await self._try_locally(cloud=False) is not None:

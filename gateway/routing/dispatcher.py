@@ -184,9 +184,9 @@ class Dispatcher:
     def statistics(self) -> DispatchStatistics:
         return self._core.statistics()
 
-    def is_missed(self, model: str) -> bool:
+    def is_awaited(self, model: str) -> bool:
         """Whether a worker of the model has vanished and is expected to dial in again."""
-        return self._core.is_missed(model, trio.current_time())
+        return self._core.is_awaited(model, trio.current_time())
 
     def poison_deaths(self, request: RequestIdentity) -> int:
         """The number of engines that died while they ran the request, if it must not be served for

@@ -6,7 +6,7 @@ count nothing would wake the model. Must not know workers. Times are arguments.
 
 from typing import Final, final
 
-MISSED_S: Final = 15.0
+DIVERTED_S: Final = 15.0
 """A request that went away counts as waiting for this time, or until the next one."""
 SERIES_S: Final = 60.0
 """Requests that follow each other within this time are one series, whose waits add up: an agent
@@ -16,7 +16,7 @@ neighbour nothing, a model that is asked again and again has its turn in the end
 
 
 @final
-class Missed:
+class DivertedRequests:
     """The requests of one model that went to a provider. `since` is when the first request of the
     series came.
     """
@@ -27,7 +27,7 @@ class Missed:
         self._earlier_s = 0.0
 
     def __repr__(self) -> str:
-        return f"<Missed since={self.since} last={self._last_at} earlier={self._earlier_s:g} s>"
+        return f"<DivertedRequests since={self.since} last={self._last_at} earlier={self._earlier_s:g} s>"
 
     def another(self, now: float) -> None:
         """A request went to a provider."""
@@ -39,8 +39,8 @@ class Missed:
 
     def is_waiting(self, now: float) -> bool:
         """Whether the last request still counts as waiting."""
-        return now < self._last_at + MISSED_S
+        return now < self._last_at + DIVERTED_S
 
     def waited_s(self, now: float) -> float:
         """The sum of the seconds for which the requests of the series have counted as waiting."""
-        return self._earlier_s + min(now - self._last_at, MISSED_S)
+        return self._earlier_s + min(now - self._last_at, DIVERTED_S)

@@ -310,7 +310,7 @@ class FleetState:
             effects += self._sleepers.demands(now)
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
-    def is_missed(self, name: str, now: float) -> bool:
+    def is_awaited(self, name: str, now: float) -> bool:
         """Whether a worker of the model has vanished and is expected to dial in again."""
         model = self._models.by_name.get(name)
         if model is None or model.block_size is None:
@@ -376,7 +376,7 @@ class FleetState:
             return list(_ask_files(worker))
         asked: list[Effect] = [AskSnapshot(worker.worker_id), *_ask_files(worker)]
         if previous is not None and previous.residency is not None and not previous.fault:
-            return asked  # a worker that has woken was not missed
+            return asked  # a worker that wakes was not away
         return [*asked, Notice(kind(worker.name, worker.epoch, worker.models, engine.device))]
 
     def _block_event(

@@ -130,7 +130,7 @@ class PlacementQueue:
             return (*changes, UseProvider(request.ticket, chain, reason))
         if model.config.while_waking == "wait":
             return ()
-        model.missed.another(now)  # sleep is not an outage: no fallback begins
+        model.diverted.another(now)  # sleep is not an outage: no fallback begins
         return (UseProvider(request.ticket, chain, f"{model.name} is asleep"),)
 
     def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:

@@ -75,10 +75,10 @@ class Sleepers:
                 waiting += 1
                 waited_s += now - one.asked_at
                 came.append(one.asked_at)
-            if model.missed.is_waiting(now) and not worker.ready:
+            if model.diverted.is_waiting(now) and not worker.ready:
                 waiting += 1
-                waited_s += model.missed.waited_s(now)
-                came.append(model.missed.since)
+                waited_s += model.diverted.waited_s(now)
+                came.append(model.diverted.since)
         running = len(worker.reservations)
         oldest_s = now - min(came) if came else 0.0
         return Demand(worker.worker_id, waiting, running, waited_s, oldest_s)

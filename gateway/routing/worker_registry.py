@@ -15,10 +15,10 @@ from gateway.routing.admission_queue import AdmissionQueue, Waiting
 from gateway.routing.breaker import Breaker
 from gateway.routing.change_watch import ChangeWatch
 from gateway.routing.conversations import ConversationHomes
+from gateway.routing.diverted_requests import DivertedRequests
 from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
-from gateway.routing.missed import Missed
 from gateway.routing.programs import Programs
 from gateway.routing.trust import Trust
 from gateway.routing.wait_forecast import WaitForecast
@@ -147,7 +147,7 @@ class Model:
         self.probation_ticket: int | None = None
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
-        self.missed = Missed()
+        self.diverted = DivertedRequests()
         self.is_workerless = False
 
     @property

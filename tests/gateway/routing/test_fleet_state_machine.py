@@ -349,8 +349,8 @@ class DispatchMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_those_who_have_given_up(self) -> None:
         """Not even who has begun, unless somebody who has left may come back."""
-        is_missed = any(self.now - at < RESUME_WAIT_S for at in self.left_at.values())
-        if self.connected and self.connected.keys() == self.given_up and not is_missed:
+        is_awaited = any(self.now - at < RESUME_WAIT_S for at in self.left_at.values())
+        if self.connected and self.connected.keys() == self.given_up and not is_awaited:
             assert not self.waiting
 
     @invariant()

@@ -224,11 +224,11 @@ def test_a_worker_that_is_back_in_a_moment_is_waited_for(reason: str) -> None:
     """A worker that will register again with its next frame is waited for: requests of that moment
     are not refused.
     """
-    for said, is_missed in ((reason, True), ("stopped by its operator", False)):
+    for said, is_awaited in ((reason, True), ("stopped by its operator", False)):
         fleet = _awaiting()
         fleet.register(W1, hello("w1", facts()), 0.0)
         fleet.heard(W1, Bye(said), 10.0)
-        assert fleet.is_missed("m", 10.1) == is_missed
+        assert fleet.is_awaited("m", 10.1) == is_awaited
 
 
 def test_a_gap_asks_for_a_snapshot_once() -> None:

@@ -27,7 +27,7 @@ class DivertedRequests:
         self._earlier_s = 0.0
 
     def __repr__(self) -> str:
-        return f"<DivertedRequests since={self.since} last={self._last_at} earlier={self._earlier_s:g} s>"
+        return f"<DivertedRequests since={self.since} last={self._last_at} +{self._earlier_s:g} s>"
 
     def another(self, now: float) -> None:
         """A request went to a provider."""

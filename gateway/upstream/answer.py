@@ -93,8 +93,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class NotAnAnswer(HermaError):
-    """A response body is not an answer. The text may be shown to clients. `reported` is the error in
-    it.
+    """A response body is not an answer. The text may be shown to clients. `reported` is the error
+    in it.
     """
 
     def __init__(

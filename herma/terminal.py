@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _UNBOUND: Final = 100_000
 """Columns of output that is no terminal: rich wraps no line there."""
+
+_BETWEEN: Final = 2
+"""Spaces between two columns of a table."""
 
 _BAR: Final = 20
 _SIZES: Final = frozenset({"COLUMNS", "LINES"})
@@ -46,25 +50,43 @@ def console(stream: TextIO, styles: Mapping[str, str] | None = None) -> "Console
     )
 
 
-def table_lines(rows: Sequence[Sequence[str]], right: range = range(0)) -> list[str]:
+def table_lines(
+    rows: Sequence[Sequence[str]], right: range = range(0), spare: Sequence[str] = ()
+) -> list[str]:
     """The lines of a table for stdout. The first row is the head; others may end early, and an
-    empty one is a rule. The columns in `right` are aligned there.
+    empty one is a rule. The columns in `right` are aligned there. A terminal that is too narrow
+    shows no columns of `spare`, the first ones first, until the others fit.
     """
     from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text
 
-    head, *others = rows
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    stdout = console(sys.stdout)
+    head, *others = _fitting(rows, spare, stdout.width)
+    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0))
     for at, title in enumerate(head):
         table.add_column(Text(title), justify="right" if at in right else "left", overflow="fold")
     for row in others:
         cells: list[Any] = [Text(cell) for cell in row]
         table.add_row(*cells or [Rule(characters="-", style="") for _ in head])
-    stdout = console(sys.stdout)
     with stdout.capture() as drawn:
         stdout.print(table)
     return [line.rstrip() for line in drawn.get().splitlines()]
+
+
+def _fitting(
+    rows: Sequence[Sequence[str]], spare: Sequence[str], columns: int
+) -> Sequence[Sequence[str]]:
+    """The rows without as many columns of `spare` as keep them from fitting."""
+    from rich.cells import cell_len
+
+    for name in spare:
+        widths = [max(map(cell_len, cells)) for cells in zip_longest(*rows, fillvalue="")]
+        if sum(widths) + _BETWEEN * (len(widths) - 1) <= columns:
+            break
+        left_out = rows[0].index(name)
+        rows = [[cell for at, cell in enumerate(row) if at != left_out] for row in rows]
+    return rows
 
 
 @contextmanager

@@ -39,6 +39,8 @@ _COLUMNS: Final = (
     "NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS",
     "MODEL",
 )  # fmt: skip
+_SPARE: Final = ("PHASE", "ENGINE", "EPOCH", "PID", "GATEWAYS", "RESTARTS")
+"""What a narrow terminal leaves out; the phase of a start has a line below the table."""
 _BAR_CELLS: Final = 20
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
@@ -191,7 +193,7 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
-    table = table_lines(rows)
+    table = table_lines(rows, spare=_SPARE)
     statuses = [status for _, status in ordered if status is not None]
     files = {each.config for each in statuses if each.config is not None}
     owners = (f"\n{each.name} (pid {each.pid}): {whose(each)}" for each in statuses)

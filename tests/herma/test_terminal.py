@@ -47,6 +47,22 @@ def test_a_pipe_gets_lines_as_wide_as_they_are(capsys: pytest.CaptureFixture[str
     assert table_lines([["A", "B"], [long, "b"]])[1] == f"{long}  b"
 
 
+def test_a_narrow_terminal_leaves_out_columns_before_it_folds_cells() -> None:
+    """As many as it must, in their order; a pipe gets all."""
+    rows = [["NAME", "STATE", "PHASE", "PID"], ["w" * 30, "ready", "-", "1" * 16], ["v", "down"]]
+    lines = f"table_lines({rows}, spare=spare)"
+    draw = "from herma.terminal import table_lines\nfor spare in [], ['PHASE', 'PID']:\n"
+    process, master = _on_terminal(f"{draw}    print(*{lines}, sep='\\n')")
+    shown = _ESCAPE.sub("", b"".join(_read(master)).decode()).split("\r\n")
+    process.communicate()
+    assert [line.split() for line in shown if "NAME" in line] == [
+        ["NAME", "STATE", "PHASE", "PID"],
+        ["NAME", "STATE", "PID"],
+    ]
+    assert f"{'w' * 30}  ready  {'1' * 16}" in shown
+    assert "PHASE" in table_lines(rows, spare=["PHASE"])[0]
+
+
 def _on_terminal(*words: str, **environ: str) -> tuple["subprocess.Popen[bytes]", int]:
     """A Python that runs `words` on a terminal of 60 columns, and the terminal's other end."""
     master, slave = pty.openpty()

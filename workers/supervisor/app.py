@@ -97,8 +97,8 @@ class WorkerApp:
         self._log = log
         if config.host_bytes:
             size = f"{max(1, config.host_bytes // 2**20)}MiB"
-            log.info(f'host_bytes is an older name: write cache = {{ host = "{size}" }} instead')
-        self._audit = AuditFile(_audit_path(), f"worker {config.name}", log.info, time.time)
+            log.warning(f'host_bytes is an older name: write cache = {{ host = "{size}" }} instead')
+        self._audit = AuditFile(_audit_path(), f"worker {config.name}", log.warning, time.time)
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))
         self._links: dict[str, GatewayLink] = {}
@@ -217,7 +217,7 @@ class WorkerApp:
         try:
             return ControlSocket(WORKER_SOCKET, self._answer, self._audit.note)
         except ConfigError as error:
-            self._log.info(f"`herma worker status` will not find this worker: {error}")
+            self._log.warning(f"`herma worker status` will not find this worker: {error}")
             return None
 
     async def _answer(self, ask: Ask) -> Answer:
@@ -297,14 +297,14 @@ class WorkerApp:
                 return
             if not self._hold.is_over(trio.current_time()):
                 continue
-            self._log.info("the trial of another version is over: nobody has accepted it")
+            self._log.warning("the trial of another version is over: nobody has accepted it")
             if self._held_start is None:
                 self._engine.go_back()
                 return
             try:
                 self._become(successor_of(self._held_start.back, self._environ))
             except ConfigError as error:
-                self._log.info(f"the version from before is gone, so this one serves: {error}")
+                self._log.warning(f"the version from before is gone, so this one serves: {error}")
                 self._engine.end_hold()
             return
 
@@ -365,7 +365,7 @@ class WorkerApp:
             try:
                 result = (await self._reload()).summary
             except ConfigError as error:
-                self._log.info(f"nothing is reloaded: {error}")
+                self._log.warning(f"nothing is reloaded: {error}")
                 result = f"refused: {error}"
             self._audit.note(Act("reload", "SIGHUP", result))
 
@@ -412,7 +412,7 @@ class WorkerApp:
             try:
                 (link,) = self._open_links((address,))
             except ConfigError as error:
-                self._log.info(f"a gateway names another that cannot be dialled: {error}")
+                self._log.warning(f"a gateway names another that cannot be dialled: {error}")
             else:
                 self._start_link(link)
 

@@ -171,7 +171,7 @@ class EngineLife:
 
     async def _warn_of_slow_death(self) -> None:
         await trio.sleep(_SLOW_DEATH_S)
-        self._log.info(
+        self._log.warning(
             f"the killed engine (pid {self.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
             "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
         )

@@ -462,7 +462,7 @@ class EngineSupervisor:
         is_short = diagnose(ending).kind == "memory"
         if is_short and cache.num_resident:
             size = bytes_text(cache.num_resident)
-            self._log.info(f"the host lacked memory: {size} of cached prefixes are given back")
+            self._log.warning(f"the host lacked memory: {size} of cached prefixes are given back")
         if is_short or (life is not None and life.num_clears):
             cache.clear()
 
@@ -623,7 +623,9 @@ class EngineSupervisor:
             is_endless=policy.is_endless(is_attached=self._config.is_attached),
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
-        self._log.info_unless_shared(f"engine start {self._relay.epoch} is gone: {cause}")
+        if not self._log.beside_gateway:
+            write = self._log.error if is_final else self._log.warning
+            write(f"engine start {self._relay.epoch} is gone: {cause}")
         self._death = Death(self._relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
         if is_told:
             return

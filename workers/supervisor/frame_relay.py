@@ -337,7 +337,7 @@ class FrameRelay:
             case Distrust(epoch=epoch, why=why):
                 # Each of several gateways may report it; the first report ends the engine.
                 if epoch == self.epoch and self._facts is not None:
-                    self._log.info(f"gateway {link.address} gets no answers: {why}")
+                    self._log.warning(f"gateway {link.address} gets no answers: {why}")
                     self._on_distrust(why)
             case Wanted() as wanted:
                 if self._on_demand is not None and link.number is not None:
@@ -349,13 +349,13 @@ class FrameRelay:
         if self._files is not None and digest == self._files.digest:
             link.send(Files(digest, self._files.files))
         else:
-            self._log.info(f"gateway {link.address} asks for files {digest.hex()}, not here")
+            self._log.warning(f"gateway {link.address} asks for files {digest.hex()}, not here")
 
     def _count_garbage(self, link: GatewayLink, error: WireError) -> None:
         self.num_garbage += 1
         # Powers of two: a flood of garbage must not become a flood of lines.
         if self.num_garbage & (self.num_garbage - 1) == 0:
-            self._log.info(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
+            self._log.warning(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
 
     def _registration(self) -> Register:
         return Register(

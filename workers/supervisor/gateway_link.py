@@ -347,7 +347,7 @@ class GatewayLink:
             self._state = TABLE[self._state, LinkEvent.DROP]
             self.trouble = reason
             # Ctrl-C at `herma up` ends both: the gateway that is gone first is no news there.
-            write = self._log.info_unless_shared if self._relay.is_leaving else self._log.info
+            write = self._log.info_unless_shared if self._relay.is_leaving else self._log.warning
             write(f"gateway {self.address} is gone: {reason}; what ran for it is aborted")
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S
@@ -359,7 +359,7 @@ class GatewayLink:
         """Log once why the gateway has not welcomed this worker: the host may have no other log."""
         self.trouble = trouble
         if self._causes.is_news(trouble, now):
-            self._log.info(f"gateway {self.address}: {trouble}; dialling on")
+            self._log.warning(f"gateway {self.address}: {trouble}; dialling on")
 
 
 _ABOUT_THE_LINK: Final = frozenset(wire.tag_of(kind) for kind in (Welcome, Ping, Dismiss))

@@ -109,7 +109,7 @@ class HeadGroup:
             self._news = trio.Event()
         self._causes.clear()
         for warning in self._head.warnings(own):
-            self._log.info(f"group `{self._config.group}`: warning: {warning}")
+            self._log.warning(f"group `{self._config.group}`: {warning}")
         self._head.begin(os.urandom(ID_BYTES).hex())
         self._tell_all()
 
@@ -159,7 +159,7 @@ class HeadGroup:
 
     def _refuse(self, peer: WorkerId, refusal: str) -> None:
         if self._causes.is_news(refusal, trio.current_time()):
-            self._log.info(f"group `{self._config.group}` refuses a rank: {refusal}")
+            self._log.warning(f"group `{self._config.group}` refuses a rank: {refusal}")
         self._send(peer, encode_state(self._head.state(refusal)))
 
     def _tell_all(self) -> None:
@@ -241,11 +241,11 @@ class RankGroup:
             self._rank.heard(decode_head_state(frame), trio.current_time())
         except WireError as error:
             if self._causes.is_news(str(error), trio.current_time()):
-                self._log.info(f"group `{self._config.group}`: {error}")
+                self._log.warning(f"group `{self._config.group}`: {error}")
             return
         refusal = self._rank.refusal
         if refusal and self._causes.is_news(refusal, trio.current_time()):
-            self._log.info(f"group `{self._config.group}`: the head refuses this rank: {refusal}")
+            self._log.warning(f"group `{self._config.group}`: the head refuses this rank: {refusal}")
         self._news.set()
         self._judge()
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Final, TextIO, final
 
-from housekeeping.log_lines import USUAL, LogStyle, json_line
+from housekeeping.log_lines import LEVELS, USUAL, LogStyle, json_line
 
 _MAX_LINES: Final = 1000
 _CLOSE_S: Final = 0.5
@@ -20,7 +20,7 @@ _CLOSE_S: Final = 0.5
 
 @final
 class WorkerLog:
-    """The log of one worker. `info` never blocks. `close` waits at most half a second for queued
+    """The log of one worker. Writing never blocks. `close` waits at most half a second for queued
     lines.
 
     `beside_gateway`: the gateway writes to the same terminal, so only the gateway logs events that
@@ -38,7 +38,7 @@ class WorkerLog:
         self.beside_gateway = beside_gateway
         self._name = name
         self._as_json = style.form == "json"
-        self._has_engine_lines = style.level in ("debug", "info")
+        self._least = LEVELS.index(style.level)
         self._stream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
         self._num_dropped = 0
@@ -46,8 +46,16 @@ class WorkerLog:
         self._thread.start()
 
     def info(self, text: str) -> None:
-        """Log a line of the supervisor."""
-        self._put(self._line(f"worker {self._name}", text))
+        """Log what the supervisor does."""
+        self._say("info", text)
+
+    def warning(self, text: str) -> None:
+        """Log what somebody may have to look at."""
+        self._say("warning", text)
+
+    def error(self, text: str) -> None:
+        """Log what stays as it is until somebody does something."""
+        self._say("error", text)
 
     def info_unless_shared(self, text: str) -> None:
         """Log a line about an event that the gateway logs too; left out on its terminal."""
@@ -56,18 +64,24 @@ class WorkerLog:
 
     def engine_line(self, line: str) -> None:
         """Log a line that the engine wrote."""
-        if self._has_engine_lines:
-            self._put(self._line(f"engine {self._name}", line))
+        self._put_at("info", f"engine {self._name}", line)
 
     def close(self) -> None:
         """Write the queued lines, for at most half a second."""
         self._put(None)
         self._thread.join(_CLOSE_S)
 
-    def _line(self, source: str, text: str) -> str:
+    def _say(self, level: str, text: str) -> None:
+        self._put_at(level, f"worker {self._name}", text)
+
+    def _put_at(self, level: str, source: str, text: str) -> None:
+        if LEVELS.index(level) >= self._least:
+            self._put(self._line(level, source, text))
+
+    def _line(self, level: str, source: str, text: str) -> str:
         if self._as_json:
-            return json_line(time.time(), "info", source, text)
-        return f"{_now()} INFO {source}: {text}"
+            return json_line(time.time(), level, source, text)
+        return f"{_now()} {level.upper()} {source}: {text}"
 
     def _put(self, line: str | None) -> None:
         try:

@@ -69,7 +69,7 @@ class StartJournal:
             verdict = StartVerdict((f"starts are not compared: {error}",))
             life.warnings = verdict.warnings
         for warning in verdict.warnings:
-            self._log.info(f"warning: {warning}")
+            self._log.warning(warning)
         if verdict.changes:
             self._log.info(f"the start is recorded as good, with changes: {verdict.changes}")
         elif not verdict.warnings:
@@ -97,13 +97,13 @@ class StartJournal:
                 try:
                     await trio.to_thread.run_sync(_keep_steps, path, steps)
                 except ConfigError as error:
-                    self._log.info(f"the speed of steps is not kept: {error}")
+                    self._log.warning(f"the speed of steps is not kept: {error}")
 
     def _warn(self, life: EngineLife, verdict: StartVerdict, *, is_news: bool) -> None:
         """Update the status with the slow kinds of work; log a warning when a loss begins."""
         life.report_speed_loss(verdict.figures, verdict.warnings, verdict.num_changes)
         for warning in verdict.warnings if is_news else ():
-            self._log.info(f"warning: {warning}")
+            self._log.warning(warning)
         if not verdict.figures:
             self._log.info("steps are as fast as those of the last good start again")
 

@@ -226,14 +226,14 @@ class TurnTaker:
         """
         self._waits_until = trio.current_time() + again_s
         if why and why != self._trouble:
-            self._log.info(why)
+            self._log.warning(why)
         self._trouble = why or self._trouble
         self.note()
         self.on_news()
 
     def say(self, why: str) -> None:
         """Say what went wrong with a change after which the worker needs no pause."""
-        self._log.info(why)
+        self._log.warning(why)
         self._trouble = why
         self.note()
         self.on_news()
@@ -264,7 +264,7 @@ class TurnTaker:
             try:
                 await trio.to_thread.run_sync(write_record, self._path, self.record)
             except ConfigError as error:
-                self._log.info(f"what its sleep takes is measured again after a restart: {error}")
+                self._log.warning(f"what its sleep takes is measured again after a restart: {error}")
                 self._path = None
 
     def note(self) -> None:
@@ -321,7 +321,7 @@ class TurnTaker:
             why = str(error)
         if why is None:
             await self._sit_in(folder)
-        self._log.info(f"it agrees with no other worker of its device on turns: {why}")
+        self._log.warning(f"it agrees with no other worker of its device on turns: {why}")
         folder = make_scratch("turns")
         try:
             await self._sit_in(folder)
@@ -360,7 +360,7 @@ class TurnTaker:
             except OSError as error:
                 pause_s, why = AGAIN_S, f"the table of turns cannot open: {error}"
                 if why != said:
-                    self._log.info(why)
+                    self._log.warning(why)
                 said = why
             await trio.sleep(pause_s)
 
@@ -379,7 +379,7 @@ class TurnTaker:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # its process has ended; another one opens the table
         except WireError as error:
-            self._log.info(f"the table of turns speaks another language: {error}")
+            self._log.warning(f"the table of turns speaks another language: {error}")
         finally:
             self._stream = None
 

@@ -82,7 +82,7 @@ async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) ->
             keys |= {"url": engine.url, "environ": environ}
             with worker_process(tmp_path, gateway.address, **keys) as worker:  # type: ignore[arg-type]
                 await gateway.wait_ready()
-                line = await worker.wait_line("warning: prompts of 64 tokens at")
+                line = await worker.wait_line("WARNING worker w: prompts of 64 tokens at")
                 loss = await gateway.wait(SpeedLoss)
                 assert any(figure in line for figure in loss.figures)
                 assert loss.num_changes > 0

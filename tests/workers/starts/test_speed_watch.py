@@ -184,7 +184,7 @@ async def test_a_native_engine_that_got_slower_says_so(tmp_path: Path) -> None:
                         request_id = number.to_bytes(16, "big")
                         second.send(submission(request_id, max_tokens=24))
                         await second.wait(Finished, partial(_is_of, request_id))
-                    line = await _line(worker, "warning: steps of 1 sequences")
+                    line = await _line(worker, "WARNING worker w: steps of 1 sequences")
                     loss = await second.wait(SpeedLoss)
                     assert "slower than the 1.00 of the last good start" in line
                     assert loss.figures[0] in line

@@ -3,7 +3,7 @@
 import io
 import json
 
-from housekeeping.log_lines import LogStyle
+from housekeeping.log_lines import LEVELS, LogStyle
 from workers.supervisor.log import WorkerLog
 
 
@@ -29,8 +29,30 @@ def test_lines_are_text_or_json() -> None:
     ]
 
 
-def test_from_warning_on_the_engine_is_silent() -> None:
-    """From level warning on the engine's lines, which have no level, are left out; lines of the
-    supervisor are rare.
-    """
-    assert len(lines_of(LogStyle(level="warning"))) == 1
+def test_a_level_leaves_out_what_is_below_it() -> None:
+    """The supervisor's lines and the engine's, whose lines have no level and count as info."""
+    lines = {
+        level: [line.split(" ", 2)[2] for line in _all_lines(LogStyle(level=level))]
+        for level in LEVELS
+    }
+    every = ["INFO worker w: starts", "INFO engine w: loads", "WARNING worker w: is slow"]
+    every.append("ERROR worker w: has given up")
+    assert lines == {
+        "debug": every,
+        "info": every,
+        "warning": every[2:],
+        "error": every[3:],
+    }
+    levels = [json.loads(line)["level"] for line in _all_lines(LogStyle("json", "warning"))]
+    assert levels == ["warning", "error"]
+
+
+def _all_lines(style: LogStyle) -> list[str]:
+    stream = io.StringIO()
+    log = WorkerLog("w", stream, style=style)
+    log.info("starts")
+    log.engine_line("loads")
+    log.warning("is slow")
+    log.error("has given up")
+    log.close()
+    return stream.getvalue().splitlines()

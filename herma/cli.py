@@ -134,6 +134,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for option, variable in (("log_format", FORMAT_VARIABLE), ("log_level", LEVEL_VARIABLE)):
         if (word := getattr(arguments, option, None)) is not None:
             os.environ[variable] = word  # for this process and its children
+    if "log_format" in arguments and sys.stderr.isatty():
+        os.environ.setdefault(FORMAT_VARIABLE, "text")  # a person reads: no JSON between the lines
     command: Callable[[argparse.Namespace], int]
     module = _MODULES.get(arguments.command, arguments.command)
     command = import_uncollected(f"herma.commands.{module}").run
@@ -236,7 +238,8 @@ def _add_log(*roles: argparse.ArgumentParser) -> None:
         role.add_argument(
             "--log-format",
             choices=FORMATS,
-            help="lines of the log, events included; default: text, and events as JSON",
+            help="lines of the log, events included; default: text, and events as JSON but on a "
+            "terminal",
         )
         role.add_argument(
             "--log-level",

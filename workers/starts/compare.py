@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from workers.ipc import StartSpeed
-from workers.starts.record import Library, StartRecord, WeightFile
+from workers.starts.record import HEADER_BYTES, Library, StartRecord, WeightFile
 from workers.starts.withheld import WITHHELD
 
 SLOWER: Final = 0.9
@@ -20,6 +20,8 @@ SLOWER: Final = 0.9
 _COMMIT_LETTERS: Final = 12
 _HASH_LETTERS: Final = 12
 _LAUNCH: Final = "launch"
+_IN_THE_TABLE: Final = frozenset({"--model", "--serves"})
+"""Words of the command whose values the worker's table has too."""
 
 
 class StartDifference(msgspec.Struct, frozen=True):
@@ -32,7 +34,10 @@ class StartDifference(msgspec.Struct, frozen=True):
 
 
 def differences(before: StartRecord, now: StartRecord) -> list[StartDifference]:
-    """The differences, grouped by boundary. Facts that `now` does not have yet are not compared."""
+    """The differences, grouped by boundary. Facts that `now` does not have yet are not compared,
+    nor the files and the speed of another model.
+    """
+    is_same = not is_other_model(before, now)
     grouped = {
         "host": _host(before, now),
         "code": _code(before, now),
@@ -40,12 +45,18 @@ def differences(before: StartRecord, now: StartRecord) -> list[StartDifference]:
         "arguments": _arguments(before, now),
         "config": _config(before.config, now.config),
         "libraries": _libraries(before.libraries, now.libraries),
-        "weights": _weights(before, now),
-        "speed": slower_than(before.speed, now.speed),
+        "weights": _weights(before, now) if is_same else (),
+        "speed": slower_than(before.speed, now.speed) if is_same else (),
     }
     return [
         StartDifference(boundary, what) for boundary, found in grouped.items() for what in found
     ]
+
+
+def is_other_model(before: StartRecord, now: StartRecord) -> bool:
+    """Whether the starts are of two models. The table of a start may be unknown."""
+    tables = before.config, now.config
+    return all(tables) and before.config.get("model") != now.config.get("model")
 
 
 def slower_than(before: StartSpeed, now: StartSpeed) -> Iterator[str]:
@@ -83,16 +94,18 @@ def _code(before: StartRecord, now: StartRecord) -> Iterator[str]:
 
 def _arguments(before: StartRecord, now: StartRecord) -> Iterator[str]:
     """Differences in the worker's command, then in the command of the engine that it launches."""
-    old, new = flags_of(before.arguments), flags_of(now.arguments)
-    yield from _values(_without_place(old), _without_place(new))
+    has_tables = bool(before.config and now.config)
+    old, new = (_own_flags(one.arguments, has_tables) for one in (before, now))
+    yield from _values(old, new)
     yield from _values(_launched(before.config), _launched(now.config))
 
 
-def _without_place(flags: Mapping[str, str]) -> dict[str, str]:
-    """The flags without the gateway's address: `herma up` without a file uses another one at each
-    start.
+def _own_flags(words: Sequence[str], has_tables: bool) -> dict[str, str]:
+    """The flags without what the tables say, and without the gateway's address: `herma up` without
+    a file uses another one at each start.
     """
-    return {name: value for name, value in flags.items() if name != "--gateway"}
+    left_out = {"--gateway", *(_IN_THE_TABLE if has_tables else ())}
+    return {name: value for name, value in flags_of(words).items() if name not in left_out}
 
 
 def _launched(config: Mapping[str, Any]) -> dict[str, str]:
@@ -170,24 +183,34 @@ def _library(one: Library) -> str:
 def _weights(before: StartRecord, now: StartRecord) -> Iterator[str]:
     if not (before.model_dir and now.model_dir):
         return
+    rewritten = []
     for name in sorted(before.weights.keys() | now.weights.keys()):
         old, new = before.weights.get(name), now.weights.get(name)
-        if old == new:
-            continue
         if old is None:
             yield f"{name} is new"
         elif new is None:
             yield f"{name} is gone"
-        else:
-            yield f"{name} {_file(old, new)}"
+        elif old.num_bytes != new.num_bytes:
+            yield f"{name} had {old.num_bytes:,} bytes, has {new.num_bytes:,}"
+        elif old.header != new.header:
+            yield f"{name} has another header"
+        elif old.mtime_ns != new.mtime_ns and not _is_whole(name, new):
+            rewritten.append(name)
+    if rewritten:
+        yield _rewritten(rewritten, before.weights[rewritten[0]], now.weights[rewritten[0]])
 
 
-def _file(old: WeightFile, new: WeightFile) -> str:
-    if old.num_bytes != new.num_bytes:
-        return f"had {old.num_bytes:,} bytes, has {new.num_bytes:,}"
-    if old.header != new.header:
-        return "has another header"
-    return f"was written at {_utc(new.mtime_ns)}, before at {_utc(old.mtime_ns)} (--deep compares)"
+def _is_whole(name: str, file: WeightFile) -> bool:
+    """Whether the header is all of the file: then one of another time is the same file."""
+    return file.num_bytes <= HEADER_BYTES and not name.endswith(".safetensors")
+
+
+def _rewritten(names: Sequence[str], old: WeightFile, new: WeightFile) -> str:
+    """What a copy or another checkout of the model looks like: its files in one line."""
+    what = f"{names[0]} was" if len(names) == 1 else f"{len(names)} files, as {names[0]}, were"
+    return (
+        f"{what} written at {_utc(new.mtime_ns)}, before at {_utc(old.mtime_ns)} (--deep compares)"
+    )
 
 
 def _utc(mtime_ns: int) -> str:

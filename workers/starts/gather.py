@@ -23,11 +23,10 @@ from housekeeping.file_root import FileRoot
 from protocol.errors import ConfigError
 from protocol.version import VERSION
 from workers.model_dir import local_dir
-from workers.starts.record import Library, StartRecord, WeightFile
+from workers.starts.record import HEADER_BYTES, Library, StartRecord, WeightFile
 from workers.starts.withheld import allowed_variables, recorded_variables, recorded_words
 
 PACKAGES: Final = ("torch", "triton")
-_HEADER_BYTES: Final = 64 * 1024
 _MAX_HEADER_BYTES: Final = 64 * 2**20
 _DRIVER: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
 _IMAGE_ID: Final = re.compile(r'^imageid="([^"]+)"', re.MULTILINE)
@@ -181,7 +180,7 @@ def _header(path: Path) -> str:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_HEADER_BYTES)
+            data = file.read(HEADER_BYTES)
             if path.suffix == ".safetensors":
                 size = min(8 + int.from_bytes(data[:8], "little"), _MAX_HEADER_BYTES)
                 data = data[:size] + file.read(max(0, size - len(data)))

@@ -14,6 +14,10 @@ MAX_GOOD: Final = 5
 """Records of good starts that are kept per worker, the last one at the end."""
 
 
+HEADER_BYTES: Final = 64 * 1024
+"""How much of a file that has no safetensors header counts as its header."""
+
+
 class WeightFile(msgspec.Struct, frozen=True):
     """A file of the model. `header` is a hash of its safetensors header, or of the first 64 KiB of
     another file; `mtime_ns` is its time of modification.

@@ -21,7 +21,12 @@ from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
 from protocol.reading import read_state
 from workers.ipc import StartSpeed
-from workers.starts.compare import StartDifference, differences, slower_than
+from workers.starts.compare import (
+    StartDifference,
+    differences,
+    is_other_model,
+    slower_than,
+)
 from workers.starts.deep import hashes_path
 from workers.starts.record import StartRecord, StartRecords, config_file_of
 
@@ -133,12 +138,16 @@ def judged(
     starts: StartRecords, record: StartRecord, path: Path
 ) -> tuple[StartRecords, StartVerdict]:
     """The starts with `record`, which proved good, and the verdict on it. It replaces the last good
-    start if that was of the same make, so that the kept starts differ.
+    start of its model if that was of the same make, so that the kept starts differ. The first good
+    start of a model is not measured by the speed of another one.
     """
-    before = starts.last_good
-    if before is None:
-        return starts.with_good(record), StartVerdict()
-    measures = [before, *(one for one in starts.good if not _made_otherwise(one, record))]
+    last = starts.last_good
+    own = [one for one in starts.good if not is_other_model(one, record)]
+    if not own:
+        found = [] if last is None else _made_otherwise(last, record)
+        return starts.with_good(record), StartVerdict((), _in_words(found), (), len(found))
+    before = own[-1]
+    measures = [before, *(one for one in own if not _made_otherwise(one, record))]
     found = _made_otherwise(before, record)
     slower = tuple(slower_than(_best_speed(measures, record), record.speed))
     changes, steps = _in_words(found), _best_steps(measures)
@@ -149,7 +158,8 @@ def judged(
         return starts.with_good(record), verdict
     best = _best_speed([before, record], record)
     kept = msgspec.structs.replace(record, speed=best, steps=before.steps)
-    return StartRecords((*starts.good[:-1], kept), record), verdict
+    others = tuple(one for one in starts.good if one is not before)
+    return StartRecords((*others, kept), record), verdict
 
 
 def with_steps(starts: StartRecords, steps: Mapping[str, float]) -> StartRecords:

@@ -355,7 +355,9 @@ class FrameRelay:
         self.num_garbage += 1
         # Powers of two: a flood of garbage must not become a flood of lines.
         if self.num_garbage & (self.num_garbage - 1) == 0:
-            self._log.warning(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
+            self._log.warning(
+                f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}"
+            )
 
     def _registration(self) -> Register:
         return Register(

@@ -245,7 +245,9 @@ class RankGroup:
             return
         refusal = self._rank.refusal
         if refusal and self._causes.is_news(refusal, trio.current_time()):
-            self._log.warning(f"group `{self._config.group}`: the head refuses this rank: {refusal}")
+            self._log.warning(
+                f"group `{self._config.group}`: the head refuses this rank: {refusal}"
+            )
         self._news.set()
         self._judge()
 

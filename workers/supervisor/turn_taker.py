@@ -264,7 +264,9 @@ class TurnTaker:
             try:
                 await trio.to_thread.run_sync(write_record, self._path, self.record)
             except ConfigError as error:
-                self._log.warning(f"what its sleep takes is measured again after a restart: {error}")
+                self._log.warning(
+                    f"what its sleep takes is measured again after a restart: {error}"
+                )
                 self._path = None
 
     def note(self) -> None:

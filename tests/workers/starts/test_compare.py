@@ -86,5 +86,34 @@ def test_files_of_another_size_or_time() -> None:
     assert words(weights={**BASE.weights, "a.safetensors": WeightFile(90, 5, "h1")}) == [
         "weights: a.safetensors had 100 bytes, has 90"
     ]
-    (line,) = words(weights={**BASE.weights, "b.json": WeightFile(1, 10**18, "x")})
-    assert line.startswith("weights: b.json was written at 2001-09-09 01:46:40 UTC, before at 1970")
+    (line,) = words(weights={**BASE.weights, "a.safetensors": WeightFile(100, 10**18, "h1")})
+    assert line.startswith("weights: a.safetensors was written at 2001-09-09 01:46:40 UTC, before")
+
+
+def test_a_file_whose_whole_content_is_known_has_no_other_time() -> None:
+    """A copy of a model, as another checkout has it, differs in nothing that can be seen; its
+    weights, whose content is not read, are one line.
+    """
+    assert words(weights={**BASE.weights, "b.json": WeightFile(1, 10**18, "x")}) == []
+    shards = {f"m-{part}.safetensors": WeightFile(10**9, part, "h") for part in range(30)}
+    again = {name: WeightFile(10**9, 10**18, "h") for name in shards}
+    before = msgspec.structs.replace(BASE, weights=shards)
+    (found,) = differences(before, msgspec.structs.replace(BASE, weights=again))
+    assert found.what.startswith("30 files, as m-0.safetensors, were written at 2001-09-09")
+
+
+def test_another_model_is_one_difference() -> None:
+    """Neither its files nor its speed are those of the model before; the command says no more than
+    the table.
+    """
+    config = {**BASE.config, "model": "/other"}
+    before = msgspec.structs.replace(BASE, config={**BASE.config, "model": "/m"})
+    now = msgspec.structs.replace(
+        BASE,
+        config=config,
+        arguments=("--name", "w", "--model", "/other"),
+        model_dir="/other",
+        weights={},
+        speed=StartSpeed(1.0, 1.0, 8192),
+    )
+    assert [one.what for one in differences(before, now)] == ["model was /m, is /other"]

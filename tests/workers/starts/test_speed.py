@@ -71,6 +71,25 @@ def test_the_records_are_bounded() -> None:
     assert [one.at for one in starts.good] == [4, 5, 6, 7, 9]
 
 
+def test_another_model_is_measured_by_itself() -> None:
+    """A larger model is slower than a small one, which is no loss: its first start is good, later
+    ones have it as their measure, and the small one keeps its own.
+    """
+
+    def start(at: float, model: str, speed: float) -> StartRecord:
+        return StartRecord(at, config={"model": model}, speed=StartSpeed(speed, 1000.0, 8192))
+
+    starts, verdict = judged(StartRecords(), start(1.0, "small", 300.0), PATH)
+    starts, verdict = judged(starts, start(2.0, "large", 30.0), PATH)
+    assert (verdict.warnings, verdict.changes) == ((), "config: model was small, is large")
+    assert starts.last_good == start(2.0, "large", 30.0)
+    assert judged(starts, start(3.0, "large", 20.0), PATH)[1].figures
+    assert judged(starts, start(3.0, "small", 200.0), PATH)[1].figures
+    starts, verdict = judged(starts, start(3.0, "small", 290.0), PATH)
+    assert (verdict.warnings, verdict.changes) == ((), "")
+    assert [(one.at, one.speed.decode_tokens_per_s) for one in starts.good] == [(2, 30), (3, 300)]
+
+
 async def test_a_slower_start_is_in_the_log_and_in_the_status(tmp_path: Path) -> None:
     """A slower start is in the log and in the status, and serves."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}

@@ -82,5 +82,8 @@ async def test_steps_are_compared_and_kept(mock_clock: MockClock, tmp_path: Path
     log.close()
     assert len(life.said[0]) == 1
     assert not any(life.said[1:])
-    assert output.getvalue().count("WARNING worker w: steps of 1 sequences with 2 blocks at 12.00 ms") == 1
+    assert (
+        output.getvalue().count("WARNING worker w: steps of 1 sequences with 2 blocks at 12.00 ms")
+        == 1
+    )
     assert output.getvalue().count("as fast as those of the last good start again") == 1

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _explained(argv: Sequence[str] | None) -> int:
     """Run the command and return its status; print its `HermaError` as one line."""
-    parser = _parser()
+    parser = command_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
         parser.print_help()
@@ -142,7 +142,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return command(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
     parser: argparse.ArgumentParser = CommandParser(
         prog="herma",
         description="One OpenAI-compatible URL for your GPU boxes, with cloud fallback.",
@@ -162,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_status(commands)
     add_cache(commands)
     _add_top(commands)
+    _add_completion(commands)
     _add_sessions(commands)
     _add_upgrade(commands)
     _add_keys(commands)
@@ -390,6 +392,16 @@ def _add_boot(commands: Commands) -> None:
         default=900.0,
         metavar="S",
         help="seconds until every model must have answered",
+    )
+
+
+def _add_completion(commands: Commands) -> None:
+    text = "print what completes these commands at the Tab key"
+    completion = add_command(commands, "completion", text)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.epilog = (
+        "In ~/.bashrc: source <(herma completion bash); in ~/.zshrc the same with zsh; for fish: "
+        "herma completion fish > ~/.config/fish/completions/herma.fish"
     )
 
 

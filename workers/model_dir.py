@@ -164,11 +164,23 @@ def other_form(model_dir: Path) -> OtherForm | None:
                 f"holds {pattern} ({maker}) and no model.safetensors",
                 "take the safetensors files that transformers writes",
             )
-    inner = sorted(path.parent for path in model_dir.glob(f"*/{CONFIG_NAME}"))
-    if len(inner) == 1 and not (model_dir / CONFIG_NAME).exists():
+    if (model_dir / CONFIG_NAME).exists():
+        return None
+    return _of_models([path.parent for path in model_dir.glob(f"*/{CONFIG_NAME}")]) or _of_models(
+        [path.parent for path in model_dir.glob(f"snapshots/*/{CONFIG_NAME}")]
+    )
+
+
+def _of_models(inner: list[Path]) -> OtherForm | None:
+    """A directory of models, or of a model's versions as the hub's cache has them."""
+    inner.sort()
+    if not inner:
+        return None
+    if len(inner) == 1:
         what = f"has no {CONFIG_NAME}, but {inner[0].name} in it has"
         return OtherForm(what, f"give {inner[0]}")
-    return None
+    what = f"has no {CONFIG_NAME}, but {len(inner)} directories in it have"
+    return OtherForm(what, f"give one of them, as {inner[0]}")
 
 
 def check_form(model_dir: Path) -> None:

@@ -14,7 +14,7 @@ problem. A check is a function of the configuration and the environment that yie
 each problem, and raises `ConfigError` for what is wrong on every host.
 """
 
-from herma.checks.models import known_model
+from herma.checks.models import check_only_model, known_model
 from herma.checks.ports import check_process_ports, claim_port
 from herma.checks.settings import (
     check_aliases,

@@ -57,6 +57,16 @@ def missing_models(config: Config) -> Iterator[str]:
             yield f"worker `{worker.name}`: {why}"
 
 
+def check_only_model(config: Config) -> None:
+    """Raise `ConfigError` for a directory without a model, where nothing else is served. The engine
+    would say the same, and a worker of a file waits for its correction.
+    """
+    from workers.model_dir import check_dirs
+
+    for worker in config.workers:
+        check_dirs(worker)
+
+
 def check_model_texts(config: Config) -> Iterator[str]:
     """One line for each problem of the text files of a model directory of this host. Raises
     `ConfigError` for files that no gateway could use, and for weights in a form that Herma's own

@@ -14,7 +14,13 @@ from setproctitle import setproctitle
 
 from config import FILE_NAME, Config
 from herma.attach.choices import text_of
-from herma.checks import check_host, check_process_ports, known_model, unserved_models
+from herma.checks import (
+    check_host,
+    check_only_model,
+    check_process_ports,
+    known_model,
+    unserved_models,
+)
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.commands.gateway import gateway_config, gateway_options
 from herma.doctor import examine, this_host
@@ -59,6 +65,8 @@ def _serve(arguments: Namespace) -> int:
     check_host(config, os.environ)
     if arguments.config is not None:
         check_process_ports(config.gateway)
+    else:
+        check_only_model(config)
     setproctitle("herma up")
     for finding in examine(this_host(arguments.config), config):
         # The start itself reports a taken port.

@@ -16,9 +16,10 @@ from gateway.http.routes import edge_app
 from gateway.http.server import serve
 from gateway.routing.worker import Worker
 from gateway.telemetry import FallbackOn, WorkerLost
+from protocol.ids import WorkerId
 from protocol.messages import Fault, Progress
 from tests.fakes.browser import Browser, Page, needs_browser, open_browser
-from tests.fakes.fleet import hello
+from tests.fakes.fleet import facts, hello
 from tests.fakes.ports import free_ports
 from tests.fakes.shown_fleet import ShownFleet, shown
 
@@ -151,6 +152,19 @@ async def test_no_column_runs_into_the_next_one(width: int) -> None:
     async with opened(fleet, width=width) as (tab, _, _):
         await tab.until("document.querySelectorAll('#recent tr').length > 3")
         assert await tab.run(tight) == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1000])
+async def test_a_long_name_ends_in_its_cell(width: int) -> None:
+    """It is cut with an ellipsis; the whole name shows itself under the pointer."""
+    fleet, name = ShownFleet(), "box-" + "x" * 90
+    fleet.workers[3] = Worker(WorkerId(bytes([4]) * 16), hello(name, facts()), 0.0)
+    cell = f"[...document.querySelectorAll('.who')].find(one => one.title.startsWith('{name} '))"
+    right = f"{cell}.firstChild.getBoundingClientRect().right"
+    async with opened(fleet, width=width) as (tab, _, _):
+        assert await tab.run(f"{right} <= {cell}.parentNode.getBoundingClientRect().right")
+        assert await tab.run(f"getComputedStyle({cell}.firstChild).textOverflow") == "ellipsis"
 
 
 @needs_browser

@@ -163,6 +163,10 @@ def test_a_port_that_is_none_is_refused(here: Run, port: str) -> None:
         (("ps",), "herma: error: there is no command 'ps': did you mean status?"),
         (("check", "herma.toml"), "there is no command 'check': did you mean config check?"),
         (("worker", "start"), "there is no action 'start': did you mean restart?"),
+        (
+            ("keys",),
+            "error: it needs an action: new, curve; `herma keys --help` lists the options",
+        ),
         (("config", "chek"), "there is no action 'chek': did you mean check?"),
         (("up", "herma.toml"), "arguments: herma.toml (the file is named by --config FILE)"),
         (("up", "--prot", "1"), "herma up: error: there is no option --prot: did you mean --port?"),

@@ -74,6 +74,16 @@ def test_a_mistake_is_one_line(
     assert text.count("\n") == 1
 
 
+def test_a_directory_without_a_model_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else is there to be served; a file's worker waits for its correction."""
+    assert main(["up", "--port", "0", "--model", str(tmp_path)]) == 2
+    path = tmp_path.resolve() / "config.json"
+    said = capsys.readouterr().err
+    assert said == f"herma: {path} does not exist: give a complete model directory\n"
+
+
 def test_an_address_of_workers_that_is_taken_starts_no_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -347,7 +347,9 @@ class GatewayLink:
             self._state = TABLE[self._state, LinkEvent.DROP]
             self.trouble = reason
             # Ctrl-C at `herma up` ends both: the gateway that is gone first is no news there.
-            write = self._log.info_unless_shared if self._relay.is_leaving else self._log.warning
+            write = self._log.info_unless_shared if self._relay.is_leaving else self._log.info
+            if not (self._relay.is_leaving or self._log.beside_gateway):
+                write = self._log.warning
             write(f"gateway {self.address} is gone: {reason}; what ran for it is aborted")
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S

@@ -76,8 +76,10 @@ function newWorker() {
 function showWorker(node, one) {
   const [who, where, sequences, memory, speed, step, prefill] = node.children;
   const [name, about] = who.firstChild.children;
+  const what = [one.models.join(", "), one.device].filter(Boolean).join(" · ");
   say(name, one.name);
-  say(about, [one.models.join(", "), one.device].filter(Boolean).join(" · "));
+  say(about, what);
+  mark(who.firstChild, "title", `${one.name} ${what}`);
   say(who.lastChild, one.fault);
   who.lastChild.hidden = !one.fault;
   const isStarting = (one.state === "starting" || one.state === "waking") && one.phase;

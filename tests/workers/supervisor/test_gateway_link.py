@@ -168,6 +168,10 @@ class Said:
     def lines(self) -> list[str]:
         return [line.partition("worker w: ")[2] for line in self._stream.getvalue().splitlines()]
 
+    @property
+    def has_warned(self) -> bool:
+        return " WARNING worker w: " in self._stream.getvalue()
+
 
 @contextmanager
 def dialling(
@@ -298,6 +302,7 @@ async def test_a_gateway_that_ends_with_its_worker_is_no_fault(
     gone = [line for line in said.lines if "is gone" in line]
     told = f"gateway {gateway.address} is gone: the connection is lost; what ran for it is aborted"
     assert gone == [told] * is_told
+    assert said.has_warned == (not beside_gateway and not is_leaving)
 
 
 class Notes:

@@ -25,6 +25,7 @@ def _adapter(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
+        ("snapshots/ab12/config.json", "has no config.json, but ab12 in it has: give "),
         ("model-Q4_K_M.gguf", 'holds GGUF files and no safetensors: serve it with engine = "llama'),
         ("pytorch_model-00001-of-00002.bin", "holds pytorch_model*.bin (PyTorch's pickles"),
         ("consolidated.safetensors", "holds consolidated* (Mistral's or Meta's own form)"),
@@ -33,7 +34,7 @@ def _adapter(folder: Path) -> None:
 )
 def test_what_lies_there_is_named(tmp_path: Path, file: str, words: str) -> None:
     """Whether the first file that is missed is config.json or the weights."""
-    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / file).touch()
     with pytest.raises(ConfigError) as caught:
         read_model_config(tmp_path)
@@ -45,6 +46,16 @@ def test_what_lies_there_is_named(tmp_path: Path, file: str, words: str) -> None
     with pytest.raises(ConfigError) as caught:
         load_tiny(tmp_path)
     assert words in str(caught.value)
+
+
+def test_a_directory_of_models_names_one(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    with pytest.raises(ConfigError) as caught:
+        read_json(tmp_path / "config.json")
+    words = f"{tmp_path} has no config.json, but 2 directories in it have: give one of them, as "
+    assert str(caught.value) == f"{words}{tmp_path / 'a'}"
 
 
 def test_an_adapter_is_named_with_its_base(tmp_path: Path) -> None:

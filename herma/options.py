@@ -80,8 +80,8 @@ class CommandParser(argparse.ArgumentParser):
         elif (left := _LEFT_OVER.fullmatch(message)) is not None:
             message = self._left_over(left["words"])
         elif message.endswith("required: ACTION"):
-            actions = (one.choices for one in self._actions if one.metavar == "ACTION")
-            message = f"it needs an action: {', '.join(next(actions) or ())}"
+            (actions,) = (one.choices for one in self._actions if one.metavar == "ACTION")
+            message = f"it needs an action: {', '.join(actions or ())}"
         if not any(hint in message for hint in ("--help", "did you mean", "--config FILE")):
             message += f"; `{self.prog} --help` lists the options"
         self.exit(EXIT_EXPLAINED, f"{self.prog}: error: {message}\n")

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from protocol.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -48,6 +50,15 @@ def console(stream: TextIO, styles: Mapping[str, str] | None = None) -> "Console
         emoji=False,
         highlight=False,
     )
+
+
+def answer_to(question: str) -> str:
+    """What a person answers. Raises `ConfigError` at the end of the input (Ctrl-D)."""
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        raise ConfigError("no answer was given, so nothing is done") from None
 
 
 def table_lines(

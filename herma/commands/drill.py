@@ -27,6 +27,7 @@ from herma.child_processes import GRACE_S
 from herma.commands.systemd import read_config, units_folder, user
 from herma.doctor import this_host
 from herma.processes import Supervisor, gateways, runs, supervisors
+from herma.terminal import answer_to
 from protocol.errors import ConfigError
 
 EXIT_FAILED = 1
@@ -87,7 +88,7 @@ def _ask_first(drill: Drill, by_hand: Sequence[Supervisor], *, is_sure: bool) ->
     what = ", ".join(serving)
     if not sys.stdin.isatty():
         raise ConfigError(f"a drill stops what serves here ({what}): add --yes")
-    if input(f"A drill stops what serves here ({what}). Go on? [y/N] ").strip().lower() != "y":
+    if answer_to(f"A drill stops what serves here ({what}). Go on? [y/N] ").lower() != "y":
         raise ConfigError("nothing was stopped")
 
 

@@ -15,6 +15,7 @@ from herma.attach.choices import text_of
 from herma.attach.file_text import LIMIT_LINES, PORT
 from herma.checks import known_model
 from herma.commands.keys import new_api_key
+from herma.terminal import answer_to
 from housekeeping.service_manager import say
 from protocol.errors import ConfigError
 
@@ -61,15 +62,16 @@ def _is_said(arguments: argparse.Namespace) -> bool:
 
 def _ask(arguments: argparse.Namespace) -> None:
     """Fill the options from a person's answers; an empty answer leaves one out."""
-    url = input("Address of a server that runs already, as http://127.0.0.1:8000 (empty: none): ")
-    arguments.attach = [url.strip()] if url.strip() else None
+    what = "Address of a server that runs already, as http://127.0.0.1:8000 (empty: none): "
+    url = answer_to(what)
+    arguments.attach = [url] if url else None
     if arguments.attach is None:
-        model = input("Model directory or hub id for Herma's own engine (empty: none): ").strip()
+        model = answer_to("Model directory or hub id for Herma's own engine (empty: none): ")
         arguments.model = model or None
-    cloud = input("Base URL of a cloud provider to fall back to (empty: none): ").strip()
+    cloud = answer_to("Base URL of a cloud provider to fall back to (empty: none): ")
     if cloud:
         arguments.cloud = cloud
-        name = input("Environment variable with its API key (empty: none): ").strip()
+        name = answer_to("Environment variable with its API key (empty: none): ")
         arguments.cloud_key_env = name or None
     if not _is_said(arguments):
         raise ConfigError("nothing to serve was named")

@@ -4,6 +4,7 @@ What a command refuses before it starts anything is asked of `main` in this proc
 the start of another.
 """
 
+import io
 import argparse
 import os
 import shlex
@@ -424,3 +425,23 @@ def test_an_installed_herma_says_where_the_benchmarks_are(
     monkeypatch.setattr("herma.commands.bench.find_spec", lambda _: None)
     assert main(["bench", *words]) == 2
     assert "the benchmarks are in the source tree" in capsys.readouterr().err
+
+
+class _Terminal(io.StringIO):
+    """A terminal whose user presses Ctrl-D behind what is written here."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("typed", ["", "\nherma-tiny\n"])
+def test_ctrl_d_at_a_question_is_no_fault(
+    typed: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written, and one line says so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", _Terminal(typed))
+    done = here("init")
+    assert done.returncode == 2
+    assert done.stderr == "herma: no answer was given, so nothing is done\n"
+    assert not [*tmp_path.iterdir()]

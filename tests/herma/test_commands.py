@@ -4,8 +4,8 @@ What a command refuses before it starts anything is asked of `main` in this proc
 the start of another.
 """
 
-import io
 import argparse
+import io
 import os
 import shlex
 import socket
@@ -19,7 +19,7 @@ from subprocess import PIPE
 import pytest
 
 from config import hash_api_key, parse_config
-from herma.cli import _parser, main
+from herma.cli import command_parser, main
 from housekeeping.own_code import HELD
 from tests.fakes.ports import free_ports
 
@@ -97,7 +97,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def test_every_command_and_option_says_what_it_is_for() -> None:
     """A text for each, and names and texts of commands on one line."""
-    for parser in _parsers(_parser()):
+    for parser in _parsers(command_parser()):
         assert parser.description, parser.prog
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

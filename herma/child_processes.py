@@ -78,19 +78,24 @@ class Child:
         return how if self._watch is None else self._watch.ended(how)
 
     async def run(self) -> int:
-        """Start the child and wait for its end. Returns its exit status, negative for a signal.
+        """Start the child and wait for its end. Returns its exit status, negative for a signal; a
+        child that cannot be started counts as one that has explained what is wrong.
 
         Cancelling asks the child to stop, waits up to `stop_s` and then kills it.
         """
         out = None if self._on_line is None else subprocess.PIPE
         watch = self._watch
-        process = subprocess.Popen(  # noqa: ASYNC220
-            self._argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            env=self._environ if watch is None else watch.environ,
-            cwd=self._folder,
-        )
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                env=self._environ if watch is None else watch.environ,
+                cwd=self._folder,
+            )
+        except OSError as error:  # no process or memory is free now, or a file is gone
+            say(f"herma: {self.name} cannot be started: {error}")
+            return EXIT_EXPLAINED
         self._process = process
         with process:
             try:

@@ -88,6 +88,41 @@ async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
     assert others == ["up"]
 
 
+async def test_one_that_cannot_be_started_again_is_tried_later(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The host lacks a process, memory or a file for a moment; the other children serve on."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    lines: list[str] = []
+    others: list[str] = []
+    argv = [sys.executable, "-c", PAUSE]
+    child = Child("child", argv, stop_s=BOUND_S, on_line=lines.append, folder=str(folder))
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_running, [child, _child(PAUSE, others)])
+            while not (lines and others):  # noqa: ASYNC110 (processes)
+                await trio.sleep(0.01)
+            folder.rmdir()
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+            said = ""
+            while "child cannot be started: " not in said:
+                await trio.sleep(0.01)
+                said += capfd.readouterr().err
+            folder.mkdir()
+            while len(lines) < 2:  # noqa: ASYNC110 (processes)
+                await trio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert others == ["up"]
+
+
+async def test_one_that_cannot_be_started_at_first_ends_all() -> None:
+    missing = Child("child", ["/nowhere/herma"], stop_s=BOUND_S)
+    with trio.fail_after(BOUND_S):
+        assert await keep_running([missing, _child(PAUSE, [])]) == 2
+
+
 async def test_a_signal_stops_all() -> None:
     """A signal stops all children, which is no failure."""
     lines: list[str] = []

@@ -44,6 +44,11 @@ class AnswerHead(msgspec.Struct, frozen=True):
     model: str
     include_usage: bool = False
 
+    @property
+    def fields(self) -> dict[str, str | int]:
+        """What every chunk of a stream says of it."""
+        return {"id": self.id, "created": self.created, "model": self.model}
+
 
 class StreamFormatter(Protocol):
     """The server-sent events of one streamed answer."""

@@ -74,6 +74,7 @@ from gateway.http.error_responses import (
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import ResponseWriter
 from gateway.turn import Caller
+from gateway.upstream import head_of, with_head
 
 MESSAGES: Final = "messages"
 """The API's name in its format."""
@@ -237,19 +238,28 @@ class StreamedAnswer(ClientAnswer):
 
     The turn of a client that stops reading is cancelled. The finish and the usage are kept in
     `_last` and leave together with the end of the stream: a packet of its own would cost as much as
-    all other work for a token. With a single choice the usage ends the stream within the frame
+    all other work for a token. `_is_headed`: a chunk of ours came before those of a provider, the
+    latest of which are `_theirs`. With a single choice the usage ends the stream within the frame
     callback, before the turn's task wakes.
     """
 
-    __slots__ = ("_announced", "_comments_since", "_formatter", "_from_provider", "_last")
+    __slots__ = (
+        "_announced",
+        "_comments_since",
+        "_formatter",
+        "_from_provider",
+        "_is_headed",
+        "_last",
+        "_theirs",
+    )
 
     async def run(self) -> None:
         """Run the turn and stream its answer; an error before the head is a whole response."""
         self._formatter = self._api.streamed(self._head)
         self._announced: Started | None = None
         self._comments_since: float | None = None
-        self._from_provider = False
-        self._last = b""
+        self._from_provider = self._is_headed = False
+        self._last = self._theirs = b""
         self._writer.watch(
             self._break_silence, self.trace.received_at + self._edge.settings.config.head_hold_s
         )
@@ -274,9 +284,7 @@ class StreamedAnswer(ClientAnswer):
         if kind is TextDelta or kind is ReasoningDelta or kind is ToolCallArguments:
             chunk = self._formatter.format(event)  # type: ignore[arg-type] # as `kind` tells
         elif kind is UpstreamChunk:
-            self._from_provider = True
-            chunk = event.data  # type: ignore[union-attr] # as `kind` tells
-            self._note_comment(chunk)
+            chunk = self._take_upstream(event.data)  # type: ignore[union-attr] # as `kind` tells
         else:
             chunk = self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
         if not chunk:
@@ -293,13 +301,26 @@ class StreamedAnswer(ClientAnswer):
         if not is_sent and not writer.is_gone:
             self._give_up()
 
-    def _note_comment(self, chunk: bytes) -> None:
-        """Note since when a provider sends only comments, which clients do not count."""
+    def _take_upstream(self, chunk: bytes) -> bytes:
+        """Take chunks of a provider; returns what is sent for them: the same, unless the stream was
+        opened with a chunk of ours. Notes since when only comments come, which clients do not
+        count.
+        """
+        if not self._from_provider:
+            self._from_provider, self._is_headed = True, self.state not in UNSENT
         if not chunk.startswith(b":") or chunk.find(b"\ndata:") >= 0:
-            self._comments_since = None
+            self._comments_since, self._theirs = None, chunk
         elif self._comments_since is None:
             is_sent = self.state not in UNSENT
             self._comments_since = self._writer.wrote_at if is_sent else trio.current_time()
+        return with_head(chunk, self._head.fields) if self._is_headed else chunk
+
+    def _keep_alive(self) -> bytes:
+        """An empty delta with the head that the stream has."""
+        chunk = self._formatter.keep_alive()
+        if not self._theirs or self._is_headed:
+            return chunk
+        return with_head(chunk, head_of(self._theirs))
 
     def _take_rare(self, event: _RareEvent) -> bytes:
         """Take an event that is not a delta; returns what is sent for it."""
@@ -394,7 +415,7 @@ class StreamedAnswer(ClientAnswer):
             self.state = TABLE[self.state, AnswerEvent.SILENCE]
             self._open(b"")
         elif now >= said_at + keep_alive_s:
-            writer.write(self._formatter.keep_alive())
+            writer.write(self._keep_alive())
             if self._comments_since is not None:
                 self._comments_since = writer.wrote_at
         else:

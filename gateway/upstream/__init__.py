@@ -7,6 +7,7 @@ client, and how it fails. Must not know which provider is asked when.
 from gateway.upstream.answer import AnswerFiltered, ProviderAnswer, ProviderCut, ProviderUnavailable
 from gateway.upstream.chat_events import ChatEvents
 from gateway.upstream.checked_completions import WholeBody
+from gateway.upstream.chunk_heads import head_of, with_head
 from gateway.upstream.continuation import (
     CannotContinue,
     continued,

@@ -39,10 +39,24 @@ async def _exchange(app: ASGIApp, **fields: Any) -> Exchange:
     return await exchange.run()
 
 
-async def _theirs() -> bytes:
-    """What a provider streams; ours but for a field, so that it can be checked."""
-    whole = (await _answer(*ANSWER)).content
-    return whole[whole.index(b"data: ", 1) :].replace(b'"finish', b'"extra":[1], "finish')
+HEAD = {"id": "up-1", "object": "chat.completion.chunk", "created": 5, "model": "big"}
+ROLE = {"role": "assistant", "content": ""}
+DONE = b"data: [DONE]\n\n"
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    """A chunk of a provider."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + msgspec.json.encode({**HEAD, "choices": [choice], **more}) + b"\n\n"
+
+
+THEIRS = _chunk(ROLE) + _chunk({"content": "a"}, extra=[1]) + _chunk({}, "stop") + DONE
+
+
+def _heads(exchange: Exchange) -> set[tuple[Any, ...]]:
+    """The heads of all chunks."""
+    chunks = [event for event in exchange.events if event != "[DONE]"]
+    return {tuple(one[name] for name in HEAD) for one in chunks}
 
 
 def _told(exchange: Exchange) -> list[Any]:
@@ -100,23 +114,46 @@ async def test_whoever_answers_in_the_end_is_told(in_head: bool, autojump_clock:
 
 
 async def test_a_provider_is_named_before_its_own_bytes(autojump_clock: MockClock) -> None:
-    """A provider is named before its own bytes, which pass as they are. Here they have our
-    envelope, as checked streams have one.
+    """A provider is named before its own chunks, which have the head of ours then, and say no role
+    again.
     """
-    theirs = await _theirs()
-    exchange = await _answer(12.0, FAR, UpstreamChunk(theirs))
-    ours = exchange.content.removesuffix(theirs)
-    assert ours != exchange.content
+    exchange = await _answer(12.0, FAR, UpstreamChunk(THEIRS))
     _, told = _told(exchange)[:2]
     assert (told["served_by"], told["worker"]) == ("cloud:far", "")
-    assert ours.count(b"data: ") == 2
+    *events, done = exchange.events
+    ((own_id, *rest),) = _heads(exchange)
+    assert (own_id, rest) == (events[0]["id"], ["chat.completion.chunk", 1_800_000_000, "alpha"])
+    assert own_id != HEAD["id"]
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert deltas == [ROLE, {"content": ""}, {"content": ""}, {"content": "a"}, {}]
+    assert (events[3]["extra"], events[4]["choices"][0]["finish_reason"]) == ([1], "stop")
+    assert done == "[DONE]"
+
+
+@pytest.mark.parametrize("comment", [None, b": PROCESSING\n\n"])
+async def test_a_keep_alive_within_a_providers_stream_has_its_head(
+    comment: bytes | None, autojump_clock: MockClock
+) -> None:
+    """The provider's bytes pass as they are."""
+    first, *rest = THEIRS.split(b"\n\n")[:-1]
+    steps: list[Any] = [FAR, UpstreamChunk(first + b"\n\n")]
+    steps += [4.0, UpstreamChunk(comment)] if comment else []
+    for part in rest:
+        steps += [12.0, UpstreamChunk(part + b"\n\n")]
+    exchange = await _answer(*steps)
+    events = [event + b"\n\n" for event in exchange.content.split(b"\n\n")[:-1]]
+    told = [event for event in events if not event.startswith(b":")]
+    assert b"".join(event for event in told if b'"logprobs"' not in event) == THEIRS
+    assert len(told) > 4
+    chunks = [msgspec.json.decode(event[6:]) for event in told if event != DONE]
+    assert {tuple(one[name] for name in HEAD) for one in chunks} == {tuple(HEAD.values())}
 
 
 async def test_a_provider_that_comes_while_the_head_is_sent_is_named_behind_the_role(
     autojump_clock: MockClock,
 ) -> None:
     """The first event of ours has the role, however slowly the client takes the head."""
-    steps = (12.0, FAR, UpstreamChunk(await _theirs()))
+    steps = (12.0, FAR, UpstreamChunk(THEIRS))
     app, body = edge_app(scripted_edge(Script(*steps))), chat_body()
     exchange = Exchange(app, body=body)
     exchange.reads = False
@@ -153,6 +190,20 @@ async def test_it_is_no_content(autojump_clock: MockClock) -> None:
     lines = metrics.content.decode().splitlines()
     assert 'herma_first_token_seconds_bucket{le="30.0",model="alpha"} 0.0' in lines
     assert 'herma_first_token_seconds_bucket{le="+Inf",model="alpha"} 1.0' in lines
+
+
+async def test_a_providers_raw_completion_has_the_head_of_ours(autojump_clock: MockClock) -> None:
+    choice = {"index": 0, "text": "a", "finish_reason": "stop"}
+    chunk = {**HEAD, "object": "text_completion", "choices": [choice]}
+    data = UpstreamChunk(b"data: " + msgspec.json.encode(chunk) + b"\n\n" + DONE)
+    app = edge_app(scripted_edge(Script(12.0, FAR, data)))
+    body = msgspec.json.encode({"model": "alpha", "prompt": "Hi", "stream": True})
+    exchange = Exchange(app, body=body)
+    exchange.path = "/v1/completions"
+    await exchange.run()
+    assert {head[3] for head in _heads(exchange)} == {"alpha"}
+    assert len(_heads(exchange)) == 1
+    assert [event["choices"][0]["text"] for event in exchange.events[:-1]] == ["", "a"]
 
 
 async def test_raw_completions_tell_it_in_their_own_form(autojump_clock: MockClock) -> None:

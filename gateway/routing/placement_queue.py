@@ -126,7 +126,7 @@ class PlacementQueue:
             return ()
         if not self._fleet.sleepers(model):
             reason, changes = _no_worker(model), model.fallback.step((), now)
-            changes += _outage(model, reason)
+            changes += self._outage(model, reason, now)
             return (*changes, UseProvider(request.ticket, chain, reason))
         if model.config.while_waking == "wait":
             return ()
@@ -396,7 +396,7 @@ class PlacementQueue:
             if (chain := model.chain(request)) and not sleepers:
                 reason = _no_worker(model)
                 away = self._send_away(model, waiting, chain, reason)
-                effects += *_outage(model, reason), away
+                effects += *self._outage(model, reason, now), away
             elif may_resume if request.resumed else is_awaited:
                 waiting.held_since = now if waiting.held_since is None else waiting.held_since
                 model.queue.is_any_held = True
@@ -421,6 +421,7 @@ class PlacementQueue:
         """End the wait of a ticket: with a provider if one may answer, else with a refusal."""
         ready = self._fleet.ready(model)
         if chain := model.chain(model.queue.get(ticket).request):
+            self._fleet.note_diverted(model, now)
             self._dequeue(model, ticket)
             return (UseProvider(ticket, chain, f"the queue of {model.name} is too long"),)
         if not ready:
@@ -514,6 +515,13 @@ class PlacementQueue:
         model.shares.leave(waiting.request.key, waiting.session)
         return waiting
 
+    def _outage(self, model: Model, reason: str, now: float) -> list[Effect]:
+        """The effects of a request that goes to providers because no worker is ready. For a model
+        that has no workers this is not a fallback.
+        """
+        self._fleet.note_diverted(model, now)
+        return [] if model.is_providers_alone else model.fallback.turn_on(reason)
+
     def _send_away(
         self, model: Model, waiting: Waiting, chain: tuple[FallbackConfig, ...], reason: str
     ) -> UseProvider:
@@ -585,13 +593,6 @@ def _instead(
 
 def _is_late(request: RouteRequest, now: float) -> bool:
     return request.deadline_at is not None and now >= request.deadline_at
-
-
-def _outage(model: Model, reason: str) -> list[Effect]:
-    """The effects of a request that goes to providers because no worker is ready. For a model that
-    has no workers this is not a fallback.
-    """
-    return [] if model.is_providers_alone else model.fallback.turn_on(reason)
 
 
 def _no_worker(model: Model) -> str:

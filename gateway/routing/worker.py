@@ -166,8 +166,8 @@ class Worker:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it takes no work because it is asleep, or on the way there or back."""
-        return self.residency not in (None, "awake")
+        """Whether it takes no work because it sleeps or is on the way, and has not given up."""
+        return self.residency not in (None, "awake") and not self.gave_up
 
     @property
     def state(self) -> WorkerState:

@@ -447,6 +447,13 @@ class WorkerRegistry:
         """
         return [w for w in self.serving(model) if w.is_asleep and not w.sleep_trouble]
 
+    def note_diverted(self, model: Model, now: float) -> None:
+        """A request of the model goes to a provider. While a worker of it sleeps the request counts
+        as waiting, whatever keeps that worker from waking: else nothing would try that again.
+        """
+        if any(worker.is_asleep for worker in self.serving(model)):
+            model.diverted.another(now)
+
     def is_absent(self, model: Model) -> bool:
         """Whether the model's only workers wait for attached engines that are away."""
         here = self.serving(model)

@@ -168,6 +168,54 @@ def test_a_model_that_cannot_wake_is_an_outage() -> None:
     assert fleet.models()[0].is_fallback_on
 
 
+TROUBLE = Residency(1, "asleep", 0.0, "no room")
+
+
+@pytest.mark.parametrize("while_waking", ["wait", "cloud"])
+def test_a_model_that_cannot_wake_is_tried_on(while_waking: str) -> None:
+    """Requests that go to providers meanwhile count as waiting: without a demand nothing would try
+    the wake again, and providers would answer for ever.
+    """
+    fleet = fleet_of(fallback=CLOUD, while_waking=while_waking)
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.heard(W1, TROUBLE, 1.0)
+    assert only(fleet.tickets.ask(request(1), 2.0), UseProvider).ticket == 1
+    assert only(fleet.demands(2.1), Demand).waiting == 1
+    assert only(fleet.demands(20.0), Demand).waiting == 0
+
+
+@pytest.mark.parametrize("why", ["trouble", "late"])
+def test_a_request_that_waited_and_went_to_a_provider_still_wakes(why: str) -> None:
+    fleet = fleet_of(fallback=CLOUD)
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    assert fleet.tickets.ask(request(1), 1.0) == ()
+    assert fleet.tickets.tick(1.5) == ()
+    now = 2.0 if why == "trouble" else 62.0
+    away = fleet.heard(W1, TROUBLE, now) if why == "trouble" else fleet.tickets.tick(now)
+    assert only(away, UseProvider).ticket == 1
+    assert only(fleet.demands(now + 0.1), Demand).waiting == 1
+
+
+@pytest.mark.parametrize("fallback", [(), CLOUD], ids=["alone", "cloud"])
+def test_a_worker_that_has_given_up_is_not_asleep(fallback: tuple[FallbackConfig, ...]) -> None:
+    """Its last word of its residency was that it wakes. Providers answer; without any the error
+    says that nothing comes.
+    """
+    fleet = fleet_of(fallback=fallback)
+    fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+    fleet.heard(W1, Residency(1, "waking"), 1.0)
+    assert fleet.tickets.ask(request(1), 1.0) == ()
+    fault = Fault("w1", 1, "exit code 1", 1, is_final=True, kind="error")
+    for number, effects in enumerate(
+        (fleet.heard(W1, fault, 2.0), fleet.tickets.ask(request(2), 3.0)), start=1
+    ):
+        if fallback:
+            assert only(effects, UseProvider).ticket == number
+        else:
+            assert "asleep" not in only(effects, Refuse).error.message
+    assert fleet.models()[0].state == "down"
+
+
 def test_a_wait_that_is_too_long_ends_with_the_forecast() -> None:
     """What is forecast is waited for in addition to the usual patience."""
     fleet = fleet_of()

@@ -398,7 +398,7 @@ def _add_boot(commands: Commands) -> None:
 def _add_completion(commands: Commands) -> None:
     text = "print what completes these commands at the Tab key"
     completion = add_command(commands, "completion", text)
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     completion.epilog = (
         "In ~/.bashrc: source <(herma completion bash); in ~/.zshrc the same with zsh; for fish: "
         "herma completion fish > ~/.config/fish/completions/herma.fish"

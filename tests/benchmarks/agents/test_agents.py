@@ -12,7 +12,7 @@ import trio
 from benchmarks.agents.command import plan_of
 from benchmarks.agents.shape import TOOLS, conversation, num_fitting
 from benchmarks.gateway.processes import LinkKind, MeasuredFleet, MeasuredGateway, running
-from herma.cli import _parser, main
+from herma.cli import command_parser, main
 from protocol.errors import ConfigError
 from tests.fakes.openai_server import FakeOpenAI, open_fake_openai
 
@@ -82,6 +82,6 @@ async def test_agents_work_at_two_servers(
     ],
 )
 def test_mistakes_in_the_options_are_clear(words: tuple[str, ...], message: str) -> None:
-    arguments = _parser().parse_args(["bench", "agents", "--kv-tokens", "1000", *words])
+    arguments = command_parser().parse_args(["bench", "agents", "--kv-tokens", "1000", *words])
     with pytest.raises(ConfigError, match=message):
         plan_of(arguments, {})

@@ -15,7 +15,7 @@ import trio
 from benchmarks.gateway.processes import LinkKind, MeasuredFleet, MeasuredGateway, running
 from benchmarks.http.command import plan_of
 from benchmarks.http.workload import Agents, Cold, Streams
-from herma.cli import _parser, main
+from herma.cli import command_parser, main
 from protocol.errors import ConfigError
 from tests.fakes.openai_server import TEMPLATE_TOKENS, FakeOpenAI, open_fake_openai
 
@@ -30,7 +30,7 @@ def _gateway() -> Iterator[MeasuredGateway]:
 
 
 def arguments(*words: str) -> argparse.Namespace:
-    return _parser().parse_args(["bench", "http", *words])
+    return command_parser().parse_args(["bench", "http", *words])
 
 
 async def run_bench(report: Path, *words: str) -> tuple[int, dict[str, Any]]:

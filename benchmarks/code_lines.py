@@ -1,8 +1,8 @@
 """How much product code there is: `python -m benchmarks.code_lines [CHECKOUT]`.
 
-Owns what counts as a line of code. Lines that are blank, and those of imports and docstrings (also
-the strings below constants) do not count; comments do. Device code stands apart: functions that
-Triton compiles, and CUDA sources. Must not judge.
+Owns the definition of a line of code: blank lines, imports and docstrings (the strings below
+constants included) do not count; comments do. Device code stands apart: functions that Triton
+compiles, and CUDA sources. Must not judge.
 """
 
 import argparse

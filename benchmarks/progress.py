@@ -55,7 +55,7 @@ class ProgressBar:
         print(line, flush=True)
 
     def note(self, line: str) -> None:
-        """As `say`, for a line that is not part of the result: on stderr."""
+        """Like `say`, for a line that is not part of the result: on stderr."""
         self._wipe()
         print(line, file=sys.stderr, flush=True)
 

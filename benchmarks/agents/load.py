@@ -33,7 +33,7 @@ from benchmarks.http.workload import (
 )
 
 _RESULT_SHARE: Final = 0.02
-"""Of a prompt's tokens are those of the template around its messages, at most."""
+"""The most that the template around the messages takes, as a share of a prompt's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class AgentLoad:
 
 
 def figures(num_agents: int, answers: Sequence[HttpAnswer], seconds: float) -> AgentFigures:
-    """The figures of the answers that ended in so many seconds."""
+    """The figures of the answers that ended within `seconds`."""
     all_of_them: RoundFigures = round_figures(answers, 0)
     prompt, cached = all_of_them.prompt_tokens, all_of_them.cached_tokens
     return AgentFigures(

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 MEDIAN_TOKENS: Final = 142_000
-"""Of the last prompt of a conversation; the constants below lead to it."""
+"""The median length of the last prompt of a conversation; it follows from the constants below."""
 SHARED_TOKENS: Final = 12_288
 FLUCTUATION: Final = 1.35
 """A handful of agents, each with 20k to 200k tokens at a time, exceeds this multiple of its mean
@@ -50,7 +50,7 @@ TOOLS: Final = (
     Tool("", 0.01, 60.0),
 )
 _SPREAD: Final = 0.9
-"""Of the logarithm of a pause."""
+"""The standard deviation of the logarithm of a pause."""
 
 
 class TurnShape(NamedTuple):

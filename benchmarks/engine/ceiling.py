@@ -18,7 +18,7 @@ _COPIED_BYTES: Final = 2**30
 """Far more than any cache of a card holds."""
 
 _SIDE: Final = 8192
-"""Of the square matrices."""
+"""The rows and columns of the square matrices."""
 
 _RUNS: Final = 10
 
@@ -57,7 +57,7 @@ def _multiplied(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    """Of one run, after two that warm up."""
+    """The time of one run, after two runs to warm up."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     act()
     act()

@@ -96,7 +96,7 @@ class Subject:
         return self._process.pid
 
     def answer(self) -> str:
-        """What it computes now."""
+        """The result of its computation now."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -125,7 +125,7 @@ def subject(gib: float, extra: str = "") -> Iterator[Subject]:
 
 
 def used_mib() -> int:
-    """What is in use of the first card."""
+    """The memory in use on the first card."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[0])

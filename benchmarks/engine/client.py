@@ -148,7 +148,7 @@ class BenchClient:
         self.listen()
         answers = [self.answers[number] for number in numbers]
         while not all(answer.ending for answer in answers):
-            # Some of the endings were those of an earlier call that had read its frames itself.
+            # Some of the endings belong to an earlier call that read its frames itself.
             self._channel.wait_ending()
             self.listen()
         for answer in answers:

@@ -43,7 +43,7 @@ class Drawing:
 
     @classmethod
     def of(cls, network: Network) -> "Drawing | None":
-        """Those of a network with drawn weights; None without mixtures."""
+        """The draws of a network with drawn weights; None if it has no mixtures."""
         found = [layer.experts for layer in network.weights.layers if layer.experts is not None]
         routers = [experts.drawn for experts in found if experts.drawn is not None]
         return cls(routers, network.config.mixtures[0].routing) if routers else None
@@ -66,8 +66,8 @@ class Drawing:
             torch.cuda.synchronize(state.device)
 
     def distinct(self, rows: int) -> Distinct | None:
-        """Of the last step's first `rows` rows, the mean of all layers; None for more rows than
-        are kept.
+        """The counts of distinct experts for the first `rows` rows of the last step, as the mean of
+        all layers; None for more rows than are kept.
         """
         kept = [router.kept for router in self._routers]
         if rows > kept[0].shape[0]:

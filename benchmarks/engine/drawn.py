@@ -24,7 +24,7 @@ _MAX_WAITING: Final = 128
 
 
 def options_of(name: str, device: str, parser: argparse.ArgumentParser) -> Options:
-    """Those of SHAPE[:MODE], by default in 16 bits; the parser ends for another mode."""
+    """The options for SHAPE[:MODE], by default in 16 bits; the parser exits for an unknown mode."""
     shape, _, mode = name.partition(":")
     if mode and mode not in MODES:
         parser.error(f"{name}: SHAPE:MODE, of the modes {', '.join(MODES)}")
@@ -46,7 +46,7 @@ def serve(config: WorkerConfig, act: Callable[[BenchClient], None]) -> None:
 
 
 def prompt(length: int, seed: int) -> list[int]:
-    """Tokens that differ from those of other seeds from the first on, so that the prefix cache
-    finds no prompt of another; the same prompt again finds its own.
+    """Tokens that differ from another seed's tokens from the first on, so that the prefix cache
+    finds no prompt of another seed; the same prompt again hits its own blocks.
     """
     return [(7919 * seed + 31 * at) % 9973 for at in range(length)]

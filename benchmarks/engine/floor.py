@@ -1,7 +1,7 @@
 """The least time that a card needs, from the shape of the model alone.
 
 Owns bytes and operations: every weight and every cached key and value of a step is read once, and
-every multiplication done once. Of a mixture only the experts count that the rows of a step chose.
+every multiplication done once. In a mixture only the experts count that the rows of a step chose.
 Measures nothing; a faster result would have skipped work.
 """
 
@@ -109,7 +109,7 @@ class EngineFloor:
         return self._moved(experts or 0.0)
 
     def _moved(self, experts: float) -> float:
-        """Bytes of all weights with so many of each mixture's experts."""
+        """The bytes of all weights, with `experts` experts of each mixture."""
         each = _INT4_BYTES if self.int4 else 1 if self.fp8 else 2
         by_expert = _MXFP4_BYTES if self.config.stored is StoredFormat.MXFP4 else each
         head = {"fp8": 1, "int4": _INT4_BYTES}.get(self.head, 2)

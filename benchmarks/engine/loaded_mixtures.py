@@ -20,7 +20,7 @@ _KEPT_ROWS: Final = 256
 
 def draw_what_is_loaded() -> None:
     """Let every mixture that this process loads from now on draw its experts. The engine that
-    serves it knows nothing of it.
+    serves the mixture is not changed.
     """
     load = ModelSource.load
 

@@ -1,8 +1,8 @@
 """`python -m benchmarks.engine.ranks [SHAPE]`: one card beside several cards of this host.
 
-Owns the comparison: decode steps at a few batch sizes and cold prompts (those of `modes.py`), by an
-engine on one card, by one on `--ranks` of them, and by `--peer`, in the same minutes. Weights are
-random. Each engine has processes of its own.
+Owns the comparison: decode steps at a few batch sizes and the cold prompts of `modes.py`, by an
+engine on one card, by an engine on `--ranks` cards, and by `--peer`, in the same minutes. Weights
+are random. Each engine has processes of its own.
 """
 
 import argparse

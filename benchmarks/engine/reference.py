@@ -49,8 +49,8 @@ _FP8_MAX = 448.0
 
 class ReferencePart(NamedTuple):
     """`num_rows` consecutive rows of a sequence that were computed in steps of `step_rows` rows,
-    those of other sequences and of padding included. `draws`: the rows of which such a step draws
-    tokens; its last layer computes only those.
+    those of other sequences and of padding included. `draws`: the rows for which such a step
+    samples tokens; its last layer computes only those rows.
     """
 
     num_rows: int
@@ -59,16 +59,16 @@ class ReferencePart(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a sequence by the products that computed them: so many consecutive ones by
-    products of so many rows. None at all: nothing is rounded, of weights in both forms the dense
-    one counts.
+    """The rows of a sequence by the products that computed them: pairs of a number of consecutive
+    rows and the number of rows in their product. Empty: nothing is rounded, and of a weight in both
+    forms the dense one is used.
     """
 
     spans: tuple[tuple[int, int], ...]
     invariant: bool
 
     def between(self, start: int, end: int) -> "Rows":
-        """Those from `start` to `end`."""
+        """The rows from `start` to `end`."""
         found, at = [], 0
         for num, size in self.spans:
             inside = min(end, at + num) - max(start, at)
@@ -78,12 +78,14 @@ class Rows(NamedTuple):
         return self._replace(spans=tuple(found))
 
     def at(self, places: Sequence[int]) -> "Rows":
-        """Those at `places`, in that order."""
+        """The rows at `places`, in that order."""
         sizes = [size for num, size in self.spans for _ in range(num)]
         return self._replace(spans=tuple((1, sizes[place]) for place in places if sizes))
 
     def rounded(self, rounds: Callable[[int], bool]) -> Tensor | None:
-        """Which rows are rounded, if a kernel `rounds` those of a step of so many; None: none."""
+        """Which rows are rounded, where `rounds` says it for the number of rows of a step; None if
+        no row is.
+        """
         flags = [flag for num, size in self.spans for flag in [rounds(size)] * num]
         return torch.tensor(flags) if any(flags) else None
 
@@ -98,8 +100,8 @@ class Rows(NamedTuple):
         whole: Weight | None = None,
         is_other: Callable[[int], bool] = lambda _: False,
     ) -> Tensor:
-        """`x W^T + bias` as the kernels' entry `op` rounds it. `weight` may be rows of `whole`. Of
-        so many rows that it `is_other`, another kernel computes it, which rounds none.
+        """`x W^T + bias` as the kernels' entry `op` rounds it. `weight` may be rows of `whole`. If
+        it `is_other` for that number of rows, another kernel computes it, which does not round.
         """
         if isinstance(weight, Tensor | Int4Weight) or not self.spans:
             return _linear(x, weight.dense if isinstance(weight, DualWeight) else weight, bias)

@@ -69,7 +69,7 @@ class AnswerVerdict(StrEnum):
 
     @property
     def exit_status(self) -> int:
-        """Of a command; 2 is a wrong command."""
+        """The exit status of the command; 2 is for a wrong command line."""
         return {AnswerVerdict.RIGHT: 0, AnswerVerdict.WRONG: 1, AnswerVerdict.UNSAID: 3}[self]
 
 
@@ -181,7 +181,7 @@ def doubt(checked: Sequence[JudgedAnswer]) -> str | None:
 
 
 def _together(checked: Sequence[JudgedAnswer]) -> tuple[float, float, float]:
-    """Leads, their bound, and those of a blind choice."""
+    """The leads, their bound, and the leads of a blind choice."""
     leads, expected, variance, blind = (
         sum(getattr(one, key) for one in checked)
         for key in ("leads", "expected", "variance", "blind")

@@ -85,7 +85,7 @@ OURS = "CUDA C++"
 """Prefix of the names of our variants."""
 
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
-"""Cases of the 0.6B, whose keys and values are those of the 8B."""
+"""The cases of the 0.6B, whose keys and values have the 8B's shape."""
 
 FLOAT8_CASES = {"1 x 256", "8 x 16k", "256 x 500"}
 

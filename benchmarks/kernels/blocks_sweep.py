@@ -1,9 +1,9 @@
 """Finds the best configuration of `kernels.linear` for weights in 8 bits, scaled by block.
 
 `python -m benchmarks.kernels blocks_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --blocks --onto FILE`. Times are those of a layer of the 30B mixture at 600
-tokens (`mixture_chain`) in which this product differs: what a product alone takes leaves out that
-its weights are on their way while the launch ahead ends.
+benchmarks.linear_table --blocks --onto FILE`. Each time is that of a whole layer of the 30B mixture
+at 600 tokens (`mixture_chain`) in which this product differs: a product timed alone does not show
+that its weights are loaded while the launch ahead ends.
 """
 
 from collections.abc import Iterator
@@ -54,8 +54,9 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
 
 
 def _configs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> list[Config]:
-    """What serves now, and tiles by numbers of programs that share their columns. Of 8 rows, which
-    take what is found for 16, two programs a tile take a layer 2 % more than four.
+    """The present configuration, and tiles by the number of programs that share their columns. 8
+    rows use the configuration for 16; with two programs a tile a layer of 8 rows takes 2 % longer
+    than with four.
     """
     now = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, BLOCK)
     found: dict[Config, None] = {} if now is None else {now: None}

@@ -30,13 +30,13 @@ from kernels.delta_rule import layer as reference
 
 EPS = 1e-6
 SIZES = DeltaSizes(num_key_heads=16, num_value_heads=48, key_dim=128, value_dim=128)
-"""Those of Qwen3.6-27B."""
+"""The sizes of Qwen3.6-27B."""
 
 HALF = DeltaSizes(num_key_heads=8, num_value_heads=24, key_dim=128, value_dim=128)
 SMALL = DeltaSizes(num_key_heads=1, num_value_heads=2, key_dim=16, value_dim=16)
 WIDTH = 4
 TOLERANCE = 2e-2
-"""Of bfloat16 operands in a chain of products."""
+"""The tolerance for bfloat16 operands in a chain of products."""
 
 DECODES = (1, 8, 64, 256)
 PROMPTS = ((2048, 1), (8192, 1), (16_384, 1), (2048, 4), (1024, 8), (300, 1), (32, 1))
@@ -71,7 +71,9 @@ class DeltaRuleLayer(NamedTuple):
 
 
 def drawn_layer(lengths: Sequence[int], sizes: DeltaSizes, device: torch.device) -> DeltaRuleLayer:
-    """The same for the same sizes: a variant's are those of the answer that is expected."""
+    """Equal sizes give the same layer, so a variant computes with the weights of the expected
+    answer.
+    """
     heads, seeded = sizes.num_value_heads, torch.Generator(device).manual_seed(1)
     conv = torch.randn(sizes.columns, WIDTH, device=device, generator=seeded)
     norm = torch.randn(sizes.value_dim, device=device, generator=seeded)
@@ -110,8 +112,9 @@ def verified(
     device: torch.device,
     variants: Mapping[str, Callable[..., Tensor]] | None = None,
 ) -> KernelCase:
-    """Rows behind as many before, of whose drafts all but one were kept: those are folded. Of one
-    row they are decodes of an engine that verifies. `variants` are called as `verify` is.
+    """Rows that follow as many earlier rows, of whose drafts all but one were accepted and are
+    folded. A span of one row is a decode of an engine that verifies. `variants` are called as
+    `verify` is.
     """
     lengths, most = [num_rows] * num, num_rows - 1
     given = cache(lambda: drawn_layer(lengths, sizes, device))

@@ -81,7 +81,7 @@ _PRODUCTS = (
     FusedTiles(8, 128, 16),
 )
 _WIDTH = 5120
-"""Of the 27B's rows."""
+"""The width of the 27B's rows."""
 
 _CHOSEN = Skinny(64, 128, 10, 4, 4, block_rows=16)
 _GATES = (

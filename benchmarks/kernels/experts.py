@@ -62,7 +62,7 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
 
 @lru_cache(maxsize=1)
 def _stacks(mixture: Mixture, device: torch.device) -> tuple[Stack, Stack, Tensor]:
-    """Both stacks and the router; those of the last mixture are kept."""
+    """Both stacks and the router. They are cached for the last mixture."""
     count, hidden, width = mixture.routing.num_experts, mixture.hidden, mixture.width
     generator = torch.Generator(device).manual_seed(0)
     drawn = partial(_drawn, mixture.form, generator, device)
@@ -410,7 +410,7 @@ def _variants(
     by_many: Callable[..., Any],
     many_tiles: Sequence[Any],
 ) -> list[Variant]:
-    """Of the kernels for few rows and for many those that may serve so many rows."""
+    """The variants for a number of rows: the kernels for few rows, for many rows, or both."""
     found = []
     if rows <= _MOST_FEW:
         found += [Variant(_name("few", tiles), partial(by_few, tiles)) for tiles in few_tiles]

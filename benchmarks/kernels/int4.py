@@ -44,7 +44,7 @@ LAYERS = [
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _WIDENED_ROWS = 256
-"""From so many on beside the library's product of the widened weight."""
+"""From this many rows on the library's product of the widened weight is timed too."""
 
 GROUP = 128
 BYTES_PER_GROUP = GROUP // 2 + 3

@@ -74,8 +74,8 @@ def cases(device: torch.device) -> Iterator[KernelCase]:
 def _candidates(
     num_rows: int, eights: int, num_weight_rows: int, depth: int, device: torch.device
 ) -> Iterator[Int4Ampere]:
-    """What is chosen on a small card and here; of 1, 4, 16, 32 and 64 rows others as well, each
-    with splits if its programs do not fill the card.
+    """The configurations that are chosen on a small card and on this one; for 1, 4, 16, 32 and 64
+    rows also others, each with splits if its programs do not fill the card.
     """
     card = int4_ampere.card_of(device)
     for chosen_for in (CardLimits(card.multiprocessors, min(_SMALL_BYTES, card.bytes)), card):

@@ -43,7 +43,7 @@ _LONE_GATES: Final = {
     "96 of 512": Int4Tiles(2, 4, 3, 1, 1, 3, 2, wide=2, lone=True),
     "96 of 256": Int4Tiles(2, 4, 3, 1, 1, 4, 3, lone=True),
 }
-"""Of one row, by weight rows of a tile."""
+"""Tiles for one row, by the weight rows of a tile."""
 
 _WIDE: Final = {
     "wide": Int4Tiles(2, 2, 2, 2, 1, 2, 3, wide=2),
@@ -55,7 +55,7 @@ Choose = Callable[[int, Int4Weight], Int4Tiles]
 """(rows of x, a weight) -> how they are multiplied."""
 
 Mix = Callable[..., Tensor]
-"""What stands between the first two products."""
+"""The operation between the first two products."""
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:

@@ -48,10 +48,10 @@ _OPS: Final = (Op.NORM_LINEAR, Op.LINEAR_ADD, Op.NORM_SWIGLU, Op.LINEAR_ADD)
 _NAMES: Final = ("qkv", "out", "gates", "down")
 
 Weights = list[Any]
-"""Of the four products, in 16, 8 or 4 bits."""
+"""The weights of the four products, in 16, 8 or 4 bits."""
 
 Products = tuple[tuple[str, Gemv], ...]
-"""Tiles of products by their name; the others have those of the present choice."""
+"""The tiles of products by their name; other products have the tiles that are chosen now."""
 
 
 _WITH_PRODUCTS: Final = ((256, 8, 1, 8), (128, 8, 1, 16), (64, 4, 1, 32), (32, 2, 3, 64))

@@ -99,7 +99,7 @@ class MixtureForm(NamedTuple):
 
 
 def _attentions(*given: tuple[int, ...], reach: int = 0) -> dict[str, MixtureForm]:
-    """As `launch_of` has them."""
+    """The attention forms, by the arguments of `launch_of`."""
     return {
         f"attention {' '.join(map(str, numbers))}": MixtureForm(launch_of(*numbers), reach=reach)
         for numbers in given
@@ -107,7 +107,7 @@ def _attentions(*given: tuple[int, ...], reach: int = 0) -> dict[str, MixtureFor
 
 
 def _products(name: str, configs: Iterable[Config]) -> dict[str, MixtureForm]:
-    """Of "qkv" or "out"."""
+    """The forms of the product "qkv" or "out"."""
     is_qkv = name == "qkv"
     return {
         f"{name} {short(config)}": MixtureForm(qkv=config) if is_qkv else MixtureForm(out=config)
@@ -128,7 +128,7 @@ _WITHOUT: Final = {
 
 
 def _few_rows(rows: int) -> dict[str, MixtureForm]:
-    """Of 4 heads of keys, up to 1,024 tokens."""
+    """The forms for few rows, with 4 heads of keys and up to 1,024 tokens."""
     return _attentions(
         (256, 8, 1, 16 * rows), (128, 8, 1, 32 * rows), (128, 8, 1, 20 * rows),
         (64, 8, 1, 64 * rows), (64, 4, 1, 64 * rows), (64, 4, 2, 32 * rows), (64, 4, 2, 20 * rows),
@@ -160,7 +160,7 @@ _WIDES: Final = [
 
 
 def _skinnies(depth: int) -> list[Config]:
-    """Of weights in 16 bits."""
+    """The configurations for weights in 16 bits."""
     return [
         Skinny(block_n, block_k, even_splits(depth, block_k, splits), 4, stages)
         for block_n, block_k, stages in ((64, 64, 6), (64, 128, 3), (64, 128, 4), (32, 64, 6))
@@ -247,7 +247,9 @@ def case_of(
 
 @lru_cache(maxsize=1)
 def _stacks(shape: _Shape, device: torch.device) -> tuple[Stack, Stack]:
-    """Gates and ups, and what is down, of all experts; those of the last shape are kept."""
+    """The stacks of gates and ups and of down projections, of all experts. They are cached for the
+    last shape.
+    """
     count, hidden, width = shape.routing.num_experts, shape.hidden, shape.width
     return (
         _drawn(shape.form, count * 2 * width, hidden, device),

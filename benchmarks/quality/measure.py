@@ -56,7 +56,7 @@ def compare(
     windows: Sequence[JudgedWindow],
     done: Callable[[int], None] = lambda _: None,
 ) -> QualityScore:
-    """The score of `other` against `reference`. Of an engine against itself, agreement is 1 and
+    """The score of `other` against `reference`. For an engine against itself, agreement is 1 and
     divergence 0.
     """
     score = QualityScore()

@@ -32,7 +32,9 @@ from workers.scheduler.retention import KeptChains, ReturnExpectation
 KV_TOKENS: Final = 730_000
 """What a card of 141 GB holds beside an 8B in 16 bits."""
 HOST_FACTOR: Final = 4
-"""The host's tier holds so many times what the card holds: 430 GB here, a part of a card's host."""
+"""The host tier holds this many times the tokens of the card: 430 GB here, a part of a card's
+host.
+"""
 NUM_CONVERSATIONS: Final = 4
 RATIOS: Final = (1.0, 1.5, 2.0, 4.0)
 ORDERS: Final = ("lru", "ttl", "return", "belady")
@@ -236,7 +238,9 @@ def _of_readers(row: dict[str, Any]) -> str:
 
 
 _Named = tuple[float, str, str, bool]
-"""Of a cell: multiple of what fits, admission, order, and whether it has a host tier."""
+"""The name of a cell: the multiple of what fits, the admission, the order, and whether it has a
+host tier.
+"""
 
 
 def bar_lines(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -75,7 +75,9 @@ class Task:
 
 
 def tasks(plan: SweepPlan) -> list[Task]:
-    """All rows, those of one trace together. A file does not depend on the seed, so it has one."""
+    """All rows, grouped by trace. A trace from a file does not depend on the seed, so it has one
+    row.
+    """
     found: list[Task] = []
     for source, num_workers in product(plan.sources, plan.workers):
         for trace in _sources(plan, source, num_workers):

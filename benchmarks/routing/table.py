@@ -99,9 +99,9 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 
 def overload_lines(found: Sequence[TableCell]) -> list[str]:
-    """Every cell under the bars of overload, as a table in Markdown: mean and p90 over the best
-    baseline's, the longest wait and the tokens per second over those of the baseline with the best
-    mean. What misses its bar is bold.
+    """Every cell under the bars of overload, as a table in Markdown: mean and p90 relative to the
+    best baseline's, the longest wait and the tokens per second relative to the baseline with the
+    best mean. A figure that misses its bar is bold.
     """
     text = [
         "| cell | mean | p90 | longest wait | tok/s | best mean of |",

@@ -519,8 +519,7 @@ class SimWorker:
 
     def _release_ended(self) -> None:
         """Release ended sequences in the order of the engine's rows: sequences of one token by
-        their starts, then the others. Of blocks that are found again, those released first are
-        evicted first.
+        their starts, then the others. The blocks that are released first are evicted first.
         """
         others = enumerate(self._chunks[self._num_single :], 1)
         places = {sequence.turn.number: place for place, (sequence, _) in others}

@@ -19,7 +19,7 @@ _NUM_OTHERS: Final = (1, 2, 2, 3, 3, 4, 5)
 
 @dataclass(slots=True)
 class _Param:
-    """`values` are JSON values; `options` those of an enum."""
+    """`values` are JSON values; `options` are the values of an enum."""
 
     name: str
     type: str

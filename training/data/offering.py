@@ -19,7 +19,7 @@ def offered(world: World, spec: ToolSpec, num_others: int) -> tuple[Tool, ...]:
 
 
 def render_all(world: World, specs: list[ToolSpec]) -> tuple[Tool, ...]:
-    """The tools, rarely with descriptions as long as those of agents."""
+    """The tools, rarely with descriptions as long as in agents."""
     if world.chance(0.06):
         specs = [lengthened(world, one, world.between(1, 8)) for one in specs]
     return tuple(render_tool(world, one) for one in specs)

@@ -171,7 +171,7 @@ def draw_tools(world: World, count: int) -> list[ToolSpec]:
 
 
 def lengthened(world: World, spec: ToolSpec, num_sentences: int) -> ToolSpec:
-    """The same tool with a description as long as those of agents."""
+    """The same tool with a description as long as in agents."""
     guidance = " ".join(world.pick(_GUIDANCE) for _ in range(num_sentences))
     description = spec.description.rstrip(".") + ". " + guidance
     return ToolSpec(spec.name, spec.verbs, spec.thing, spec.params, spec.param_names, description)

@@ -38,8 +38,8 @@ class Examples:
 
 
 class ExampleChoice(NamedTuple):
-    """What is taken of a batch: these layers' states, so many drafts behind each of up to `most`
-    anchors. Its rows have `row_length` tokens.
+    """The part of a batch that is used: the states of these layers, and the drafts behind each of
+    up to `most` anchors. Its rows have `row_length` tokens.
     """
 
     taps: tuple[int, ...]

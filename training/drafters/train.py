@@ -27,8 +27,8 @@ of a block of 8 (SpecForge)."""
 
 @dataclass(frozen=True, slots=True)
 class DraftQuality:
-    """Of drafts that were not trained on: the share that is right at each place, if those before it
-    are, and the tokens that a pass of the model yields.
+    """The quality of drafts on held-out text: the share that is right at each place, if all earlier
+    ones are, and the tokens that a pass of the model yields.
     """
 
     acceptance: tuple[float, ...]

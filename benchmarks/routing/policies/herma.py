@@ -1,8 +1,8 @@
 """Herma's own policy: the gateway's dispatcher itself, driven by messages as data.
 
-Translates between the simulation and `gateway.routing.fleet_state.FleetState`; nothing of the
-policy is here. Clients do not announce the length of an answer, so the dispatcher knows only the
-averages that it learns.
+Translates between the simulation and `gateway.routing.fleet_state.FleetState`; no part of the
+policy is in this file. Clients do not announce the length of an answer, so the dispatcher knows
+only the averages that it learns.
 """
 
 from collections.abc import Sequence

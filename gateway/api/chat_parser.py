@@ -13,7 +13,6 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.answer_format import format_grammar, instructed
 from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools
@@ -34,6 +33,7 @@ from gateway.api.request import (
     may_continue,
     request_of,
 )
+from gateway.api.response_format import format_grammar, instructed
 from gateway.api.text_files import named_text
 from gateway.api.tool_schemas import ToolSchema
 from protocol.sampling import MAX_LOGPROBS

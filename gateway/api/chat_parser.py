@@ -17,8 +17,8 @@ from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
 from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools
 from gateway.api.errors import ApiError, invalid
+from gateway.api.ignored_fields import fields_of_others, not_served
 from gateway.api.json_body import decode_object, typed_body
-from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.quiet_format import QUIET_FIELDS, hides_reasoning
 from gateway.api.request import (
     ChatRequest,

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite
 from gateway.api.errors import ApiError, invalid
+from gateway.api.ignored_fields import fields_of_others, not_served
 from gateway.api.json_body import decode_object, typed_body
-from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.request import (
     ChatRequest,
     SamplingBody,

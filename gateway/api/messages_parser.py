@@ -31,6 +31,7 @@ from gateway.api.context_edits import EditedContext, edited_context
 from gateway.api.deferred_tools import may_refer
 from gateway.api.errors import NO_THREADS, invalid
 from gateway.api.events import Wanted
+from gateway.api.ignored_fields import fields_of_others, not_served
 from gateway.api.json_body import cached_tools, decode_object, typed_body
 from gateway.api.messages_tools import (
     FORCED,
@@ -39,7 +40,6 @@ from gateway.api.messages_tools import (
     is_ours,
     tool_choice_fields,
 )
-from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     MAX_SESSION_CHARS,

@@ -16,13 +16,13 @@ from msgspec import Meta
 from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
 from gateway.api.compaction import SUMMARISE, compacting
 from gateway.api.errors import invalid
+from gateway.api.ignored_fields import fields_of_others, not_served
 from gateway.api.json_body import (
     cached_tools,
     decode_object,
     other_api,
     typed_body,
 )
-from gateway.api.named_fields import fields_of_others, not_served
 from gateway.api.output_grammar import GRAMMAR_FIELDS
 from gateway.api.request import (
     ChatRequest,

@@ -1,7 +1,7 @@
 """Work on long bodies and prompts, in threads.
 
-Owns the threads that decode, render and encode, and the wait for one; `WorkLine` says whose turn it
-is. Must not know what the work is.
+Owns the threads that decode, render and encode, and the wait for one; `EncodingQueue` says whose
+turn it is. Must not know what the work is.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Final, TypeVar, final
 import trio
 
 from gateway.api import busy, guard_tools
-from gateway.routing import LineVisit, WorkLine
+from gateway.routing import EncodingQueue, EncodingVisit
 from gateway.turn.caller import Caller
 
 T = TypeVar("T")
@@ -30,38 +30,38 @@ class Encoding:
 
     def __init__(self, num_threads: int = NUM_THREADS) -> None:
         guard_tools(_TOOLS_LOCK)
-        self._line = WorkLine(num_threads)
-        self._starts: dict[LineVisit, trio.Event] = {}
-        # Only the line bounds the threads: this limiter must not make a started step wait.
+        self._queue = EncodingQueue(num_threads)
+        self._starts: dict[EncodingVisit, trio.Event] = {}
+        # Only the queue bounds the threads: this limiter must not make a started step wait.
         self._limiter: Final = trio.CapacityLimiter(math.inf)
 
     def __repr__(self) -> str:
-        return f"<Encoding {self._line!r}>"
+        return f"<Encoding {self._queue!r}>"
 
     @contextmanager
-    def visit(self, caller: Caller, num_bytes: int) -> Iterator[LineVisit]:
+    def visit(self, caller: Caller, num_bytes: int) -> Iterator[EncodingVisit]:
         """Count a request with `num_bytes` of text among the requests of its key while the block
         runs. Raises `ApiError` 429 for a long text while many wait.
         """
-        if not self._line.has_room(num_bytes):
+        if not self._queue.has_room(num_bytes):
             raise busy("Many long requests wait to be read; ask again soon.", _RETRY_AFTER_S)
-        visit = self._line.enter(caller.key, caller.session or "", caller.weight, num_bytes)
+        visit = self._queue.enter(caller.key, caller.session or "", caller.weight, num_bytes)
         try:
             yield visit
         finally:
-            self._line.leave(visit)
+            self._queue.leave(visit)
 
     async def run(self, caller: Caller, num_bytes: int, work: Callable[[], T]) -> T:
-        """The result of `work` on so much text, in a thread, when it is the caller's turn."""
+        """The result of `work` on `num_bytes` of text, in a thread, at the caller's turn."""
         with self.visit(caller, num_bytes) as visit:
             return await self.step(visit, num_bytes, work)
 
-    async def step(self, visit: LineVisit, num_bytes: int, work: Callable[[], T]) -> T:
+    async def step(self, visit: EncodingVisit, num_bytes: int, work: Callable[[], T]) -> T:
         """The result of one step of a visit. If cancelled, the thread works on alone, and keeps its
         place until it is done.
         """
         start = self._starts[visit] = trio.Event()
-        self._line.ask(visit, num_bytes)
+        self._queue.ask(visit, num_bytes)
         self._begin_next()
         try:
             await start.wait()
@@ -73,7 +73,7 @@ class Encoding:
                 self._end(visit)
             else:
                 del self._starts[visit]
-                self._line.cancel(visit)
+                self._queue.cancel(visit)
             raise
         token = trio.lowlevel.current_trio_token()
 
@@ -88,9 +88,9 @@ class Encoding:
         return await trio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=True)
 
     def _begin_next(self) -> None:
-        while (visit := self._line.next()) is not None:
+        while (visit := self._queue.next()) is not None:
             self._starts.pop(visit).set()
 
-    def _end(self, visit: LineVisit) -> None:
-        self._line.end(visit)
+    def _end(self, visit: EncodingVisit) -> None:
+        self._queue.end(visit)
         self._begin_next()

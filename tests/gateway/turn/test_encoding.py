@@ -51,4 +51,4 @@ async def test_a_request_that_leaves_when_its_turn_comes_gives_its_place_back(le
     with trio.fail_after(60):
         await encoding.run(Caller(key="third"), SHORT, lambda: ran.append("third"))
     assert ran[-1] == "third"
-    assert repr(encoding) == "<Encoding <WorkLine: 0 work, 0 wait, 0 bytes>>"
+    assert repr(encoding) == "<Encoding <EncodingQueue: 0 work, 0 wait, 0 bytes>>"

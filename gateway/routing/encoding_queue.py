@@ -1,4 +1,4 @@
-"""The line for the threads that encode prompts.
+"""The queue of requests for the threads that encode prompts.
 
 Owns whose work is next: fair between keys and between the sessions of a key, by bytes, as places on
 workers are (`fair_shares.py`), and never first in, first out for all. Work on a long text comes in
@@ -18,7 +18,7 @@ MAX_WAITING_BYTES: Final = 64 * 2**20
 """Texts that wait; beyond them long ones are refused."""
 
 
-class LineVisit(msgspec.Struct, eq=False):
+class EncodingVisit(msgspec.Struct, eq=False):
     """The work of one request, one step at a time."""
 
     key: str
@@ -34,7 +34,7 @@ class LineVisit(msgspec.Struct, eq=False):
         return self.num_bytes <= SHORT_BYTES
 
 
-class WorkLine:
+class EncodingQueue:
     """Visits, and which of them work. At most `num_slots` work at once, at most one less on long
     texts.
     """
@@ -42,7 +42,7 @@ class WorkLine:
     def __init__(self, num_slots: int = 2) -> None:
         self._num_slots = num_slots
         self._shares = FairShares()
-        self._waiting: list[LineVisit] = []
+        self._waiting: list[EncodingVisit] = []
         self._num_visits = 0
         self._num_working = 0
         self._num_long = 0
@@ -50,36 +50,36 @@ class WorkLine:
 
     def __repr__(self) -> str:
         state = f"{self._num_working} work, {len(self._waiting)} wait, {self.num_bytes} bytes"
-        return f"<WorkLine: {state}>"
+        return f"<EncodingQueue: {state}>"
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether a request with that much text may come."""
         return num_bytes <= SHORT_BYTES or self.num_bytes < MAX_WAITING_BYTES
 
-    def enter(self, key: str, session: str, weight: float, num_bytes: int) -> LineVisit:
+    def enter(self, key: str, session: str, weight: float, num_bytes: int) -> EncodingVisit:
         """A request comes. It must `leave`."""
         self._num_visits += 1
-        visit = LineVisit(key, session, weight, num_bytes, self._num_visits)
+        visit = EncodingVisit(key, session, weight, num_bytes, self._num_visits)
         self._shares.enter(key, session)
         visit.due = self._shares.due(key, session, num_bytes)
         self.num_bytes += num_bytes
         return visit
 
-    def leave(self, visit: LineVisit) -> None:
+    def leave(self, visit: EncodingVisit) -> None:
         """A request goes; it neither waits nor works."""
         self._shares.leave(visit.key, visit.session)
         self.num_bytes -= visit.num_bytes
 
-    def ask(self, visit: LineVisit, step_bytes: int) -> None:
-        """The request wants to work on so much text."""
+    def ask(self, visit: EncodingVisit, step_bytes: int) -> None:
+        """The request wants to work on `step_bytes` of text."""
         visit.step_bytes = step_bytes
         self._waiting.append(visit)
 
-    def cancel(self, visit: LineVisit) -> None:
+    def cancel(self, visit: EncodingVisit) -> None:
         """The request waits no longer."""
         self._waiting.remove(visit)
 
-    def next(self) -> LineVisit | None:
+    def next(self) -> EncodingVisit | None:
         """The request that may work now, if any may. It must `end`."""
         num_free = self._num_slots - self._num_working
         if not num_free or not self._waiting:
@@ -95,10 +95,10 @@ class WorkLine:
         self._shares.charge(visit.key, visit.session, visit.weight, visit.step_bytes)
         return visit
 
-    def end(self, visit: LineVisit) -> None:
+    def end(self, visit: EncodingVisit) -> None:
         """The request has worked for one step."""
         self._num_working -= 1
         self._num_long -= not visit.is_short
 
-    def _rank(self, visit: LineVisit) -> tuple[float, float, int]:
+    def _rank(self, visit: EncodingVisit) -> tuple[float, float, int]:
         return self._shares.served(visit.key), visit.due, visit.number

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple, final
 import trio
 
 from herma.shared_port import SharedPort
-from housekeeping.leftovers import make_scratch, remove
+from housekeeping.process_files import make_scratch, remove
 from housekeeping.process_start import ProcessStart
 from housekeeping.processes import is_stopped
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from config import load_config
-from housekeeping.leftovers import owner_of, runtime_dir, sweep
+from housekeeping.process_files import owner_of, runtime_dir, sweep
 from housekeeping.service_manager import say
 from protocol.control_messages import (
     GATEWAY_SOCKET,

@@ -18,7 +18,7 @@ MAX_SHOWN_BYTES: Final = 2**22
 WORKER_SOCKET: Final = "control"
 GATEWAY_SOCKET: Final = "gateway"
 UP_SOCKET: Final = "up"
-"""The last word in the name of a control socket, behind its owner (`housekeeping/leftovers.py`)."""
+"""The last word in a control socket's name, after its owner (`housekeeping/process_files.py`)."""
 
 State = Literal[
     "starting", "ready", "draining", "waiting", "ending", "stopped", "leaving",

@@ -25,7 +25,7 @@ from gateway.dashboard.rows import (
     WorkerRow,
 )
 from gateway.telemetry import percentile
-from housekeeping.leftovers import runtime_dir, this_process
+from housekeeping.process_files import runtime_dir, this_process
 from protocol.control_messages import (
     GATEWAY_SOCKET,
     Ask,

@@ -25,7 +25,7 @@ from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.commands.gateway import gateway_config, gateway_options
 from herma.doctor import examine, this_host
 from herma.fleet_reload import FleetReload, worker_children
-from housekeeping.leftovers import make_scratch, remove
+from housekeeping.process_files import make_scratch, remove
 from housekeeping.service_manager import say
 from protocol.errors import ConfigError
 

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from housekeeping.audit import Act, Note
-from housekeeping.leftovers import runtime_dir, this_process
+from housekeeping.process_files import runtime_dir, this_process
 from protocol.control_messages import (
     MAX_LINE_BYTES,
     MAX_SHOWN_BYTES,

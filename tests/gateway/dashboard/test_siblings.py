@@ -11,7 +11,7 @@ from hypothesis import given
 
 from gateway.dashboard import Overview, Siblings, merged
 from gateway.dashboard.overview import MAX_RECENT, MAX_REQUESTS
-from housekeeping.leftovers import Owner, this_process
+from housekeeping.process_files import Owner, this_process
 from protocol.control_messages import GATEWAY_SOCKET, Shown, encode_line
 from tests.fakes.shown_fleet import ShownFleet
 

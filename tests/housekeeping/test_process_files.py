@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from housekeeping.errors import ConfigError
-from housekeeping.leftovers import Owner, left_behind, owner_of, runtime_dir
+from housekeeping.process_files import Owner, left_behind, owner_of, runtime_dir
 
 OWNERS = st.builds(Owner, st.integers(1, 2**32), st.integers(1, 2**22), st.integers(1, 2**40))
 STRANGE = ["herma-abc", "herma-1-2", "herma-1-2-3", "herma-1-2-3-", "x-1-2-3-y", "herma-1-2-3-a/b"]

@@ -1,7 +1,8 @@
 """The temporary files and sockets of processes, whose names say which process owns them.
 
 Owns the form `herma-NAMESPACE-PID-START-WHAT` of the names, the folders with such files, and the
-decision which of dead processes may be removed. Only files of our own user are touched, and no link is followed.
+decision which files of dead processes may be removed. Only files of our own user are touched, and
+no link is followed.
 
 A process id alone does not identify an owner: the kernel reuses ids, so the name holds the
 process's start time in clock ticks; and containers that share a directory have processes with the

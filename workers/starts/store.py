@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from config import state_dir
-from housekeeping.leftovers import lasting
+from housekeeping.process_files import lasting
 from housekeeping.state_file import write_atomically
 from protocol.errors import ConfigError
 from protocol.reading import read_state

@@ -18,9 +18,9 @@ from setproctitle import setproctitle
 
 from config import WorkerConfig, state_dir
 from housekeeping.audit import FILE_NAME, Act, AuditFile
-from housekeeping.leftovers import lasting
 from housekeeping.log_lines import log_style
 from housekeeping.own_code import own_entry
+from housekeeping.process_files import lasting
 from housekeeping.service_manager import ServiceManager
 from housekeeping.signals import graceful_stop, hangups, outlive_hangups
 from protocol.control_messages import (

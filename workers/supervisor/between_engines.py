@@ -11,7 +11,7 @@ from typing import final
 import trio
 
 from config import WorkerConfig
-from housekeeping.leftovers import engine_folders, remove, sweep
+from housekeeping.process_files import engine_folders, remove, sweep
 from workers.supervisor.gpu_memory import memory_of
 from workers.supervisor.log import WorkerLog
 from workers.supervisor.prepare import prepare

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import trio
 
 from config import WorkerConfig
-from housekeeping.leftovers import make_scratch
+from housekeeping.process_files import make_scratch
 from housekeeping.sizes import bytes_text
 from protocol.control_messages import (
     MAX_SHOWN_TROUBLES,

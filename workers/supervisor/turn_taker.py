@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from config import WorkerConfig
-from housekeeping.leftovers import make_scratch, remove, runtime_dir
+from housekeeping.process_files import make_scratch, remove, runtime_dir
 from housekeeping.sizes import bytes_text
 from protocol.addresses import IPC_PREFIX, too_long
 from protocol.errors import ConfigError, WireError

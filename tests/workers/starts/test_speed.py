@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from housekeeping.leftovers import make_scratch, remove
+from housekeeping.process_files import make_scratch, remove
 from protocol.messages import SpeedLoss
 from tests.fakes.foreign_process import foreign_process
 from tests.fakes.gateway_end import open_gateway_end

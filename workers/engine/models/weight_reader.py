@@ -28,7 +28,6 @@ from workers.engine.models.description import (
     Layer,
     ModelDescription,
 )
-from workers.engine.models.leftovers import check_leftovers
 from workers.engine.models.matrix_reader import MatrixReader
 from workers.engine.models.row_orders import (
     by_kind,
@@ -44,6 +43,7 @@ from workers.engine.models.tensor_names import (
     last_part,
     prefix_of,
 )
+from workers.engine.models.unread_tensors import check_unread
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import (
     ApartNorms,
@@ -141,8 +141,8 @@ class WeightReader(MatrixReader):
         return tuple(layers)
 
     def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
-        """Refuse unused tensors whose names begin with `only` (`leftovers.py`)."""
-        check_leftovers(
+        """Refuse unused tensors whose names begin with `only` (`unread_tensors.py`)."""
+        check_unread(
             self._checkpoint, self._config, self._taken, model_dir, only=only, report=self._report
         )
 

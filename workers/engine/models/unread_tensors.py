@@ -20,7 +20,7 @@ from workers.engine.models.tensor_names import (
 )
 
 
-def check_leftovers(
+def check_unread(
     checkpoint: Checkpoint,
     config: ModelDescription,
     taken: Collection[str],

@@ -52,7 +52,7 @@ _FORWARDED: Final = frozenset(
 """Headers that proxies add, each of which shows that another host sent the request."""
 
 
-class Gatekeeper:
+class Authenticator:
     """Identifies the sender of each request. Without keys every caller on this machine is an
     anonymous admin.
     """

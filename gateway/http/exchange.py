@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import ApiError, ChatRequest
-from gateway.http.auth import Gatekeeper, header_of
+from gateway.http.auth import Authenticator, header_of
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.error_responses import (
@@ -31,20 +31,20 @@ Handler = Callable[["Exchange"], Awaitable[None]]
 
 @final
 class Exchange:
-    """`edge` is the gateway, `gate` knows its callers, `scope` is the request in ASGI's words. A
-    handler answers by the `send_` methods, which wait for the client, or by `writer`, which never
-    waits; not by both.
+    """`edge` is the gateway, `authenticator` knows its callers, `scope` is the request in ASGI's
+    words. A handler answers by the `send_` methods, which wait for the client, or by `writer`,
+    which never waits; not by both.
     """
 
-    __slots__ = ("_receive", "_send", "edge", "gate", "scope", "writer")
+    __slots__ = ("_receive", "_send", "authenticator", "edge", "scope", "writer")
 
     def __init__(
-        self, edge: Edge, gate: Gatekeeper, scope: Scope, receive: Receive, send: Send
+        self, edge: Edge, authenticator: Authenticator, scope: Scope, receive: Receive, send: Send
     ) -> None:
         self.edge = edge
         self.scope = scope
         self.writer: ResponseWriter = scope["extensions"][EXTENSION]
-        self.gate = gate
+        self.authenticator = authenticator
         self._receive = receive
         self._send = send
 
@@ -52,15 +52,15 @@ class Exchange:
 
     def identify(self) -> Caller:
         """The sender. Raises `ApiError` 401."""
-        return self.gate.identify(self.scope)
+        return self.authenticator.identify(self.scope)
 
     def check_admin(self) -> None:
         """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""
-        self.gate.check_admin(self.scope)
+        self.authenticator.check_admin(self.scope)
 
     def check_page(self) -> None:
         """Like `check_admin`, for data that a web page reads."""
-        self.gate.check_page(self.scope)
+        self.authenticator.check_page(self.scope)
 
     @property
     def path(self) -> str:

@@ -175,7 +175,7 @@ class Generation:
         `ApiError` 401, 429 for a rate limit, 503 while the gateway stops, and the errors of the
         body.
         """
-        caller = exchange.gate.identify(exchange.scope)
+        caller = exchange.authenticator.identify(exchange.scope)
         if self._edge.draining():
             raise stopping()
         body = exchange.writer.whole_body(self._edge.settings.config.max_body_bytes)

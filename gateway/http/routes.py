@@ -31,7 +31,7 @@ from gateway.api import (
 from gateway.conversations import ConversationList, PrefixList
 from gateway.http import conversations_route, tokenize
 from gateway.http.audited import Audited
-from gateway.http.auth import Gatekeeper, header_of
+from gateway.http.auth import Authenticator, header_of
 from gateway.http.dashboard_route import DashboardRoute
 from gateway.http.edge import Edge, model_named
 from gateway.http.error_responses import header, json_bytes, send_body
@@ -63,27 +63,29 @@ class On(Protocol):
     def __call__(self, path: str, **handlers: Handler) -> Route: ...
 
 
-def edge_app(edge: Edge) -> "Entrance":
+def edge_app(edge: Edge) -> "EdgeApp":
     """The app over `edge`. The router asks its routes one after the other: what is below `/v1`, the
     pages of operators and monitors, and the API once more, because the base URL of some clients
     does not end in `/v1`.
     """
-    gate = Gatekeeper(edge.settings)
+    authenticator = Authenticator(edge.settings)
     metrics = Metrics(edge.shown_models, edge.gauges, edge.spending, edge.process)
     metrics.show_rates(edge.settings)
     generation = Generation(edge, metrics)
 
     def on(path: str, **handlers: Handler) -> Route:
-        return Route(path, Methods(edge, gate, handlers))
+        return Route(path, Methods(edge, authenticator, handlers))
 
     api = _api(on, edge, generation, metrics)
-    unrouted = Unslashed(Methods(edge, gate, {"POST": generation.other}, otherwise=_nothing))
+    unrouted = WithoutTrailingSlash(
+        Methods(edge, authenticator, {"POST": generation.other}, otherwise=_nothing)
+    )
     below_v1 = Mount("/v1", Router(api, redirect_slashes=False, default=unrouted))
     pages = _pages(on, metrics)
     if edge.dashboard is not None:
         shown = DashboardRoute(edge, edge.dashboard, metrics)
         pages += [
-            Route("/", Methods(edge, gate, {"GET": shown.page}, otherwise=_nothing)),
+            Route("/", Methods(edge, authenticator, {"GET": shown.page}, otherwise=_nothing)),
             on("/dashboard/state", GET=shown.state),
             on("/dashboard/stream", GET=shown.stream),
             on("/dashboard/requests/{name}", GET=shown.request),
@@ -91,7 +93,7 @@ def edge_app(edge: Edge) -> "Entrance":
     routes = [below_v1, *pages, *api]
     router = Router(routes, redirect_slashes=False, default=unrouted)
     unrouted.router = router
-    return Entrance(router, gate)
+    return EdgeApp(router, authenticator)
 
 
 def _api(on: On, edge: Edge, generation: Generation, metrics: Metrics) -> list[Route]:
@@ -158,7 +160,7 @@ def _pages(on: On, metrics: Metrics) -> list[Route]:
 
 
 @final
-class Unslashed:
+class WithoutTrailingSlash:
     """The app for paths without a route. A path that ends in a slash is looked for without the
     slash among the routes: some clients put a slash behind every path, and after a redirect they
     would not send the body again. All other requests go to `otherwise` unchanged.
@@ -178,18 +180,18 @@ class Unslashed:
 
 
 @final
-class Entrance:
+class EdgeApp:
     """The app: checks the origin of a request, then finds its handler: by its path, if a route has
     just that path, else by asking the router. Our server calls `enter`; the app itself is a
     coroutine function, as test clients ask.
     """
 
-    def __init__(self, router: Router, gate: Gatekeeper) -> None:
+    def __init__(self, router: Router, authenticator: Authenticator) -> None:
         self.routes = router.routes
         self._by_path = endpoints_by_path(router.routes)
         # `Router.__call__` only awaits `app`, unless the router has a middleware.
         self._route: ASGIApp = router.app
-        self._gate = gate
+        self._gate = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.enter(scope, receive, send)
@@ -267,13 +269,13 @@ class Methods:
     def __init__(
         self,
         edge: Edge,
-        gate: Gatekeeper,
+        authenticator: Authenticator,
         handlers: Mapping[str, Handler],
         otherwise: Handler | None = None,
     ) -> None:
         self.handlers = handlers
         self._edge = edge
-        self._gate = gate
+        self._gate = authenticator
         self._otherwise = otherwise or self._refuse
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

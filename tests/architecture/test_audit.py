@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from config import KeyConfig, hash_api_key
 from gateway.api import ApiError
 from gateway.http.audited import Audited
-from gateway.http.auth import Gatekeeper
+from gateway.http.auth import Authenticator
 from gateway.http.exchange import Exchange as HandledExchange
 from gateway.http.exchange import Handler
 from gateway.http.routes import edge_app
@@ -112,12 +112,12 @@ async def test_a_line_says_how_an_act_ended(tmp_path: Path, error: Exception | N
         await exchange.send_json({})
 
     audited = _Audited(tmp_path)
-    gate = Gatekeeper(audited.edge.settings)
+    authenticator = Authenticator(audited.edge.settings)
     forget = Audited("forget", handler)
 
     def act(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope["path_params"] = {}
-        return forget(HandledExchange(audited.edge, gate, scope, receive, send))
+        return forget(HandledExchange(audited.edge, authenticator, scope, receive, send))
 
     assert (await Exchange(act, method="DELETE").run()).status == 401
     assert not audited.lines()

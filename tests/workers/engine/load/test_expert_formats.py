@@ -214,7 +214,7 @@ def test_experts_are_the_numbers_that_they_stand_for(
     ):
         x = found.embed(ids)
         ours, theirs = (
-            model._fed(x, layer, model.config.layers[index].mlp)
+            model._fed(x, layer, model.config.layers[index].mlp, None)
             for model, layer in ((found, own), (wanted, other))
         )
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

@@ -16,7 +16,7 @@ GrammarForm = Literal["choice", "ebnf", "json_schema", "lark", "regex"]
 ALL_FORMS: Final = frozenset[GrammarForm](get_args(GrammarForm))
 
 _CHOICE: Final = re.compile(r"start: (\".*\")\s*")
-_RULE: Final = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+_RULE: Final = re.compile(r"^[^\S\n]*+[\w-]++\s*+::=", re.MULTILINE)
 
 
 def form_of(kind: GrammarKind, text: str) -> GrammarForm:

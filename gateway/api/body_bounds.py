@@ -24,7 +24,8 @@ _QUICK_VALUES: Final = 4_000
 _QUICK_LISTS: Final = 1_500
 _PIECE_BYTES: Final = 2**18
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
+"""A text, to the end of a body that does not close it: a search would begin anew at each quote."""
 
 
 def is_quickly_read(body: bytes) -> bool:

@@ -64,7 +64,7 @@ _FINGERPRINT_SEED: Final = 1
 """Distinguishes these requests from those of other APIs with the same bytes."""
 
 _BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
-_TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
+_TOKENS_LEFT: Final = re.compile(r"(?<!\n)\n*+<total_tokens>[^<\n]{0,64}</total_tokens>")
 _SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _ROLES: Final = _INSTRUCTING | {"user", "assistant"}

@@ -46,6 +46,7 @@ _NAMES: Final = re.compile(
     r"tex|svg|swift|scala|lua|r)\Z",
     re.IGNORECASE,
 )
+_MAX_ENDING: Final = 16
 
 
 def named_text(file: Mapping[str, Any]) -> str | None:
@@ -66,10 +67,10 @@ def text_of_file(data: object, name: object = None) -> str | None:
         return None
     url = _DATA_URL.match(data)
     if url is None:
-        is_text = isinstance(name, str) and _NAMES.search(name) is not None
+        is_text = _is_text_name(name)
         return _decoded(_from_base64(data)) if is_text and not _is_address(data) else None
     kind = url[1].strip().lower()
-    by_name = kind in _UNKNOWN and isinstance(name, str) and _NAMES.search(name) is not None
+    by_name = kind in _UNKNOWN and _is_text_name(name)
     if not (by_name or is_text_type(kind)):
         return None
     rest = data[url.end() :]
@@ -104,3 +105,7 @@ def _decoded(data: bytes | None, charset: str = "utf-8") -> str | None:
         return data.decode(charset).removeprefix("\ufeff")
     except (UnicodeDecodeError, LookupError):
         return None
+
+
+def _is_text_name(name: object) -> bool:
+    return isinstance(name, str) and _NAMES.search(name[-_MAX_ENDING:]) is not None

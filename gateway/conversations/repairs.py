@@ -73,7 +73,8 @@ class Repair:
         kept: list[str] = []
         taken: list[str] = []
         for line in text.splitlines(keepends=True):
-            is_one = self._lines.fullmatch(line.rstrip("\r\n")) is not None
+            is_short = len(line) <= MAX_CHARS
+            is_one = is_short and self._lines.fullmatch(line.rstrip("\r\n")) is not None
             (taken if is_one else kept).append(line)
         if len(taken) > MAX_LINES or sum(map(len, taken)) > MAX_CHARS:
             return text, ""

@@ -45,20 +45,24 @@ _OVERFLOW_CODES: Final = frozenset(
         "max_context_length_exceeded",
     }
 )
-_N: Final = r"(\d[\d,_]*)"
+_N: Final = r"(\d[\d,_]*+)"
 _WINDOW: Final = (
     r"(?:maximum |max |available )?(?:context|model|prompt|sequence)[ -]?"
     r"(?:length|size|window|limit)"
 )
-_TOKENS: Final = r"(?P<n>\d[\d,_]*)"
+_TOKENS: Final = r"(?P<n>\d[\d,_]*+)"
+_LONGER: Final = r"(?:long|larg|great)er"
+_GAP: Final = r".{0,200}?"
+_WORDS: Final = r"[^.]{0,100}?"
+"""What stands between two numbers is bounded: a server may send 2,000 characters of beginnings."""
 _ASKED: Final = r"(?:requested|resulted in|contains|has|total of)\D{0,40}?"
 _BOTH: Final = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
         # The window first, then the tokens: OpenAI, vLLM, OpenRouter, DeepSeek, Mistral, xAI.
-        rf"max\w* (?:context|prompt|model|sequence) length (?:is|of) {_N}.*?{_ASKED}{_TOKENS}",
+        rf"max\w* (?:context|prompt|model|sequence) length (?:is|of) {_N}{_GAP}{_ASKED}{_TOKENS}",
         # SGLang with a completion: "... context length of 4096 tokens. You requested a total of".
-        rf"(?:context|model) length of {_N} tokens.*?total of {_TOKENS}",
+        rf"(?:context|model) length of {_N} tokens{_GAP}total of {_TOKENS}",
     )
 )
 _BOTH_TURNED: Final = tuple(
@@ -67,11 +71,11 @@ _BOTH_TURNED: Final = tuple(
         # The tokens first, then the window: Anthropic, llama.cpp, SGLang, vLLM, Gemini.
         rf"prompt is too long: {_TOKENS} tokens > {_N}",
         rf"request \({_TOKENS} tokens\) exceeds the available context size \({_N}",
-        rf"(?:input|prompt)[^.]*?{_TOKENS}(?: tokens)?\)? is (?:long|larg|great)er than [^.]*?{_N}",
-        rf"input length \({_TOKENS} tokens\) exceeds [^.]*?\({_N}",
-        rf"prompt \([^)]*?length:? {_TOKENS}\) is (?:too long|longer than)[^.]*?{_N}",
-        rf"token count (?:of )?\(?{_TOKENS}\)? exceeds [^.]*?{_N}",
-        rf"prompt contains {_TOKENS} tokens.*?{_N} maximum context length",
+        rf"(?:input|prompt){_WORDS}{_TOKENS}(?: tokens)?\)? is {_LONGER} than {_WORDS}{_N}",
+        rf"input length \({_TOKENS} tokens\) exceeds {_WORDS}\({_N}",
+        rf"prompt \([^)]{{0,100}}?length:? {_TOKENS}\) is (?:too long|longer than){_WORDS}{_N}",
+        rf"token count (?:of )?\(?{_TOKENS}\)? exceeds {_WORDS}{_N}",
+        rf"prompt contains {_TOKENS} tokens{_GAP}{_N} maximum context length",
     )
 )
 _SIGNS: Final = tuple(

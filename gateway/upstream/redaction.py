@@ -12,9 +12,9 @@ ALONE_CHARS: Final = 12
 """A secret of fewer bytes counts only where no letter, digit, `_` or `-` is beside it."""
 
 _INNER: Final = re.compile(
-    r"(?i)\b[a-z][a-z0-9+.-]*://\S+"
+    r"(?i)\b[a-z][a-z0-9+.-]{0,31}+://\S+"
     r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\d.])"
-    r"|\b(?:sk|pk|rk|key|token|bearer|secret)[-_ :=]+"
+    r"|\b(?:sk|pk|rk|key|token|bearer|secret)[-_ :=]{1,8}"
     r"(?=[A-Za-z._-]*\d|[A-Za-z._-]{16})[A-Za-z0-9._-]{8,}"
 )
 """Addresses, and what looks like a key: it has a digit or is long, unlike the words of a sentence,

@@ -44,8 +44,8 @@ DSML: Final = Tags(
     "<｜DSML｜tool_sep｜>",
 )
 _HEAD: Final = re.compile(
-    r"\s*(?:function<[^>]*>)?\s*([^\s<](?:[^<\n`]*[^\s<`])?)\s*(?:<[^>]*>)?\s*(?:```\w*)?\s*"
-    r"(?:null)?\s*(?:```)?\s*"
+    r"\s*+(?:function<[^>]*>)?\s*+([^\s<](?:[^<\n`]*[^\s<`])?)\s*+(?:<[^>]*>)?\s*+(?:```\w*)?\s*+"
+    r"(?:null)?\s*+(?:```)?\s*+"
 )
 _MAX_HEAD: Final = MAX_NAME + 128
 

@@ -30,7 +30,13 @@ END: Final = "<|end|>"
 CALL: Final = "<|call|>"
 RETURN: Final = "<|return|>"
 PREFIX: Final = "functions."
-RECIPIENT: Final = re.compile(r"\bto=(.+?)(?=\s*<\||\s+(?:json|code)\b|\s*$)")
+RECIPIENT: Final = re.compile(
+    r"\bto=((?:[^\s<]|<(?!\|)|[^\S\n]++(?!\n|<\||(?:json|code)\b|\Z))++)"
+    r"(?=\s*(?:<\||\Z)|\s+(?:json|code)\b)"
+)
+"""A recipient ends at a tag, at the name of a notation, or with the head. White space within it is
+passed once: a head in one piece may be long.
+"""
 TO_NO_TOOL: Final = frozenset({"assistant", "user", "all"})
 """Recipients of messages that are no calls."""
 _CODE: Final = "code"

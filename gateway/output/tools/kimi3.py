@@ -35,7 +35,7 @@ END_ARGUMENT: Final = f"{CLOSE}argument{SEP}"
 _OBJECT: Final = f"{OPEN}json"
 _END_OBJECT: Final = f"{CLOSE}json{SEP}"
 _VALUE_ENDS: Final[tuple[Path, ...]] = ((END_ARGUMENT, _ARGUMENT), (END_ARGUMENT, _END_CALL))
-_ATTRIBUTE: Final = re.compile(r'(\w+)="([^"]*)"')
+_ATTRIBUTE: Final = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 
 
 def read(calls: CallSink, _marker: str) -> Read[None]:

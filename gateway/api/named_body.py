@@ -4,22 +4,15 @@ Owns how that name is found and replaced. Everything else passes unchanged. Must
 what the other fields mean.
 """
 
-import re
 from typing import Any, Final
 
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
+from gateway.api.form import field_in
 from gateway.api.json_body import decode_object
 
-_BOUNDARY: Final = re.compile(r'boundary="?([^";,]{1,200})"?')
-_PART_NAMES: Final = {
-    name: re.compile(rb'(?i)content-disposition:[^\r\n]*;\s*name="?' + name + rb'"?\s*(?:;|\r\n|$)')
-    for name in (b"model", b"n")
-}
-_MAX_HEAD_BYTES: Final = 4096
 _MAX_DIGITS: Final = 9
-_MAX_PARTS: Final = 1000
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,7 +38,7 @@ class NamedBody(msgspec.Struct, frozen=True):
         """The fields of a JSON body; of a form only `n`, if it is a number."""
         if self.raw is not None:
             return self.raw
-        found = _part_of(self.content_type, self.body, b"n")
+        found = field_in(self.content_type, self.body, b"n")
         text = b"" if found is None else self.body[found[0] : found[1]].strip()
         return {"n": int(text)} if text.isdigit() and len(text) <= _MAX_DIGITS else {}
 
@@ -73,36 +66,11 @@ def named_body(content_type: str, body: bytes) -> NamedBody | None:
 
 
 def _named_form(content_type: str, body: bytes) -> NamedBody | None:
-    found = _part_of(content_type, body, b"model")
+    found = field_in(content_type, body, b"model")
     if found is None:
         return None
     start, end = found
     return NamedBody(content_type, body, _decoded(body[start:end]), None, start, end)
-
-
-def _part_of(content_type: str, body: bytes, name: bytes) -> tuple[int, int] | None:
-    """Where the value of the form's field `name` begins and ends. Raises `ApiError` 400 for a form
-    that has the field twice, of which servers take the first or the last, and for endless ones.
-    """
-    boundary = _BOUNDARY.search(content_type)
-    if boundary is None:
-        raise invalid(None, "The form's Content-Type has no boundary.", code="invalid_form")
-    mark = b"--" + boundary[1].encode("latin-1")
-    found: tuple[int, int] | None = None
-    at = body.find(mark)
-    for _ in range(_MAX_PARTS):
-        head_at = at + len(mark)
-        head_end = body.find(b"\r\n\r\n", head_at, head_at + _MAX_HEAD_BYTES)
-        after = body.find(b"\r\n" + mark, head_end) if at >= 0 and head_end >= 0 else -1
-        if after < 0:
-            return found
-        if _PART_NAMES[name].search(body, head_at, head_end + 2):
-            if found is not None:
-                text = f"The form has the field '{name.decode()}' twice."
-                raise invalid(name.decode(), text, code="invalid_form")
-            found = head_end + 4, after
-        at = after + 2
-    raise invalid(None, f"The form has over {_MAX_PARTS} parts.", code="invalid_form")
 
 
 def _decoded(name: bytes) -> str:

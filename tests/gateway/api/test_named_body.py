@@ -71,3 +71,68 @@ def test_what_cannot_be_read_is_refused() -> None:
         named_body("application/json", b"{")
     with pytest.raises(ApiError, match="no boundary"):
         named_body("multipart/form-data", b"--x")
+
+
+M = 'Content-Disposition: form-data; name="model"\r\n\r\n'
+
+
+def raw_form(*parts: str, end: str = "--x--y--\r\n") -> bytes:
+    return ("".join(f"--x--y\r\n{one}\r\n" for one in parts) + end).encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        # The name of a file is no name of a field.
+        (
+            KIND,
+            raw_form('Content-Disposition: form-data; name="a"; filename="; name=model\r\n\r\nm'),
+        ),
+        (
+            KIND,
+            raw_form("Content-Disposition: form-data; name*=utf-8''model\r\n\r\nother", M + "m"),
+        ),
+        (KIND, raw_form('Content-Disposition: form-data; name="mo\\del"\r\n\r\nother', M + "m")),
+        (KIND, raw_form(M + "m", 'Content-Disposition: form-data;\r\n name="model"\r\n\r\nother')),
+        (KIND, raw_form(M + "m", "X-A: b\r\n\r\nother")),
+        (KIND, raw_form(M + "m", f"{M[:-4]}\r\n{M}other")),
+        # A server that takes line feeds alone finds a second field in this file.
+        (
+            KIND,
+            raw_form(f"{M.replace('model', 'file')}\n--x--y\n{M[:-4]}\n\nother\n--x--y\n", M + "m"),
+        ),
+        (KIND, b"\r\n--x--y" + raw_form(M + "m")),
+        (KIND, raw_form(M + "m", end="--x--y--\r\n" + raw_form(M + "other").decode())),
+        (KIND, raw_form(M + "m", end="")),
+        (KIND, raw_form(f"Content-Transfer-Encoding: base64\r\n{M}bQ==")),
+        ("multipart/form-data; xboundary=z; boundary=x--y; boundary=z", raw_form(M + "m")),
+        ('multipart/form-data; boundary="x--y', raw_form(M + "m")),
+        ("multipart/form-data; boundary=x--y junk", raw_form(M + "m")),
+    ],
+)
+def test_a_form_that_servers_could_read_in_two_ways_is_refused(kind: str, body: bytes) -> None:
+    """The model that is priced and replaced is the one that the server reads."""
+    with pytest.raises(ApiError) as refused:
+        named_body(kind, body)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_form")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "multipart/form-data; boundary=x--y",
+        "multipart/form-data;boundary=x--y",
+        'multipart/form-data; charset=utf-8; boundary="x--y"',
+        "Multipart/Form-Data; Boundary=x--y;",
+    ],
+)
+def test_the_forms_of_clients_are_read(kind: str) -> None:
+    """Names without quotes, names of files in two notations, and other lines above a value."""
+    file = (
+        'Content-Disposition: form-data; name=file; filename="a \\"b\\".wav"; filename*=utf-8\'\'a'
+    )
+    body = raw_form(file + "\r\nContent-Type: audio/wav\r\n\r\n\n\n", M + "m")
+    found = named_body(kind, body)
+    assert found is not None
+    assert found.model == "m"
+    assert found.renamed("other") == body.replace(b"\r\n\r\nm\r\n", b"\r\n\r\nother\r\n")

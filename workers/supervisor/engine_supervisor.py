@@ -1,7 +1,7 @@
 """Keeps one engine alive: start it, report its death, clean up, start it again.
 
-Owns what is done at each event of a `Lifecycle`, and the report of a death. Must not know gateways,
-nor how a running engine is judged (`engine_life.py`), nor which state follows (`lifecycle.py`).
+Owns what is done at each event of a `Lifecycle`. Must not know gateways, nor how a running engine
+is judged (`engine_life.py`), nor which state follows (`lifecycle.py`).
 """
 
 import os
@@ -17,7 +17,6 @@ import trio
 
 from config import WorkerConfig
 from housekeeping.process_files import make_scratch
-from housekeeping.sizes import bytes_text
 from protocol.control_messages import (
     MAX_SHOWN_TROUBLES,
     ProbeQuestion,
@@ -28,13 +27,12 @@ from protocol.errors import ConfigError
 from protocol.messages import INVARIANT
 from workers.ipc import AnswerProbe
 from workers.supervisor.between_engines import BetweenEngines
+from workers.supervisor.death_reports import DeathReports
 from workers.supervisor.diagnosis import (
     DOWNLOAD_PHASE,
     DeathEvidence,
     count_oom_kills,
     diagnose,
-    fault_cause,
-    last_log,
 )
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
@@ -43,7 +41,6 @@ from workers.supervisor.group import Group, Run
 from workers.supervisor.hold import WorkerHold
 from workers.supervisor.host_cache import HostCache, may_keep
 from workers.supervisor.identity import take_changes
-from workers.supervisor.last_death import Death
 from workers.supervisor.lifecycle import (
     DRAINS,
     OVER,
@@ -115,7 +112,7 @@ class EngineSupervisor:
         self._finishing = trio.CancelScope()
         self._wake = trio.Event()
         self._num_restarts = 0
-        self._death: Death | None = None
+        self._deaths = DeathReports(log, self.lifecycle.policy)
 
     def work_sent(self) -> None:
         """Note that a submission went to the engine, so that a step is due."""
@@ -309,7 +306,7 @@ class EngineSupervisor:
             is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
             troubles=(*(life.troubles if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
-            fault=self._death.shown(now) if self._death is not None else None,
+            fault=None if self._deaths.last is None else self._deaths.last.shown(now),
             is_held=self.lifecycle.hold.is_on,
             warnings=life.warnings if life is not None else (),
             probe=self._probe_report(),
@@ -439,7 +436,11 @@ class EngineSupervisor:
         if self.sleeper is not None:
             self.sleeper.life = None
         if self._cache is not None:
-            self._judge_cache(self._cache, life, ending)
+            self._cache.engine_ended(
+                lacked_memory=diagnose(ending).kind == "memory",
+                was_clearing=life is not None and life.num_clears > 0,
+                log=self._log,
+            )
         own = frozenset(() if life is None else (life.process.pid,))
         match self.lifecycle.state:
             case EngineState.LEAVING:
@@ -451,20 +452,6 @@ class EngineSupervisor:
                 await self._sleeps(ending, own)
             case _:
                 await self._after_death(ending, own)
-
-    def _judge_cache(
-        self, cache: HostCache, life: EngineLife | None, ending: DeathEvidence
-    ) -> None:
-        """Give the memory of the host back behind an engine that was to clear it, or that the
-        kernel has killed for want of memory: no engine's end frees this memory, and the next one
-        would meet the same.
-        """
-        is_short = diagnose(ending).kind == "memory"
-        if is_short and cache.num_resident:
-            size = bytes_text(cache.num_resident)
-            self._log.warning(f"the host lacked memory: {size} of cached prefixes are given back")
-        if is_short or (life is not None and life.num_clears):
-            cache.clear()
 
     async def _sleeps(self, ending: DeathEvidence, own: frozenset[int]) -> None:
         """Take the end of a process that ended on purpose, or while it was asleep: nothing is
@@ -501,14 +488,14 @@ class EngineSupervisor:
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides giving up
         if delay_s is not None:
-            self._report_death(ending, is_told=is_told, next_s=delay_s)
+            self._deaths.report(ending, self._config, self._relay, is_told=is_told, next_s=delay_s)
             self.lifecycle.on(LifeEvent.RETRY)
             self._relay.engine_restarts()
             if delay_s >= AGAIN_S:
                 self._give_place_up(again_s=delay_s)  # other workers get the device meanwhile
             await self._pause(delay_s, own)
         else:
-            self._report_death(ending, is_told=False, is_final=True)
+            self._deaths.report(ending, self._config, self._relay, is_told=False, is_final=True)
             self.lifecycle.on(LifeEvent.GIVE_UP)
             await self._wake.wait()  # the epoch of the next start begins with the request
             await self._pause(0.0, own)
@@ -577,7 +564,8 @@ class EngineSupervisor:
             self._tell_group(life.ending(known_code, 0))
             event = LifeEvent.LINGERS if known_code is None else LifeEvent.EXITED
             if self.lifecycle.on(event) is EngineState.LINGERING:
-                self._report_death(life.ending(None, 0), is_told=False)
+                ending = life.ending(None, 0)
+                self._deaths.report(ending, self._config, self._relay, is_told=False)
         finally:
             exit_code = await life.reap()
         return exit_code
@@ -601,39 +589,6 @@ class EngineSupervisor:
             self._life.accepted.set()
         if self._group is not None:
             self._group.ready()
-
-    def _report_death(
-        self,
-        ending: DeathEvidence,
-        *,
-        is_told: bool,
-        is_final: bool = False,
-        next_s: float = 0.0,
-    ) -> None:
-        """Report the death to the log, to later status requests and to the gateways, unless they
-        are told of it already. `is_final`: no start follows.
-        """
-        diagnosis, policy = diagnose(ending), self.lifecycle.policy
-        cause = fault_cause(
-            diagnosis,
-            worker=self._config.name,
-            failed_starts=policy.failed_starts,
-            stops=is_final,
-            next_s=next_s,
-            is_endless=policy.is_endless(is_attached=self._config.is_attached),
-        )
-        lines, now = last_log(ending.last_lines), trio.current_time()
-        if not self._log.beside_gateway:
-            write = self._log.error if is_final else self._log.warning
-            write(f"engine start {self._relay.epoch} is gone: {cause}")
-        self._death = Death(self._relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
-        if is_told:
-            return
-        # On a shared terminal the engine's last lines are already shown above.
-        shown = () if self._log.beside_gateway else lines
-        self._relay.engine_gone(
-            cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind
-        )
 
 
 def _port_of(config: WorkerConfig) -> int | None:

@@ -10,7 +10,9 @@ from collections.abc import MutableMapping
 from typing import final
 
 from config import WorkerConfig
+from housekeeping.sizes import bytes_text
 from workers.host_cache import FD_VARIABLE, REGION_NAME, taken_fd
+from workers.supervisor.log import WorkerLog
 
 
 def may_keep(config: WorkerConfig) -> bool:
@@ -65,6 +67,17 @@ class HostCache:
     def clear(self) -> None:
         """Give all memory back. No engine may have it."""
         os.ftruncate(self.fd, 0)
+
+    def engine_ended(self, *, lacked_memory: bool, was_clearing: bool, log: WorkerLog) -> None:
+        """Give all memory back after an engine that was killed for lack of memory, or that ended
+        before it had cleared the cache. The end of an engine does not free this memory, so the next
+        engine would fail in the same way.
+        """
+        if lacked_memory and self.num_resident:
+            size = bytes_text(self.num_resident)
+            log.warning(f"the host lacked memory: {size} of cached prefixes are given back")
+        if lacked_memory or was_clearing:
+            self.clear()
 
     def hand_over(self) -> None:
         """Let the next program of this process have it."""

@@ -3,9 +3,9 @@ configurations of weights in 16 bits (`kernels.linear.measured.DENSE`) anew.
 
 FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
 figures of a later file replace earlier ones. A case's entry is its fastest variant, or the library
-if that is faster by 2 %. With `--fp8` it reads the output of `fp8_sweep`, with `--blocks` that of
-`blocks_sweep`, with `--int4` that of `int4_sweep`, of which only what the rule does not find
-becomes an entry. With `--onto` entries of sizes that were not measured stay.
+if that is faster by 2 %. With `--fp8` it reads the output of `fp8_sweep`, with `--int4` that of
+`int4_sweep`, of which only what the rule does not find becomes an entry. With `--onto` entries of
+sizes that were not measured stay.
 """
 
 import argparse
@@ -28,13 +28,12 @@ _GAIN: Final = 1.02
 _KERNELS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Gemv, Skinny, Wide, Int4Tiles)}
 _NAMES: Final = {Gemv: "gemv", Skinny: "skinny", Wide: "wide", Int4Tiles: "int4_tiles"}
 _FILES: Final = {
-    "": measured.DENSE, "fp8": measured.FP8, "blocks": measured.BLOCKS, "int4": measured.INT4,
+    "": measured.DENSE, "fp8": measured.FP8, "int4": measured.INT4,
 }  # fmt: skip
 _ROWS: Final = {
-    "": TUNED_ROWS, "fp8": TUNED_ROWS_FP8, "blocks": TUNED_ROWS_FP8,
-    "int4": int4_choose.MEASURED_ROWS,
+    "": TUNED_ROWS, "fp8": TUNED_ROWS_FP8, "int4": int4_choose.MEASURED_ROWS,
 }  # fmt: skip
-_CASE: Final = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: (fp8|blocks|int4))?")
+_CASE: Final = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: (fp8|int4))?")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +41,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.linear_table", description=__doc__)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--fp8", dest="form", action="store_const", const="fp8", default="")
-    forms.add_argument("--blocks", dest="form", action="store_const", const="blocks")
     forms.add_argument("--int4", dest="form", action="store_const", const="int4")
     parser.add_argument("--onto", action="store_true", help="keep entries that were not measured")
     parser.add_argument("reports", nargs="+", type=Path, metavar="FILE")
@@ -67,9 +65,7 @@ def with_report(tables: Sequence[Table], report: dict[str, Any], form: str) -> l
 
 
 def entries_of(results: Sequence[dict[str, Any]], form: str) -> list[Entry]:
-    """The entries of a sweep's results, of weights in 16 bits (`form` ""), "fp8", "blocks", whose
-    times are those of layers, or "int4".
-    """
+    """The entries of a sweep's results, of weights in 16 bits (`form` ""), "fp8" or "int4"."""
     found = []
     for result in results:
         match = _CASE.fullmatch(result["case"])
@@ -85,7 +81,7 @@ def entries_of(results: Sequence[dict[str, Any]], form: str) -> list[Entry]:
             op=op,
             rows=rows,
             weight=weight,
-            us=None if form == "blocks" else round(time_us, 1),
+            us=round(time_us, 1),
             kernel=kernel,
             tiles=_tiles(config),
         )

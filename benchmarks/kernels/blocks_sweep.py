@@ -1,69 +1,71 @@
-"""Finds the best configuration of `kernels.linear` for weights in 8 bits, scaled by block.
+"""Products of weights in 8 bits with scales by block: what is chosen, other tiles of the kernel
+that multiplies them as they lie, and Triton's kernel, which widens them, or the library.
 
-`python -m benchmarks.kernels blocks_sweep --jobs 15 --json FILE`, then `python -m
-benchmarks.linear_table --blocks --onto FILE`. Each time is that of a whole layer of the 30B mixture
-at 600 tokens (`mixture_chain`) in which this product differs: a product timed alone does not show
-that its weights are loaded while the launch ahead ends.
+`python -m benchmarks.kernels blocks_sweep --jobs 15 --json FILE`. The first variant of a case is
+the choice; `--case T=64` measures those rows only.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import torch
 
-from benchmarks.kernels import mixture_chain
 from benchmarks.kernels.case import KernelCase
-from benchmarks.kernels.linear import written
+from benchmarks.kernels.fp8 import case
 from kernels.fp8 import BLOCK
-from kernels.linear.choose import Op, choose, even_splits
-from kernels.linear.config import Config, Skinny
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import MAX_TILE_ROWS, Config, Wide
 
-_ROWS: Final = (4, 16, 32, 64)
-_FEW_ROWS: Final = 16
-_CONTEXT: Final = 600
-_PRODUCTS: Final = ((Op.NORM_LINEAR, 5120, 2048), (Op.LINEAR_ADD, 2048, 4096))
-_TILES: Final = ((64, 4, 4), (64, 4, 6), (128, 8, 4))
-"""Weight rows, warps and stages."""
+_ROWS: Final = (2, 8, 16, 64, 128, 256, 384, 553, 1024, 4096)
+_PRODUCTS: Final = (
+    (Op.NORM_LINEAR, 5120, 2048),
+    (Op.LINEAR_ADD, 2048, 4096),
+    (Op.NORM_LINEAR, 6144, 4096),
+    (Op.LINEAR_ADD, 4096, 4096),
+    (Op.NORM_SWIGLU, 24576, 4096),
+    (Op.LINEAR_ADD, 4096, 12288),
+    (Op.NORM_SWIGLU, 34816, 5120),
+    (Op.LINEAR_ADD, 5120, 17408),
+    (Op.NORM_SWIGLU, 6144, 1024),
+)
+"""Of a 30B mixture, an 8B, a 27B and a 0.6B."""
+
+_TILES: Final = ((1, 1), (1, 3), (2, 2), (3, 1), (3, 4))
+"""Warp groups, and programs that share a tile's columns."""
+
+_TILES_OF_MANY: Final = (
+    (3, 1, 144),
+    (3, 2, 144),
+    (3, 1, 128),
+    (3, 1, 112),
+    (2, 1, 144),
+    (2, 2, 128),
+)
+"""The same with rows of a tile."""
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
     """None off CUDA."""
     if device.type != "cuda":
         return
-    for num_rows in _ROWS:
-        for op, num_weight_rows, depth in _PRODUCTS:
-            configs = _configs(op, num_rows, num_weight_rows, depth)
-            case = mixture_chain.case_of(
-                "30b blocks",
-                num_rows,
-                _CONTEXT,
-                {
-                    written(config): mixture_chain.MixtureForm(qkv=config)
-                    if op is Op.NORM_LINEAR
-                    else mixture_chain.MixtureForm(out=config)
-                    for config in configs
-                },
-                device,
-            )
-            yield replace(
-                case,
-                name=f"{op} {num_weight_rows} x {depth} T={num_rows} blocks",
-                variants=[variant for variant in case.variants if "now" not in variant.name],
-            )
+    for (op, num_weight_rows, depth), num_rows in product(_PRODUCTS, _ROWS):
+        size = op, num_rows, num_weight_rows, depth
+        chosen, widening = (
+            choose(*size, torch.bfloat16, BLOCK, has_wide=has_wide) for has_wide in (True, False)
+        )
+        configs: dict[Config | None, None] = {chosen: None, widening: None}
+        configs |= dict.fromkeys(_others(op, num_rows))
+        yield case(*size, list(configs), device, by_block=True, peers=False)
 
 
-def _configs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> list[Config]:
-    """The present configuration, and tiles by the number of programs that share their columns. 8
-    rows use the configuration for 16; with two programs a tile a layer of 8 rows takes 2 % longer
-    than with four.
-    """
-    now = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, BLOCK)
-    found: dict[Config, None] = {} if now is None else {now: None}
-    for block_n, warps, stages in _TILES:
-        for splits in (4, 8) if num_rows <= _FEW_ROWS else (2, 3, 4, 8):
-            config = Skinny(block_n, BLOCK, even_splits(depth, BLOCK, splits), warps, stages)
-            found[config] = None
-            if op is Op.NORM_LINEAR and splits <= 4:
-                found[config._replace(fuses_norm=False)] = None
-    return list(found)
+def _others(op: Op, num_rows: int) -> Iterator[Wide]:
+    most_splits = 1 if op is Op.NORM_SWIGLU else 4
+    if num_rows > MAX_TILE_ROWS:
+        for groups, splits, rows in _TILES_OF_MANY:
+            if splits <= most_splits:
+                yield Wide(groups, splits, rows=rows, band=8)
+        return
+    for groups, splits in _TILES:
+        if splits <= most_splits:
+            yield Wide(groups, splits, reads_once=True, stages=20)

@@ -23,7 +23,10 @@ SHARED_BYTES: Final = 227 * 1024
 
 BF16: Final = "k16.f32.bf16.bf16"
 E4M3: Final = "k32.f32.e4m3.e4m3"
-"""The form of `wgmma` that multiplies numbers in e4m3."""
+"""The forms of `wgmma` that multiply numbers in bfloat16 and in e4m3."""
+
+_LINE_BYTES: Final = 128
+"""Of a row in a tile."""
 
 _CAPABILITY: Final = (9, 0)
 
@@ -73,3 +76,32 @@ def wgmma(
       "wgmma.mma_async.sync.aligned.m64n{n}{kind} {{{places}}}, "
       "{f"{{{a}}}" if from_registers else a}, %{count + len(names)}, {tail};\\n"
       : {outputs} : {", ".join(inputs)});"""
+
+
+def tile_products(n: int, *, kind: str, parts: int = 1) -> str:
+    """Functions that multiply 64 rows of weights by `n` rows of x, both tiles in shared memory, in
+    so many `parts` of these rows. `multiply(sums, weights, x)` adds products of 32 bytes of
+    columns; for `multiply_first` sums that were there do not count; `end_products(sums)`: all are
+    there.
+    """
+    sums, count = f"float (&sums)[{n // 2}]", n // parts
+    # Of 16 bits either side could be transposed.
+    tail = "1, 1" if kind == E4M3 else "1, 1, 0, 0"
+    text = []
+    for name, adds in (("multiply_first", 0), ("multiply", 1)):
+        calls = [
+            wgmma(
+                count, part * count // 2, ["weights"], f"x + {part * count * _LINE_BYTES // 16}",
+                tail=f"{adds}, {tail}", kind=kind,
+            )
+            for part in range(parts)
+        ]  # fmt: skip
+        signature = f"{name}({sums}, u64 weights, u64 x)"
+        text.append(f"__device__ __forceinline__ void {signature} {{{''.join(calls)}\n}}\n")
+    outputs = ", ".join([f'"+f"(sums[{number}])' for number in range(n // 2)])
+    ends = "wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;"
+    text.append(
+        f"__device__ __forceinline__ void end_products({sums}) {{\n"
+        f'  asm volatile("{ends}" : {outputs} :: "memory");\n}}\n'
+    )
+    return "".join(text)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels.choose import multiprocessors
 from kernels.cuda import hopper
-from kernels.cuda.hopper import ALIGNED, E4M3, SHARED_BYTES, wgmma
+from kernels.cuda.hopper import ALIGNED, E4M3, SHARED_BYTES
 from kernels.cuda.source import CudaSource
 from kernels.experts.counted import HELD_TILES, CountedProduct, CountingKernel, CountingProgram
 from kernels.experts.headers import headers
@@ -68,24 +68,11 @@ its sums 53.3 (46)."""
 
 
 def _instructions(constants: Mapping[str, int]) -> dict[str, str]:
-    """`multiply(sums, weights, x)`: adds 64 rows of weights by N rows of x, 128 bits of columns
-    deep; `multiply_first`: sums that were there do not count; `end_products(sums)`: all are there.
-    """
-    text = []
+    """Products of 64 rows of weights by as many rows of x as a tile has, and by fewer."""
     most = constants["ROWS"]
-    for n in (*(size for size in _SIZES if size < most), most):
-        sums = f"float (&sums)[{n // 2}]"
-        for name, tail in (("multiply_first", "0, 1, 1"), ("multiply", "1, 1, 1")):
-            call = wgmma(n, 0, ["weights"], "x", tail=tail, kind=E4M3)
-            signature = f"{name}({sums}, u64 weights, u64 x)"
-            text.append(f"__device__ __forceinline__ void {signature} {{{call}\n}}\n")
-        outputs = ", ".join([f'"+f"(sums[{number}])' for number in range(n // 2)])
-        ends = "wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;"
-        text.append(
-            f"__device__ __forceinline__ void end_products({sums}) {{\n"
-            f'  asm volatile("{ends}" : {outputs} :: "memory");\n}}\n'
-        )
-    return {**headers("hopper.h"), "multiply.h": "".join(text)}
+    sizes = *(size for size in _SIZES if size < most), most
+    text = "".join([hopper.tile_products(size, kind=E4M3) for size in sizes])
+    return {**headers("hopper.h"), "multiply.h": text}
 
 
 rounded_experts: Final = CudaSource(

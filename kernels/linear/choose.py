@@ -11,16 +11,24 @@ from typing import Final
 
 import torch
 
-from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Gemv, Skinny, Wide
-from kernels.linear.measured import TUNED, TUNED_BLOCKS, TUNED_FP8, Product
+from kernels.linear.config import (
+    MAX_TILE_ROWS,
+    MAX_WIDE_ROWS,
+    Config,
+    Gemv,
+    Skinny,
+    Wide,
+)
+from kernels.linear.measured import TUNED, TUNED_FP8, Product
 
 MAX_ROWS: Final = 64
 """The most rows of shapes without a measurement. For more the library nears the tensor cores' rate.
 """
 
 MAX_BLOCKED_ROWS: Final = 512
-"""The most rows by weights with scales by block. Our kernel reads one byte per weight for every 128
-rows and multiplies at the rate of 16 bits; the library first costs 5 bytes of traffic per weight.
+"""The most rows by weights with scales by block in Triton. That kernel reads one byte per weight
+for every 128 rows and multiplies at the rate of 16 bits; the library first costs 5 bytes of traffic
+per weight.
 """
 
 TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 160, 208, 256)
@@ -74,6 +82,19 @@ _PROGRAMS_AT_ONCE: Final = {1: 132, 2: 132, 3: 114, 4: 120}
 of its parts of 16 or 18 multiprocessors. 43 clusters of 3 took as long as two rounds: 8,192 weight
 rows of a 27B 25.4 us, where 64 clusters of 2 take 20.8 (`python -m benchmarks.kernels
 wide_27b_sweep`)."""
+
+_ROUNDING: Final = tuple(
+    Wide(groups, splits, rows=rows, band=8)
+    for groups, rows in ((3, 144), (3, 128), (3, 112), (2, 144), (2, 128))
+    for splits in (1, 2)
+)
+"""The tiles of many rows for weights with scales by block. Few sizes, as each is compiled."""
+
+_BEGINNING: Final = 400_000
+"""What a program takes beside its products, as a number of those of a warp group (`_cost`)."""
+
+_FEWER_GROUPS: Final = {2: 1.1}
+"""What products of fewer warp groups than three take longer."""
 
 _WIDE_WEIGHTS: Final = 2**23
 """The fewest weights of a product by the wide kernel without a measurement: one of 3 million is
@@ -134,6 +155,8 @@ def choose(
     if num_rows == 0 or dtype not in _HALVES:
         return None
     if scale_block > 1:
+        if has_wide and num_rows > 1:
+            return _rounding(op, num_rows, num_weight_rows, depth, scale_block)
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
     is_fp8 = scale_block == 1
     if has_wide and not is_fp8 and num_rows in _PADDED_ROWS:
@@ -190,18 +213,36 @@ def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
 
 
 @cache
+def _rounding(op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int) -> Wide:
+    """The tiles that multiply rows rounded to 8 bits by weights with scales by block. Nine shapes
+    of 2 to 4,096 rows take 2 % longer than by the best of some ten tiles, and 11 % at most (`python
+    -m benchmarks.kernels blocks_sweep`, H200).
+    """
+    most_splits = 1 if op is Op.NORM_SWIGLU else max(1, depth // scale_block)
+    if num_rows > MAX_TILE_ROWS:
+        fitting = (config for config in _ROUNDING if config.splits <= most_splits)
+        return min(fitting, key=lambda config: _cost(config, num_rows, num_weight_rows, depth))
+    return _at_once(num_weight_rows, most_splits, is_large=True) or _FEW_OF_MANY
+
+
+def _cost(config: Wide, num_rows: int, num_weight_rows: int, depth: int) -> float:
+    """A measure of time: the rounds in which programs run, times what a program of each takes."""
+    tiles = -(-num_weight_rows // (64 * config.groups)) * -(-num_rows // config.rows)
+    rounds = -(-tiles * config.splits // _PROGRAMS_AT_ONCE[config.splits])
+    columns = config.groups * config.tile_rows(num_rows) * depth / config.splits
+    return rounds * (_BEGINNING + columns * _FEWER_GROUPS.get(config.groups, 1.0))
+
+
+@cache
 def _choose_blocked(
     op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int
 ) -> Config | None:
-    """The measured configuration, else the configuration for scales by row, with tiles that do not
-    cross a scale's block. The library would widen the whole weight.
+    """The configuration for scales by row, with tiles that do not cross a scale's block. The
+    library would widen the whole weight.
     """
     if num_rows > MAX_BLOCKED_ROWS:
         return None
     rows = min(num_rows, MAX_TILE_ROWS)
-    known = _measured(TUNED_BLOCKS, op, _tuned_rows(rows, is_fp8=True), num_weight_rows, depth)
-    if known is not None and known is not _UNKNOWN:
-        return known
     config = _choose(op, rows, num_weight_rows, depth, is_fp8=True)
     if isinstance(config, Gemv):
         return config
@@ -215,23 +256,27 @@ def _choose_blocked(
 @cache
 def of_few_rows(op: Op, num_weight_rows: int) -> Wide:
     """`_at_once`, or the largest tiles."""
-    return _at_once(op, num_weight_rows) or _FEW_OF_MANY
+    most_splits = 1 if op is Op.NORM_SWIGLU else max(_PROGRAMS_AT_ONCE)
+    return _at_once(num_weight_rows, most_splits) or _FEW_OF_MANY
 
 
-def _at_once(op: Op, num_weight_rows: int) -> Wide | None:
+def _at_once(num_weight_rows: int, most_splits: int, *, is_large: bool = False) -> Wide | None:
     """The tiles with the most programs that still run at once, or with nearly as many programs and
-    fewer splits; None if no tiles qualify. A SwiGLU is not cut along its columns.
+    fewer splits (with `is_large`: larger tiles); None if no tiles qualify. A SwiGLU is not cut
+    along its columns: its `most_splits` is 1.
     """
     fitting = {
         _FEW._replace(groups=groups, splits=splits): programs
         for splits, most in _PROGRAMS_AT_ONCE.items()
         for groups in (1, 2, 3)
-        if (programs := splits * -(-num_weight_rows // (64 * groups))) <= most
-        and (splits == 1 or op is not Op.NORM_SWIGLU)
+        if splits <= most_splits
+        and (programs := splits * -(-num_weight_rows // (64 * groups))) <= most
     }
     most = max(fitting.values(), default=0)
-    nearly = (config for config, programs in fitting.items() if programs >= _NEARLY * most)
-    return next(nearly, None)
+    nearly = [config for config, programs in fitting.items() if programs >= _NEARLY * most]
+    if is_large:
+        nearly.sort(key=lambda config: -config.groups)
+    return next(iter(nearly), None)
 
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
@@ -283,7 +328,9 @@ def _wide(op: Op, num_weight_rows: int) -> Wide | None:
         return Wide(groups=3, splits=1)
     if num_weight_rows > _HEAD_ROWS:
         return Wide(groups=1, splits=2, reads_once=True) if op is Op.LINEAR_ADD else None
-    return _at_once(op, num_weight_rows) or Wide(groups=2, splits=2, reads_once=True)
+    return _at_once(num_weight_rows, max(_PROGRAMS_AT_ONCE)) or Wide(
+        groups=2, splits=2, reads_once=True
+    )
 
 
 def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:

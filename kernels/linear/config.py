@@ -14,7 +14,15 @@ MAX_WIDE_ROWS: Final = 256
 registers of each thread.
 """
 
+_MAX_BLOCKED_ROWS: Final = {1: 208, 2: 208, 3: 144}
+"""The same by its warp groups, of a weight whose scales are by block: sums of a block lie beside
+those of all. With 16 rows more NVRTC 13.0 spills.
+"""
 
+_MAX_SHARED_BLOCKED_ROWS: Final = 64
+"""The same where a multiprocessor holds several programs, whose threads have fewer registers."""
+
+_BAND: Final = 8
 _LEAST_STAGES: Final = 2
 _LEAST_COLUMNS: Final = 32
 _OTHER_BYTES: Final = 4096
@@ -101,6 +109,15 @@ class Wide(NamedTuple):
     stages: int = 8
     cached_bytes: int = 128
     programs: int = 1
+
+    @property
+    def most_blocked_rows(self) -> int:
+        """The most rows of x in a tile, of a weight whose scales are by block."""
+        return _MAX_SHARED_BLOCKED_ROWS if self.programs > 1 else _MAX_BLOCKED_ROWS[self.groups]
+
+    def in_bands(self, most: int) -> "Wide":
+        """The same for tiles of at most so many rows, and any number of them."""
+        return self._replace(rows=most, band=self.band or _BAND)
 
     def tile_rows(self, num_rows: int) -> int:
         """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""

@@ -96,9 +96,9 @@ def _chosen(
     _, scales, scale_block = parts_of(weight)
     num_weight_rows, depth = weight.shape
     num_out = num_weight_rows // 2 if epilogue.swiglu else num_weight_rows
-    is_fp8 = scale_block == 1
-    can_be = scale_block <= 1 and not (is_fp8 and invariant)
-    has_wide = can_be and not epilogue.is_gelu and suits(x, depth, num_out, is_fp8=is_fp8)
+    is_fp8 = scale_block > 0
+    can_be = not (epilogue.is_gelu or (is_fp8 and invariant))
+    has_wide = can_be and suits(x, depth, num_out, is_fp8=is_fp8)
     if invariant:
         return choose_invariant(op, x.shape[0], num_weight_rows, scale_block, has_wide=has_wide)
     has_wide = has_wide and is_aligned(x, epilogue.bias, epilogue.residual, scales)

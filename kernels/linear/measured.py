@@ -28,9 +28,6 @@ DENSE: Final = "measured_h200.json"
 FP8: Final = "measured_h200_fp8.json"
 """Weights in 8 bits."""
 
-BLOCKS: Final = "measured_h200_fp8_blocks.json"
-"""Weights in 8 bits with scales by block."""
-
 INT4: Final = "measured_h200_int4.json"
 """Weights in 4 bits, by the kernel of `int4_tiles`, where warp groups multiply."""
 
@@ -98,5 +95,4 @@ def int4_products_of(tables: Sequence[Table]) -> dict[Int4Product, Int4Tiles]:
 
 TUNED: Final = products_of(read(DENSE))
 TUNED_FP8: Final = products_of(read(FP8))
-TUNED_BLOCKS: Final = products_of(read(BLOCKS))
 TUNED_INT4: Final = int4_products_of(read(INT4))

@@ -13,9 +13,12 @@
 //   BAND     row tiles that programs take side by side, so that they share weights in the cache
 //   PROGRAMS that a multiprocessor holds at once; their threads keep the registers that they begin
 //            with
-//   FP8      both sides are 8-bit floats, two in the place of each column, scaled by row
+//   FP8      both sides are 8-bit floats, two in the place of each column; rows of x have scales
+//   BLOCKED  with FP8: the weight has a scale for each block of 128 x 128, else for each row
 //
-// Sums are float32. They leave through shared memory, which the tiles no longer need by then.
+// Sums are float32. They leave through shared memory, which the tiles no longer need by then. Scales
+// of rows are applied to them there; those of blocks to the sums of each tile of columns, which are
+// then one block's.
 
 #include "hopper.h"
 #include "multiply.h"
@@ -25,6 +28,9 @@ constexpr int TILE = 64 * GROUPS;
 constexpr int WEIGHT_BYTES = TILE * COLUMNS * 2;
 constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * COLUMNS * 2;
 constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
+constexpr int BLOCK = 128;  // rows and columns of a scale; a tile of columns in 8 bits has as many
+constexpr int LANES = 32;
+static_assert(!BLOCKED || FP8, "scales by block");
 // Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
 constexpr int PITCH = TILE + 4;
 
@@ -46,12 +52,12 @@ __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 
 __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
 
 __device__ __forceinline__ float4 scaled(float4 v, float by, const float4* scales, int quad) {
-  const float4 s = scales[quad];
+  const float4 s = BLOCKED ? make_float4(1.0f, 1.0f, 1.0f, 1.0f) : scales[quad];
   return make_float4(v.x * by * s.x, v.y * by * s.y, v.z * by * s.z, v.w * by * s.w);
 }
 
 // Four features of one row, finished but for bias and residual. With FP8 `by` is the row's scale,
-// `scales` and `up_scales` are those of the tile's weight rows.
+// `scales` and `up_scales` are those of the tile's weight rows unless BLOCKED.
 __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float by,
                                            const float4* scales, const float4* up_scales) {
   const u32 at = staged + (row * PITCH + 4 * quad) * 4;
@@ -70,6 +76,31 @@ __device__ __forceinline__ float4 gathered(u32 staged, int row, int quad, float 
   }
   return v;
 }
+
+// BLOCKED: the scale of each step, for the 16 weight rows of a warp, which lie in one block. A lane has
+// that of a step, of as many as there are lanes, and of one behind these.
+struct BlockScales {
+  const float* steps;
+  int last;
+  float held, next;
+
+  __device__ __forceinline__ float load(int step) const {
+    return steps[max(min(step + (int)threadIdx.x % LANES, last), 0)];
+  }
+  __device__ __forceinline__ void begin(const float* scales, int tile, int num_out, int all_steps,
+                                        int first_step, int num_steps) {
+    const int place = (threadIdx.x / LANES - 4) * 16, all_rows = SWIGLU ? 2 * num_out : num_out;
+    const int to_ups = SWIGLU && place >= FEATURES ? num_out - FEATURES : 0;
+    const int row = min(tile * FEATURES + place + to_ups, all_rows - 1);
+    steps = scales + (long)(row / BLOCK) * all_steps + first_step, last = num_steps - 1;
+    next = load(0);
+  }
+  // Asked for in the order of steps.
+  __device__ __forceinline__ float of(int step) {
+    if (step % LANES == 0) held = next, next = load(step + LANES);
+    return __shfl_sync(0xffffffff, held, step % LANES);
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __cluster_dims__(SPLITS, 1, 1)
     product(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
@@ -131,26 +162,41 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), PROGRAMS) __clu
     float sums[ROWS / 2];
 #pragma unroll
     for (int j = 0; j < ROWS / 2; ++j) sums[j] = 0.0f;
+    BlockScales block_scales;
+    if (BLOCKED) block_scales.begin(weight_scales, tile, num_out, all_steps, first, steps);
     for (int i = 0; i < steps; ++i) {
       const int s = i % STAGES;
       wait(full + 8 * s, (i / STAGES) & 1);
       const u64 weights = matrix(base + s * STAGE_BYTES + own * (64 * COLUMNS * 2));
       const u64 x = matrix(base + s * STAGE_BYTES + WEIGHT_BYTES);
-      begin_products();
+      if constexpr (BLOCKED) {
+        float parts[ROWS / 2];
+        begin_products();
+        multiply_first(parts, weights, x);
 #pragma unroll
-      for (int k = 0; k < COLUMNS / 16; ++k) multiply(sums, weights + 2 * k, x + 2 * k);
-      close_products();
-      if (i > 0) {
-        // The products before these are done with their stage.
-        wait_products<1>();
-        if (threadIdx.x % 128 == 0) arrive(empty + 8 * ((i - 1) % STAGES));
+        for (int k = 1; k < COLUMNS / 16; ++k) multiply(parts, weights + 2 * k, x + 2 * k);
+        const float by = block_scales.of(i);
+        end_products(parts);
+        if (threadIdx.x % 128 == 0) arrive(empty + 8 * s);
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; ++j) sums[j] += parts[j] * by;
+      } else {
+        begin_products();
+#pragma unroll
+        for (int k = 0; k < COLUMNS / 16; ++k) multiply(sums, weights + 2 * k, x + 2 * k);
+        close_products();
+        if (i > 0) {
+          // The products before these are done with their stage.
+          wait_products<1>();
+          if (threadIdx.x % 128 == 0) arrive(empty + 8 * ((i - 1) % STAGES));
+        }
       }
     }
     wait_products<0>();
     wait_for_last();
     meet_team<128 * GROUPS>();
-    const int thread = threadIdx.x - 128, lane = thread % 32;
-    float* staged = (float*)memory + thread / 32 * 16 + lane / 4;
+    const int thread = threadIdx.x - 128, lane = thread % LANES;
+    float* staged = (float*)memory + thread / LANES * 16 + lane / 4;
 #pragma unroll
     for (int j = 0; j < ROWS / 8; ++j) {
       float* at = staged + (8 * j + 2 * (lane % 4)) * PITCH;

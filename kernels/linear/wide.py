@@ -8,7 +8,8 @@ its rows padded only to a multiple of 16: 160 rows cost 160, where Triton's tile
 One warp only fetches, and keeps as many tiles on their way as shared memory holds.
 
 For the copy engine and shared memory two 8-bit floats are one number of 16 bits. Only the multiply
-instruction differs, and the sums are scaled at the end.
+instruction differs, and sums are scaled: at the end those by rows, those by blocks every 128
+columns, which takes as many registers again as the sums have.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kernels.cuda.hopper import ALIGNED, BF16, E4M3, SHARED_BYTES, header, runs_on, wgmma
+from kernels.cuda.hopper import ALIGNED, BF16, E4M3, SHARED_BYTES, header, runs_on, tile_products
 from kernels.cuda.source import CudaSource
-from kernels.fp8 import Fp8Weight
-from kernels.linear.config import Wide
+from kernels.fp8 import Fp8Weight, parts_of
+from kernels.linear.config import MAX_WIDE_ROWS, Wide
 from kernels.linear.epilogue import NOTHING, Epilogue, EpilogueForm
 
 _COLUMNS: Final = 64
@@ -43,33 +44,20 @@ multiprocessor holds several programs all threads have the same number.
 """
 
 
-def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
-    """`multiply(sums, weights, x)`: adds 64 rows of weights by all of x, 32 bytes of columns deep.
-
-    D = A B of PTX's `wgmma`, m64nN; N in two halves where one has too many registers.
-    """
+def _instructions(constants: Mapping[str, int]) -> dict[str, str]:
+    """Products of 64 rows of weights by x, in two halves where one takes too many registers."""
     rows, groups = constants["ROWS"], constants["GROUPS"]
     parts = 2 if groups == 3 and rows > _MOST_ROWS_OF_THREE_GROUPS else 1
-    n = rows // parts
-    calls = []
-    for part in range(parts):
-        # One tile of x behind the other, in 16 bytes.
-        behind = f"x + {part * n * _COLUMNS * 2 // 16}"
-        # In 16 bits either operand could be transposed.
-        kind, tail = (E4M3, "1, 1, 1") if constants["FP8"] else (BF16, "1, 1, 1, 0, 0")
-        calls.append(wgmma(n, part * n // 2, ["weights"], behind, tail=tail, kind=kind))
-    signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
-    body = "".join(calls)
-    text = f"__device__ __forceinline__ void {signature} {{{body}\n}}\n"
-    return {**header(), "multiply.h": text}
+    kind = E4M3 if constants["FP8"] else BF16
+    return {**header(), "multiply.h": tile_products(rows, kind=kind, parts=parts)}
 
 
-product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
+product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instructions)
 
 
 def suits(x: Tensor, depth: int, num_out: int, *, is_fp8: bool = False) -> bool:
     """Whether this card runs it, and for such a product: `num_out` features of the result. With
-    `is_fp8` the weight is in 8 bits, scaled by row, and rows are quantised.
+    `is_fp8` the weight is in 8 bits, and rows are quantised.
     """
     fits = x.dtype == torch.bfloat16 and depth % (_COLUMNS * (1 + is_fp8)) == 0 and num_out % 4 == 0
     return fits and runs_on(x.device)
@@ -89,7 +77,8 @@ def wide(
     x_scales: Tensor | None = None,
 ) -> Tensor:
     """The product with a bias and a residual, or a SwiGLU: x [T, K], weight [N, K], bfloat16. For a
-    weight in 8 bits x is quantised too; `x_scales` float32 [T] has the scale of each row of x.
+    weight in 8 bits, scaled by row or by block, x is quantised too; `x_scales` float32 [T] has the
+    scale of each row of x.
 
     Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
     `DriverError`, and `ValueError` for other parts of an epilogue, a SwiGLU in splits, or more rows
@@ -99,25 +88,27 @@ def wide(
     tile_rows = config.tile_rows(num_rows)
     if form.has_norm or form.is_gelu:
         raise ValueError(f"{config} has no norm or gelu: {form}")
+    values, scales, scale_block = parts_of(weight)
+    if (x.dtype, x_scales is None) != (values.dtype, scales is None):
+        raise ValueError(
+            f"rows {x.dtype} by a weight {values.dtype}, scales: {x_scales is not None}"
+        )
     if (form.swiglu and config.splits > 1) or (num_rows > tile_rows and not config.band):
         raise ValueError(f"{config} for {num_rows} rows, swiglu={form.swiglu}")
-    num_out = form.num_out(weight.shape[0])
+    num_out, residual, bias = form.num_out(weight.shape[0]), epilogue.residual, epilogue.bias
     out = x.new_empty(num_rows, num_out, dtype=torch.bfloat16)
-    values, scales, x_scales = _parts(x, weight, x_scales)
-    is_fp8, residual, bias = scales is not None, epilogue.residual, epilogue.bias
-    constants = constants_of(config, tile_rows, form, is_fp8=is_fp8)
+    constants = constants_of(config, tile_rows, form, scale_block=scale_block)
     if x.is_meta:
         product.record(constants)
         return out
     from kernels.cuda.driver import launch, loaded, tile_map
 
     depth = x.shape[1] * x.element_size() // 2
-    features = 64 * config.groups // (1 + form.swiglu)
-    tiles = -(-num_out // features) * -(-num_rows // tile_rows)
+    features = features_of(config, form)
     threads = 128 * (config.groups + 1)
     launch(
         loaded(product, constants, threads, shared_bytes(constants), x.device),
-        tiles * config.splits,
+        num_programs(config, num_rows, num_out, form),
         torch.cuda.current_stream(x.device).cuda_stream,
         (
             tile_map(values.data_ptr(), weight.shape[0], depth, features, config.cached_bytes),
@@ -135,22 +126,16 @@ def wide(
     return out
 
 
-def _parts(
-    x: Tensor, weight: Tensor | Fp8Weight, x_scales: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(the weight's values, its scales, the scales of x). Raises `ValueError`."""
-    if isinstance(weight, Tensor):
-        return weight, None, None
-    if x.dtype != weight.values.dtype or x_scales is None or weight.is_blocked:
-        raise ValueError(f"rows {x.dtype} by a weight in 8 bits, blocked: {weight.is_blocked}")
-    return weight.values, weight.scales, x_scales
-
-
 @cache
 def constants_of(
-    config: Wide, tile_rows: int, form: EpilogueForm = NOTHING.form, *, is_fp8: bool = False
+    config: Wide, tile_rows: int, form: EpilogueForm = NOTHING.form, *, scale_block: int = 0
 ) -> Mapping[str, int]:
-    """The kernel's macros."""
+    """The kernel's macros; `scale_block` as `kernels.fp8.parts_of` has it. Raises `ValueError` for
+    more rows than its registers hold.
+    """
+    most = config.most_blocked_rows if scale_block > 1 else MAX_WIDE_ROWS
+    if tile_rows > most:
+        raise ValueError(f"{config} has tiles of {tile_rows} rows, scales by {scale_block}")
     shared = (SHARED_BYTES + _RESERVED_BYTES) // config.programs - _RESERVED_BYTES
     stages = min(config.stages, shared // _stage_bytes(config.groups, tile_rows))
     fetching, multiplying = _REGISTERS[config.groups]
@@ -160,8 +145,19 @@ def constants_of(
         "RESIDUAL": int(form.has_residual),
         "ONCE": int(config.reads_once),
         "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
-        "FP8": int(is_fp8), "PROGRAMS": config.programs,
+        "FP8": int(scale_block > 0), "BLOCKED": int(scale_block > 1), "PROGRAMS": config.programs,
     }  # fmt: skip
+
+
+def features_of(config: Wide, form: EpilogueForm) -> int:
+    """Of the result, in a tile."""
+    return 64 * config.groups // (1 + form.swiglu)
+
+
+def num_programs(config: Wide, num_rows: int, num_out: int, form: EpilogueForm) -> int:
+    """Of a launch."""
+    row_tiles = -(-num_rows // config.tile_rows(num_rows))
+    return -(-num_out // features_of(config, form)) * row_tiles * config.splits
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:

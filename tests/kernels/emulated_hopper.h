@@ -29,18 +29,24 @@ inline void meet_cluster() {}
 inline float load_of(u32, u32 address) { return *(const float*)(memory + address); }
 inline u32 times(u32 a, u32 b) { return multiply_add(a, b, 0x80008000); }
 
-// Barriers by their address.
+// Barriers by their address: who is to arrive, and the bytes that are to come.
 struct Phase {
-  int count, left;
+  int count, left, bytes;
   u64 number;
 } phases[SHARED / 8];
 
 inline void init_barrier(u32 barrier, u32 count) { phases[barrier / 8] = {(int)count, (int)count}; }
-inline void arrive(u32 barrier) {
-  Phase& own = phases[barrier / 8];
-  if (--own.left == 0) own.left = own.count, ++own.number, has_moved = true;
+inline void move_on(Phase& own) {
+  if (own.left == 0 && own.bytes == 0) own.left = own.count, ++own.number, has_moved = true;
 }
-inline void expect(u32 barrier, u32) { arrive(barrier); }
+inline void arrive(u32 barrier) { --phases[barrier / 8].left, move_on(phases[barrier / 8]); }
+inline void expect(u32 barrier, u32 bytes) {
+  phases[barrier / 8].bytes += bytes;
+  arrive(barrier);
+}
+inline void deliver(u32 barrier, u32 bytes) {
+  phases[barrier / 8].bytes -= bytes, move_on(phases[barrier / 8]);
+}
 inline void wait(u32 barrier, u32 parity) {
   const u64& number = phases[barrier / 8].number;
   while ((number & 1) == parity) rest_until_changed(number);
@@ -52,7 +58,7 @@ struct Map {
   int rows, depth, box_rows, blocks;
 };
 
-inline void fetch(u32 to, const Map* map, u32, int column, int row) {
+inline void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
   for (int inner = 0; inner < map->box_rows; ++inner) {
     for (int chunk = 0; chunk < 8; ++chunk) {
       char* const place = memory + to + inner * 128 + ((chunk ^ (inner % 8)) << 4);
@@ -62,6 +68,7 @@ inline void fetch(u32 to, const Map* map, u32, int column, int row) {
       else memset(place, 0, 16);
     }
   }
+  deliver(barrier, 128 * map->box_rows);
 }
 inline void fetch(u32 to, const Map* map, u32 barrier, int, int row, int block) {
   for (int i = 0; i < map->blocks; ++i)

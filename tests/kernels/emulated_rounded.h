@@ -56,7 +56,7 @@ struct Steps {
   int row, half, band;
 } steps;
 
-inline void fetch(u32 to, const Map* map, u32, int column, int, int, int band) {
+inline void fetch(u32 to, const Map* map, u32 barrier, int column, int, int, int band) {
   if (to % 1024) fail("a tile at", to);
   if (to + 8192 > shared_bytes) fail("a tile behind shared memory", to);
   for (int inner = 0; inner < 64; ++inner) {
@@ -66,14 +66,22 @@ inline void fetch(u32 to, const Map* map, u32, int column, int, int, int band) {
       memcpy(memory + to + inner * 128 + ((chunk ^ inner % 8) << 4),
              map->words + 2 * (row * map->depth + column + chunk * 8), 16);
   }
+  deliver(barrier, 8192);
 }
 
-// A tile by its address in 16 bytes.
+// A tile by its address in 16 bytes; its numbers are in e4m3, or with HALVES in bfloat16.
+#ifndef HALVES
+#define HALVES 0
+#endif
+constexpr int NUMBER_BYTES = 1 + HALVES;
 inline u64 matrix(u32 address) { return address / 16; }
-// 16 of its bytes in a row, from `column` on.
+// 16 of its bytes in a row, from `column`, the number of a byte, on.
 inline const char* part_of_tile(u64 tile, int row, int column) {
   const u32 first = tile / 64 * 1024, at = tile % 64 * 16 + column;
   return memory + first + row * 128 + ((at / 16 ^ row % 8) << 4);
+}
+inline double number_of_part(const char* part, int at) {
+  return HALVES ? wide(((const u16*)part)[at], false) : number_in_8_bits(part[at]);
 }
 template <int HALF_N>
 void multiply(float (&sums)[HALF_N], u64 weights, u64 x) {
@@ -84,7 +92,8 @@ void multiply(float (&sums)[HALF_N], u64 weights, u64 x) {
     for (int k = 0; k < 32; k += 16) {
       const char* const left = part_of_tile(weights, row, k);
       const char* const right = part_of_tile(x, column, k);
-      for (int at = 0; at < 16; ++at) sum += number_in_8_bits(left[at]) * number_in_8_bits(right[at]);
+      for (int at = 0; at < 16 / NUMBER_BYTES; ++at)
+        sum += number_of_part(left, at) * number_of_part(right, at);
     }
     sums[i] += sum;
   }

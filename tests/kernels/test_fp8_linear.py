@@ -8,7 +8,6 @@ import torch
 
 from kernels import linear as entries
 from kernels.fp8 import Fp8Weight, quantize_rows, quantize_weight
-from kernels.linear import choose as choose_file
 from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
@@ -222,19 +221,6 @@ def test_what_is_chosen_for_scales_by_block_has_one_scale_per_tile() -> None:
     assert choose(Op.LINEAR, MAX_BLOCKED_ROWS + 1, 4096, 4096, torch.bfloat16, 128) is None
     assert choose(Op.LINEAR, MAX_TILE_ROWS + 1, 4096, 4096, torch.bfloat16, 1) is None
     assert choose(Op.LINEAR, 1, 4096, 4096, torch.float32, 128) is None
-
-
-def test_blocks_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are multiplied as 16 share its entries; elsewhere scales by row say the tiles."""
-    found = Skinny(64, 128, 4, 4, 6)
-    table = {("linear_add", 16, 2176, 4224): found}
-    monkeypatch.setattr(choose_file, "TUNED_BLOCKS", table)
-    shape = 2176, 4224, torch.bfloat16
-    assert [choose(Op.LINEAR_ADD, rows, *shape, 128) == found for rows in (1, 2, 9, 16, 17)] == [
-        False, True, True, True, False
-    ]  # fmt: skip
-    assert choose(Op.NORM_LINEAR, 16, *shape, 128) != found
-    assert choose(Op.LINEAR_ADD, 16, *shape, 1) != found
 
 
 def test_configurations_fit_the_card() -> None:

@@ -11,7 +11,7 @@ from kernels.linear import int4_choose, measured
 from kernels.linear.config import Int4Tiles, Skinny, Wide
 from kernels.linear.measured import Entry
 
-FILES = (measured.DENSE, measured.FP8, measured.BLOCKS, measured.INT4)
+FILES = (measured.DENSE, measured.FP8, measured.INT4)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -74,20 +74,6 @@ def test_the_fastest_variant_becomes_the_entry() -> None:
         ("norm_linear", 16, 4096, 1024): skinny,
         ("linear_add", 16, 4096, 1024): None,
     }
-
-
-def test_times_of_layers_are_not_kept_as_those_of_products() -> None:
-    """Times of a product within a layer, as the sweep of scales by block takes them, are not kept
-    as those of products.
-    """
-    times = {named(Skinny(64, 128, 4, 4, 6)): 111.8, named(Skinny(64, 128, 8, 4, 4)): 113.8}
-    case = {"case": "linear_add 2048 x 4096 T=16 blocks", "times_us": times, "peers": []}
-    (entry,) = entries_of([case], "blocks")
-    assert entry.us is None
-    assert measured.products_of([measured.Table("", "", "", "", [entry])]) == {
-        ("linear_add", 16, 2048, 4096): Skinny(64, 128, 4, 4, 6)
-    }
-    assert entries_of([case], "fp8") == []
 
 
 def test_in_4_bits_only_what_the_rule_does_not_find_is_kept() -> None:

@@ -16,6 +16,7 @@ from kernels.linear.epilogue import Epilogue
 from kernels.linear.wide import constants_of, shared_bytes, suits, wide
 from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
+from tests.kernels.linear_cases import by_block
 
 CONFIGS = [
     Wide(groups=1, splits=1),
@@ -27,6 +28,15 @@ CONFIGS = [
     Wide(groups=3, splits=3, reads_once=True),
     Wide(groups=1, splits=2, stages=20),
     Wide(groups=2, splits=1, cached_bytes=256),
+]
+BLOCKED = [
+    Wide(groups=1, splits=1),
+    Wide(groups=1, splits=3, stages=20),
+    Wide(groups=1, splits=4, programs=2),
+    Wide(groups=2, splits=1, band=4, rows=64),
+    Wide(groups=2, splits=8, reads_once=True),
+    Wide(groups=3, splits=1),
+    Wide(groups=3, splits=4, reads_once=True),
 ]
 ROWS = range(16, MAX_WIDE_ROWS + 1, 16)
 
@@ -121,6 +131,44 @@ def test_what_it_cannot_compute_goes_elsewhere() -> None:
     )
 
 
+@pytest.mark.parametrize("op", [Op.NORM_LINEAR, Op.NORM_SWIGLU, Op.LINEAR_ADD])
+@pytest.mark.parametrize("shape", [(512, 256), (2048, 4096), (24576, 4096), (5120, 17408)])
+def test_by_block_it_serves_all_rows_but_one(op: Op, shape: tuple[int, int]) -> None:
+    """Where it runs: a single row keeps its numbers. Tiles have as many rows as registers hold sums
+    for, and no more programs share columns than there are blocks of them.
+    """
+    for rows in (2, 9, 64, 128, 129, 160, 208, 257, 1000, 8192):
+        config = choose(op, rows, *shape, torch.bfloat16, BLOCK, has_wide=True)
+        assert isinstance(config, Wide)
+        assert config.tile_rows(rows) <= config.most_blocked_rows
+        assert config.band or config.tile_rows(rows) >= rows
+        assert config.splits <= (1 if op is Op.NORM_SWIGLU else shape[1] // BLOCK)
+        assert not isinstance(choose(op, rows, *shape, torch.bfloat16, BLOCK), Wide)
+    assert isinstance(choose(op, 1, *shape, torch.bfloat16, BLOCK, has_wide=True), Gemv)
+
+
+@pytest.mark.parametrize(
+    ("op", "rows", "shape", "tiles"),
+    [
+        (Op.LINEAR_ADD, 64, (2048, 4096), (1, 3, 64)),
+        (Op.NORM_LINEAR, 64, (5120, 2048), (3, 4, 64)),
+        (Op.NORM_LINEAR, 64, (6144, 4096), (3, 3, 64)),
+        (Op.LINEAR_ADD, 384, (2048, 4096), (2, 2, 128)),
+        (Op.NORM_LINEAR, 553, (5120, 2048), (3, 1, 144)),
+        (Op.LINEAR_ADD, 256, (4096, 12288), (2, 2, 128)),
+        (Op.NORM_SWIGLU, 2048, (24576, 4096), (3, 1, 128)),
+        (Op.LINEAR_ADD, 4096, (5120, 17408), (3, 1, 144)),
+    ],
+)
+def test_by_block_the_rule_finds_what_was_fastest(
+    op: Op, rows: int, shape: tuple[int, int], tiles: tuple[int, int, int]
+) -> None:
+    """Warp groups, splits and rows of a tile that were the fastest on an H200, or within 3 %."""
+    config = choose(op, rows, *shape, torch.bfloat16, BLOCK, has_wide=True)
+    assert isinstance(config, Wide)
+    assert (config.groups, config.splits, config.tile_rows(rows)) == tiles
+
+
 @pytest.mark.parametrize(
     ("config", "num_rows", "swiglu"),
     [
@@ -145,15 +193,36 @@ def test_rows_of_another_width_than_the_weight_are_refused() -> None:
         Fp8Weight(values, torch.empty(shape, dtype=torch.float32, device="meta"))
         for shape in ((64,), (1, 2))
     )
-    for rows, weight, scales in ((x, by_row, by_row.scales), (values, by_block, by_row.scales)):
-        with pytest.raises(ValueError, match="8 bits"):
-            wide(rows, weight, Wide(groups=1, splits=1), x_scales=scales)
-    with pytest.raises(ValueError, match="8 bits"):
-        wide(values, by_row, Wide(groups=1, splits=1))
-    with record_launches() as recorded:
-        out = wide(values, by_row, Wide(groups=1, splits=1), x_scales=by_row.scales)
-    assert out.dtype == torch.bfloat16
-    assert ['"FP8":1' in kernel.specialisation for kernel in recorded.values()] == [True]
+    with pytest.raises(ValueError, match=r"rows torch\.bfloat16 by a weight torch\.float8"):
+        wide(x, by_row, Wide(groups=1, splits=1), x_scales=by_row.scales)
+    for weight in (by_row, by_block):
+        with pytest.raises(ValueError, match="scales: False"):
+            wide(values, weight, Wide(groups=1, splits=1))
+        with record_launches() as recorded:
+            out = wide(values, weight, Wide(groups=1, splits=1), x_scales=by_row.scales)
+        assert out.dtype == torch.bfloat16
+        (kernel,) = recorded.values()
+        assert f'"BLOCKED":{weight.is_blocked:d}' in kernel.specialisation
+        assert '"FP8":1' in kernel.specialisation
+
+
+def test_sums_by_block_have_fewer_rows() -> None:
+    """They take registers beside those of all sums, so more rows are several tiles."""
+    for groups in (1, 2, 3):
+        config = Wide(groups=groups, splits=1)
+        most = config.most_blocked_rows
+        assert constants_of(config, most, scale_block=BLOCK)["BLOCKED"]
+        with pytest.raises(ValueError, match="scales by 128"):
+            constants_of(config, most + 16, scale_block=BLOCK)
+        assert constants_of(config, most + 16, scale_block=1)["FP8"]
+        banded = config.in_bands(most)
+        assert banded.tile_rows(most + 1) <= most
+        assert banded.band == config.in_bands(most).band > 1
+        fetching, multiplying = (
+            constants_of(config, most)[f"{each}_REGISTERS"] for each in ("FETCH", "MULTIPLY")
+        )
+        assert 128 * (fetching + groups * multiplying) <= 65536
+        assert multiplying >= most + 16
 
 
 def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
@@ -255,6 +324,36 @@ class TestOnHopper:
                 gate, up = exact.chunk(2, dim=1)
                 gated = wide(values, quantised, config, Epilogue(swiglu=True), x_scales=scales)
                 assert _close(gated, functional.silu(gate) * up, 3e-2)
+
+    @pytest.mark.parametrize(("config", "num_rows"), list(product(BLOCKED, [1, 16, 77, 130, 208])))
+    def test_eight_bits_by_block(self, config: Wide, num_rows: int) -> None:
+        """Odd sizes, more steps than a warp has lanes, rows of one tile and of several; each answer
+        twice, over NaN.
+        """
+        if num_rows > config.most_blocked_rows and not config.band:
+            config = config.in_bands(config.most_blocked_rows)
+        for num_weight_rows, depth in ((4, 128), (388, 128 * 5), (1024, 128 * 67)):
+            x, weight = _problem(num_rows, num_weight_rows, depth)
+            values, scales = quantize_rows(x * torch.rand_like(x[:, :1]))
+            quantised = by_block(weight.cpu()).to(x.device)
+            rows = values.double() * scales.double()[:, None]
+            exact = rows @ dequantise(quantised, torch.float32).double().T
+            torch.full_like(exact, torch.nan, dtype=torch.bfloat16)
+            out = wide(values, quantised, config, x_scales=scales)
+            assert _close(out, exact)
+            torch.full_like(exact, torch.nan, dtype=torch.bfloat16)
+            assert torch.equal(out, wide(values, quantised, config, x_scales=scales))
+            residual, bias = (
+                torch.randn_like(exact).bfloat16(),
+                torch.randn_like(exact[0]).bfloat16(),
+            )
+            behind = Epilogue(bias=bias, residual=residual)
+            summed = wide(values, quantised, config, behind, x_scales=scales)
+            assert _close(summed, exact + bias.double() + residual.double())
+            if config.splits == 1 and num_weight_rows % 256 == 0:
+                gate, up = exact.chunk(2, dim=1)
+                gated = wide(values, quantised, config, Epilogue(swiglu=True), x_scales=scales)
+                assert _close(gated, functional.silu(gate) * up, 8e-3)
 
     def test_nothing_but_the_result_is_written(self) -> None:
         """Nothing but the result is written, and what lies behind the rows is not read, even if it

@@ -64,8 +64,8 @@ def _others(op: Op, num_rows: int) -> Iterator[Wide]:
     if num_rows > MAX_TILE_ROWS:
         for groups, splits, rows in _TILES_OF_MANY:
             if splits <= most_splits:
-                yield Wide(groups, splits, rows=rows, band=8)
+                yield Wide(groups=groups, splits=splits, rows=rows, band=8)
         return
     for groups, splits in _TILES:
         if splits <= most_splits:
-            yield Wide(groups, splits, reads_once=True, stages=20)
+            yield Wide(groups=groups, splits=splits, reads_once=True, stages=20)

@@ -84,7 +84,7 @@ rows of a 27B 25.4 us, where 64 clusters of 2 take 20.8 (`python -m benchmarks.k
 wide_27b_sweep`)."""
 
 _ROUNDING: Final = tuple(
-    Wide(groups, splits, rows=rows, band=8)
+    Wide(groups=groups, splits=splits, rows=rows, band=8)
     for groups, rows in ((3, 144), (3, 128), (3, 112), (2, 144), (2, 128))
     for splits in (1, 2)
 )
